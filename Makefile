@@ -1,0 +1,56 @@
+# Two commands do everything: `make demo` and `make test`. Each sets up what it needs first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
+SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
+
+# DeepSpeed must not compile anything while it is installed.
+export DS_BUILD_OPS := 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup setup-dev demo test test-all check format bench clean
+
+help: ## what can be done
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+setup: $(VENV)/.installed ## create .venv and install the pinned packages
+
+setup-dev: $(VENV)/.installed-dev ## the same, and what tests and checks want
+
+demo: $(VENV)/.installed ## the whole job on your Python library's documentation, or on CORPUS=folder
+	$(BIN)/cloze run $(CONFIG) $(SETTINGS)
+
+test: $(VENV)/.installed-dev ## the tests, under 10 minutes on 2 cores
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: $(VENV)/.installed-dev ## all tests that need no GPU
+	$(BIN)/python -m pytest -m "not gpu"
+
+check: $(VENV)/.installed-dev ## lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev ## let ruff mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed-dev ## the benchmarks that need no peer's checkout
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the environment and caches; runs stay
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cloze needs Python 3.11 or newer; make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	# torch first and alone: so pip takes the build this machine offers, and never a second one
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[pipeline,model,flows,demo]'
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install -q -c constraints.txt -e '.[pipeline,model,flows,demo,dev]'
+	touch $@

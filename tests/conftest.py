@@ -1,0 +1,56 @@
+"""Fixtures that several packages' tests share."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+SMOKE = ("configs/smoke.toml", "--set", "labels.tagging_train_sentences=300")
+"""The configuration of the golden run."""
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real corpora and labelled tasks beside the project; tests that want them skip without."""
+    directory = PROJECT.parent / "shared" / "data"
+    if not directory.is_dir():
+        pytest.skip("no ../shared/data here: this test wants its real corpora")
+    return directory
+
+
+@dataclass(frozen=True)
+class GoldenRun:
+    """A finished run of configs/smoke.toml; look at it, never change it (copy the folder)."""
+
+    workspace: Path
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> GoldenRun:
+    """Every real stage, run once by the real command under Prefect, shared by all tests."""
+    workspace = tmp_path_factory.mktemp("golden") / "runs"
+    done = cloze("run", *SMOKE, "--workspace", str(workspace))
+    assert done.returncode == 0, done.stderr
+    return GoldenRun(workspace, done.stdout, done.stderr)
+
+
+def cloze(*arguments: str, cwd: Path = PROJECT) -> "subprocess.CompletedProcess[str]":
+    """`cloze …` as a program of its own."""
+    source = "from cloze.command import main; main()"
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", source, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env=environment,
+        timeout=600,
+    )
