@@ -1,0 +1,152 @@
+"""The form of every configuration, and how one is read.
+
+In:  a TOML file, and `a.b=value` overrides from the command line.
+Out: a frozen pydantic model; anything unknown or contradictory is a `UsageError` on one line.
+
+A field's docstring is its description: what, unit, reason, source. The defaults are the paper.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from artifacts.errors import UsageError
+
+
+class Config(BaseModel):
+    """A frozen table of settings; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such configuration file; see configs/ for examples") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not a TOML file: {error}") from None
+
+
+def override(table: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """A copy of `table` with every `a.b=value` applied; values are written as in TOML.
+
+    A value that is not TOML is taken as a string, so that `name=demo` needs no quotes. A number
+    steps into an array of tables: `corpus.sources.0.path=...`.
+    """
+    result = table
+    for assignment in assignments:
+        dotted, equals, text = assignment.partition("=")
+        if not equals or not dotted:
+            raise UsageError(
+                f"--set {assignment}: expected KEY=VALUE, for example --set pretrain.steps=100"
+            )
+        result = _assign(result, dotted.split("."), _toml_value(text), where=f"--set {assignment}")
+    return result
+
+
+def parse(model: type[ConfigT], table: Any, *, source: str | Path) -> ConfigT:
+    """`table` as a `model`; every mistake in it becomes part of one `UsageError`."""
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        reasons = "; ".join(_explain(model, detail) for detail in error.errors())
+        raise UsageError(f"{source}: {reasons}") from None
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def assign(table: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """A copy of `table` with `value` at the dotted `place`."""
+    result: dict[str, Any] = _assign(table, place.split("."), value, where=place)
+    return result
+
+
+def _assign(node: Any, keys: list[str], value: Any, *, where: str) -> Any:
+    if not keys:
+        return value
+    first, rest = keys[0], keys[1:]
+    if isinstance(node, list):
+        if not first.isdigit() or int(first) >= len(node):
+            raise UsageError(f"{where}: {first} is no place in a list of {len(node)}; count from 0")
+        index = int(first)
+        return [*node[:index], _assign(node[index], rest, value, where=where), *node[index + 1 :]]
+    if not isinstance(node, dict):
+        raise UsageError(f"{where}: {first} lies inside a plain value; leave it out")
+    return {**node, first: _assign(node.get(first, {}), rest, value, where=where)}
+
+
+def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
+    place = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {place}{_nearest(model, detail['loc'])}"
+    if detail["type"] == "missing":
+        return f"{place} is missing"
+    given = "" if isinstance(detail["input"], dict) else f", got {detail['input']!r}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}{given}" if place else f"{message}"
+
+
+def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    known = _known_names(model.model_json_schema(), location[:-1])
+    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+    return f", did you mean {close[0]}?" if close else f", known are: {', '.join(sorted(known))}"
+
+
+def _known_names(schema: dict[str, Any], location: tuple[int | str, ...]) -> list[str]:
+    """The field names at `location`, found by walking the JSON schema."""
+    candidates = [schema]
+    for part in location:
+        children = [
+            child for node in candidates for child in _children(_resolve(schema, node), part)
+        ]
+        candidates = children or candidates  # a union's tag is a part of the path without a field
+    return sorted(
+        {name for node in candidates for leaf in _alternatives(schema, node) for name in leaf}
+    )
+
+
+def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    reference = node.get("$ref", "")
+    resolved: dict[str, Any] = schema["$defs"][reference.rsplit("/", 1)[-1]] if reference else node
+    return resolved
+
+
+def _children(node: dict[str, Any], part: int | str) -> list[dict[str, Any]]:
+    if isinstance(part, int):
+        return [node["items"]] if "items" in node else []
+    child = node.get("properties", {}).get(part, node.get("additionalProperties"))
+    return [child] if isinstance(child, dict) else []
+
+
+def _alternatives(schema: dict[str, Any], node: dict[str, Any]) -> list[list[str]]:
+    resolved = _resolve(schema, node)
+    members = resolved.get("anyOf") or resolved.get("oneOf") or [resolved]
+    return [list(_resolve(schema, member).get("properties", {})) for member in members]
+
+
+class StageConfig(Config):
+    """The result-defining configuration of one stage, and which program runs it."""
+
+    stage: ClassVar[str]
+    """The stage's name; the store's folder."""
+
+    program: ClassVar[str]
+    """The module that `python -P -m` runs."""
+
+    format_version: ClassVar[int] = 1
+    """Raised by hand whenever the same configuration would give other bytes."""

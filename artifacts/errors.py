@@ -1,0 +1,21 @@
+"""The errors a person can do something about.
+
+Every message says where, what was found, what was expected, and the remedy, on one line.
+The commands print the message without a traceback and exit with `exit_code`.
+"""
+
+
+class ClozeError(Exception):
+    """Something failed that the user can understand and mend."""
+
+    exit_code = 1
+
+
+class UsageError(ClozeError):
+    """A wrong argument, a wrong configuration, or an input that is not what was promised."""
+
+    exit_code = 2
+
+
+class IntegrityError(ClozeError):
+    """An artifact's bytes are not the ones its manifest names."""

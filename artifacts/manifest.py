@@ -1,0 +1,128 @@
+"""The manifest: the one file that makes an artifact exist.
+
+In:  `manifest.json`, written last into an artifact's directory.
+Out: every file with its size and sha256, the inputs' digests, the configuration, the versions.
+
+A directory without a manifest is no artifact. Files not named here do not exist for readers.
+"""
+
+import json
+import re
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from artifacts.config import Config, parse
+from artifacts.digests import digest_of
+from artifacts.errors import ClozeError, IntegrityError, UsageError
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_VERSION = 1
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+
+
+class FileEntry(Config):
+    """One file of an artifact."""
+
+    name: str
+    """What readers ask for, for example `train-128-00003.arrow`."""
+
+    size: int
+    """Bytes."""
+
+    sha256: str
+    """Digest of the bytes."""
+
+    rows: int | None = None
+    """Rows, where the file is a table."""
+
+    statistics: dict[str, Any] = Field(default_factory=dict)
+    """Counts over this file's rows, in the stage's own form."""
+
+    @field_validator("name")
+    @classmethod
+    def _stay_inside(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"file name {name!r} leaves the artifact or is not portable")
+        return name
+
+    @property
+    def stored_name(self) -> str:
+        """The name on disk; it holds the digest, so that two writers do each other no harm."""
+        stem, dot, suffix = self.name.rpartition(".")
+        return f"{stem}.{self.sha256[:12]}.{suffix}" if dot else f"{self.name}.{self.sha256[:12]}"
+
+
+class Manifest(Config):
+    """A finished artifact, described."""
+
+    manifest_version: int = MANIFEST_VERSION
+    """Version of this form; a newer one than we know is refused."""
+
+    stage: str
+    """The stage that made it."""
+
+    key: str
+    """The stage table's key."""
+
+    format_version: int
+    """The stage's own format version."""
+
+    config: dict[str, Any]
+    """The stage's result-defining configuration."""
+
+    inputs: dict[str, str]
+    """Content digest of each input, by role."""
+
+    files: tuple[FileEntry, ...]
+    """The content, sorted by name."""
+
+    records: tuple[FileEntry, ...] = ()
+    """Files about the making (timings, logs). Verified like content, but no part of the digest."""
+
+    statistics: dict[str, Any] = Field(default_factory=dict)
+    """Counts over the whole artifact; deterministic."""
+
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Versions of Python and the packages that made it."""
+
+    execution: dict[str, Any] = Field(default_factory=dict)
+    """When, where, how long."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of the content: what another stage's key is made of."""
+        files = [[entry.name, entry.sha256, entry.rows] for entry in self.files]
+        return digest_of([self.stage, self.format_version, files, self.statistics])
+
+    def file(self, name: str) -> FileEntry:
+        """The entry called `name`, content or record."""
+        for entry in (*self.files, *self.records):
+            if entry.name == name:
+                return entry
+        raise IntegrityError(f"{self.stage} artifact {self.key[:12]} has no file {name}")
+
+
+def parse_manifest(text: str | bytes, *, source: str) -> Manifest:
+    """The manifest in `text`, or an `IntegrityError` that says what is wrong with it."""
+    try:
+        table = json.loads(text)
+    except ValueError as error:
+        raise IntegrityError(
+            f"{source}: not JSON ({error}); delete the artifact and run its stage again"
+        ) from None
+    version = table.get("manifest_version") if isinstance(table, dict) else None
+    if version != MANIFEST_VERSION:
+        raise _foreign(version)(
+            f"{source}: manifest version {version}, this Cloze reads {MANIFEST_VERSION}; "
+            "install a matching Cloze"
+        )
+    try:
+        return parse(Manifest, table, source=source)
+    except UsageError as error:
+        raise IntegrityError(str(error)) from None
+
+
+def _foreign(version: object) -> type[ClozeError]:
+    """A newer Cloze's artifact is no damage: nobody may remove it."""
+    return UsageError if isinstance(version, int) else IntegrityError

@@ -1,0 +1,67 @@
+"""How a stage becomes a program: `python -P -m pipeline.tokens --config FILE [engine options]`.
+
+In:  the command line.
+Out: the finished artifact's digest on standard output; an exit code.
+
+0 done, 1 failed, 2 wrong use or configuration, 130 interrupted, 143 terminated.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from artifacts.errors import ClozeError
+from artifacts.progress import clock, say
+from artifacts.stage import StageTable, read_stage_table
+from artifacts.store import Artifact
+
+StageFunction = Callable[[StageTable, list[str]], Artifact]
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; raised in the main thread so that `finally` blocks run."""
+
+
+def run_program(stage: StageFunction, arguments: list[str] | None = None) -> NoReturn:
+    """Run `stage` on the table that `--config` names and exit."""
+    sys.exit(exit_code(stage, sys.argv[1:] if arguments is None else arguments))
+
+
+def exit_code(stage: StageFunction, arguments: list[str]) -> int:
+    """Run `stage`; every outcome a person can understand becomes one line and a code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    started = time.monotonic()
+    try:
+        path, engine_options = _split(arguments)
+        table = read_stage_table(path)
+        artifact = stage(table, engine_options)
+    except ClozeError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted; finished parts are kept, the same command goes on")
+        return 130
+    except Terminated:
+        say("terminated; finished parts are kept, the same command goes on")
+        return 143
+    took = clock(time.monotonic() - started)
+    say(f"{table.stage} finished in {took}, digest {artifact.digest[:12]}")
+    print(artifact.digest, flush=True)
+    return 0
+
+
+def _split(arguments: list[str]) -> tuple[str, list[str]]:
+    parser = argparse.ArgumentParser(description="Run one stage.", allow_abbrev=False)
+    parser.add_argument(
+        "--config", required=True, help="the stage table (JSON); `cloze plan` writes them"
+    )
+    known, engine_options = parser.parse_known_args(arguments)
+    return str(known.config), [option for option in engine_options if option != "--"]
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated

@@ -1,0 +1,270 @@
+"""The store: artifacts by stage and key, complete or invisible.
+
+In:  a workspace, local or an fsspec URL, and stage tables.
+Out: `Artifact`, opened through its manifest and verified.
+
+    <root>/<stage>/<key>/manifest.json      written last: the only commit
+    <root>/<stage>/<key>/<name>.<sha>.<ext> content-addressed, so two writers do no harm
+    <root>/<stage>/<key>/finished/<name>    one record per finished file: work to resume from
+"""
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from artifacts import filesystem
+from artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
+from artifacts.errors import IntegrityError
+from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
+from artifacts.stage import StageTable
+
+FINISHED = "finished"
+NAMED_VERSIONS = ("cloze", "apache-beam", "deepspeed", "numpy", "pyarrow", "tokenizers", "torch")
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished artifact: a directory and its manifest."""
+
+    directory: str
+    manifest: Manifest
+
+    @property
+    def digest(self) -> str:
+        """Content digest."""
+        return self.manifest.digest
+
+    def path(self, name: str) -> str:
+        """Local path of a file, verified against its sha256 the first time this node opens it.
+
+        A file behind a URL is brought to this node's cache; `stage_files` chooses another place.
+        """
+        entry = self.manifest.file(name)
+        if not filesystem.is_local(self.directory):
+            return self.stage_files(node_cache(self.manifest.key), [name]).path(name)
+        path = filesystem.local_path(filesystem.join(self.directory, entry.stored_name))
+        if not os.path.exists(path):
+            raise IntegrityError(
+                f"{path}: missing; its manifest names it: run stage {self.manifest.stage} again"
+            )
+        _verify(path, entry)
+        return path
+
+    def read_bytes(self, name: str) -> bytes:
+        """A small file's bytes, from any file system."""
+        if filesystem.is_local(self.directory):
+            with open(self.path(name), "rb") as file:
+                return file.read()
+        return filesystem.read_bytes(
+            filesystem.join(self.directory, self.manifest.file(name).stored_name)
+        )
+
+    def read_json(self, name: str) -> Any:
+        """A small JSON file's value."""
+        return json.loads(self.read_bytes(name))
+
+    def stage_files(self, destination: str, names: Iterable[str] | None = None) -> "Artifact":
+        """The artifact with the named files (or all) on local disk: itself if local already.
+
+        Without a `destination` they come when they are asked for.
+        """
+        if filesystem.is_local(self.directory) or not destination:
+            return self
+        wanted = (
+            self.manifest.files if names is None else [self.manifest.file(name) for name in names]
+        )
+        for entry in wanted:
+            local = os.path.join(destination, entry.stored_name)
+            if not os.path.exists(local):
+                filesystem.fetch_file(filesystem.join(self.directory, entry.stored_name), local)
+        return Artifact(destination, self.manifest)
+
+
+def node_cache(key: str) -> str:
+    """Where this node keeps files of the remote artifact with `key`."""
+    return str(cache_directory().parent / "artifacts" / key)
+
+
+class Store:
+    """All artifacts of a workspace."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def directory(self, stage: str, key: str) -> str:
+        """Where the artifact with `key` lies or would lie."""
+        return filesystem.join(self.root, f"{stage}/{key}")
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """The finished artifact with `key`, or None; a damaged one is an `IntegrityError`."""
+        directory = self.directory(stage, key)
+        if not filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
+            return None
+        return open_artifact(directory)
+
+
+def open_artifact(directory: str) -> Artifact:
+    """The artifact in `directory`, its manifest read and every file's size checked."""
+    source = filesystem.join(directory, MANIFEST_NAME)
+    try:
+        text = filesystem.read_bytes(source)
+    except FileNotFoundError:
+        raise IntegrityError(
+            f"{directory}: no {MANIFEST_NAME}, so no finished artifact; "
+            "run its stage, or name the directory that holds one"
+        ) from None
+    manifest = parse_manifest(text, source=source)
+    for entry in (*manifest.files, *manifest.records):
+        _check_size(directory, entry)
+    return Artifact(directory, manifest)
+
+
+def put_file(
+    directory: str,
+    source: str,
+    *,
+    name: str,
+    rows: int | None = None,
+    statistics: Mapping[str, Any] | None = None,
+) -> FileEntry:
+    """Move the local file `source` into the unfinished artifact as `name`; record it finished.
+
+    The file is flushed to disk by `commit`, with all others: see `finished_file`.
+    """
+    entry = FileEntry(
+        name=name,
+        size=os.path.getsize(source),
+        sha256=digest_of_file(source),
+        rows=rows,
+        statistics=dict(statistics or {}),
+    )
+    filesystem.put_file(source, filesystem.join(directory, entry.stored_name), durable=False)
+    filesystem.write_bytes(
+        finished_record(directory, name), entry.model_dump_json().encode(), durable=False
+    )
+    return entry
+
+
+def put_bytes(directory: str, content: bytes, *, name: str, **facts: Any) -> FileEntry:
+    """Write `content` into the unfinished artifact as `name`; `facts` as for `put_file`."""
+    with filesystem.temporary_beside(
+        os.path.join(_scratch(directory), name.replace("/", "-"))
+    ) as temporary:
+        with open(temporary, "wb") as file:
+            file.write(content)
+        return put_file(directory, temporary, name=name, **facts)
+
+
+def put_json(directory: str, value: Any, *, name: str, **facts: Any) -> FileEntry:
+    """Write `value` as readable JSON into the unfinished artifact as `name`."""
+    return put_bytes(
+        directory, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode(), name=name, **facts
+    )
+
+
+def finished_file(directory: str, name: str) -> FileEntry | None:
+    """The entry of a file that an earlier attempt has finished; None if it must be made.
+
+    A killed process loses nothing it has put, a machine that goes down may: what was put before
+    this machine started is read again.
+    """
+    record = finished_record(directory, name)
+    try:
+        entry = FileEntry.model_validate_json(filesystem.read_bytes(record))
+    except (FileNotFoundError, ValueError):
+        return None
+    path = filesystem.join(directory, entry.stored_name)
+    if filesystem.size_of(path) != entry.size:
+        return None
+    if filesystem.is_local(path) and filesystem.older_than_this_start(record):
+        return entry if digest_of_file(filesystem.local_path(path)) == entry.sha256 else None
+    return entry
+
+
+def commit(
+    table: StageTable,
+    files: Iterable[FileEntry],
+    *,
+    statistics: Mapping[str, Any] | None = None,
+    records: Iterable[FileEntry] = (),
+    execution: Mapping[str, Any] | None = None,
+) -> Artifact:
+    """Write the manifest: from now on the artifact exists."""
+    manifest = Manifest(
+        stage=table.stage,
+        key=table.key,
+        format_version=table.format_version,
+        config=table.keyed_config,
+        inputs={role: reference.digest for role, reference in table.inputs.items()},
+        files=tuple(sorted(files, key=lambda entry: entry.name)),
+        records=tuple(sorted(records, key=lambda entry: entry.name)),
+        statistics=dict(statistics or {}),
+        versions=versions(),
+        execution={
+            "finished_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            **(execution or {}),
+        },
+    )
+    path = filesystem.join(table.output, MANIFEST_NAME)
+    filesystem.make_durable(
+        filesystem.join(table.output, entry.stored_name)
+        for entry in (*manifest.files, *manifest.records)
+    )
+    filesystem.write_bytes(path, (manifest.model_dump_json(indent=1) + "\n").encode())
+    return open_artifact(table.output)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python, the machine and the packages a result can depend on."""
+    found = {
+        "python": platform.python_version(),
+        "platform": f"{sys.platform}-{platform.machine()}",
+    }
+    for package in NAMED_VERSIONS:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def finished_record(directory: str, name: str) -> str:
+    """Where an unfinished artifact remembers that the file `name` is finished."""
+    return filesystem.join(directory, f"{FINISHED}/{name}.json")
+
+
+def _scratch(directory: str) -> str:
+    return (
+        filesystem.local_path(directory)
+        if filesystem.is_local(directory)
+        else tempfile.gettempdir()
+    )
+
+
+def _check_size(directory: str, entry: FileEntry) -> None:
+    path = filesystem.join(directory, entry.stored_name)
+    found = filesystem.size_of(path)
+    if found is None:
+        raise IntegrityError(f"{path}: missing, but the manifest names it; run the stage again")
+    if found != entry.size:
+        raise IntegrityError(
+            f"{path}: {found} bytes, the manifest says {entry.size}; run the stage again"
+        )
+
+
+def _verify(path: str, entry: FileEntry) -> None:
+    found = cached_digest_of_file(path)
+    if found != entry.sha256:
+        raise IntegrityError(
+            f"{path}: sha256 {found[:12]}, the manifest says {entry.sha256[:12]}; "
+            "the file was damaged or changed: delete it and run its stage again"
+        )

@@ -1,0 +1,71 @@
+"""The two tables that cross a border: tokens and examples, as Arrow IPC files.
+
+tokens (one file per split and bucket, rows sorted by digest):
+    document_digest   fixed binary 16   first half of blake2b of the cleaned text
+    copies            uint8             how often the source's weight repeats the document
+    token_ids         list<id>          all sentences, one after another
+    sentence_lengths  list<uint32>      tokens per sentence; sums to len(token_ids)
+
+examples (one file per split, length and bucket; record batch c holds copy c):
+    input_ids             list<id>      [CLS] A [SEP] B [SEP], masked, unpadded
+    segment_a_length      uint16        tokens of [CLS] A [SEP]: token types are 0, then 1
+    masked_lm_positions   list<uint16>  places in input_ids, ascending
+    masked_lm_ids         list<id>      what stood there
+    next_sentence_label   int8          0 is next, 1 random, -1 not asked (no second segment)
+
+`id` is uint16 for vocabularies up to 65,536 words, uint32 above.
+"""
+
+import pyarrow as pa
+
+TOKEN_DIGEST_BYTES = 16
+
+
+def id_type(vocabulary_size: int) -> pa.DataType:
+    """The narrowest Arrow type that holds every id."""
+    return pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
+
+
+def tokens_schema(vocabulary_size: int) -> pa.Schema:
+    """Schema of a tokens file."""
+    return pa.schema(
+        [
+            pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES), nullable=False),
+            pa.field("copies", pa.uint8(), nullable=False),
+            pa.field(
+                "token_ids",
+                pa.list_(pa.field("item", id_type(vocabulary_size), nullable=False)),
+                nullable=False,
+            ),
+            pa.field(
+                "sentence_lengths",
+                pa.list_(pa.field("item", pa.uint32(), nullable=False)),
+                nullable=False,
+            ),
+        ]
+    )
+
+
+def examples_schema(vocabulary_size: int) -> pa.Schema:
+    """Schema of an examples file."""
+    ids = pa.list_(pa.field("item", id_type(vocabulary_size), nullable=False))
+    positions = pa.list_(pa.field("item", pa.uint16(), nullable=False))
+    return pa.schema(
+        [
+            pa.field("input_ids", ids, nullable=False),
+            pa.field("segment_a_length", pa.uint16(), nullable=False),
+            pa.field("masked_lm_positions", positions, nullable=False),
+            pa.field("masked_lm_ids", ids, nullable=False),
+            pa.field("next_sentence_label", pa.int8(), nullable=False),
+        ]
+    )
+
+
+def tokens_name(split: str, bucket: int) -> str:
+    """Name of a tokens file, for example `train-00003.arrow`."""
+    return f"{split}-{bucket:05}.arrow"
+
+
+def examples_name(split: str, max_seq_length: int, bucket: int) -> str:
+    """Name of an examples file, for example `train-128-00003.arrow`."""
+    return f"{split}-{max_seq_length}-{bucket:05}.arrow"

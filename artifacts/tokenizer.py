@@ -1,0 +1,165 @@
+"""A WordPiece tokenizer and its identity.
+
+In:  `vocab.txt` or `tokenizer.json`.
+Out: `WordPieceTokenizer`: the vocabulary, the special ids, and a `tokenizers.Tokenizer`.
+
+`[MASK]` written in a document is text (`encode_special_tokens`): ids of body text never contain a
+special id other than [UNK].
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from artifacts.digests import digest_of
+from artifacts.errors import UsageError
+from artifacts.special_tokens import CLS, CONTINUATION, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+
+MAX_CHARACTERS_PER_WORD = 100
+"""Longer words become [UNK] (the `tokenizers` default; Google's script at eedf571 says 200)."""
+
+
+@dataclass(frozen=True)
+class WordPieceTokenizer:
+    """A vocabulary in id order and the one option that changes its ids."""
+
+    vocabulary: tuple[str, ...]
+    lowercase: bool
+
+    def __post_init__(self) -> None:
+        missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
+        if missing:
+            raise UsageError(
+                f"vocabulary of {self.size} words lacks {' '.join(missing)}; add one line each"
+            )
+        if len(self.ids) != self.size:
+            twice = next(word for i, word in enumerate(self.vocabulary) if self.ids[word] != i)
+            raise UsageError(f"vocabulary lists {twice!r} twice; remove one of the two lines")
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Word-piece to id."""
+        return {word: index for index, word in enumerate(self.vocabulary)}
+
+    @property
+    def size(self) -> int:
+        """Number of word-pieces."""
+        return len(self.vocabulary)
+
+    @property
+    def pad_id(self) -> int:
+        """Id of [PAD]."""
+        return self.ids[PAD]
+
+    @property
+    def unk_id(self) -> int:
+        """Id of [UNK]."""
+        return self.ids[UNK]
+
+    @property
+    def cls_id(self) -> int:
+        """Id of [CLS]."""
+        return self.ids[CLS]
+
+    @property
+    def sep_id(self) -> int:
+        """Id of [SEP]."""
+        return self.ids[SEP]
+
+    @property
+    def mask_id(self) -> int:
+        """Id of [MASK]."""
+        return self.ids[MASK]
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of all five special tokens."""
+        return frozenset(self.ids[token] for token in SPECIAL_TOKENS)
+
+    @property
+    def digest(self) -> str:
+        """Identity: equal digests give equal ids on every text."""
+        return digest_of(
+            ["wordpiece", self.lowercase, MAX_CHARACTERS_PER_WORD, list(self.vocabulary)]
+        )
+
+    @cached_property
+    def backend(self) -> Tokenizer:
+        """The `tokenizers` BERT pipeline without padding or truncation."""
+        tokenizer = bert_pipeline(
+            models.WordPiece(
+                self.ids,
+                unk_token=UNK,
+                max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
+                continuing_subword_prefix=CONTINUATION,
+            ),
+            lowercase=self.lowercase,
+        )
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{CLS}:0 $A:0 {SEP}:0",
+            pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
+            special_tokens=[(CLS, self.cls_id), (SEP, self.sep_id)],
+        )
+        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text` alone, without [CLS] and [SEP]."""
+        return list(self.backend.encode(text, add_special_tokens=False).ids)
+
+    def vocab_txt(self) -> str:
+        """The vocabulary as Google writes it: one word-piece a line."""
+        return "".join(f"{word}\n" for word in self.vocabulary)
+
+    def tokenizer_json(self) -> str:
+        """The whole pipeline in the `tokenizers` format."""
+        return str(self.backend.to_str(pretty=True))
+
+
+def bert_pipeline(model: models.Model, *, lowercase: bool) -> Tokenizer:
+    """BERT's normaliser and pre-tokenizer round any model (reference: tokenization.py:188-305)."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    return tokenizer
+
+
+def read_vocab_txt(path: str | Path, *, lowercase: bool) -> WordPieceTokenizer:
+    """The tokenizer of a `vocab.txt`."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path}: no such vocabulary; expected a vocab.txt with one word-piece a line"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}; expected a vocab.txt") from None
+    words = text.removesuffix("\n").split("\n") if text else []
+    return WordPieceTokenizer(tuple(word.removesuffix("\r") for word in words), lowercase)
+
+
+def read_tokenizer_json(path: str | Path) -> WordPieceTokenizer:
+    """The tokenizer of a `tokenizer.json` that holds a BERT WordPiece pipeline."""
+    try:
+        table = json.loads(Path(path).read_text("utf-8"))
+        vocabulary = table["model"]["vocab"]
+        lowercase = bool(table["normalizer"]["lowercase"])
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such tokenizer") from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{path}: not a BERT tokenizer.json; expected a WordPiece model and a BertNormalizer"
+        ) from None
+    words = sorted(vocabulary, key=vocabulary.__getitem__)
+    if [vocabulary[word] for word in words] != list(range(len(words))):
+        raise UsageError(
+            f"{path}: ids are not 0 to {len(words) - 1}; use the vocab.txt it was made from"
+        )
+    return WordPieceTokenizer(tuple(words), lowercase)

@@ -1,0 +1,47 @@
+"""Digests: stable under key order, cached until the file changes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from artifacts import digests
+from artifacts.digests import cached_digest_of_file, digest_of, digest_of_file
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_key_order_does_not_matter_and_values_do() -> None:
+    assert digest_of({"a": 1, "b": [2, "ä"]}) == digest_of({"b": [2, "ä"], "a": 1})
+    assert digest_of({"a": 1}) != digest_of({"a": 2})
+
+
+def test_not_a_number_has_no_digest() -> None:
+    with pytest.raises(ValueError, match="Out of range"):
+        digest_of({"loss": float("nan")})
+
+
+def test_digest_of_file_is_sha256(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")
+    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert digest_of_file(tmp_path / "abc") == expected
+
+
+def test_an_unchanged_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(b"one")
+    first = cached_digest_of_file(path)
+    monkeypatch.setattr(digests, "digest_of_file", lambda _: pytest.fail("read again"))
+    assert cached_digest_of_file(path) == first
+
+
+def test_a_changed_file_of_equal_size_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(b"one")
+    os.utime(path, ns=(1, 1))
+    first = cached_digest_of_file(path)
+    path.write_bytes(b"two")
+    assert cached_digest_of_file(path) != first

@@ -1,0 +1,48 @@
+"""Files appear whole or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from artifacts import filesystem
+
+
+@pytest.mark.parametrize("root", ["local", "memory://filesystem-test"])
+def test_the_verbs_agree_on_every_file_system(tmp_path: Path, root: str) -> None:
+    directory = str(tmp_path) if root == "local" else root
+    path = filesystem.join(directory, "a/b.bin")
+    assert filesystem.size_of(path) is None and not filesystem.exists(path)
+    filesystem.write_bytes(path, b"one")
+    source = tmp_path / "source.bin"
+    source.write_bytes(b"two!")
+    filesystem.put_file(str(source), filesystem.join(directory, "a/c.bin"))
+    assert not source.exists()
+    assert filesystem.read_bytes(path) == b"one"
+    assert filesystem.list_names(filesystem.join(directory, "a")) == ["b.bin", "c.bin"]
+    filesystem.fetch_file(filesystem.join(directory, "a/c.bin"), str(tmp_path / "fetched"))
+    assert (tmp_path / "fetched").read_bytes() == b"two!"
+    filesystem.remove(filesystem.join(directory, "a"))
+    assert filesystem.list_names(filesystem.join(directory, "a")) == []
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_bytes(b"old")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        filesystem.write_bytes(str(path), b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["manifest.json"]
+
+
+def test_nothing_lies_inside_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert not filesystem.exists(str(tmp_path / "file" / "inside"))
+    filesystem.remove(str(tmp_path / "file" / "inside"))

@@ -1,0 +1,82 @@
+"""Stage programs: one line and an exit code for everything a person can understand."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import ClozeError, UsageError
+from artifacts.program import exit_code
+from artifacts.stage import StageTable, read_stage_table, write_stage_table
+from artifacts.store import Artifact, commit
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens.json"
+    write_stage_table(
+        StageTable(stage="tokens", format_version=1, config={}, output=str(tmp_path / "out")), path
+    )
+    return path
+
+
+def finish(table: StageTable, options: list[str]) -> Artifact:
+    return commit(table, [], statistics={"options": options})
+
+
+def test_success_prints_the_digest_and_passes_engine_options(table: Path, capsys) -> None:
+    assert exit_code(finish, ["--config", str(table), "--runner=FlinkRunner"]) == 0
+    manifest = json.loads((Path(read_stage_table(table).output) / "manifest.json").read_text())
+    assert manifest["statistics"] == {"options": ["--runner=FlinkRunner"]}
+    assert len(capsys.readouterr().out.strip()) == 64
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ClozeError("disk full"), 1), (UsageError("no corpus"), 2), (KeyboardInterrupt(), 130)],
+)
+def test_failures_are_one_line_and_a_code(table: Path, capsys, error, code: int) -> None:
+    def fail(table: StageTable, options: list[str]) -> Artifact:
+        raise error
+
+    assert exit_code(fail, ["--config", str(table)]) == code
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert str(error) in lines[0]
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"stage": 1}'])
+def test_a_wrong_stage_table_is_a_usage_error(tmp_path: Path, content: str | None, capsys) -> None:
+    path = tmp_path / "table.json"
+    if content is not None:
+        path.write_text(content)
+    assert exit_code(finish, ["--config", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_sigterm_ends_a_stage_with_143_after_its_cleanup(table: Path, tmp_path: Path) -> None:
+    program = tmp_path / "waiting.py"
+    program.write_text(
+        "import sys, time\n"
+        "from artifacts.program import run_program\n"
+        "def wait(table, options):\n"
+        "    try:\n"
+        "        print('ready', flush=True); time.sleep(60)\n"
+        "    finally:\n"
+        "        print('cleaned', flush=True)\n"
+        "run_program(wait)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, str(program), "--config", str(table)],
+        stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(PROJECT)},
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGTERM)
+    assert child.stdout.read() == "cleaned\n"
+    assert child.wait(timeout=20) == 143

@@ -1,0 +1,25 @@
+"""Progress lines: amount, rate, remaining time."""
+
+import pytest
+
+from artifacts.progress import Progress, clock
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00"), (75, "1:15"), (3600, "1:00:00"), (7384.6, "2:03:05")]
+)
+def test_clock_reads_like_a_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_a_line_has_amount_rate_and_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("artifacts.progress.time.monotonic", lambda: 10.0)
+    progress = Progress("tokens", 480, "MB", done=120, started=0.0)
+    assert progress.line("3 dropped") == "tokens 120/480 MB 12.0 MB/s remaining 0:30 3 dropped"
+
+
+def test_the_last_unit_is_always_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("tokens", 3, "files")
+    for _ in range(3):
+        progress.advance(1)
+    assert "3/3 files" in capsys.readouterr().err

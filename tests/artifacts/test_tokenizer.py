@@ -1,0 +1,66 @@
+"""The tokenizer: BERT's pipeline, with literal special tokens as text."""
+
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import UsageError
+from artifacts.special_tokens import SPECIAL_TOKENS
+from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vocab_txt
+
+WORDS = (*SPECIAL_TOKENS, "[", "]", "mask", "un", "##able", "zurich", ".", "a")
+
+
+def test_a_written_special_token_is_text() -> None:
+    tokenizer = WordPieceTokenizer(WORDS, lowercase=True)
+    words = [tokenizer.vocabulary[i] for i in tokenizer.encode("[MASK] Zürich unable.")]
+    assert words == ["[", "mask", "]", "zurich", "un", "##able", "."]
+
+
+def test_it_survives_both_file_formats(tmp_path: Path) -> None:
+    tokenizer = WordPieceTokenizer(WORDS, lowercase=True)
+    (tmp_path / "vocab.txt").write_text(tokenizer.vocab_txt())
+    (tmp_path / "tokenizer.json").write_text(tokenizer.tokenizer_json())
+    assert read_vocab_txt(tmp_path / "vocab.txt", lowercase=True).digest == tokenizer.digest
+    assert read_tokenizer_json(tmp_path / "tokenizer.json").digest == tokenizer.digest
+
+
+def test_the_digest_sees_case_and_order() -> None:
+    swapped = (*WORDS[:-2], WORDS[-1], WORDS[-2])
+    digests = {
+        WordPieceTokenizer(WORDS, lowercase=True).digest,
+        WordPieceTokenizer(WORDS, lowercase=False).digest,
+        WordPieceTokenizer(swapped, lowercase=True).digest,
+    }
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "lacks"),
+        (SPECIAL_TOKENS[:4], r"lacks \[MASK\]"),
+        ((*SPECIAL_TOKENS, "a", "a"), "'a' twice"),
+    ],
+    ids=["empty", "no-mask", "duplicate"],
+)
+def test_a_vocabulary_that_cannot_work_is_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        WordPieceTokenizer(words, lowercase=True)
+
+
+def test_files_that_hold_no_tokenizer_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such vocabulary"):
+        read_vocab_txt(tmp_path / "vocab.txt", lowercase=True)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    with pytest.raises(UsageError, match="not a BERT tokenizer"):
+        read_tokenizer_json(tmp_path / "tokenizer.json")
+
+
+def test_google_ids_on_the_released_vocabulary(shared_data: Path) -> None:
+    path = shared_data / "vocab" / "bert-base-uncased-vocab.txt"
+    tokenizer = read_vocab_txt(path, lowercase=True)
+    assert tokenizer.size == 30522
+    assert tokenizer.encode("The man went to [MASK] store") == [
+        1996, 2158, 2253, 2000, 1031, 7308, 1033, 3573,
+    ]  # fmt: skip
