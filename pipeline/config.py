@@ -1,0 +1,247 @@
+"""Configuration of the stages that turn documents into examples. No framework is imported here.
+
+In:  tables of a run's TOML file.
+Out: one frozen `StageConfig` for each stage: vocabulary, tokens, examples, labels.
+"""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from artifacts.config import Config, StageConfig
+
+Reader = Literal[
+    "docstrings",
+    "text",
+    "blank_line_text",
+    "sentence_lines",
+    "jsonl",
+    "parquet",
+    "arrow",
+    "wikiextractor",
+    "mediawiki",
+]
+
+
+class SourceConfig(Config):
+    """One source of documents."""
+
+    reader: Reader
+    """How the source's files are read: the name of a function in `pipeline/readers`."""
+
+    path: str = ""
+    """File, folder, glob or fsspec URL; empty for `docstrings`."""
+
+    packages: tuple[str, ...] = ()
+    """Installed distributions whose docstrings are read (`docstrings` only)."""
+
+    text_field: str = "text"
+    """Column or key that holds the text (`jsonl`, `parquet`, `arrow`)."""
+
+    weight: int = Field(default=1, ge=1, le=255)
+    """How many copies of each document enter the examples; their ordinal is part of the seed."""
+
+    heldout: str = ""
+    """Name of the held-out split this whole source forms; empty: the source is for training."""
+
+    @model_validator(mode="after")
+    def _has_an_origin(self) -> "SourceConfig":
+        if self.reader == "docstrings" and (self.path or not self.packages):
+            raise ValueError("reader docstrings wants packages = [...] and no path")
+        if self.reader != "docstrings" and (self.packages or not self.path):
+            raise ValueError(f"reader {self.reader} wants path = '...' and no packages")
+        return self
+
+
+class CorpusConfig(Config):
+    """What is read."""
+
+    sources: tuple[SourceConfig, ...] = Field(min_length=1)
+    """The sources, in order of precedence: of two equal documents the first survives."""
+
+    heldout_share: float = Field(default=0.01, ge=0.0, lt=0.5)
+    """Share of the documents, drawn by digest, that forms the split `heldout`. Not in the paper,
+    which reports its pre-training loss on training data."""
+
+
+class VocabularyConfig(Config):
+    """The WordPiece vocabulary."""
+
+    size: int = Field(default=30522, ge=64)
+    """Word-pieces, special tokens included (the released uncased vocabulary has 30,522)."""
+
+    lowercase: bool = True
+    """Lower-case and strip accents (BERT's uncased models)."""
+
+    sample_bytes: int = Field(default=100_000_000, ge=1)
+    """Bytes of text it is learnt from: a sample drawn by document digest."""
+
+    path: str = ""
+    """An existing vocab.txt or tokenizer.json to use instead of learning one."""
+
+
+class CleaningConfig(Config):
+    """Filters that drop whole documents; all off by default, counted when on."""
+
+    min_words: int = Field(default=0, ge=0)
+    """Drop shorter documents (Gopher: 50)."""
+
+    max_symbol_to_word_ratio: float = Field(default=0.0, ge=0.0)
+    """Drop documents with more hashes or ellipses per word; 0 is off (Gopher: 0.1)."""
+
+    min_alphabetic_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Drop documents with fewer words that contain a letter; 0 is off (Gopher: 0.8)."""
+
+    max_replacement_share: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Drop documents in which more of the characters were invalid bytes."""
+
+    drop_list: str = ""
+    """Artifact directory of a drop list (near-duplicates, overlap with evaluation sets)."""
+
+
+class MaskingConfig(Config):
+    """How many tokens are predicted, and what stands in their place (paper, 3.1 and A.1)."""
+
+    masked_lm_prob: float = Field(default=0.15, gt=0.0, lt=1.0)
+    """Share of the tokens that is predicted; the count is exact, not drawn (reference: round(0.15 *
+    length))."""
+
+    max_predictions_per_seq: int = Field(default=0, ge=0)
+    """Upper limit per example; 0 is the reference's 0.15 * length rounded up (20 at 128, 77 at
+    512)."""
+
+    mask_share: float = Field(default=0.8, ge=0.0, le=1.0)
+    """Share of the predicted tokens that is replaced by [MASK] (paper, Table 8)."""
+
+    random_share: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share replaced by a random word-piece; the rest is kept."""
+
+    unit: Literal["token", "whole_word", "span"] = "token"
+    """What is masked together: single word-pieces, whole words, or spans (SpanBERT, p = 0.2, at
+    most 10)."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> "MaskingConfig":
+        if self.mask_share + self.random_share > 1.0 + 1e-9:
+            raise ValueError("mask_share + random_share must not exceed 1")
+        return self
+
+
+class ExamplesConfig(Config):
+    """MLM/NSP examples (reference: create_pretraining_data.py)."""
+
+    max_seq_lengths: tuple[int, ...] = Field(default=(128, 512), min_length=1)
+    """Lengths to produce, each from the same tokens (paper, A.2: 128 for 90 % of the steps, then
+    512)."""
+
+    copies: int = Field(default=10, ge=1, le=255)
+    """Different maskings and pairings of the corpus (reference: dupe_factor = 10)."""
+
+    short_seq_prob: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share of documents cut into shorter sequences (reference: 0.1, drawn per document)."""
+
+    second_segment: Literal["next_sentence", "sentence_order", "none"] = "next_sentence"
+    """What the second segment is: the paper's next or random, ALBERT's next or swapped, or
+    absent."""
+
+    masking: MaskingConfig = MaskingConfig()
+    """Masked-language-model settings."""
+
+    @field_validator("max_seq_lengths")
+    @classmethod
+    def _lengths_make_sense(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        if min(lengths) < 8 or max(lengths) > 1 << 16:
+            raise ValueError("each length must lie between 8 and 65,536 tokens")
+        if len(set(lengths)) < len(lengths):
+            raise ValueError("a length is named twice")
+        return lengths
+
+
+class LabelsConfig(Config):
+    """Labelled tasks made from the docstrings' own signatures."""
+
+    packages: tuple[str, ...] = Field(min_length=1)
+    """Distributions that give training and development data."""
+
+    test_packages: tuple[str, ...] = Field(min_length=1)
+    """Distributions that give test data; they should be held out of pre-training too."""
+
+    tagging_train_sentences: int = Field(default=400, ge=8)
+    """Labelled sentences for training the tagger: few, because that is where pre-training shows."""
+
+    pair_train_examples: int = Field(default=4000, ge=8)
+    """Labelled pairs for training the pair classifier."""
+
+    evaluation_examples: int = Field(default=1500, ge=8)
+    """Examples of each development and test set."""
+
+
+class VocabularyStage(StageConfig):
+    """corpus files → a WordPiece tokenizer."""
+
+    stage: ClassVar[str] = "vocabulary"
+    program: ClassVar[str] = "pipeline.vocabulary"
+
+    seed: int
+    """The run's seed."""
+    corpus: CorpusConfig
+    """The documents."""
+    cleaning: CleaningConfig
+    """Which documents do not count."""
+    vocabulary: VocabularyConfig
+    """The vocabulary wanted."""
+
+
+class TokensStage(StageConfig):
+    """corpus files → cleaned, deduplicated, bucketed documents as token ids."""
+
+    stage: ClassVar[str] = "tokens"
+    program: ClassVar[str] = "pipeline.tokens"
+
+    seed: int
+    """The run's seed."""
+    corpus: CorpusConfig
+    """The documents."""
+    cleaning: CleaningConfig
+    """Which documents are dropped."""
+
+
+class ExamplesStage(StageConfig):
+    """tokens → masked MLM/NSP examples."""
+
+    stage: ClassVar[str] = "examples"
+    program: ClassVar[str] = "pipeline.examples"
+
+    seed: int
+    """The run's seed."""
+    examples: ExamplesConfig
+    """Form of the examples."""
+
+
+class LabelsStage(StageConfig):
+    """installed packages → labelled tasks."""
+
+    stage: ClassVar[str] = "labels"
+    program: ClassVar[str] = "pipeline.labels"
+
+    seed: int
+    """The run's seed."""
+    labels: LabelsConfig
+    """The tasks wanted."""
+
+
+class PipelineMachine(Config):
+    """Where the pipeline runs; nothing here can change a byte."""
+
+    runner: str = "local"
+    """`local` (Beam's FnApiRunner), `DataflowRunner`, `FlinkRunner`; options for the engine follow
+    after `--`."""
+
+    workers: int = Field(default=2, ge=1)
+    """Local workers."""
+
+    worker_mode: Literal["processes", "threads", "inline"] = "processes"
+    """How local workers run."""
+
+    stall_timeout: float = Field(default=900.0, gt=0.0)
+    """Seconds without a finished piece of work after which a local job is stopped."""

@@ -1,0 +1,166 @@
+"""Docstrings and signatures out of Python source, without importing or running anything.
+
+In:  the bytes of one module.
+Out: its docstrings in the order of the source, each with the parameters of what it documents.
+
+Read with `ast` alone: the packages of the embedded default are data here, not code. Strings handed
+to `add_newdoc` and its relatives count as docstrings too, because NumPy and torch document their
+compiled functions that way.
+"""
+
+import ast
+import gc
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["module", "class", "function", "attribute"]
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+DOCUMENTING_CALLS = frozenset({"add_docstr", "add_newdoc", "_add_docstr", "add_ndarray_method_doc"})
+"""Functions that attach a docstring given as an argument (numpy, torch)."""
+
+_RECEIVERS = frozenset({"self", "cls", "mcs"})
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """One docstring and where it stands."""
+
+    name: str
+    """Name inside the module, for example `Graph.add_edge`; empty for the module's own."""
+
+    kind: Kind
+    """What it documents."""
+
+    text: str
+    """The docstring, dedented."""
+
+    parameters: tuple[str, ...] = ()
+    """The function's parameters, or those of a class's `__init__`; without `self` and `cls`."""
+
+    @property
+    def signature(self) -> str:
+        """Name and parameters, for example `add_edge(u, v)`."""
+        return f"{self.name.rpartition('.')[2]}({', '.join(self.parameters)})"
+
+
+def parse(source: bytes) -> ast.Module:
+    """A module's syntax tree; `SyntaxError` or `ValueError` where the source is no Python."""
+    with _no_collector():
+        return ast.parse(source)
+
+
+def docstrings(tree: ast.Module) -> list[Docstring]:
+    """Every docstring of a module, in the order of the source."""
+    return list(_of_body(tree.body, prefix="", kind="module"))
+
+
+def definitions(body: Iterable[ast.stmt]) -> Iterator[Definition]:
+    """The classes, functions and methods that a body defines, whatever they are nested in."""
+    for statement in _flat(body):
+        if isinstance(statement, Definition):
+            yield statement
+        if isinstance(statement, ast.ClassDef):
+            yield from definitions(statement.body)
+
+
+def parameters(definition: Definition) -> tuple[str, ...]:
+    """Names of a function's parameters, or of a class's `__init__`; without `self` and `cls`."""
+    function = _function(definition)
+    if function is None:
+        return ()
+    given = function.args
+    starred = [argument for argument in (given.vararg, given.kwarg) if argument]
+    names = [
+        argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs, *starred)
+    ]
+    return tuple(names[1:] if names[:1] and names[0] in _RECEIVERS else names)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Syntax trees hold no cycles; without the collector they are built four times as fast."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _of_body(
+    body: list[ast.stmt], *, prefix: str, kind: Literal["module", "class"]
+) -> Iterator[Docstring]:
+    """The docstrings among a module's statements, or a class's without its own."""
+    if kind == "module" and (text := _string(body[0]) if body else ""):
+        yield Docstring("", "module", text)
+        body = body[1:]
+    for statement in _flat(body):
+        if isinstance(statement, Definition):
+            yield from _of_definition(statement, prefix=prefix)
+        elif isinstance(statement, ast.Expr):
+            yield from _of_expression(statement, prefix=prefix)
+
+
+def _of_definition(definition: Definition, *, prefix: str) -> Iterator[Docstring]:
+    name = prefix + definition.name
+    is_class = isinstance(definition, ast.ClassDef)
+    text = _string(definition.body[0])
+    if text:
+        yield Docstring(name, "class" if is_class else "function", text, parameters(definition))
+    if is_class:
+        yield from _of_body(definition.body[bool(text) :], prefix=f"{name}.", kind="class")
+
+
+def _of_expression(expression: ast.Expr, *, prefix: str) -> Iterator[Docstring]:
+    """A bare string documents the attribute before it; a documenting call holds its strings."""
+    if text := _string(expression):
+        yield Docstring(prefix.rstrip("."), "attribute", text)
+    elif isinstance(expression.value, ast.Call) and _called(expression.value) in DOCUMENTING_CALLS:
+        texts = [
+            node.value for node in ast.walk(expression.value) if isinstance(node, ast.Constant)
+        ]
+        longest = max((text for text in texts if isinstance(text, str)), key=len, default="")
+        if " " in longest:
+            yield Docstring(prefix.rstrip("."), "attribute", inspect.cleandoc(longest))
+
+
+def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements with those under `if`, `try` and `with` taken out of their blocks."""
+    for statement in body:
+        if isinstance(statement, ast.If | ast.With | ast.Try):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _flat(getattr(statement, field, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from _flat(handler.body)
+        else:
+            yield statement
+
+
+def _string(statement: ast.stmt) -> str:
+    """The dedented text of a statement that is nothing but a string; else empty."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        value = statement.value.value
+        return inspect.cleandoc(value) if isinstance(value, str) else ""
+    return ""
+
+
+def _function(definition: Definition) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    if not isinstance(definition, ast.ClassDef):
+        return definition
+    methods = [node for node in definition.body if isinstance(node, ast.FunctionDef)]
+    return next((method for method in methods if method.name == "__init__"), None)
+
+
+def _called(call: ast.Call) -> str:
+    return _last_name(call.func)
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

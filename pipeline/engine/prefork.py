@@ -1,0 +1,105 @@
+"""Beam workers that start in milliseconds: forks of a process that has imported everything.
+
+In:  requests of the runner, one connection each, carrying the environment Beam gives a worker.
+Out: workers, each living as long as its connection.
+
+Beam's own worker processes are fresh interpreters, which costs seconds a job. The helper here is
+forked before any gRPC channel exists, since gRPC does not survive a fork, and forks each worker.
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from pipeline.engine import prefork_client
+from pipeline.engine.beam import sdk_worker_main
+
+OnDeath = Callable[[int, str], None]
+REAP_SECONDS = 0.05
+
+
+class PreforkedWorkers:
+    """The helper process, while the body runs; `command` is what Beam starts as its worker."""
+
+    def __init__(self, *, on_death: OnDeath) -> None:
+        self._on_death = on_death
+        self._helper = 0
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="cloze-", dir="/tmp"
+        )  # short: 107 bytes
+        self._address = os.path.join(self._directory.name, "workers")
+
+    @property
+    def command(self) -> str:
+        """Shell command of a client that stands for one worker."""
+        client = os.path.abspath(prefork_client.__file__)
+        return f"exec '{sys.executable}' -I -S '{client}' '{self._address}'"
+
+    def __enter__(self) -> "PreforkedWorkers":
+        """Fork the helper."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self._address)
+        listener.listen()
+        self._helper = os.fork()
+        if not self._helper:
+            _serve(listener, self._on_death)
+        listener.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the helper; the workers end with their connections."""
+        os.kill(self._helper, signal.SIGKILL)
+        os.waitpid(self._helper, 0)
+        self._directory.cleanup()
+
+
+def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
+    """The helper: fork a worker per connection, tell its client how it ended."""
+    clients: dict[int, socket.socket] = {}
+    while True:
+        readable, _, _ = select.select([listener], [], [], REAP_SECONDS)
+        if readable:
+            client, _ = listener.accept()
+            worker = os.fork()
+            if not worker:
+                listener.close()
+                _work(client)
+            clients[worker] = client
+        _reap(clients, on_death)
+
+
+def _reap(clients: dict[int, socket.socket], on_death: OnDeath) -> None:
+    while clients:
+        worker, status = os.waitpid(-1, os.WNOHANG)
+        if not worker:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        if code:
+            on_death(worker, signal.Signals(-code).name if code < 0 else f"exit code {code}")
+        client = clients.pop(worker)
+        client.sendall(bytes([abs(code) & 0xFF]))
+        client.close()
+
+
+def _work(client: socket.socket) -> NoReturn:
+    """A worker: Beam's harness under the environment its client was given."""
+    os.environ.clear()
+    os.environ.update(prefork_client.receive_environment(client))
+    threading.Thread(target=_die_with_client, args=(client,), daemon=True).start()
+    code = 1
+    try:
+        sdk_worker_main.main([])
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _die_with_client(client: socket.socket) -> None:
+    client.recv(1)
+    os._exit(0)

@@ -1,0 +1,46 @@
+"""How documents get from the portions they come from to the buckets they belong to.
+
+In:  portions of the corpus.
+Out: runs, and for each group of buckets those that hold a part of it.
+
+`Exchange` says what the stage needs of it; there are two. On one machine every portion becomes runs
+on the local disk and a bucket reads its slice of each (pipeline/spill.py). On many machines the
+documents go through the runner's own shuffle (pipeline/shuffle.py). The buckets are the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from pipeline.buckets import BucketRange
+from pipeline.engine.beam import PCollection, Pipeline
+from pipeline.engine.meter import Meter
+from pipeline.runs import RunCounts
+from pipeline.sketch import Sketch
+from pipeline.work import Portion
+
+
+@runtime_checkable  # Beam looks at the types of what its functions are given
+class Exchange(Protocol):
+    """The way from portions to buckets."""
+
+    def unfinished(self, work: Sequence[Portion]) -> list[Portion]:
+        """The portions that an earlier attempt has not brought into runs."""
+
+    def graph(self, pipeline: Pipeline, work: list[Portion], meter: Meter) -> PCollection[Any]:
+        """The job that brings portions into runs."""
+
+    def finish(self) -> None:
+        """Called after the job has ended well."""
+
+    def counts(self) -> RunCounts:
+        """What all portions held."""
+
+    def sketch(self, split: int) -> Sketch:
+        """The beginning of a split."""
+
+    def runs(self, bucket: BucketRange) -> AbstractContextManager[Sequence[str]]:
+        """Local paths of the runs that may hold documents of a bucket."""
+
+    def dropped(self) -> AbstractContextManager[Iterator[str]]:
+        """Local paths of the lists of dropped documents."""

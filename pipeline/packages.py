@@ -1,0 +1,94 @@
+"""The modules of an installed distribution, as data.
+
+In:  a distribution's name.
+Out: its Python modules, sorted by path, and their bytes; nothing is imported.
+
+Which modules count depends on the pinned version alone: not on where the package is installed, nor
+on files that a build writes for one platform, nor on compiled caches.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from artifacts.errors import IntegrityError, UsageError
+
+LEFT_OUT_FOLDER = re.compile(
+    "_?tests?|test_data|_internal|_?vendor(ed)?|third_party|extern|_?externals?",
+)
+"""Tests, and other projects' code copied in, which would appear in several packages at once."""
+
+GENERATED_FILE = re.compile(r"_?version\.py|__config__\.py|_build_config\.py|_distributor_init\.py")
+"""Written when a wheel is built; they differ between platforms of one version."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file of a distribution."""
+
+    name: str
+    """Path inside the installation, with `/`, for example `numpy/fft/_helper.py`."""
+
+    path: Path
+    """Where it lies here."""
+
+    size: int
+    """Bytes, as the distribution records them."""
+
+
+def modules(distribution: str) -> list[Module]:
+    """The documented modules of an installed distribution, sorted by name."""
+    found = _installed(distribution)
+    files = sorted(found.files or [], key=str)
+    listed = [
+        Module(str(file), Path(str(found.locate_file(file))), file.size or 0)
+        for file in files
+        if _counts(str(file))
+    ]
+    if not listed:
+        raise UsageError(
+            f"{distribution} {found.version}: its record names no Python module; "
+            "an editable or a compiled distribution cannot be read, name another"
+        )
+    return listed
+
+
+def record(distribution: str) -> str:
+    """The distribution's own list of its files with their digests."""
+    return _installed(distribution).read_text("RECORD") or ""
+
+
+def sources(distribution: str) -> Iterator[tuple[Module, bytes]]:
+    """The modules of a distribution with their bytes."""
+    for module in modules(distribution):
+        try:
+            yield module, module.path.read_bytes()
+        except FileNotFoundError:
+            raise IntegrityError(
+                f"{module.path}: missing, but {distribution}'s record names it; "
+                f"pip install --force-reinstall {distribution}"
+            ) from None
+
+
+def _installed(distribution: str) -> metadata.Distribution:
+    try:
+        return metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        raise UsageError(
+            f"{distribution}: not installed here, so its docstrings cannot be read; "
+            f"pip install {distribution}, or take it out of the configuration"
+        ) from None
+
+
+def _counts(name: str) -> bool:
+    *folders, file = name.split("/")
+    return (
+        file.endswith(".py")
+        and not file.startswith("test_")
+        and not file.endswith("_test.py")
+        and not GENERATED_FILE.fullmatch(file)
+        and folders[:1] != [".."]
+        and not any(LEFT_OUT_FOLDER.fullmatch(folder) for folder in folders)
+    )

@@ -1,0 +1,120 @@
+"""What a reader is, and the form in which documents leave it.
+
+In:  a `Piece` of a file: the documents that begin between two of its byte positions.
+Out: `DocumentBlock`s: some MiB of raw text, and where each document ends in it.
+
+A reader is one function and two facts about its format (`Reader`). It gives bytes as it finds
+them: cleaning, sentences and tokens come later and are the same for every format. Blocks instead
+of strings, because one Python object a document would cost more than tokenising it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.inputs import InputFile, find_files
+from pipeline.config import SourceConfig
+
+BLOCK_BYTES = 8 << 20
+"""Text in a block; also the size into which splittable files are cut."""
+
+LONGEST_DOCUMENT = 4 << 20
+"""Bytes; a longer document is read as several. The longest novels have about 3 MB."""
+
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+
+LineBreak = Literal["sentence", "paragraph", "detect"]
+"""What a line break in a document means.
+
+sentence:  the end of a given sentence; nothing is segmented again.
+paragraph: the end of a paragraph; sentences are found inside.
+detect:    a paragraph's end, or a space where the document's lines are hard-wrapped.
+"""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Those documents of one file that begin at a byte in [start, stop)."""
+
+    path: str
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass(frozen=True)
+class DocumentBlock:
+    """Documents, one after another.
+
+    text:      raw bytes, UTF-8 where nothing is wrong with them; each document ends in a line feed.
+    ends:      where each document ends in `text`, ascending; the first begins at 0.
+    positions: where each document begins in its file: a byte, a row or an ordinal, as the format
+               has it. Together with the path it is the document's name.
+    """
+
+    text: Bytes
+    ends: Offsets
+    positions: Offsets
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one format is read."""
+
+    read: Callable[[Piece, SourceConfig], Iterator[DocumentBlock]]
+    """The documents of a piece, in the order of the file."""
+
+    line_break: LineBreak
+    """What a line break means."""
+
+    splittable: bool = False
+    """Whether `read` keeps to `start` and `stop`; otherwise it is always given whole files."""
+
+    from_html: bool = False
+    """Whether the text may hold HTML's entities and `<br>`."""
+
+    find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(source.path)
+    """The source's files, sorted by path."""
+
+
+def pack(
+    documents: Iterable[tuple[int, bytes]], *, block_bytes: int = BLOCK_BYTES
+) -> Iterator[DocumentBlock]:
+    """Blocks of (position, raw text) pairs: what a reader of few or odd documents needs."""
+    positions: list[int] = []
+    texts: list[bytes] = []
+    size = 0
+    for position, text in documents:
+        positions.append(position)
+        texts.append(text if text.endswith(b"\n") else text + b"\n")
+        size += len(texts[-1])
+        if size >= block_bytes:
+            yield _block(positions, texts)
+            positions, texts, size = [], [], 0
+    if texts:
+        yield _block(positions, texts)
+
+
+def cut(text: bytes) -> int:
+    """Where a text longer than `LONGEST_DOCUMENT` is cut: after white space, if there is any."""
+    found = max(text.rfind(space, 0, LONGEST_DOCUMENT) for space in (b"\n", b" "))
+    return found + 1 if found > 0 else _character_start(text, LONGEST_DOCUMENT)
+
+
+def _character_start(text: bytes, place: int) -> int:
+    """`place`, or the start of the UTF-8 character that lies across it."""
+    for start in range(place, max(place - 4, 0), -1):
+        if text[start] & 0xC0 != 0x80:
+            return start
+    return place
+
+
+def _block(positions: list[int], texts: list[bytes]) -> DocumentBlock:
+    return DocumentBlock(
+        text=np.frombuffer(b"".join(texts), dtype=np.uint8),
+        ends=np.cumsum([len(text) for text in texts], dtype=np.int64),
+        positions=np.array(positions, dtype=np.int64),
+    )

@@ -1,0 +1,236 @@
+"""Stage `tokens`: the corpus as token ids, each document once, shuffled into buckets.
+
+In:  the corpus; a vocabulary artifact.
+Out: `{split}-{bucket}.arrow` (artifacts/tables.py), tokenizer.json, vocab.txt, token_counts.json;
+     as a record, the list of dropped documents.
+
+    python -P -m pipeline.tokens --config TABLE.json [engine options]
+
+Two jobs: portions of the corpus become runs sorted by digest; ranges of digests, taken from all
+runs, become buckets. What an interrupted attempt has finished of either is kept.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from artifacts import filesystem
+from artifacts.config import parse
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.manifest import FileEntry
+from artifacts.program import run_program
+from artifacts.progress import Progress, say
+from artifacts.stage import StageTable
+from artifacts.store import (
+    FINISHED,
+    Artifact,
+    commit,
+    finished_file,
+    open_artifact,
+    put_bytes,
+    put_json,
+)
+from pipeline.bucketing import BucketGroup, bucket_groups, write_group
+from pipeline.config import PipelineMachine, TokensStage
+from pipeline.dropped import put_dropped
+from pipeline.engine.beam import Map, PCollection, Pipeline
+from pipeline.engine.graph import Build, run_graph, spread
+from pipeline.engine.meter import Meter
+from pipeline.exchange import Exchange
+from pipeline.runs import RunCounts
+from pipeline.shuffle import RunnerShuffle, partition_bits
+from pipeline.spill import SpillFiles
+from pipeline.splits import TRAIN, split_names
+from pipeline.token_statistics import Statistics, statistics_of_entry, summary
+from pipeline.tokenise import WORK, Job, read_tokenizer
+from pipeline.work import MEGABYTE, Portion, portions
+
+STORE_THREADS = 16
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
+
+
+def make_tokens(table: StageTable, options: list[str]) -> Artifact:
+    """Run the stage: what is finished is kept, the rest is made, the manifest is written."""
+    stage = parse(TokensStage, table.config, source="stage tokens")
+    engine = Engine(parse(PipelineMachine, table.machine, source="stage tokens, machine"), options)
+    work = portions(stage.corpus)
+    job = _job(table, stage)
+    exchange = choose_exchange(work, job=job, machine=engine.machine)
+    _write_runs(work, exchange, engine)
+    groups = bucket_groups(exchange, split_names(stage.corpus))
+    if not groups:
+        raise UsageError(_nothing_left(exchange.counts()))
+    _write_buckets(groups, exchange, job=job, engine=engine)
+    artifact = _commit(table, work=work, groups=groups, exchange=exchange, job=job)
+    for leftover in (WORK, f"{FINISHED}/{WORK}"):
+        filesystem.remove(filesystem.join(table.output, leftover))
+    return artifact
+
+
+def choose_exchange(work: Sequence[Portion], *, job: Job, machine: PipelineMachine) -> Exchange:
+    """Spill files where all workers share this machine's disk, the runner's shuffle elsewhere."""
+    if machine.runner == "local" and job.scratch:
+        return SpillFiles(job, job.scratch, tuple(portion.name for portion in work))
+    bits = partition_bits(sum(portion.size for portion in work))
+    return RunnerShuffle(job, filesystem.join(job.output, WORK), bits)
+
+
+def buckets_graph(
+    pipeline: Pipeline, meter: Meter, *, groups: list[BucketGroup], exchange: Exchange, job: Job
+) -> PCollection[str]:
+    """Groups of buckets are written; the names of their counts come out."""
+    write = Map(write_group, job=job, exchange=exchange, meter=meter)
+    names: PCollection[str] = spread(pipeline, groups) | "WriteBuckets" >> write
+    return names
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where the jobs run."""
+
+    machine: PipelineMachine
+    options: list[str]
+
+    def run(self, build: Build, progress: Progress) -> None:
+        """Run one job to its end."""
+        run_graph(build, machine=self.machine, options=self.options, progress=progress)
+
+
+def _job(table: StageTable, stage: TokensStage) -> Job:
+    vocabulary = open_artifact(table.input_path("vocabulary"))
+    if vocabulary.digest != table.inputs["vocabulary"].digest:
+        raise IntegrityError(
+            f"{vocabulary.directory}: digest {vocabulary.digest[:12]}, the stage table says "
+            f"{table.inputs['vocabulary'].digest[:12]}; the artifact was replaced: plan again"
+        )
+    scratch = ""
+    if filesystem.is_local(table.output):
+        scratch = filesystem.local_path(filesystem.join(table.output, WORK))
+        os.makedirs(scratch, exist_ok=True)
+    tokenizer = read_tokenizer(vocabulary.directory)
+    return Job(
+        stage=stage,
+        vocabulary=vocabulary.directory,
+        output=table.output,
+        scratch=scratch,
+        vocabulary_size=tokenizer.size,
+        unk_id=tokenizer.unk_id,
+    )
+
+
+def _write_runs(work: list[Portion], exchange: Exchange, engine: Engine) -> None:
+    missing = exchange.unfinished(work)
+    if len(missing) < len(work):
+        say(f"tokens: {len(work) - len(missing)} of {len(work)} portions are finished already")
+    if missing:
+        total = sum(portion.size for portion in missing) / MEGABYTE
+        engine.run(
+            lambda pipeline, meter: exchange.graph(pipeline, missing, meter),
+            Progress("tokens", total=total, unit="MB"),
+        )
+        exchange.finish()
+
+
+def _write_buckets(
+    groups: list[BucketGroup], exchange: Exchange, *, job: Job, engine: Engine
+) -> None:
+    missing = [group for group in groups if finished_file(job.output, group.counts_name) is None]
+    if len(missing) < len(groups):
+        say(f"tokens: {len(groups) - len(missing)} of {len(groups)} groups are finished already")
+    if missing:
+        total = sum(len(group.buckets) for group in missing)
+        engine.run(
+            partial(buckets_graph, groups=missing, exchange=exchange, job=job),
+            Progress("tokens", total=total, unit="buckets"),
+        )
+
+
+def _commit(
+    table: StageTable,
+    *,
+    work: list[Portion],
+    groups: list[BucketGroup],
+    exchange: Exchange,
+    job: Job,
+) -> Artifact:
+    counts = exchange.counts()
+    entries = _finished(job.output, [name for group in groups for name in group.names])
+    vocabulary = open_artifact(job.vocabulary)
+    copied = [
+        put_bytes(job.output, vocabulary.read_bytes(name), name=name) for name in TOKENIZER_FILES
+    ]
+    occurrences = _occurrences(groups, job)
+    with exchange.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
+        paths = chain(early, _late_lists(groups, job.output, local))
+        listed, dropped = put_dropped(paths, work=work, output=job.output, scratch=local)
+    return commit(
+        table,
+        [*entries, *copied, put_json(job.output, occurrences, name="token_counts.json")],
+        records=[listed],
+        statistics={
+            "tokenizer_digest": vocabulary.manifest.statistics["tokenizer_digest"],
+            "vocabulary_size": job.vocabulary_size,
+            "splits": _split_statistics(entries),
+            "documents_read": counts.documents,
+            "damaged_documents": counts.damaged,
+            "dropped": dropped,
+        },
+    )
+
+
+def _late_lists(groups: list[BucketGroup], output: str, scratch: str) -> Iterator[str]:
+    """Local paths of the lists of documents that were dropped for others of their bucket."""
+    for entry in _finished(output, [group.dropped_name for group in groups]):
+        path = os.path.join(scratch, "list.arrow")
+        filesystem.fetch_file(filesystem.join(output, entry.stored_name), path)
+        yield path
+
+
+def _split_statistics(entries: list[FileEntry]) -> dict[str, Any]:
+    totals: dict[str, Statistics] = {}
+    for entry in entries:
+        split = entry.statistics["split"]
+        totals[split] = totals.get(split, Statistics()) + statistics_of_entry(entry)
+    return {split: summary(total) for split, total in totals.items()}
+
+
+def _occurrences(groups: list[BucketGroup], job: Job) -> list[int]:
+    """How often each id occurs in the training split, each document once."""
+    names = [group.counts_name for group in groups if group.split == TRAIN]
+    total = np.zeros(job.vocabulary_size, dtype=np.int64)
+    for entry in _finished(job.output, names):
+        content = filesystem.read_bytes(filesystem.join(job.output, entry.stored_name))
+        total += np.frombuffer(content, dtype=np.int64)
+    return [int(count) for count in total]
+
+
+def _finished(output: str, names: list[str]) -> list[FileEntry]:
+    """The entries of finished files; object stores are asked many questions at once."""
+    with ThreadPoolExecutor(STORE_THREADS) as pool:
+        entries = list(pool.map(lambda name: finished_file(output, name), names))
+    missing = [name for name, entry in zip(names, entries, strict=True) if entry is None]
+    if missing:
+        raise IntegrityError(
+            f"{filesystem.join(output, missing[0])}: not there after the job; "
+            "was the workspace changed meanwhile? run the stage again"
+        )
+    return [entry for entry in entries if entry]
+
+
+def _nothing_left(counts: RunCounts) -> str:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.dropped.items()))
+    return (
+        f"corpus: none of its {counts.documents} documents is left ({reasons or 'it has none'}); "
+        "look at the paths, the reader and [cleaning]"
+    )
+
+
+if __name__ == "__main__":
+    run_program(make_tokens)

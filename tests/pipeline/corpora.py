@@ -1,0 +1,109 @@
+"""Small corpora, and the stages run on them."""
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from artifacts.special_tokens import SPECIAL_TOKENS
+from artifacts.stage import InputRef, StageTable
+from artifacts.store import Artifact
+from artifacts.tokenizer import WordPieceTokenizer
+from pipeline.config import TokensStage, VocabularyStage
+from pipeline.vocabulary import make_vocabulary
+
+WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "by", "it")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+INLINE = {"worker_mode": "inline"}
+
+
+def documents(seed: int, count: int) -> list[str]:
+    """Texts of a few sentences each, hardly two alike."""
+    rng = random.Random(seed)
+
+    def sentence() -> str:
+        words = [rng.choice(WORDS) for _ in range(rng.randint(2, 12))]
+        words.append("".join(rng.choice(LETTERS) for _ in range(rng.randint(3, 9))))
+        return " ".join(words).capitalize() + rng.choice([".", "?", "!"])
+
+    return [" ".join(sentence() for _ in range(rng.randint(1, 8))) for _ in range(count)]
+
+
+def write_jsonl(path: Path, texts: Sequence[str]) -> None:
+    """One document a line; compressed if the name says so."""
+    raw = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+
+
+def source(path: Path, **options: Any) -> dict[str, Any]:
+    """A source of JSON lines."""
+    return {"reader": "jsonl", "path": str(path), **options}
+
+
+def letters_tokenizer() -> WordPieceTokenizer:
+    """Every letter, the frequent words, the marks."""
+    pieces = [*SPECIAL_TOKENS, *".?!,-", *LETTERS, *(f"##{c}" for c in LETTERS), *WORDS]
+    return WordPieceTokenizer(tuple(dict.fromkeys(pieces)), lowercase=True)
+
+
+def given_vocabulary(directory: Path) -> Artifact:
+    """A vocabulary artifact of `letters_tokenizer`."""
+    path = directory / "vocab.txt"
+    directory.mkdir(parents=True, exist_ok=True)
+    path.write_text(letters_tokenizer().vocab_txt())
+    table = vocabulary_table(directory / "artifact", [], vocabulary={"path": str(path)})
+    return make_vocabulary(table, [])
+
+
+def vocabulary_table(
+    output: Path,
+    sources: list[dict[str, Any]],
+    *,
+    vocabulary: dict[str, Any] | None = None,
+    machine: dict[str, Any] | None = None,
+    cleaning: dict[str, Any] | None = None,
+    **corpus: Any,
+) -> StageTable:
+    """The table of stage `vocabulary`."""
+    config = VocabularyStage.model_validate(
+        {
+            "seed": 5,
+            "corpus": {"sources": sources or [source(Path("unused"))], **corpus},
+            "cleaning": cleaning or {},
+            "vocabulary": vocabulary or {},
+        }
+    )
+    return StageTable(
+        stage="vocabulary",
+        format_version=1,
+        config=config.model_dump(mode="json"),
+        output=str(output),
+        machine=machine or INLINE,
+    )
+
+
+def tokens_table(
+    output: Path,
+    sources: list[dict[str, Any]],
+    *,
+    vocabulary: Artifact,
+    machine: dict[str, Any] | None = None,
+    cleaning: dict[str, Any] | None = None,
+    seed: int = 5,
+    **corpus: Any,
+) -> StageTable:
+    """The table of stage `tokens`."""
+    config = TokensStage.model_validate(
+        {"seed": seed, "corpus": {"sources": sources, **corpus}, "cleaning": cleaning or {}}
+    )
+    return StageTable(
+        stage="tokens",
+        format_version=1,
+        config=config.model_dump(mode="json"),
+        inputs={"vocabulary": InputRef(digest=vocabulary.digest, path=vocabulary.directory)},
+        output=str(output),
+        machine=machine or INLINE,
+    )

@@ -1,0 +1,46 @@
+"""Stage `tokens` with the structure of a large corpus, killed at a given moment.
+
+    python killed_tokens.py TABLE.json SITE COUNT
+
+At the COUNT-th passage of SITE the process that passes it kills itself (0: nobody is killed).
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from artifacts.program import run_program
+from pipeline import bucketing, runs, sketch, spill, tokens, work
+
+SITES: dict[str, tuple[Any, str]] = {
+    "before a run is renamed": (runs.os, "replace"),
+    "before a run is finished": (spill, "_write_index"),
+    "before a bucket is put": (bucketing, "put_file"),
+    "before a group is finished": (bucketing, "put_bytes"),
+    "before the manifest": (tokens, "commit"),
+}
+
+
+def dying(function: Callable[..., Any], passages: int) -> Callable[..., Any]:
+    """`function`, before whose n-th call in this process everything ends."""
+    left = [passages]
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+
+    return call
+
+
+if __name__ == "__main__":
+    table, site, count = sys.argv[1:]
+    sketch.BUCKET_BYTES, sketch.DOCUMENTS_PER_BUCKET = 8_000, 40
+    bucketing.MOST_GROUPS, work.BLOCK_BYTES = 2, 10_000
+    if int(count):
+        module, name = SITES[site]
+        setattr(module, name, dying(getattr(module, name), int(count)))
+    run_program(tokens.make_tokens, ["--config", table])

@@ -1,0 +1,124 @@
+"""The local engine: three ways to run, clear errors, nothing left behind."""
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from artifacts.errors import IntegrityError
+from artifacts.progress import Progress
+from pipeline.config import PipelineMachine
+from pipeline.engine.beam import Map, PCollection, Pipeline
+from pipeline.engine.errors import JobFailed, job_error
+from pipeline.engine.graph import run_graph, spread
+from pipeline.engine.meter import Meter
+
+UNITS = 8
+
+
+def write_unit(unit: int, *, folder: str, meter: Meter) -> int:
+    Path(folder, str(unit)).write_text(str(os.getpid()))
+    meter.report(1.5, documents=10)
+    return unit
+
+
+def kill_worker(unit: int) -> int:
+    if unit == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return unit
+
+
+def raise_integrity(unit: int) -> int:
+    if unit == 3:
+        raise IntegrityError("train-00003.arrow: damaged; run the stage again")
+    return unit
+
+
+def divide_by_zero(unit: int) -> float:
+    return unit / 0
+
+
+def sleep_long(unit: int) -> int:
+    time.sleep(60)
+    return unit
+
+
+def run(function, *, mode: str, stall_timeout: float = 60.0) -> Progress:
+    progress = Progress("test", total=UNITS * 1.5, unit="MB")
+
+    def build(pipeline: Pipeline, meter: Meter) -> PCollection[int]:
+        bound = partial(function, meter=meter) if function_takes_meter(function) else function
+        return spread(pipeline, range(UNITS)) | Map(bound)
+
+    machine = PipelineMachine(workers=2, worker_mode=mode, stall_timeout=stall_timeout)
+    run_graph(build, machine=machine, options=[], progress=progress)
+    return progress
+
+
+def function_takes_meter(function) -> bool:
+    return isinstance(function, partial)
+
+
+def processes_of_this_session() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+@pytest.mark.parametrize("mode", ["inline", "threads", "processes"])
+def test_every_unit_is_done_and_reported(mode, tmp_path, capfd):
+    before = processes_of_this_session()
+    progress = run(partial(write_unit, folder=str(tmp_path)), mode=mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [str(unit) for unit in range(UNITS)]
+    assert progress.done == UNITS * 1.5
+    assert "12/12 MB" in capfd.readouterr().err
+    assert processes_of_this_session() == before
+
+
+def test_processes_share_the_work_and_are_quiet(tmp_path, capfd):
+    run(partial(write_unit, folder=str(tmp_path)), mode="processes")
+    assert all(line.startswith("test ") for line in capfd.readouterr().err.splitlines())
+    assert len({path.read_text() for path in tmp_path.iterdir()}) == 2
+
+
+def test_a_killed_worker_is_a_clear_error_and_no_hang(capfd):
+    before = processes_of_this_session()
+    with pytest.raises(JobFailed, match="worker .* was ended by SIGKILL.*the same command goes on"):
+        run(kill_worker, mode="processes")
+    assert processes_of_this_session() == before
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["inline", "threads", "processes"])
+def test_an_error_of_ours_comes_back_as_itself(mode, capfd):
+    with pytest.raises(IntegrityError, match=r"^train-00003.arrow: damaged; run the stage again$"):
+        run(raise_integrity, mode=mode)
+    assert mode == "inline" or capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("mode", ["inline", "processes"])
+def test_an_error_of_the_code_names_itself_on_one_line(mode, capfd):
+    with pytest.raises(JobFailed, match="ZeroDivisionError: division by zero") as caught:
+        run(divide_by_zero, mode=mode)
+    assert "\n" not in str(caught.value)
+    assert "in divide_by_zero" in capfd.readouterr().err
+
+
+def test_a_job_that_finishes_nothing_is_stopped():
+    before = processes_of_this_session()
+    with pytest.raises(JobFailed, match="finished nothing for 1 s"):
+        run(sleep_long, mode="processes", stall_timeout=1.0)
+    assert processes_of_this_session() == before
+
+
+def test_an_error_inside_a_traceback_is_recognised():
+    text = (
+        "Traceback (most recent call last):\n  File x\n"
+        "artifacts.errors.UsageError: a.txt: empty [while running 'Read-ptransform-3']\n\n"
+        "During handling of the above exception:\nTraceback\nRuntimeError: other\n"
+    )
+    error = job_error("RuntimeError", text)
+    assert str(error) == "a.txt: empty"
+    assert error.exit_code == 2

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from pipeline.node_cache import remembered
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "cloze"
+
+
+def never() -> None:
+    raise AssertionError("made twice")
+
+
+def test_a_value_is_made_once() -> None:
+    assert remembered("kind", ["key"], lambda: [1, "\ud800"]) == [1, "\ud800"]
+    assert remembered("kind", ["key"], never) == [1, "\ud800"]
+
+
+def test_other_keys_are_other_values() -> None:
+    remembered("kind", ["a"], lambda: 1)
+    assert remembered("kind", ["b"], lambda: 2) == 2
+
+
+def test_a_damaged_file_is_made_again(cache: Path) -> None:
+    remembered("kind", ["key"], lambda: "whole")
+    (path,) = (cache / "kind").iterdir()
+    path.write_text('"who')
+    assert remembered("kind", ["key"], lambda: "whole") == "whole"
+
+
+def test_where_nothing_can_be_written_the_value_is_given_all_the_same(cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text("a file where the folder would be")
+    assert remembered("kind", ["key"], lambda: "value") == "value"

@@ -1,0 +1,362 @@
+"""Every format gives its documents, however its files are cut, and damage is named."""
+
+import bz2
+import gzip
+import io
+import itertools
+import json
+import lzma
+import random
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from artifacts.errors import IntegrityError, UsageError
+from pipeline.config import CorpusConfig, SourceConfig
+from pipeline.readers import compression, documents, parquet, scanning, text
+from pipeline.readers.documents import DocumentBlock, Piece
+from pipeline.readers.registry import READERS
+
+ARTICLES = [
+    ("Anarchism", "Anarchism is a philosophy.\nIt has many strands.\n"),
+    ("Empty", ""),
+    ('Quo"ted', "A title with a mark.\n\n\nIt says <br> and &amp;.\n"),
+    ("Ünïcode", "Žluťoučký kůň.\n" * 40),
+]
+
+
+def names_and_texts(blocks: list[DocumentBlock]) -> list[tuple[int, str]]:
+    found = []
+    for block in blocks:
+        raw, start = block.text.tobytes(), 0
+        for end, position in zip(block.ends.tolist(), block.positions.tolist(), strict=True):
+            assert raw[start:end].endswith(b"\n")
+            found.append((position, raw[start:end].decode("utf-8", "replace").strip()))
+            start = end
+    return found
+
+
+def read(path: Path, reader: str, start: int = 0, stop: int | None = None, **options: str):
+    source = SourceConfig(reader=reader, path=str(path), **options)
+    return names_and_texts(list(READERS[reader].read(Piece(str(path), start, stop), source)))
+
+
+def texts(path: Path, reader: str, **options: str) -> list[str]:
+    return [found for _, found in read(path, reader, **options)]
+
+
+def write_format(directory: Path, reader: str) -> Path:
+    """A file with twenty-five documents, in the form the reader reads."""
+    rng = random.Random(7)
+    bodies = [
+        " ".join(
+            rng.choice(["alpha", "βeta", "gamma.", "délta"]) for _ in range(rng.randint(1, 12))
+        )
+        for _ in range(25)
+    ]
+    path = directory / f"corpus.{reader}"
+    if reader == "jsonl":
+        lines = [json.dumps({"id": i, "text": body}) for i, body in enumerate(bodies)]
+        path.write_text("\n\n".join(lines), "utf-8")
+    elif reader == "wikiextractor":
+        pages = [
+            f'<doc id="{i}" title="T {i}">\nT {i}\n\n{b}\n</doc>\n' for i, b in enumerate(bodies)
+        ]
+        path.write_text("".join(pages), "utf-8")
+    elif reader == "mediawiki":
+        pages = [
+            f"<page>\n<title>T{i}</title><ns>{0 if i % 5 else 4}</ns>\n"
+            f'<revision><text xml:space="preserve">{b}</text></revision></page>\n'
+            for i, b in enumerate(bodies)
+        ]
+        path.write_text(f"<mediawiki>\n<siteinfo/>\n{''.join(pages)}</mediawiki>\n", "utf-8")
+    elif reader == "parquet":
+        pq.write_table(pa.table({"text": bodies}), path, row_group_size=7)
+    elif reader == "arrow":
+        with pa.ipc.new_file(str(path), pa.schema([("text", pa.string())])) as writer:
+            writer.write_table(pa.table({"text": bodies}), max_chunksize=7)
+    else:
+        path.write_text("\n \n" + "\n\n \t\n".join(b.replace(". ", ".\n") for b in bodies), "utf-8")
+    return path
+
+
+SPLITTABLE = sorted(name for name, reader in READERS.items() if reader.splittable)
+
+
+@pytest.mark.parametrize("reader", SPLITTABLE)
+def test_pieces_of_a_file_give_its_documents_once(
+    tmp_path: Path, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_format(tmp_path, reader)
+    whole = read(path, reader)
+    assert len(whole) == (20 if reader == "mediawiki" else 25)
+    size = path.stat().st_size
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(compression, "READ_BYTES", 64)
+    monkeypatch.setattr(parquet, "ROWS_AT_A_TIME", 3)
+    assert read(path, reader) == whole
+    for parts in (2, 3, 7, 50, size):
+        bounds = [size * part // parts for part in range(parts + 1)]
+        pieces = itertools.pairwise(bounds)
+        found = [document for start, stop in pieces for document in read(path, reader, start, stop)]
+        assert found == whole, parts
+
+
+COMPRESSORS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+class TestCompressed:
+    def test_a_compressed_file_reads_like_a_plain_one(self, tmp_path: Path, kind: str) -> None:
+        plain = write_format(tmp_path, "jsonl")
+        packed = tmp_path / f"corpus.jsonl.{kind}"
+        packed.write_bytes(COMPRESSORS[kind](plain.read_bytes()))
+        assert read(packed, "jsonl") == read(plain, "jsonl")
+
+    def test_several_streams_in_one_file_are_all_read(self, tmp_path: Path, kind: str) -> None:
+        path = tmp_path / f"two.{kind}"
+        path.write_bytes(COMPRESSORS[kind](b"first half, ") + COMPRESSORS[kind](b"second half"))
+        assert texts(path, "text") == ["first half, second half"]
+
+    @pytest.mark.parametrize("share", [0.02, 0.5, 0.999])
+    def test_a_truncated_file_is_an_error(self, tmp_path: Path, kind: str, share: float) -> None:
+        content = random.Random(1).randbytes(50_000).hex().encode()
+        packed = COMPRESSORS[kind](content)
+        path = tmp_path / f"cut.{kind}"
+        path.write_bytes(packed[: int(len(packed) * share)])
+        with pytest.raises(IntegrityError, match=r"cut\..*(cut short|damaged)"):
+            texts(path, "text")
+
+    def test_a_wrong_byte_in_the_middle_is_an_error(self, tmp_path: Path, kind: str) -> None:
+        compress = COMPRESSORS[kind]
+        if kind == "zst":
+            compress = zstandard.ZstdCompressor(write_checksum=True).compress
+        packed = bytearray(compress(random.Random(1).randbytes(50_000).hex().encode()))
+        packed[len(packed) // 2] ^= 0x55
+        path = tmp_path / f"flipped.{kind}"
+        path.write_bytes(packed)
+        with pytest.raises(IntegrityError, match="flipped"):
+            texts(path, "text")
+
+    def test_a_name_that_promises_another_format_is_an_error(
+        self, tmp_path: Path, kind: str
+    ) -> None:
+        path = tmp_path / f"plain.txt.{kind}"
+        path.write_bytes(b"plain text under a wrong name")
+        with pytest.raises(IntegrityError, match="not the format its name promises"):
+            texts(path, "text")
+
+    def test_a_missing_suffix_does_not_matter(self, tmp_path: Path, kind: str) -> None:
+        path = tmp_path / "nameless"
+        path.write_bytes(COMPRESSORS[kind](b"found by its first bytes"))
+        assert texts(path, "text") == ["found by its first bytes"]
+        assert read(path, "blank_line_text", start=10) == []
+
+
+def test_bytes_behind_the_end_mark_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "tail.gz"
+    path.write_bytes(gzip.compress(b"text") + b"\0\0" + b"garbage")
+    with pytest.raises(IntegrityError, match="tail"):
+        texts(path, "text")
+
+
+def test_zeros_behind_the_end_mark_are_padding(tmp_path: Path) -> None:
+    path = tmp_path / "padded.gz"
+    path.write_bytes(gzip.compress(b"text") + bytes(1000))
+    assert texts(path, "text") == ["text"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_read_as_what_it_says(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "wide.txt"
+    path.write_bytes("\ufeffЗдравей, свят\r\n\r\nsecond".encode(encoding))
+    found = [document.replace("\ufeff", "") for document in texts(path, "blank_line_text")]
+    assert found == ["Здравей, свят", "second"]
+    assert read(path, "blank_line_text", start=8) == []
+
+
+def test_an_archive_is_no_text_and_nothing_of_it_is_unpacked(tmp_path: Path) -> None:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        member = tarfile.TarInfo("../../escaped.txt")
+        member.size = 4
+        archive.addfile(member, io.BytesIO(b"evil"))
+    path = tmp_path / "archive.tar.gz"
+    path.write_bytes(raw.getvalue())
+    with pytest.raises(UsageError, match=r"archive\.tar\.gz.*archive"):
+        texts(path, "text")
+    assert not (tmp_path.parent.parent / "escaped.txt").exists()
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_read_in_small_parts(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.zst"
+    path.write_bytes(zstandard.ZstdCompressor(level=19).compress(b"spam " * 8_000_000))
+    sizes = [len(block.text) for block in READERS["text"].read(Piece(str(path)), _source(path))]
+    assert sum(sizes) >= 40_000_000
+    assert max(sizes) < 3 * documents.BLOCK_BYTES
+
+
+def _source(path: Path) -> SourceConfig:
+    return SourceConfig(reader="text", path=str(path))
+
+
+def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> None:
+    for module in (documents, scanning, text):
+        monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
+    words = " ".join(f"wört{number}" for number in range(2000))
+    path = tmp_path / "giant.txt"
+    path.write_text(words)
+    for reader in ("text", "blank_line_text"):
+        parts = texts(path, reader)
+        assert " ".join(parts) == words
+        assert all(len(part.encode()) <= 1000 for part in parts)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 1500)
+    monkeypatch.setattr(compression, "READ_BYTES", 700)
+    assert read(path, "text") == read(path, "blank_line_text")
+
+
+def test_a_giant_document_belongs_to_the_piece_it_begins_in(tmp_path: Path, monkeypatch) -> None:
+    for module in (documents, scanning):
+        monkeypatch.setattr(module, "LONGEST_DOCUMENT", 500)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(scanning, "LOOKBACK_BYTES", 100)
+    monkeypatch.setattr(compression, "READ_BYTES", 128)
+    path = tmp_path / "mixed.txt"
+    path.write_text("one\n\n" + "word " * 800 + "\n\ntwo\n\n" + "x" * 1700 + "\n\nthree\n")
+    whole = read(path, "blank_line_text")
+    size = path.stat().st_size
+    for step in (50, 333, 1000):
+        pieces = [(start, min(start + step, size)) for start in range(0, size, step)]
+        assert [d for piece in pieces for d in read(path, "blank_line_text", *piece)] == whole
+
+
+def test_a_giant_word_without_any_space_is_cut_between_characters(
+    tmp_path: Path, monkeypatch
+) -> None:
+    for module in (documents, text):
+        monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
+    path = tmp_path / "word.txt"
+    path.write_text("é" * 3000 + "€" * 3000)
+    assert "".join(texts(path, "text")) == "é" * 3000 + "€" * 3000
+
+
+class TestJsonLines:
+    def test_the_text_field_is_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_text('{"body": "one\\ntwo", "n": 1}\r\n\n{"n": [], "body": null}\n{"body": ""}')
+        assert texts(path, "jsonl", text_field="body") == ["one\ntwo", "", ""]
+
+    def test_half_a_surrogate_pair_does_not_stop_the_block(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_text('{"text": "a \\ud83d b"}\n{"text": "fine \\ud83d\\ude00"}\n')
+        found = texts(path, "jsonl")
+        assert found[0].startswith("a ") and found[0].endswith(" b")
+        assert found[1] == "fine \U0001f600"
+
+    @pytest.mark.parametrize(
+        ("line", "complaint"),
+        [
+            ('{"text": "cut', "not JSON"),
+            ('["a list"]', "list, expected an object"),
+            ('{"txet": "typo", "id": 3}', "no key 'text'; set text_field to one of: id, txet"),
+            ('{"text": 5}', "'text' is int"),
+        ],
+    )
+    def test_a_wrong_line_is_named_with_its_byte(
+        self, tmp_path: Path, line: str, complaint: str
+    ) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_text('{"text": "good"}\n' + line + "\n")
+        with pytest.raises(UsageError, match=r"a\.jsonl: line at byte 17") as caught:
+            texts(path, "jsonl")
+        assert complaint in str(caught.value)
+
+
+class TestColumns:
+    @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+    def test_arrow_streams_and_files_of_any_string_type(self, tmp_path: Path, kind) -> None:
+        table = pa.table({"text": pa.array(["one", None, "thrée"], kind)})
+        for name, new in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
+            path = tmp_path / name
+            with new(str(path), table.schema) as writer:
+                writer.write_table(table)
+            assert texts(path, "arrow") == ["one", "", "thrée"]
+
+    def test_dictionary_columns_are_strings_too(self, tmp_path: Path) -> None:
+        path = tmp_path / "d.parquet"
+        pq.write_table(pa.table({"text": pa.array(["a", "b", "a"]).dictionary_encode()}), path)
+        assert texts(path, "parquet") == ["a", "b", "a"]
+
+    @pytest.mark.parametrize("reader", ["parquet", "arrow"])
+    def test_a_cut_file_is_an_error(self, tmp_path: Path, reader: str) -> None:
+        path = write_format(tmp_path, reader)
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(IntegrityError, match=f"not a whole {reader.title()} file"):
+            texts(path, reader)
+
+    @pytest.mark.parametrize("reader", ["parquet", "arrow"])
+    def test_a_missing_column_is_named_with_what_there_is(
+        self, tmp_path: Path, reader: str
+    ) -> None:
+        path = write_format(tmp_path, reader)
+        with pytest.raises(UsageError, match=r"no column 'body'.*text \(string\)"):
+            texts(path, reader, text_field="body")
+
+
+class TestWikipedia:
+    def test_extracted_articles_lose_tag_and_title(self, tmp_path: Path) -> None:
+        path = tmp_path / "wiki_00"
+        path.write_text(
+            "".join(
+                f'<doc id="{i}" url="http://x/{i}" title="{title}">\n{title}\n\n{body}\n</doc>\n'
+                for i, (title, body) in enumerate(ARTICLES)
+            )
+        )
+        assert texts(path, "wikiextractor") == [body.strip() for _, body in ARTICLES]
+
+    def test_other_text_is_no_extract(self, tmp_path: Path) -> None:
+        path = tmp_path / "book.txt"
+        path.write_text("It was a dark night.\n")
+        with pytest.raises(UsageError, match="no line begins with '<doc '"):
+            texts(path, "wikiextractor")
+
+    def test_a_dump_gives_articles_and_empty_redirects(self, tmp_path: Path) -> None:
+        path = tmp_path / "dump.xml.bz2"
+        pages = (
+            "<page><title>A</title><ns>0</ns><revision><text>'''A''' is [[b|the b]].</text>"
+            "</revision></page>"
+            '<page><title>R</title><ns>0</ns><redirect title="A" /><revision>'
+            "<text>#REDIRECT [[A]]</text></revision></page>"
+            "<page><title>Talk:A</title><ns>1</ns><revision><text>no</text></revision></page>"
+            "<page><title>E</title><ns>0</ns><revision><text /></revision></page>"
+        )
+        path.write_bytes(bz2.compress(f"<mediawiki>{pages}</mediawiki>".encode()))
+        assert texts(path, "mediawiki") == ["A is the b.", "", ""]
+
+    def test_real_dumps_are_read(self, shared_data: Path) -> None:
+        corpus = shared_data / "corpus"
+        assert len(texts(corpus / "enwiki-table-markup.xml.bz2", "mediawiki")) == 5
+        (bulgarian,) = texts(corpus / "bgwiki-latest-pages-articles-shortened.xml.bz2", "mediawiki")
+        assert bulgarian.startswith("Григорианският календар")
+
+
+def test_empty_files_give_no_or_empty_documents(tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    path.write_bytes(b"")
+    assert texts(path, "text") == [""]
+    assert texts(path, "blank_line_text") == []
+    assert texts(path, "jsonl") == []
+
+
+def test_every_reader_of_the_configuration_exists() -> None:
+    schema = CorpusConfig.model_json_schema()["$defs"]["SourceConfig"]
+    assert set(schema["properties"]["reader"]["enum"]) == set(READERS)

@@ -1,0 +1,99 @@
+"""Paragraphs are cut where sentences end, and nowhere else."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import sentences
+from pipeline.sentences import split_sentences
+
+
+def split(paragraph: str) -> list[str]:
+    raw = np.frombuffer(f"{paragraph}\n".encode(), dtype=np.uint8)
+    text, ends = split_sentences(raw, np.array([len(raw)]))
+    assert ends.tolist() == [len(text)]
+    return text.tobytes().decode().removesuffix("\n").split("\n")
+
+
+WHOLE = [
+    "Dr. Smith met Mr. J. R. Ewing at St. Mary's.",
+    "He left the U.S. Army in Jan. 1990 for good.",
+    "It cost approx. 5.50 dollars, i.e. Nothing at all.",
+    "See Fig. 3 and No. 7, pp. 12 ff. for more.",
+    'She said "Stop!" and "why?" to him.',
+    "The Yahoo! site was e.g. slow.",
+    "1. The first item of a list",
+    "He worked at Acme Inc. Vienna for years.",
+    "born c. 1230 BC",
+    "no end mark at all",
+    "What?! no",
+    "ends with a mark.",
+    "A. B. Cdef",
+]
+
+CUT = [
+    ["First one.", "Second one."],
+    ["Is it?", "Yes!", "Good."],
+    ['He said "Stop."', "Then he left."],
+    ["(All in brackets.)", "[Another one.]", '"A third."'],
+    ["It ended in the U.S.", "The war was over."],
+    ["She works for Acme Inc.", "He does not."],
+    ["Wait...", "What now?"],
+    ["It was 1999.", "5 years later it ended."],
+    ["They met at 5 p.m.", "After that nothing."],
+    ["“Quoted.”", "“Again.”", "‘Last.’"],
+    ["Das ist gut.", "Ähnlich ist dies.", "Übung."],
+    ["Это так.", "Другое предложение."],
+    ["Is the answer no?", "Yes."],
+    ["He said no.", "Next."],
+    ["今天很好。", "「明天呢？」", "好！"],
+]
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_marks_inside_a_sentence_do_not_cut(text: str) -> None:
+    assert split(text) == [text]
+
+
+@pytest.mark.parametrize("parts", CUT, ids=lambda parts: parts[0])
+def test_sentences_are_cut(parts: list[str]) -> None:
+    space = "" if parts[0].endswith("。") else " "
+    assert split(space.join(parts)) == parts
+
+
+def test_small_letters_beyond_ascii_go_on() -> None:
+    assert split("der Nr. 5 usw. über alles. élan. это? да") == [
+        "der Nr. 5 usw. über alles. élan. это? да"
+    ]
+
+
+def test_line_feeds_stay_where_they_are() -> None:
+    assert split("One. Two.\nthree. Four") == ["One.", "Two.", "three.", "Four"]
+
+
+def test_lists_in_disguise_are_cut_at_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "LONGEST_SENTENCE", 50)
+    words = [f"word{number}" for number in range(60)]
+    parts = split(" ".join(words))
+    assert " ".join(parts).split() == words
+    assert max(map(len, parts)) <= 50
+    assert split("x" * 500) == ["x" * 500]
+
+
+@given(st.text(st.sampled_from("aA.?! \n\"')(1é中。」“”…[]-:"), max_size=60))
+def test_nothing_but_white_space_changes(text: str) -> None:
+    line = " ".join(text.split()) or "x"
+    assert "".join("".join(split(line)).split()) == "".join(line.split())
+
+
+@given(st.lists(st.text(st.sampled_from("aAMrs.?! 1。」"), min_size=1, max_size=20), min_size=1))
+def test_a_document_is_cut_alike_wherever_it_stands(documents: list[str]) -> None:
+    lines = [" ".join(document.split()) or "x" for document in documents]
+    raw = [f"{line}\n".encode() for line in lines]
+    text, ends = split_sentences(
+        np.frombuffer(b"".join(raw), dtype=np.uint8), np.cumsum([len(part) for part in raw])
+    )
+    starts = [0, *ends[:-1].tolist()]
+    found = [text[a:b].tobytes().decode() for a, b in zip(starts, ends.tolist(), strict=True)]
+    assert found == ["".join(f"{part}\n" for part in split(line)) for line in lines]

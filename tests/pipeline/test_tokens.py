@@ -1,0 +1,506 @@
+"""The tokens stage as a whole: what is in its files, and the same bytes whatever happens."""
+
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from corpora import (
+    documents,
+    given_vocabulary,
+    letters_tokenizer,
+    source,
+    tokens_table,
+    write_jsonl,
+)
+
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.stage import StageTable, write_stage_table
+from artifacts.store import Artifact, commit, put_file
+from artifacts.tables import tokens_schema
+from pipeline import bucketing, shuffle, sketch, tokens, work
+from pipeline.shuffle import RunnerShuffle
+from pipeline.tokens import make_tokens
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory) -> Artifact:
+    return given_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+@pytest.fixture(autouse=True)
+def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small corpora with the structure of large ones."""
+    monkeypatch.setattr(sketch, "BUCKET_BYTES", 8_000)
+    monkeypatch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 40)
+    monkeypatch.setattr(work, "BLOCK_BYTES", 30_000)
+    monkeypatch.setattr(bucketing, "MOST_GROUPS", 2)
+
+
+def rows_of(artifact: Artifact, split: str) -> list[dict[str, Any]]:
+    names = [e.name for e in artifact.manifest.files if e.name.startswith(f"{split}-")]
+    return [row for name in names for row in table_of(artifact, name).to_pylist()]
+
+
+def table_of(artifact: Artifact, name: str) -> pa.Table:
+    return pa.ipc.open_file(artifact.path(name)).read_all()
+
+
+def digest_of(text: str) -> bytes:
+    """Identity of a text of which `sentences_of` knows how it is cut."""
+    lines = "".join(f"{sentence}\n" for sentence in sentences_of(text))
+    return hashlib.blake2b(lines.encode(), digest_size=16).digest()
+
+
+def sentences_of(text: str) -> list[str]:
+    return re.split(r"(?<=[.?!]) ", text)
+
+
+TEXTS = documents(1, 500)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "all.jsonl"
+    write_jsonl(path, TEXTS)
+    return path
+
+
+def run(output: Path, sources: list[dict[str, Any]], vocabulary: Artifact, **options) -> Artifact:
+    return make_tokens(tokens_table(output, sources, vocabulary=vocabulary, **options), [])
+
+
+class TestContent:
+    def test_every_document_is_there_once_with_the_ids_of_tokenizers(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        artifact = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
+        rows = {
+            row["document_digest"]: row
+            for s in ("train", "heldout")
+            for row in rows_of(artifact, s)
+        }
+        assert set(rows) == {digest_of(text) for text in TEXTS}
+        tokenizer = letters_tokenizer()
+        for text in TEXTS:
+            row = rows[digest_of(text)]
+            encoded = [tokenizer.encode(sentence) for sentence in sentences_of(text)]
+            assert row["token_ids"] == [index for ids in encoded for index in ids]
+            assert row["sentence_lengths"] == [len(ids) for ids in encoded]
+            assert row["copies"] == 1
+
+    def test_buckets_are_sorted_ranges_of_digests(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        artifact = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.0)
+        names = sorted(e.name for e in artifact.manifest.files if e.name.startswith("train-"))
+        assert names == [f"train-{number:05}.arrow" for number in range(8)]
+        everything = []
+        for number, name in enumerate(names):
+            table = table_of(artifact, name)
+            assert table.schema == tokens_schema(letters_tokenizer().size)
+            digests = table["document_digest"].to_pylist()
+            assert {digest[0] >> 5 for digest in digests} == {number}
+            everything += digests
+        assert everything == sorted(everything)
+
+    def test_the_manifest_counts_what_is_there(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        artifact = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
+        statistics = artifact.manifest.statistics
+        tokenizer = letters_tokenizer()
+        assert statistics["tokenizer_digest"] == tokenizer.digest
+        assert statistics["vocabulary_size"] == tokenizer.size
+        assert statistics["documents_read"] == len(TEXTS)
+        for split in ("train", "heldout"):
+            rows, counts = rows_of(artifact, split), statistics["splits"][split]
+            lengths = [len(row["token_ids"]) for row in rows]
+            sentences = [n for row in rows for n in row["sentence_lengths"]]
+            assert counts["documents"] == len(rows)
+            assert counts["sentences"] == len(sentences)
+            assert counts["tokens"] == counts["weighted_tokens"] == sum(lengths)
+            histogram = Counter(length.bit_length() - 1 for length in lengths)
+            assert {k: n for k, n in enumerate(counts["document_lengths"]) if n} == histogram
+            histogram = Counter(length.bit_length() - 1 for length in sentences)
+            assert {k: n for k, n in enumerate(counts["sentence_lengths"]) if n} == histogram
+        chosen = [
+            text
+            for text in TEXTS
+            if digest_of(text) in {row["document_digest"] for row in rows_of(artifact, "train")}
+        ]
+        expected = sum(len(sentence) + 1 for text in chosen for sentence in sentences_of(text))
+        assert statistics["splits"]["train"]["text_bytes"] == expected
+
+    def test_token_counts_are_those_of_the_training_split(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        artifact = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.3)
+        ids = [index for row in rows_of(artifact, "train") for index in row["token_ids"]]
+        counts = artifact.read_json("token_counts.json")
+        assert counts == np.bincount(ids, minlength=letters_tokenizer().size).tolist()
+
+    def test_the_tokenizer_lies_beside_the_tokens(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        artifact = run(tmp_path, [source(corpus)], vocabulary)
+        for name in ("tokenizer.json", "vocab.txt"):
+            assert artifact.read_bytes(name) == vocabulary.read_bytes(name)
+        assert not (tmp_path / "work").exists()
+
+    def test_a_weight_is_a_number_of_copies(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        artifact = run(tmp_path, [source(corpus, weight=3)], vocabulary, heldout_share=0.0)
+        assert {row["copies"] for row in rows_of(artifact, "train")} == {3}
+        counts = artifact.manifest.statistics["splits"]["train"]
+        assert counts["weighted_tokens"] == 3 * counts["tokens"]
+
+
+class TestHeldOut:
+    def test_the_share_is_drawn_by_digest_and_seed(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        def held_out(name: str, **options: Any) -> set[bytes]:
+            artifact = run(tmp_path / name, [source(corpus)], vocabulary, **options)
+            return {row["document_digest"] for row in rows_of(artifact, "heldout")}
+
+        tenth, fifth = held_out("a", heldout_share=0.1), held_out("b", heldout_share=0.2)
+        assert 25 < len(tenth) < 80
+        assert tenth < fifth
+        assert held_out("c", heldout_share=0.1, seed=6) != tenth
+        assert held_out("d", heldout_share=0.0) == set()
+
+    def test_a_held_out_source_keeps_its_documents_to_itself(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        exam = tmp_path / "exam.jsonl"
+        write_jsonl(exam, TEXTS[:50] + TEXTS[:5] + documents(9, 3))
+        other = tmp_path / "other.jsonl"
+        write_jsonl(other, TEXTS[40:60])
+        sources = [source(corpus), source(exam, heldout="exam"), source(other, heldout="other")]
+        artifact = run(tmp_path / "out", sources, vocabulary, heldout_share=0.2)
+        digests = {
+            split: {row["document_digest"] for row in rows_of(artifact, split)}
+            for split in ("train", "heldout", "exam", "other")
+        }
+        assert digests["exam"] == {digest_of(text) for text in TEXTS[:50] + documents(9, 3)}
+        assert digests["other"] == {digest_of(text) for text in TEXTS[50:60]}
+        assert digests["train"] | digests["heldout"] == {digest_of(text) for text in TEXTS[60:]}
+        assert not digests["train"] & digests["heldout"]
+        assert artifact.manifest.statistics["dropped"] == {"duplicate": 5, "held_out": 70}
+
+
+class TestDropped:
+    def test_of_equal_documents_the_first_source_survives(
+        self, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        for name, texts in {"a": TEXTS[:20], "b": TEXTS[10:30]}.items():
+            write_jsonl(tmp_path / f"{name}.jsonl", texts)
+        sources = [source(tmp_path / "b.jsonl", weight=2), source(tmp_path / "a.jsonl", weight=7)]
+        artifact = run(tmp_path / "out", sources, vocabulary, heldout_share=0.0)
+        copies = {row["document_digest"]: row["copies"] for row in rows_of(artifact, "train")}
+        assert copies == {
+            **{digest_of(text): 7 for text in TEXTS[:10]},
+            **{digest_of(text): 2 for text in TEXTS[10:30]},
+        }
+
+    def test_every_dropped_document_is_listed_with_its_place_and_reason(
+        self, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        write_jsonl(tmp_path / "corpus" / "a.jsonl", [TEXTS[0], "", TEXTS[1], TEXTS[0]])
+        write_jsonl(tmp_path / "corpus" / "b.jsonl", [TEXTS[1], "\ufffd" * 9, "\ue000", "of it"])
+        cleaning = {"min_words": 2}
+        artifact = run(
+            tmp_path / "out",
+            [source(tmp_path / "corpus")],
+            vocabulary,
+            cleaning=cleaning,
+            heldout_share=0.0,
+        )
+        listed = table_of(artifact, "dropped.arrow").to_pylist()
+        found = sorted((Path(row["path"]).name, row["position"], row["reason"]) for row in listed)
+        lengths = [len(json.dumps({"text": t})) + 1 for t in (TEXTS[0], "", TEXTS[1])]
+        after = [len(json.dumps({"text": t})) + 1 for t in (TEXTS[1], "\ufffd" * 9)]
+        assert found == [
+            ("a.jsonl", lengths[0], "empty"),
+            ("a.jsonl", sum(lengths), "duplicate"),
+            ("b.jsonl", 0, "duplicate"),
+            ("b.jsonl", after[0], "not_text"),
+            ("b.jsonl", sum(after), "short"),
+        ]
+        assert artifact.manifest.statistics["dropped"] == {
+            "duplicate": 2,
+            "empty": 1,
+            "not_text": 1,
+            "short": 1,
+        }
+        assert artifact.manifest.statistics["documents_read"] == 8
+        assert "dropped.arrow" in {entry.name for entry in artifact.manifest.records}
+
+    def test_a_page_a_thousand_times_is_kept_once(
+        self, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        write_jsonl(tmp_path / "a.jsonl", [TEXTS[3]] * 1000 + TEXTS[:5])
+        artifact = run(
+            tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary, heldout_share=0.0
+        )
+        assert len(rows_of(artifact, "train")) == 5
+        assert artifact.manifest.statistics["dropped"] == {"duplicate": 1000}
+
+    def test_documents_without_a_token_are_dropped(
+        self, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        write_jsonl(tmp_path / "a.jsonl", ["\ue000 \ufffd", *TEXTS[:2]])
+        cleaning = {"max_replacement_share": 1.0}
+        artifact = run(
+            tmp_path / "o", [source(tmp_path / "a.jsonl")], vocabulary, cleaning=cleaning
+        )
+        assert artifact.manifest.statistics["dropped"] == {"no_tokens": 1}
+
+    def test_a_drop_list_is_obeyed(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        unwanted = sorted(digest_of(text) for text in TEXTS[:30])
+        drop_list = drop_list_artifact(tmp_path / "drop", unwanted)
+        cleaning = {"drop_list": drop_list.directory}
+        artifact = run(tmp_path / "out", [source(corpus)], vocabulary, cleaning=cleaning)
+        digests = {r["document_digest"] for s in ("train", "heldout") for r in rows_of(artifact, s)}
+        assert digests == {digest_of(text) for text in TEXTS[30:]}
+        assert artifact.manifest.statistics["dropped"] == {"drop_list": 30}
+
+
+def drop_list_artifact(directory: Path, digests: list[bytes]) -> Artifact:
+    directory.mkdir()
+    table = pa.table(
+        {
+            "document_digest": pa.array(digests, pa.binary(16)),
+            "reason": ["near_duplicate"] * len(digests),
+        }
+    )
+    with pa.ipc.new_file(str(directory / "tmp"), table.schema) as writer:
+        writer.write_table(table)
+    stage = StageTable(stage="droplist", format_version=1, config={}, output=str(directory))
+    entry = put_file(str(directory), str(directory / "tmp"), name="drop-00000.arrow")
+    return commit(stage, [entry])
+
+
+class TestSameBytes:
+    @pytest.fixture(scope="class")
+    def golden(self, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sketch, "BUCKET_BYTES", 8_000)
+            patch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 40)
+            output = tmp_path_factory.mktemp("golden")
+            return run(output, [source(corpus)], vocabulary, heldout_share=0.1).digest
+
+    @pytest.mark.parametrize(
+        "machine",
+        [
+            {"worker_mode": "processes", "workers": 1},
+            {"worker_mode": "processes", "workers": 2},
+            {"worker_mode": "threads", "workers": 2},
+        ],
+        ids=lambda machine: f"{machine['workers']} {machine['worker_mode']}",
+    )
+    def test_any_workers(
+        self, golden: str, corpus: Path, vocabulary: Artifact, tmp_path: Path, machine
+    ) -> None:
+        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1, machine=machine)
+        assert found.digest == golden
+
+    @pytest.mark.parametrize("files", [1, 7, 60])
+    def test_any_order_naming_and_splitting_of_files(
+        self, golden: str, vocabulary: Artifact, tmp_path: Path, files: int
+    ) -> None:
+        rng = random.Random(files)
+        texts = rng.sample(TEXTS, len(TEXTS))
+        for number in range(files):
+            suffix = rng.choice([".jsonl", ".jsonl.gz"])
+            folder = tmp_path / "corpus" / str(rng.randrange(10**9))
+            write_jsonl(folder / f"part{suffix}", texts[number::files])
+        found = run(tmp_path / "out", [source(tmp_path / "corpus")], vocabulary, heldout_share=0.1)
+        assert found.digest == golden
+
+    def test_any_format(self, golden: str, vocabulary: Artifact, tmp_path: Path) -> None:
+        folder = tmp_path / "corpus"
+        folder.mkdir()
+        (folder / "book.txt").write_bytes(
+            b"\xef\xbb\xbf" + "\r\n\r\n".join(TEXTS).replace(" the ", " \t the\u00a0").encode()
+        )
+        paragraphs = {"reader": "blank_line_text", "path": str(folder)}
+        found = run(tmp_path / "out", [paragraphs], vocabulary, heldout_share=0.1)
+        assert found.digest == golden
+
+    @pytest.mark.parametrize("bits", [0, 2, 5])
+    def test_through_the_shuffle_of_a_runner(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        bits: int,
+    ) -> None:
+        def shuffled(portions: Any, *, job: Any, machine: Any) -> RunnerShuffle:
+            return RunnerShuffle(replace(job, scratch=""), f"{job.output}/work", bits)
+
+        monkeypatch.setattr(tokens, "choose_exchange", shuffled)
+        monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
+        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
+        assert found.digest == golden
+
+    def test_in_a_workspace_elsewhere(
+        self, golden: str, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
+        found = make_tokens(table.model_copy(update={"output": "memory://store/tokens"}), [])
+        assert found.digest == golden
+
+    def test_other_texts_give_other_bytes(
+        self, golden: str, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        write_jsonl(tmp_path / "a.jsonl", [*TEXTS[:-1], TEXTS[-1] + " More."])
+        found = run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary, heldout_share=0.1)
+        assert found.digest != golden
+
+
+def started(table: StageTable, folder: Path, *, site: str, count: int) -> "subprocess.Popen[str]":
+    path = folder / "table.json"
+    write_stage_table(table, path)
+    script = Path(__file__).with_name("killed_tokens.py")
+    return subprocess.Popen(
+        [sys.executable, str(script), str(path), site, str(count)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+class TestKilled:
+    @pytest.fixture(scope="class")
+    def golden(self, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
+        folder = tmp_path_factory.mktemp("golden")
+        table = tokens_table(folder / "out", [source(corpus)], vocabulary=vocabulary)
+        output, errors = started(table, folder, site="", count=0).communicate(timeout=60)
+        assert output.strip(), errors
+        return output.strip()
+
+    @pytest.mark.parametrize(
+        ("site", "count", "kept"),
+        [
+            ("before a run is renamed", 2, ""),
+            ("before a run is finished", 3, "portions are finished already"),
+            ("before a bucket is put", 4, "portions are finished already"),
+            ("before a group is finished", 3, "groups are finished already"),
+            ("before the manifest", 1, "groups are finished already"),
+        ],
+    )
+    def test_started_again_it_goes_on_and_ends_with_the_same_bytes(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        site: str,
+        count: int,
+        kept: str,
+    ) -> None:
+        table = tokens_table(tmp_path / "out", [source(corpus)], vocabulary=vocabulary)
+        first = started(table, tmp_path, site=site, count=count)
+        first.communicate(timeout=60)
+        assert first.returncode == -signal.SIGKILL
+        assert not (tmp_path / "out" / "manifest.json").exists()
+        output, errors = started(table, tmp_path, site="", count=0).communicate(timeout=60)
+        assert output.strip() == golden, errors
+        assert kept in errors
+        left = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
+        assert left == {"finished"}
+
+    def test_a_killed_worker_ends_the_run_and_the_next_one_goes_on(
+        self, golden: str, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        machine = {"worker_mode": "processes", "workers": 2}
+        table = tokens_table(
+            tmp_path / "out", [source(corpus)], vocabulary=vocabulary, machine=machine
+        )
+        first = started(table, tmp_path, site="before a bucket is put", count=2)
+        _, errors = first.communicate(timeout=60)
+        assert first.returncode == 1
+        assert "was ended by SIGKILL" in errors
+        output, errors = started(table, tmp_path, site="", count=0).communicate(timeout=60)
+        assert output.strip() == golden, errors
+
+
+class TestFaults:
+    def test_an_empty_corpus_is_named(self, vocabulary: Artifact, tmp_path: Path) -> None:
+        (tmp_path / "corpus").mkdir()
+        with pytest.raises(UsageError, match=r"corpus: no files here"):
+            run(tmp_path / "out", [source(tmp_path / "corpus")], vocabulary)
+
+    def test_a_corpus_of_nothing_says_what_became_of_it(
+        self, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        write_jsonl(tmp_path / "a.jsonl", ["", " ", "\ufffd"])
+        with pytest.raises(UsageError, match=r"none of its 3 documents.*2 empty, 1 not_text"):
+            run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary)
+
+    @pytest.mark.parametrize("mode", ["inline", "processes"])
+    def test_a_truncated_archive_ends_the_run_with_its_name(
+        self, vocabulary: Artifact, tmp_path: Path, mode: str
+    ) -> None:
+        path = tmp_path / "corpus" / "b.jsonl.gz"
+        write_jsonl(tmp_path / "corpus" / "a.jsonl", TEXTS[:20])
+        write_jsonl(path, TEXTS)
+        path.write_bytes(path.read_bytes()[:-100])
+        machine = {"worker_mode": mode}
+        with pytest.raises(IntegrityError, match=r"b\.jsonl\.gz: .*cut short"):
+            run(tmp_path / "out", [source(tmp_path / "corpus")], vocabulary, machine=machine)
+        assert not (tmp_path / "out" / "manifest.json").exists()
+
+    def test_one_document_is_a_corpus(self, vocabulary: Artifact, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "a.jsonl", TEXTS[:1])
+        artifact = run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary)
+        assert len(rows_of(artifact, "train")) == 1
+
+    def test_the_vocabulary_named_must_be_the_one_found(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path
+    ) -> None:
+        table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary)
+        inputs = {"vocabulary": table.inputs["vocabulary"].model_copy(update={"digest": "0" * 64})}
+        with pytest.raises(IntegrityError, match="the artifact was replaced"):
+            make_tokens(table.model_copy(update={"inputs": inputs}), [])
+
+    def test_many_small_files_share_portions(self, vocabulary: Artifact, tmp_path: Path) -> None:
+        (tmp_path / "corpus").mkdir()
+        for number, text in enumerate(TEXTS):
+            (tmp_path / "corpus" / f"{number}.txt").write_text(text)
+        folder = {"reader": "text", "path": str(tmp_path / "corpus")}
+        artifact = run(tmp_path / "out", [folder], vocabulary, heldout_share=0.0)
+        assert len(rows_of(artifact, "train")) == len(TEXTS)
+
+
+def test_buckets_hold_at_least_five_hundred_documents_where_there_are_enough(
+    monkeypatch: pytest.MonkeyPatch, vocabulary: Artifact, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sketch, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 650)
+    texts = [f"{text} {number}" for number, text in enumerate(documents(3, 6000))]
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    artifact = run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary, heldout_share=0.02)
+    sizes = [e.rows for e in artifact.manifest.files if e.name.startswith("train-")]
+    assert len(sizes) == 8
+    assert min(sizes) >= 500

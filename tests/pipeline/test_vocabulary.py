@@ -1,0 +1,192 @@
+"""The vocabulary is the same whoever learns it from whatever files, and never saw held-out text."""
+
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from corpora import documents, source, vocabulary_table, write_jsonl
+
+from artifacts.errors import UsageError
+from artifacts.special_tokens import SPECIAL_TOKENS
+from artifacts.store import Artifact
+from pipeline import sampling, wordcounts, work
+from pipeline.chunks import count_chunks
+from pipeline.vocabulary import make_vocabulary
+from pipeline.wordcounts import count_words, learn_pieces
+
+TEXTS = documents(11, 600)
+SMALL = {"size": 300}
+
+
+def learn(output: Path, paths: list[Path], **options) -> Artifact:
+    sources = [source(path) for path in paths]
+    vocabulary = {**SMALL, **options.pop("vocabulary", {})}
+    return make_vocabulary(vocabulary_table(output, sources, vocabulary=vocabulary, **options), [])
+
+
+def pieces_of(artifact: Artifact) -> list[str]:
+    return artifact.read_bytes("vocab.txt").decode().splitlines()
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory) -> Artifact:
+    folder = tmp_path_factory.mktemp("golden")
+    write_jsonl(folder / "all.jsonl", TEXTS)
+    return learn(folder / "out", [folder / "all.jsonl"])
+
+
+class TestSameBytes:
+    def test_shuffled_renamed_and_cut_otherwise(
+        self, golden: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(work, "BLOCK_BYTES", 20_000)
+        texts = random.Random(3).sample(TEXTS, len(TEXTS))
+        for number in range(5):
+            write_jsonl(tmp_path / "corpus" / f"{9 - number}.jsonl.gz", texts[number::5])
+        again = learn(tmp_path / "out", [tmp_path / "corpus"])
+        assert again.digest == golden.digest
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_any_workers(self, golden: Artifact, tmp_path: Path, workers: int) -> None:
+        write_jsonl(tmp_path / "all.jsonl", TEXTS)
+        machine = {"worker_mode": "processes", "workers": workers}
+        again = learn(tmp_path / "out", [tmp_path / "all.jsonl"], machine=machine)
+        assert again.digest == golden.digest
+
+    def test_in_a_workspace_elsewhere(self, golden: Artifact, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "all.jsonl", TEXTS)
+        sources = [source(tmp_path / "all.jsonl")]
+        table = vocabulary_table(tmp_path, sources, vocabulary=SMALL)
+        again = make_vocabulary(
+            table.model_copy(update={"output": "memory://store/vocabulary"}), []
+        )
+        assert again.digest == golden.digest
+
+    def test_a_document_counts_once(self, golden: Artifact, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "all.jsonl", TEXTS + TEXTS[:100] * 3)
+        assert learn(tmp_path / "out", [tmp_path / "all.jsonl"]).digest == golden.digest
+
+    def test_learning_does_not_depend_on_hash_seeds(self) -> None:
+        program = (
+            "from collections import Counter; from pipeline.wordcounts import learn_pieces; "
+            "words = {f'{a}{b}{c}': 2 for a in 'abcdef' for b in 'ghijkl' for c in 'mnopqr'}; "
+            "print(' '.join(learn_pieces(words, size=120)))"
+        )
+        found = {
+            subprocess.run(
+                [sys.executable, "-c", program],
+                capture_output=True,
+                text=True,
+                check=True,
+                cwd=Path(__file__).parents[2],
+            ).stdout
+            for _ in range(4)
+        }
+        assert len(found) == 1
+
+
+class TestSample:
+    def test_held_out_documents_are_never_seen(self, tmp_path: Path) -> None:
+        secret = [f"xylophone{number} quizzical{number}" for number in range(30)]
+        write_jsonl(tmp_path / "train.jsonl", TEXTS[:200] + secret)
+        write_jsonl(tmp_path / "exam.jsonl", secret)
+        sources = [
+            source(tmp_path / "train.jsonl"),
+            source(tmp_path / "exam.jsonl", heldout="exam"),
+        ]
+        table = vocabulary_table(tmp_path / "out", sources, vocabulary=SMALL)
+        pieces = pieces_of(make_vocabulary(table, []))
+        assert not [piece for piece in pieces if "xylo" in piece or "quiz" in piece]
+        without = learn(tmp_path / "b", [tmp_path / "train.jsonl"])
+        assert "xylophone" in pieces_of(without)
+
+    def test_the_held_out_share_is_left_out(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_jsonl(tmp_path / "all.jsonl", TEXTS)
+        seen: list[int] = []
+
+        def counted(text: bytes, *, lowercase: bool) -> Counter[bytes]:
+            seen.append(text.count(b"\n"))
+            return count_chunks(text, lowercase=lowercase)
+
+        monkeypatch.setattr("pipeline.vocabulary.count_chunks", counted)
+        learn(tmp_path / "all", [tmp_path / "all.jsonl"], heldout_share=0.0)
+        learn(tmp_path / "half", [tmp_path / "all.jsonl"], heldout_share=0.49)
+        assert 0.4 * seen[0] < seen[1] < 0.65 * seen[0]
+
+    def test_a_sample_is_the_same_whatever_the_first_limit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        write_jsonl(tmp_path / "all.jsonl", TEXTS)
+        half = {"sample_bytes": sum(map(len, TEXTS)) // 2}
+        whole = learn(tmp_path / "a", [tmp_path / "all.jsonl"], vocabulary=half)
+        monkeypatch.setattr("pipeline.vocabulary.sample_limit", lambda wanted, size: 1 << 60)
+        again = learn(tmp_path / "b", [tmp_path / "all.jsonl"], vocabulary=half)
+        assert again.digest == whole.digest
+        assert "drawing a larger one" in capfd.readouterr().err
+
+    def test_limits_leave_room(self) -> None:
+        assert sampling.sample_limit(10, 40) == 1 << 64
+        assert sampling.sample_limit(10, 80) == 1 << 63
+        assert sampling.sample_limit(10, 0) == 1 << 64
+
+
+class TestLearning:
+    def test_special_tokens_come_first_and_everything_once(self, golden: Artifact) -> None:
+        pieces = pieces_of(golden)
+        assert tuple(pieces[:5]) == SPECIAL_TOKENS
+        assert len(pieces) == len(set(pieces)) == SMALL["size"]
+        assert golden.manifest.statistics["vocabulary_size"] == SMALL["size"]
+        assert "the" in pieces
+
+    def test_accents_and_case_go_if_the_model_is_uncased(self) -> None:
+        chunks = count_chunks("Ärger ÄRGER ärger naïve 中文 don’t".encode(), lowercase=True)
+        assert count_words(chunks, lowercase=True) == {
+            "arger": 3,
+            "naive": 1,
+            "中": 1,
+            "文": 1,
+            "don": 1,
+            "’": 1,
+            "t": 1,
+        }
+        chunks = count_chunks("Ärger ärger THE the".encode(), lowercase=False)
+        assert count_words(chunks, lowercase=False) == {"Ärger": 1, "ärger": 1, "THE": 1, "the": 1}
+
+    def test_counting_whole_blocks_counts_every_word(self) -> None:
+        text = "\n".join(TEXTS)
+        expected: Counter[str] = Counter()
+        for mark in ".?!":
+            text = text.replace(mark, f" {mark} ")
+        expected.update(text.lower().split())
+        assert count_words(count_chunks(text.encode(), lowercase=True), lowercase=True) == expected
+
+    def test_rare_characters_get_no_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(wordcounts, "MAX_ALPHABET", 3)
+        pieces = learn_pieces({"aab": 9, "abc": 8, "xyz": 1}, size=50)
+        assert not [piece for piece in pieces[5:] if set(piece) & set("xyz")]
+
+    def test_the_alphabet_leaves_room_for_words(self) -> None:
+        words = {chr(0x4E00 + n): 5 for n in range(500)} | {"hello": 100, "jelly": 90}
+        pieces = learn_pieces(words, size=64)
+        assert len(pieces) <= 64
+        assert "hello" in pieces
+
+    def test_a_given_vocabulary_is_taken_as_it_is(self, tmp_path: Path) -> None:
+        path = tmp_path / "vocab.txt"
+        path.write_text("\n".join([*SPECIAL_TOKENS, "hello", "##x"]) + "\n")
+        for number in range(2):
+            table = vocabulary_table(tmp_path / f"{number}", [], vocabulary={"path": str(path)})
+            artifact = make_vocabulary(table, [])
+            assert pieces_of(artifact)[5:] == ["hello", "##x"]
+            path = tmp_path / "tokenizer.json"
+            path.write_bytes(artifact.read_bytes("tokenizer.json"))
+
+    def test_nothing_to_learn_from_is_an_error(self, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "a.jsonl", ["", " "])
+        with pytest.raises(UsageError, match="no training document to learn a vocabulary from"):
+            learn(tmp_path / "out", [tmp_path / "a.jsonl"])

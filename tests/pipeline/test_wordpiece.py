@@ -1,0 +1,172 @@
+"""The fast tokenizer gives the ids of `tokenizers`, on every text."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from artifacts.special_tokens import SPECIAL_TOKENS
+from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
+from pipeline import wordpiece
+from pipeline.wordpiece import FastWordPiece
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+PIECES = (
+    *SPECIAL_TOKENS,
+    *LETTERS,
+    *(f"##{letter}" for letter in LETTERS),
+    *"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~–—“”’…、。，中国人日本",
+    *("the", "they", "##ing", "##er", "mask", "hello", "internationalisation", "##äß", "naive"),
+    *(
+        "caf",
+        "##é",
+        "é",
+        "ß",
+        "##ß",
+        "σ",
+        "##σ",
+        "ς",
+        "i",
+        "ı",
+        "к",
+        "##к",
+        "а",
+        "##а",
+        "한",
+        "##국",
+    ),
+    *("\u302e", "##\u302e", "##\u0301", "\u0301", "##\u0338", "##ς", "##ı", "##İ", "İ"),
+    *("ᄒ", "##ᅡ", "##ᆫ", "ก", "##ำ", "ा", "##ा", "क", "##क", "\U0001f600", "##\U0001f600"),
+)
+
+
+@functools.cache
+def tokenizer(*, lowercase: bool) -> WordPieceTokenizer:
+    return WordPieceTokenizer(tuple(dict.fromkeys(PIECES)), lowercase)
+
+
+@functools.cache
+def fast(*, lowercase: bool) -> FastWordPiece:
+    return FastWordPiece(tokenizer(lowercase=lowercase))
+
+
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+NEAR = st.text(
+    st.sampled_from("aAéÉßİıΣςσ\u0301\u0300\u0338\u0345한국ำก\u302e中–—“’. \t[]-ⅷﬁ㎏\x00\x1c\x85"),
+    max_size=30,
+)
+
+
+@given(text=st.one_of(st.text(CHARACTERS, max_size=60), NEAR), lowercase=st.booleans())
+@settings(max_examples=1000, deadline=None)
+def test_random_unicode_gives_the_ids_of_tokenizers(text: str, lowercase: bool) -> None:
+    assert fast(lowercase=lowercase).encode_text(text) == tokenizer(lowercase=lowercase).encode(
+        text
+    )
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_every_character_gives_the_ids_of_tokenizers(lowercase: bool) -> None:
+    ours, theirs = fast(lowercase=lowercase), tokenizer(lowercase=lowercase)
+    codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+    for start in range(0, len(codes), 1024):
+        text = " ".join(f"a{chr(code)}b{chr(code)}" for code in codes[start : start + 1024])
+        assert ours.encode_text(text) == theirs.encode(text), f"from U+{codes[start]:04X} on"
+
+
+SPECIAL_CASES = [
+    "",
+    " ",
+    "\n\n",
+    "[MASK] is text, [CLS][SEP] too, and [mask]",
+    "word of 10^6 characters: " + "x" * 1_000_000,
+    "a" * 99 + " " + "a" * 100 + " " + "a" * 101,
+    "é" * 100 + " " + "é" * 101,
+    "\u202eright to left\u202c שלום עולם مرحبا",
+    "emoji 👩‍👩‍👧‍👦 👍🏽 \U0001f1e8\U0001f1ed",
+    "combining e\u0301 e\u0301\u0302 \u0301alone",
+    "İstanbul ısı DİYARBAKIR ı",
+    "ΌΣΟΣ ὈΔΥΣΣΕΎΣ",
+    "한국어 각 \u1112\u1161\u11ab",
+    "中文分词，没有空格。『引号』！？",
+    "ひらがなとカタカナ、漢字。",
+    "don’t—really “quoted”…",
+    "nul\x00byte \x1c\x1d\x1e\x1f \x0b\x0c \x85 \x7f \u2028\u2029 \ufeff",
+    "zero\u200bwidth soft\u00adhyphen non\u00a0breaking",
+    "\u302e\u0301 \U0001d165\u0301 \u0340\u0341 \u0344",
+    "≮ ≯ ≠ Å K ﬁ ㎏ ⅷ",
+    "\ufffd replaced \ue000 private \U000e0041 tag",
+]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("text", SPECIAL_CASES, ids=lambda text: ascii(text)[:40])
+def test_special_cases_give_the_ids_of_tokenizers(text: str, lowercase: bool) -> None:
+    assert fast(lowercase=lowercase).encode_text(text) == tokenizer(lowercase=lowercase).encode(
+        text
+    )
+
+
+def test_an_unpaired_surrogate_is_no_reason_to_stop() -> None:
+    assert fast(lowercase=True).encode_text("a \ud83d b") == fast(lowercase=True).encode_text(
+        "a ? b"
+    )
+
+
+def test_special_tokens_never_come_from_text() -> None:
+    text = " ".join(SPECIAL_TOKENS) + " [PAD] [unused1]"
+    special = tokenizer(lowercase=False).special_ids - {tokenizer(lowercase=False).unk_id}
+    assert special.isdisjoint(fast(lowercase=False).encode_text(text))
+
+
+def test_ids_do_not_depend_on_what_was_met_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordpiece, "MAX_ENTRIES", 400)  # forgets again and again
+    monkeypatch.setattr(wordpiece, "STRIDE_BYTES", 256)
+    forgetful = FastWordPiece(tokenizer(lowercase=True))
+    text = " ".join(
+        f"w{number} x{number * 7}y internationalisation{number}" for number in range(3000)
+    )
+    assert forgetful.encode_text(text) == tokenizer(lowercase=True).encode(text)
+
+
+def test_counts_before_line_ends_are_those_of_the_lines_alone() -> None:
+    lines = ["hello they", "", "中文 (x)", "é" * 200, "internationalisation of the hello"] * 50
+    raw = "".join(f"{line}\n" for line in lines).encode()
+    ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == 10) + 1
+    ids, before = fast(lowercase=True).encode(raw, ends)
+    counts = [len(tokenizer(lowercase=True).encode(line)) for line in lines]
+    assert np.diff(before, prepend=0).tolist() == counts
+    assert len(ids) == sum(counts)
+
+
+def test_large_vocabularies_have_wide_ids() -> None:
+    words = (*SPECIAL_TOKENS, *(f"w{number}" for number in range(70_000)))
+    large = FastWordPiece(WordPieceTokenizer(words, lowercase=True))
+    assert large.encode_text("w69999 w0") == [70_004, 5]
+
+
+@pytest.mark.parametrize("case", ["uncased", "cased"])
+def test_real_text_gives_the_ids_of_tokenizers(shared_data: Path, case: str) -> None:
+    path = shared_data / "vocab" / f"bert-base-{case}-vocab.txt"
+    real = read_vocab_txt(path, lowercase=case == "uncased")
+    ours = FastWordPiece(real)
+    files = sorted((shared_data / "corpus" / "wikipedia").iterdir())[::60]
+    novels = sorted((shared_data / "corpus" / "novels").iterdir())[::12]
+    for file in (*files, *novels):
+        text = file.read_text("utf-8")[:400_000]
+        assert ours.encode_text(text) == real.encode(text), file.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["uncased", "cased"])
+def test_the_whole_corpus_gives_the_ids_of_tokenizers(shared_data: Path, case: str) -> None:
+    path = shared_data / "vocab" / f"bert-base-{case}-vocab.txt"
+    real = read_vocab_txt(path, lowercase=case == "uncased")
+    ours = FastWordPiece(real)
+    for folder in ("wikipedia", "novels"):
+        for file in sorted((shared_data / "corpus" / folder).iterdir()):
+            text = file.read_text("utf-8")
+            assert ours.encode_text(text) == real.encode(text), file.name

@@ -1,0 +1,71 @@
+"""The corpus is cut into portions of one size, whatever its files are."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline import work
+from pipeline.config import CorpusConfig, SourceConfig
+from pipeline.work import portions
+
+
+def corpus(path: Path, reader: str = "jsonl") -> CorpusConfig:
+    return CorpusConfig(sources=(SourceConfig(reader=reader, path=str(path)),))
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(work, "MAX_PORTION_BYTES", 8000)
+
+
+def test_large_files_are_cut_and_small_ones_grouped(tmp_path: Path) -> None:
+    sizes = {"a.jsonl": 3500, "b.jsonl": 10, "c.jsonl": 10, "d.jsonl": 990, "e.jsonl": 0}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    found = portions(corpus(tmp_path))
+    pieces = [
+        [(Path(p.piece.path).name, p.piece.start, p.piece.stop) for p in portion.pieces]
+        for portion in found
+    ]
+    assert pieces == [
+        [("a.jsonl", 0, 1000)],
+        [("a.jsonl", 1000, 2000)],
+        [("a.jsonl", 2000, 3000)],
+        [("a.jsonl", 3000, 3500), ("b.jsonl", 0, None), ("c.jsonl", 0, None)],
+        [("d.jsonl", 0, None), ("e.jsonl", 0, None)],
+    ]
+    assert sum(portion.size for portion in found) == sum(sizes.values())
+
+
+def test_compressed_files_and_whole_documents_stay_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(b"x" * 5000)
+    assert [len(portion.pieces) for portion in portions(corpus(tmp_path))] == [1]
+    (tmp_path / "a.jsonl.gz").rename(tmp_path / "a.txt")
+    (portion,) = portions(corpus(tmp_path, "text"))
+    assert portion.pieces[0].piece.stop is None
+
+
+def test_large_corpora_have_larger_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "WANTED_PORTIONS", 4)
+    (tmp_path / "a.jsonl").write_bytes(b"x" * 16_000)
+    assert [portion.size for portion in portions(corpus(tmp_path))] == [4000] * 4
+    (tmp_path / "b.jsonl").write_bytes(b"x" * 160_000)
+    assert {portion.size for portion in portions(corpus(tmp_path))} == {8000}
+
+
+def test_a_portion_has_the_same_name_in_every_attempt(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"x" * 2500)
+    names = [portion.name for portion in portions(corpus(tmp_path))]
+    assert names == [portion.name for portion in portions(corpus(tmp_path))]
+    assert len(set(names)) == 3
+
+
+def test_hidden_files_do_not_count(tmp_path: Path) -> None:
+    for name in (".git/config", "sub/.hidden", "sub/seen"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (portion,) = portions(corpus(tmp_path))
+    assert [Path(piece.piece.path).name for piece in portion.pieces] == ["seen"]
