@@ -1,0 +1,471 @@
+"""Configuration of the stages that train and judge encoders. No framework is imported here.
+
+In:  tables of a run's TOML file.
+Out: one frozen `StageConfig` for each stage: pretrain, finetune, evaluate.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from artifacts.config import Config, StageConfig
+from model.tasks.glue import GLUE, task_fields
+
+Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
+
+# layers, hidden size, heads, intermediate size:
+# Devlin et al. 2019 (base, large), Turc et al. 2019 (the others)
+PRESETS: dict[str, tuple[int, int, int, int]] = {
+    "tiny": (2, 128, 2, 512),
+    "mini": (4, 256, 4, 1024),
+    "small": (4, 512, 8, 2048),
+    "medium": (8, 512, 8, 2048),
+    "base": (12, 768, 12, 3072),
+    "large": (24, 1024, 16, 4096),
+}
+
+
+class EncoderConfig(Config):
+    """Shape of the encoder (paper, section 3; reference: modeling.py BertConfig)."""
+
+    preset: Preset | None = "base"
+    """Fills in the four sizes below where they are left at 0; its counts are the published ones."""
+
+    num_hidden_layers: int = Field(default=0, ge=0)
+    """Transformer layers (L); 0: from the preset."""
+
+    hidden_size: int = Field(default=0, ge=0)
+    """Width (H); 0: from the preset."""
+
+    num_attention_heads: int = Field(default=0, ge=0)
+    """Heads (A); 0: from the preset."""
+
+    intermediate_size: int = Field(default=0, ge=0)
+    """Width inside the feed-forward layers; 0: from the preset (4 H)."""
+
+    max_position_embeddings: int = Field(default=512, ge=8)
+    """Rows of the learnt position table."""
+
+    type_vocab_size: int = Field(default=2, ge=1)
+    """Rows of the segment table (released models: 2)."""
+
+    hidden_act: Literal["gelu_tanh", "gelu"] = "gelu_tanh"
+    """GELU: the reference's tanh approximation, or the exact erf form Hugging Face calls `gelu`."""
+
+    hidden_dropout_prob: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Dropout on embeddings and dense outputs."""
+
+    attention_probs_dropout_prob: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Dropout on attention probabilities."""
+
+    layer_norm_eps: float = Field(default=1e-12, gt=0.0)
+    """Epsilon of layer normalisation (reference: 1e-12)."""
+
+    initializer_range: float = Field(default=0.02, gt=0.0)
+    """Standard deviation before truncation at two sigma (true deviation 0.0176;
+    modeling.py:375)."""
+
+    attention_direction: Literal["bidirectional", "left_to_right", "right_to_left"] = (
+        "bidirectional"
+    )
+    """Which keys a token sees; the one-sided forms are the paper's OpenAI GPT and ELMo
+    comparisons."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, table: Any) -> Any:
+        if not isinstance(table, dict) or table.get("preset", "base") not in PRESETS:
+            return table
+        names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+        sizes = dict(zip(names, PRESETS[table.get("preset", "base")], strict=True))
+        return {**table, **{name: table.get(name) or size for name, size in sizes.items()}}
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "EncoderConfig":
+        if (
+            min(
+                self.num_hidden_layers,
+                self.hidden_size,
+                self.num_attention_heads,
+                self.intermediate_size,
+            )
+            < 1
+        ):
+            raise ValueError("name a preset, or give all four sizes")
+        if self.hidden_size % self.num_attention_heads:
+            heads = self.num_attention_heads
+            raise ValueError(f"hidden_size {self.hidden_size} is not divisible by {heads} heads")
+        return self
+
+
+class OptimizerConfig(Config):
+    """AdamW as the reference has it, and its alternatives (reference: optimization.py)."""
+
+    name: Literal["adamw", "lamb"] = "adamw"
+    """LAMB runs with ZeRO 0 only: its trust ratios need whole tensors."""
+
+    learning_rate: float = Field(default=1e-4, gt=0.0)
+    """Peak (paper, A.2: 1e-4)."""
+
+    warmup_steps: int = Field(default=10_000, ge=0)
+    """Linear warm-up from 0 (paper: 10,000)."""
+
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """Decay of the first moment."""
+
+    beta2: float = Field(default=0.999, ge=0.0, lt=1.0)
+    """Decay of the second moment."""
+
+    eps: float = Field(default=1e-6, gt=0.0)
+    """Added outside the square root (reference: 1e-6)."""
+
+    weight_decay: float = Field(default=0.01, ge=0.0)
+    """Decoupled; not applied to biases and layer norms, applied to embeddings."""
+
+    bias_correction: bool = False
+    """The reference has none; True is torch's AdamW."""
+
+    max_grad_norm: float = Field(default=1.0, gt=0.0)
+    """Global gradient norm above which gradients are scaled down."""
+
+
+class PhaseConfig(Config):
+    """A stretch of pre-training at one sequence length."""
+
+    max_seq_length: int = Field(ge=8)
+    """Which of the examples' lengths."""
+
+    share: float = Field(gt=0.0, le=1.0)
+    """Share of the steps."""
+
+
+class PretrainConfig(Config):
+    """Pre-training (paper, A.2)."""
+
+    steps: int = Field(default=1_000_000, ge=1)
+    """Optimizer steps."""
+
+    batch_size: int = Field(default=256, ge=1)
+    """Sequences per step over all ranks."""
+
+    phases: tuple[PhaseConfig, ...] = (
+        PhaseConfig(max_seq_length=128, share=0.9),
+        PhaseConfig(max_seq_length=512, share=0.1),
+    )
+    """The lengths in order, shares summing to 1 (paper: 90 % at 128, the rest at 512)."""
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Optimizer and schedule."""
+
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """bf16 keeps fp32 masters."""
+
+    masks: Literal["stored", "redrawn"] = "stored"
+    """Masks as the shards hold them, or drawn anew each epoch."""
+
+    next_sentence_loss: bool = True
+    """False leaves the second loss out (paper, Table 5: no NSP)."""
+
+    evaluate_every: int = Field(default=1000, ge=1)
+    """Steps between held-out evaluations."""
+
+    evaluation_examples: int = Field(default=2048, ge=1)
+    """Held-out examples per evaluation during training."""
+
+    init: str = ""
+    """Artifact directory of an encoder to begin from; empty: from scratch."""
+
+    @model_validator(mode="after")
+    def _shares_sum_to_one(self) -> "PretrainConfig":
+        total = sum(phase.share for phase in self.phases)
+        if abs(total - 1.0) > 1e-9:
+            raise ValueError(f"the phases' shares sum to {total}, expected 1")
+        return self
+
+
+TaskKind = Literal[
+    "classification", "pair_classification", "regression", "tagging", "span", "multiple_choice"
+]
+
+
+class SpanConfig(Config):
+    """Answers as spans of a text (reference: run_squad.py:67-113)."""
+
+    doc_stride: int = Field(default=128, ge=1)
+    """Tokens from the start of one chunk of a long text to the next."""
+
+    max_query_length: int = Field(default=64, ge=1)
+    """Longer questions are cut to so many tokens (counted)."""
+
+    n_best: int = Field(default=20, ge=1)
+    """Starts and ends considered for each chunk."""
+
+    max_answer_length: int = Field(default=30, ge=1)
+    """Tokens of the longest answer given."""
+
+    null_threshold: float | None = None
+    """Answer "" where the null score beats the best span by more; None: chosen on dev (2.0)."""
+
+
+class TaskConfig(Config):
+    """One labelled task: where its data are and which family judges it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    """Name in tables and file names; `labels/NAME` data of this name are used if `train` is
+    empty."""
+
+    glue: str = ""
+    """Name of a GLUE task (model/tasks/glue.py); fills in kind, columns, metrics and files."""
+
+    folder: str = ""
+    """`glue`: the folder with train.tsv, dev.tsv and, where there is one, test.tsv."""
+
+    kind: TaskKind
+    """The family, a file in `model/tasks`."""
+
+    metrics: tuple[str, ...] = ()
+    """Official metrics, the first one headline; empty: the family's own."""
+
+    train: str = ""
+    """File with training data (CSV, TSV, JSON lines, Parquet); empty: from the labels stage."""
+
+    dev: str = ""
+    """File with development data."""
+
+    test: str = ""
+    """File with test data, labelled or not."""
+
+    more: dict[str, str] = Field(default_factory=dict)
+    """Further files to judge or predict, by name (MNLI's mismatched sets)."""
+
+    test_columns: dict[str, str] = Field(default_factory=dict)
+    """As `columns`, for test files that differ; empty: as `columns`."""
+
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Our column name to the file's, where they differ; a number for a file without header."""
+
+    skip_short_rows: bool = False
+    """Count and drop rows with too few columns instead of refusing the file (QQP has some)."""
+
+    labels: tuple[str, ...] = ()
+    """The labels in the order of the head's outputs; empty: those of the training data, sorted."""
+
+    train_examples: int = Field(default=0, ge=0)
+    """Train on so many examples, the same ones for every seed; 0: all."""
+
+    max_seq_length: int = Field(default=128, ge=8)
+    """Longer inputs are truncated as the reference truncates (counted)."""
+
+    document_context: bool = False
+    """`tagging`: fill the sequence with the neighbouring sentences of its document (paper, 5.3)."""
+
+    span: SpanConfig = SpanConfig()
+    """`span`: how long texts are cut and answers chosen."""
+
+    batch_size: int = Field(default=32, ge=1)
+    """Examples per step (paper, A.3: 16 or 32)."""
+
+    learning_rate: float = Field(default=5e-5, gt=0.0)
+    """Peak (paper, A.3: 5e-5, 3e-5, 2e-5)."""
+
+    epochs: int = Field(default=3, ge=1)
+    """Passes over the training data (paper, A.3: 2 to 4)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_glue(cls, table: Any) -> Any:
+        if not isinstance(table, dict) or not table.get("glue"):
+            return table
+        name = table["glue"]
+        if name not in GLUE:
+            raise ValueError(f"glue: unknown task {name}, known are {', '.join(GLUE)}")
+        if not table.get("folder"):
+            raise ValueError(f"glue = {name!r} wants folder = '...', where its .tsv files lie")
+        return {**task_fields(name, table["folder"]), **table}
+
+
+class GridConfig(Config):
+    """Hyper-parameters tried for each task and beginning; the best on dev is kept (paper, A.3)."""
+
+    batch_sizes: tuple[int, ...] = (16, 32)
+    """Examples per step."""
+
+    learning_rates: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
+    """Peaks."""
+
+    epochs: tuple[int, ...] = (2, 3, 4)
+    """Passes over the training data."""
+
+
+Layers = Literal[
+    "embeddings", "second_to_last", "last", "sum_last_four", "concat_last_four", "sum_all"
+]
+
+
+class FeatureConfig(Config):
+    """A feature-based way: the encoder is frozen, a small head reads its layers (paper, 5.3)."""
+
+    layers: Layers = "concat_last_four"
+    """Which layers (paper, Table 7); sums are weighted, the weights learnt."""
+
+    head: Literal["bilstm", "linear"] = "bilstm"
+    """Two layers of BiLSTM (paper), or a linear probe."""
+
+    hidden_size: int = Field(default=768, ge=1)
+    """Width of the BiLSTM, both directions together."""
+
+    learning_rate: float = Field(default=1e-3, gt=0.0)
+    """Peak; the head starts from nothing."""
+
+    epochs: int = Field(default=10, ge=1)
+    """Passes over the features, which are computed once."""
+
+
+class FinetuneConfig(Config):
+    """Fine-tuning: every task × initialisation × seed in one launch."""
+
+    tasks: tuple[TaskConfig, ...] = ()
+    """The tasks."""
+
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """One fit per seed: order of the data, head, dropout."""
+
+    initialisations: tuple[Literal["pretrained", "random"], ...] = ("pretrained",)
+    """`random` trains the same architecture from scratch, for comparison."""
+
+    fine_tuning: bool = True
+    """Train all parameters; False leaves only the feature-based ways."""
+
+    features: tuple[FeatureConfig, ...] = ()
+    """Feature-based ways, beside fine-tuning."""
+
+    second_encoder: str = ""
+    """Artifact directory of a second encoder whose layers the features are joined with: ELMo's way,
+    with a left-to-right and a right-to-left one."""
+
+    grid: GridConfig | None = None
+    """Search before the seeds; None: the tasks' own values."""
+
+    restarts: int = Field(default=0, ge=0)
+    """How often a fit that ends no better than the majority is started again (paper, 4.1)."""
+
+    save: Literal["none", "best"] = "none"
+    """Keep the weights of each task's best pre-trained fit on dev."""
+
+    evaluations: int = Field(default=0, ge=0)
+    """Evaluations on dev per fit, spread evenly over its epochs; 0: after every epoch."""
+
+    select: Literal["last", "best"] = "last"
+    """Which epoch is judged on test: the last one, or the best one on dev."""
+
+    warmup_share: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of the steps with rising learning rate (reference: 0.1)."""
+
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """Arithmetic."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
+    """Moments, decay and clipping; the rate and warm-up come from the task and `warmup_share`."""
+
+
+class EvaluateConfig(Config):
+    """What the evaluation looks at beyond the tasks."""
+
+    masked_sentences: tuple[str, ...] = ()
+    """Sentences with one [MASK] each, filled by the random model, the count model and ours."""
+
+    examples: int = Field(default=20_000, ge=1)
+    """At most so many held-out examples of each split are judged."""
+
+    count_model_tokens: int = Field(default=50_000_000, ge=1)
+    """The count model is trained on at most so many training tokens."""
+
+    guesses: int = Field(default=5, ge=1)
+    """Words shown for each [MASK]."""
+
+
+class PretrainStage(StageConfig):
+    """examples → encoder."""
+
+    stage: ClassVar[str] = "pretrain"
+    program: ClassVar[str] = "model.training.pretrain"
+
+    seed: int
+    """The run's seed."""
+    encoder: EncoderConfig
+    """Shape."""
+    pretrain: PretrainConfig
+    """Recipe."""
+
+
+class FinetuneStage(StageConfig):
+    """encoder + labelled data → predictions and fine-tuned models."""
+
+    stage: ClassVar[str] = "finetune"
+    program: ClassVar[str] = "model.tasks.finetune"
+
+    finetune: FinetuneConfig
+    """Tasks and protocol."""
+
+
+class EvaluateStage(StageConfig):
+    """encoder + held-out examples + predictions → scores."""
+
+    stage: ClassVar[str] = "evaluate"
+    program: ClassVar[str] = "model.tasks.evaluate"
+
+    seed: int
+    """The run's seed."""
+    evaluate: EvaluateConfig
+    """What is judged."""
+
+
+class TrainingMachine(Config):
+    """Where training runs; nothing here can change what is learnt beyond rounding."""
+
+    ranks: int = Field(default=1, ge=1)
+    """Processes on this machine; on GPUs one each."""
+
+    threads: int = Field(default=0, ge=0)
+    """CPU threads per rank; 0: the cores divided by the ranks."""
+
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """DeepSpeed ZeRO stage: 0 keeps everything whole on every rank, which is fastest where it fits;
+    1 slices the optimizer's state, 2 the gradients too, 3 the weights too."""
+
+    token_budget: int = Field(default=0, ge=0)
+    """Tokens per micro-batch; 0: chosen for the device."""
+
+    attention: str = "auto"
+    """Attention backend by name; `auto`: the one that measures fastest on the device."""
+
+    checkpoint_activations: bool = False
+    """Compute activations again in the backward pass: less memory, about a third more time."""
+
+    checkpoint_every: int = Field(default=500, ge=1)
+    """Steps between checkpoints."""
+
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """How many of the last checkpoints stay; the best one by held-out loss stays besides."""
+
+    checkpoints: str = ""
+    """Folder for checkpoints, on a local or shared file system; empty: inside the unfinished
+    artifact."""
+
+    tensorboard: str = ""
+    """Folder for TensorBoard's event files; empty: none."""
+
+    max_skipped_steps: int = Field(default=10, ge=1)
+    """So many steps in a row without a finite gradient end the run."""
+
+    log_every: int = Field(default=50, ge=1)
+    """Steps between log lines."""
+
+    max_restarts: int = Field(default=0, ge=0)
+    """How often the supervisor restarts ranks that died."""
+
+    hang_timeout: float = Field(default=600.0, gt=0.0)
+    """Seconds without a step after which the watchdog ends all ranks."""
+
+    deepspeed: dict[str, Any] = Field(default_factory=dict)
+    """Raw keys merged into DeepSpeed's configuration: the escape hatch."""

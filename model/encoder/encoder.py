@@ -1,0 +1,109 @@
+"""BERT's encoder over packed sequences.
+
+In:  `PackedBatch`.
+Out: one vector per token, and one per sequence.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from artifacts.errors import UsageError
+from model.config import EncoderConfig
+from model.encoder.attention import BACKENDS, Attend, backend_name
+from model.encoder.batch import PackedBatch
+from model.encoder.dropout import DeviceNoise, Noise
+from model.encoder.embeddings import Embeddings
+from model.encoder.heads import Pooler
+from model.encoder.initialisation import initialise
+from model.encoder.layers import Layer
+
+# T tokens of all sequences together, B sequences, H width
+
+
+class Encoder(nn.Module):
+    """Embeddings, layers, pooler. Parameters are drawn from torch's global generator at birth."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        vocabulary_size: int,
+        *,
+        attention: str = "auto",
+        checkpoint_activations: bool = False,
+    ) -> None:
+        """`attention` names a backend; `checkpoint_activations` trades time for memory."""
+        super().__init__()
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        self.attention = attention
+        self.checkpoint_activations = checkpoint_activations
+        self.embeddings = Embeddings(config, vocabulary_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.pooler = Pooler(config.hidden_size)
+        initialise(self, deviation=config.initializer_range)
+
+    @property
+    def attention_backend(self) -> str:
+        """Name of the attention in use on the device where the parameters are."""
+        words = self.embeddings.word_embeddings.weight
+        return backend_name(self.attention, device=words.device, dtype=words.dtype)
+
+    def forward(self, batch: PackedBatch, dropout_seed: int | None = None) -> Tensor:
+        """Vectors of the last layer, [T, H].
+
+        In training mode dropout is a function of `dropout_seed` (any int from 0 to 2^63-1); without
+        one a seed is drawn from torch's global generator.
+        """
+        return self.hidden_states(batch, dropout_seed)[-1]
+
+    def hidden_states(self, batch: PackedBatch, dropout_seed: int | None = None) -> list[Tensor]:
+        """Vectors of the embeddings and of every layer, L + 1 tensors [T, H]."""
+        self._check(batch)
+        noise = self._noise(dropout_seed)
+        attend = BACKENDS[self.attention_backend](batch, self.config)
+        states = [self.embeddings(batch, noise and noise.at(0))]
+        for number, layer in enumerate(self.layers, start=1):
+            states.append(self._run(layer, states[-1], attend, noise and noise.at(number)))
+        return states
+
+    def compile_layers(self) -> None:
+        """Let torch compile the layers: one compilation for all of them and for all lengths.
+
+        Pays on a GPU. On a CPU the layers are already single functions.
+        """
+        for layer in self.layers:
+            layer.compile(dynamic=True)
+
+    def pooled(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
+        """One vector per sequence, [B, H]."""
+        first_BH = hidden_TH[batch.cu_seqlens[:-1].long()]
+        pooled_BH: Tensor = self.pooler(first_BH)
+        return pooled_BH
+
+    def _run(
+        self, layer: nn.Module, hidden_TH: Tensor, attend: Attend, noise: Noise | None
+    ) -> Tensor:
+        if self.checkpoint_activations and self.training and torch.is_grad_enabled():
+            again: Tensor = checkpoint(layer, hidden_TH, attend, noise, use_reentrant=False)
+            return again
+        output_TH: Tensor = layer(hidden_TH, attend, noise)
+        return output_TH
+
+    def _noise(self, dropout_seed: int | None) -> Noise | None:
+        if not self.training:
+            return None
+        if dropout_seed is None:
+            dropout_seed = int(torch.randint(1 << 62, ()))
+        if self.embeddings.word_embeddings.weight.device.type == "cuda":
+            torch.cuda.manual_seed(dropout_seed)
+            return DeviceNoise()
+        return Noise((dropout_seed,))
+
+    def _check(self, batch: PackedBatch) -> None:
+        if batch.max_seqlen > self.config.max_position_embeddings:
+            raise UsageError(
+                f"a sequence of {batch.max_seqlen} tokens, but the encoder has "
+                f"{self.config.max_position_embeddings} positions; cut the input, or raise "
+                "encoder.max_position_embeddings"
+            )

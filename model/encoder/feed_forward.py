@@ -1,0 +1,112 @@
+"""The second half of a layer: LN(x + dropout(GELU(x W + b) V + c)).
+
+In:  [T, H].
+Out: [T, H].
+
+On a CPU one autograd function: the gradient of the residual is added inside the last product of the
+way back, and bias gradients come with passes that are made anyway.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.config import EncoderConfig
+from model.encoder.activation import activation, activation_gradients
+from model.encoder.autograd import apply
+from model.encoder.dropout import Draws, Noise, draw, dropout
+from model.encoder.products import affine, weight_gradient
+from model.encoder.residual import (
+    ResidualNorm,
+    layer_norm,
+    residual_norm,
+    residual_norm_gradients,
+)
+
+# T tokens of all sequences together, H width, I intermediate width
+
+
+class FeedForward(nn.Module):
+    """Two dense layers with GELU between, residual, layer norm."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
+        self.intermediate_weight = nn.Parameter(torch.empty(width, inner))
+        self.intermediate_bias = nn.Parameter(torch.empty(inner))
+        self.output_weight = nn.Parameter(torch.empty(width, inner))
+        self.output_bias = nn.Parameter(torch.empty(width))
+        self.layer_norm_weight = nn.Parameter(torch.empty(width))
+        self.layer_norm_bias = nn.Parameter(torch.empty(width))
+        self.activation = config.hidden_act
+        self.eps = config.layer_norm_eps
+        self.dropout_prob = config.hidden_dropout_prob
+
+    def forward(self, hidden_TH: Tensor, noise: Noise | None) -> Tensor:
+        """[T, H]."""
+        if hidden_TH.device.type != "cpu":
+            return self.composed(hidden_TH, noise)
+        draws = draw(noise, hidden_TH.numel(), probability=self.dropout_prob)
+        parameters = self.parameters()
+        return apply(_FeedForward, hidden_TH, draws, self.activation, self.eps, *parameters)
+
+    def composed(self, hidden_TH: Tensor, noise: Noise | None) -> Tensor:
+        """`forward` of torch's own operations, which torch can compile for a GPU."""
+        inner_TI = affine(
+            hidden_TH, self.intermediate_weight, self.intermediate_bias, input_first=True
+        )
+        dense_TH = functional.linear(
+            activation(inner_TI, self.activation), self.output_weight, self.output_bias
+        )
+        sum_TH = hidden_TH + dropout(dense_TH, self.dropout_prob, noise)
+        return layer_norm(sum_TH, self.layer_norm_weight, self.layer_norm_bias, self.eps)
+
+
+class _FeedForward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TH: Tensor,
+        draws: Draws | None,
+        gelu: str,
+        eps: float,
+        *parameters: Tensor,
+    ) -> Tensor:
+        in_weight_HI, in_bias_I, out_weight_HI, out_bias_H, norm_weight_H, norm_bias_H = parameters
+        inner_TI = affine(hidden_TH, in_weight_HI, in_bias_I, input_first=True)
+        active_TI = activation(inner_TI, gelu)
+        dense_TH = affine(active_TI, out_weight_HI, out_bias_H)
+        output_TH, kept = residual_norm(
+            dense_TH, hidden_TH, (norm_weight_H, norm_bias_H, eps), draws
+        )
+        ctx.save_for_backward(
+            *(hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, inner_TI, active_TI),
+            *(kept.sum_TH, kept.mean_T, kept.deviation_T),
+        )
+        ctx.draws, ctx.gelu = draws, gelu
+        return output_TH
+
+    @staticmethod
+    def backward(ctx: Any, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, inner_TI, active_TI, *kept = (
+            ctx.saved_tensors
+        )
+        end = residual_norm_gradients(gradient_TH, ResidualNorm(*kept), norm_weight_H, ctx.draws)
+        dout_weight_HI = end.dense_transposed_HT @ active_TI
+        dinner_TI, din_bias_I = activation_gradients(
+            end.dense_TH @ out_weight_HI, inner_TI, ctx.gelu
+        )
+        return (
+            end.residual_TH.addmm_(dinner_TI, in_weight_HI.mT),
+            None,
+            None,
+            None,
+            weight_gradient(hidden_TH, dinner_TI, input_first=True),
+            din_bias_I,
+            dout_weight_HI,
+            end.dense_bias_H,
+            end.norm_weight_H,
+            end.norm_bias_H,
+        )

@@ -1,0 +1,198 @@
+"""Attention as plain matrix products over groups of sequences: what measures fastest on a CPU.
+
+In:  query, key, value of all tokens, [T, 3, A, K].
+Out: context vectors, [T, A, K]; on the way back the gradient of the first from that of the second.
+
+One gather brings all tokens to their groups, one brings the results back. torch's fused CPU
+attention has no dropout.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.config import EncoderConfig
+from model.encoder.autograd import apply
+from model.encoder.batch import PackedBatch
+from model.encoder.dropout import Draws, Noise, draw, keep_
+from model.encoder.grouping import Group, group_sequences
+from model.encoder.native import kernels_for
+
+# T tokens, A heads, K width of one head, R rows of all groups, G sequences of a group, S its length
+
+MASKED = -10_000.0
+"""Added to the score of a key that must not be seen (modeling.py:712)."""
+
+DIRECTIONS = {"bidirectional": 0, "left_to_right": -1, "right_to_left": 1}
+
+
+class Kept(NamedTuple):
+    """What the way back needs."""
+
+    rows_3RK: Tensor
+    """Query, key, value in their groups."""
+
+    weights: Tensor
+    """Attention probabilities of all groups."""
+
+    dropped: Tensor
+    """The same after dropout, not scaled up."""
+
+
+class GroupedAttention:
+    """The attention of one batch, for all layers."""
+
+    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
+        self.heads = config.num_attention_heads
+        self.dropout_prob = config.attention_probs_dropout_prob
+        self.direction = config.attention_direction
+        self.factor = 1 / math.sqrt(config.hidden_size // config.num_attention_heads)
+        self.device = batch.input_ids.device
+        self.grouping = group_sequences(batch.lengths, heads=self.heads).to(self.device)
+
+    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
+        """Context vectors, [T, A, K]."""
+        return apply(_GroupedAttention, parts_T3AK, self, self.draw(noise))
+
+    def draw(self, noise: Noise | None) -> Draws | None:
+        """What is dropped of the probabilities of one layer."""
+        return draw(noise, self.grouping.scores, probability=self.dropout_prob)
+
+    def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
+        """Context vectors, [T, A, K], and what to keep."""
+        tokens, _, heads, width = parts_T3AK.shape
+        rows_3RK = parts_T3AK.reshape(-1, width).index_select(0, self.grouping.gather_index)
+        rows_3RK = rows_3RK.view(3, -1, width)
+        scores = rows_3RK.new_empty(self.grouping.scores)
+        for group in self.grouping.groups:
+            query, key, _ = self._parts(rows_3RK, group)
+            _multiply(query, key.mT, self.factor, out=self._scores(scores, group))
+        weights, dropped = self._softmax(scores, draws)
+        context_RK = torch.empty_like(rows_3RK[0])
+        for group in self.grouping.groups:
+            _, _, value = self._parts(rows_3RK, group)
+            context = self._rows(context_RK, group)
+            _multiply(self._scores(dropped, group), value, _scale(draws), out=context)
+        context_TAK = context_RK.index_select(0, self.grouping.row_of_token_head)
+        return context_TAK.view(tokens, heads, width), Kept(rows_3RK, weights, dropped)
+
+    def backward(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
+        """Gradient of query, key and value, [T, 3, A, K]."""
+        width = gradient_TAK.shape[-1]
+        index = self.grouping.token_head_of_row
+        gradient_RK = gradient_TAK.reshape(-1, width).index_select(0, index)
+        gradient_RK.index_fill_(0, self.grouping.padding_rows, 0.0)
+        drows_3RK = torch.empty_like(kept.rows_3RK)
+        dscores = torch.empty_like(kept.weights)
+        for group in self.grouping.groups:
+            _, _, value = self._parts(kept.rows_3RK, group)
+            _, _, dvalue = self._parts(drows_3RK, group)
+            gradient = self._rows(gradient_RK, group)
+            _multiply(self._scores(kept.dropped, group).mT, gradient, _scale(draws), out=dvalue)
+            _multiply(gradient, value.mT, _scale(draws), out=self._scores(dscores, group))
+        dscores = self._softmax_gradient(dscores, kept.weights, draws)
+        for group in self.grouping.groups:
+            query, key, _ = self._parts(kept.rows_3RK, group)
+            dquery, dkey, _ = self._parts(drows_3RK, group)
+            of_group = self._scores(dscores, group)
+            _multiply(of_group, key, self.factor, out=dquery)
+            _multiply(of_group.mT, query, self.factor, out=dkey)
+        dparts = drows_3RK.view(-1, width).index_select(0, self.grouping.scatter_index)
+        return dparts.view(-1, 3, self.heads, width)
+
+    def _softmax(self, scores: Tensor, draws: Draws | None) -> tuple[Tensor, Tensor]:
+        """Probabilities, and the same after dropout; may overwrite the scores."""
+        weights = torch.empty_like(scores)
+        native = kernels_for(scores)
+        bits, limit = (draws.bits, draws.limit) if draws else (None, 0)
+        for group in self.grouping.groups:
+            of_group = self._scores(scores, group)
+            into = self._scores(weights, group)
+            if native is None:
+                if group.is_padded or self.direction != "bidirectional":
+                    shape = (group.sequences, self.heads, group.length, group.length)
+                    of_group.view(shape).add_(visibility(group, self.direction).to(self.device))
+                torch.softmax(of_group, -1, out=into)
+                continue
+            native(
+                "softmax_forward",
+                *(group.sequences, self.heads, group.length, torch.from_numpy(group.lengths)),
+                *(DIRECTIONS[self.direction], of_group, into),
+                *(None if bits is None else bits[group.first_score :], limit),
+            )
+        if native is not None:
+            return weights, scores
+        return weights, weights if draws is None else keep_(weights.clone(), draws.mask())
+
+    def _softmax_gradient(self, gradient: Tensor, weights: Tensor, draws: Draws | None) -> Tensor:
+        """Gradient of the scores from that of the dropped probabilities, overwritten."""
+        native = kernels_for(gradient)
+        bits, limit = (draws.bits, draws.limit) if draws else (None, 0)
+        if native is None and draws is not None:
+            keep_(gradient, draws.mask())
+        for group in self.grouping.groups:
+            of_group, of_weights = self._scores(gradient, group), self._scores(weights, group)
+            if native is None:
+                through = torch._softmax_backward_data(of_group, of_weights, -1, weights.dtype)
+                of_group.copy_(through)
+                continue
+            native(
+                "softmax_backward",
+                *(group.sequences * self.heads * group.length, group.length, of_group, of_weights),
+                *(None if bits is None else bits[group.first_score :], limit),
+            )
+        return gradient
+
+    def _rows(self, rows_RK: Tensor, group: Group) -> Tensor:
+        """[G A, S, K]: one group's part, without a copy."""
+        count = group.sequences * self.heads
+        part = rows_RK[group.first_row : group.first_row + count * group.length]
+        return part.view(count, group.length, -1)
+
+    def _parts(self, rows_3RK: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+        query_RK, key_RK, value_RK = rows_3RK
+        return self._rows(query_RK, group), self._rows(key_RK, group), self._rows(value_RK, group)
+
+    def _scores(self, scores: Tensor, group: Group) -> Tensor:
+        """[G A, S, S]: one group's part, without a copy."""
+        count = group.sequences * self.heads
+        part = scores[group.first_score : group.first_score + count * group.length**2]
+        return part.view(count, group.length, group.length)
+
+
+def visibility(group: Group, direction: str) -> Tensor:
+    """float32 [G, 1, 1 or S, S]: 0 where a query sees a key, `MASKED` where not."""
+    places = torch.arange(group.length)
+    visible = (places < torch.from_numpy(group.lengths)[:, None])[:, None, None, :]
+    if direction == "left_to_right":
+        visible = visible & (places <= places[:, None])
+    elif direction == "right_to_left":
+        visible = visible & (places >= places[:, None])
+    return torch.zeros(visible.shape).masked_fill(~visible, MASKED)
+
+
+def _scale(draws: Draws | None) -> float:
+    return draws.scale if draws else 1.0
+
+
+def _multiply(left: Tensor, right: Tensor, factor: float, *, out: Tensor) -> Tensor:
+    """Batched product times `factor`, written into `out`."""
+    return torch.baddbmm(out, left, right, beta=0, alpha=factor, out=out)
+
+
+class _GroupedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, parts_T3AK: Tensor, attention: GroupedAttention, draws: Draws | None
+    ) -> Tensor:
+        context_TAK, kept = attention.forward(parts_T3AK, draws)
+        ctx.save_for_backward(*kept)
+        ctx.attention, ctx.draws = attention, draws
+        return context_TAK
+
+    @staticmethod
+    def backward(ctx: Any, gradient_TAK: Tensor) -> tuple[Tensor, None, None]:
+        attention: GroupedAttention = ctx.attention
+        return attention.backward(gradient_TAK, Kept(*ctx.saved_tensors), ctx.draws), None, None

@@ -1,0 +1,343 @@
+/* The element-wise work of the encoder in bfloat16, each tensor touched once.
+ *
+ * In:  addresses of contiguous arrays, sizes.
+ * Out: written in place of the arrays named in the comments.
+ *
+ * Every function here has a twin in plain torch, which tests compare it with and which runs where
+ * there is no compiler (native.py). Arithmetic is float32; bfloat16 is what is read and written.
+ * Loops are plain so that any compiler can turn them into vector instructions; threads are those
+ * that torch already runs (native.py says how).
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+typedef uint16_t bf16;
+typedef int64_t idx;
+
+#define TILE 32
+
+static inline float wide(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+/* bfloat16 in the order of its values: integers have maxima that vector instructions can find.
+ * NaN is the largest. */
+static inline int16_t rank(bf16 x) { return (int16_t)(x ^ (((int16_t)x >> 15) & 0x7fff)); }
+
+static inline float unrank(int16_t r) { return wide((bf16)(r ^ ((r >> 15) & 0x7fff))); }
+
+/* round to nearest, ties to even; quiet NaNs stay NaNs */
+static inline bf16 narrow(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+/* e^x to 2 units in the last place of float32 (degree-6 minimax after Cephes' expf) */
+static inline float exponential(float x) {
+    x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
+    float n = rintf(x * 1.44269504f);
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) << 23;
+    float power;
+    memcpy(&power, &bits, 4);
+    return p * power;
+}
+
+static inline int kept(uint16_t draw, int limit) { return (draw & 0x7fff) >= limit; }
+
+/* GELU and its derivative. tanh form: x s with s = 1 / (1 + e^-2u), u = c (x + 0.044715 x^3).
+ * Exact form: x Phi(x), with Abramowitz & Stegun 7.1.26 for erf, error 1.5e-7. */
+
+static inline float gelu_tanh(float x) {
+    float u = 0.7978845608f * (x + 0.044715f * x * x * x);
+    return x / (1.0f + exponential(-2.0f * u));
+}
+
+static inline float gelu_tanh_slope(float x) {
+    float square = x * x;
+    float u = 0.7978845608f * (x + 0.044715f * x * square);
+    float s = 1.0f / (1.0f + exponential(-2.0f * u));
+    return s + 2.0f * x * s * (1.0f - s) * 0.7978845608f * (1.0f + 0.134145f * square);
+}
+
+static inline float normal_cdf(float x, float density_scale) {
+    float z = fabsf(x) * 0.7071067812f;
+    float t = 1.0f / (1.0f + 0.3275911f * z);
+    float tail = t * (0.254829592f +
+        t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    float upper = 0.5f * tail * density_scale; /* 1 - Phi(|x|), density_scale = e^-x^2/2 */
+    return x < 0.0f ? upper : 1.0f - upper;
+}
+
+static inline float gelu_erf(float x) {
+    return x * normal_cdf(x, exponential(-0.5f * x * x));
+}
+
+static inline float gelu_erf_slope(float x) {
+    float e = exponential(-0.5f * x * x);
+    return normal_cdf(x, e) + x * 0.3989422804f * e;
+}
+
+/* values [count] *= scale where kept, else 0 */
+void drop(idx count, bf16 *values, const uint16_t *draws, int limit, float scale) {
+#pragma omp parallel for schedule(static)
+    for (idx i = 0; i < count; i++)
+        values[i] = narrow(kept(draws[i], limit) ? scale * wide(values[i]) : 0.0f);
+}
+
+/* out = gelu(in), [count] */
+void gelu_forward(idx count, const bf16 *in, bf16 *out, int is_tanh) {
+#pragma omp parallel for schedule(static)
+    for (idx block = 0; block < (count + 4095) / 4096; block++) {
+        idx end = block * 4096 + 4096 < count ? block * 4096 + 4096 : count;
+        if (is_tanh)
+            for (idx i = block * 4096; i < end; i++) out[i] = narrow(gelu_tanh(wide(in[i])));
+        else
+            for (idx i = block * 4096; i < end; i++) out[i] = narrow(gelu_erf(wide(in[i])));
+    }
+}
+
+/* gradient *= gelu'(in), [rows, width]; sums [threads, width] += its columns */
+void gelu_backward(idx rows, idx width, bf16 *gradient, const bf16 *in, float *sums, int is_tanh,
+                   int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int thread = 0; thread < threads; thread++) {
+        float *sum = sums + thread * width;
+        memset(sum, 0, sizeof(float) * width);
+        for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
+            bf16 *g = gradient + row * width;
+            const bf16 *x = in + row * width;
+            if (is_tanh)
+                for (idx i = 0; i < width; i++) {
+                    bf16 rounded = narrow(wide(g[i]) * gelu_tanh_slope(wide(x[i])));
+                    g[i] = rounded;
+                    sum[i] += wide(rounded);
+                }
+            else
+                for (idx i = 0; i < width; i++) {
+                    bf16 rounded = narrow(wide(g[i]) * gelu_erf_slope(wide(x[i])));
+                    g[i] = rounded;
+                    sum[i] += wide(rounded);
+                }
+        }
+    }
+}
+
+/* dense becomes residual + scale * dropout(dense); out is its layer norm; [rows, width] each.
+ * draws: 16 random bits an element, or NULL. mean, deviation: [rows], for the way back. */
+void residual_norm_forward(idx rows, idx width, bf16 *dense, const bf16 *residual,
+                           const uint16_t *draws, int limit, float scale, const float *weight,
+                           const float *bias, float eps, bf16 *out, float *mean,
+                           float *deviation) {
+#pragma omp parallel for schedule(static)
+    for (idx row = 0; row < rows; row++) {
+        bf16 *x = dense + row * width, *y = out + row * width;
+        const bf16 *r = residual + row * width;
+        float sum = 0.0f, squares = 0.0f;
+        if (draws) {
+            const uint16_t *d = draws + row * width;
+            for (idx i = 0; i < width; i++)
+                x[i] = narrow(wide(r[i]) + (kept(d[i], limit) ? scale * wide(x[i]) : 0.0f));
+        } else {
+            for (idx i = 0; i < width; i++) x[i] = narrow(wide(r[i]) + wide(x[i]));
+        }
+        for (idx i = 0; i < width; i++) sum += wide(x[i]);
+        float average = sum / width;
+        for (idx i = 0; i < width; i++) {
+            float centred = wide(x[i]) - average;
+            squares += centred * centred;
+        }
+        float inverse = 1.0f / sqrtf(squares / width + eps);
+        for (idx i = 0; i < width; i++)
+            y[i] = narrow((wide(x[i]) - average) * inverse * weight[i] + bias[i]);
+        mean[row] = average;
+        deviation[row] = inverse;
+    }
+}
+
+/* [rows <= TILE, width] to [width, stride], column `first` on: each line of the output whole */
+static void turn(idx rows, idx width, const bf16 *in, bf16 *out, idx stride) {
+    idx column = 0;
+#if defined(__SSE2__)
+    for (; rows == TILE && column + 8 <= width; column += 8)
+        for (idx row = 0; row < TILE; row += 8) {
+            const bf16 *p = in + row * width + column;
+            __m128i a[8], b[8];
+            for (int i = 0; i < 8; i++) a[i] = _mm_loadu_si128((const __m128i *)(p + i * width));
+            for (int i = 0; i < 4; i++) {
+                b[2 * i] = _mm_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
+                b[2 * i + 1] = _mm_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
+            }
+            for (int i = 0; i < 2; i++)
+                for (int j = 0; j < 2; j++) {
+                    a[4 * i + 2 * j] = _mm_unpacklo_epi32(b[4 * i + j], b[4 * i + j + 2]);
+                    a[4 * i + 2 * j + 1] = _mm_unpackhi_epi32(b[4 * i + j], b[4 * i + j + 2]);
+                }
+            for (int i = 0; i < 4; i++) {
+                bf16 *q = out + (column + 2 * i) * stride + row;
+                _mm_storeu_si128((__m128i *)q, _mm_unpacklo_epi64(a[i], a[i + 4]));
+                _mm_storeu_si128((__m128i *)(q + stride), _mm_unpackhi_epi64(a[i], a[i + 4]));
+            }
+        }
+#endif
+    for (; column < width; column++)
+        for (idx row = 0; row < rows; row++) out[column * stride + row] = in[row * width + column];
+}
+
+/* out [width, rows] is the transpose of in [rows, width] */
+void transpose(idx rows, idx width, const bf16 *in, bf16 *out) {
+#pragma omp parallel for schedule(static)
+    for (idx tile = 0; tile < (rows + TILE - 1) / TILE; tile++) {
+        idx first = tile * TILE, count = rows - first < TILE ? rows - first : TILE;
+        turn(count, width, in + first * width, out + first, rows);
+    }
+}
+
+/* Back through residual_norm_forward. gradient, sum: [rows, width].
+ * Out: residual [rows, width]; dense [rows, width] and its transpose; sums [threads, 3, width]:
+ * columns of the gradients of weight, bias and dense. */
+void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf16 *sum,
+                            const uint16_t *draws, int limit, float scale, const float *weight,
+                            const float *mean, const float *deviation, bf16 *residual, bf16 *dense,
+                            bf16 *dense_transposed, float *sums, int threads) {
+    idx tiles = (rows + TILE - 1) / TILE;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int thread = 0; thread < threads; thread++) {
+        float *of_weight = sums + thread * 3 * width;
+        float *of_bias = of_weight + width, *of_dense = of_bias + width;
+        memset(of_weight, 0, sizeof(float) * 3 * width);
+        for (idx tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; tile++) {
+            idx first = tile * TILE, count = rows - first < TILE ? rows - first : TILE;
+            for (idx row = first; row < first + count; row++) {
+                const bf16 *g = gradient + row * width, *s = sum + row * width;
+                bf16 *r = residual + row * width, *d = dense + row * width;
+                float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
+                for (idx i = 0; i < width; i++) {
+                    float weighted = wide(g[i]) * weight[i];
+                    level += weighted;
+                    along += weighted * (wide(s[i]) - average);
+                }
+                along *= inverse / width;
+                level /= width;
+                for (idx i = 0; i < width; i++) {
+                    float one = wide(g[i]), normal = (wide(s[i]) - average) * inverse;
+                    of_weight[i] += one * normal;
+                    of_bias[i] += one;
+                    r[i] = narrow(inverse * (one * weight[i] - level - normal * along));
+                }
+                if (draws) {
+                    const uint16_t *x = draws + row * width;
+                    for (idx i = 0; i < width; i++)
+                        d[i] = narrow(kept(x[i], limit) ? scale * wide(r[i]) : 0.0f);
+                } else {
+                    memcpy(d, r, sizeof(bf16) * width);
+                }
+                for (idx i = 0; i < width; i++) of_dense[i] += wide(d[i]);
+            }
+            turn(count, width, dense + first * width, dense_transposed + first, rows);
+        }
+    }
+}
+
+/* The keys [*from, *to) that the query at `place` of a sequence sees; none for padding. */
+static inline void visible(idx place, idx length, int direction, idx *from, idx *to) {
+    *from = direction > 0 ? place : 0;
+    *to = direction < 0 ? place + 1 : length;
+    if (place >= length) *to = *from = 0;
+}
+
+/* Softmax of scores [sequences, heads, side, side] over the keys each query sees (direction: 0 all,
+ * -1 left to right, 1 right to left): into weights, and with dropout, unscaled, into scores. */
+void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths, int direction,
+                     bf16 *scores, bf16 *weights, const uint16_t *draws, int limit) {
+#pragma omp parallel for schedule(static)
+    for (idx row = 0; row < sequences * heads * side; row++) {
+        bf16 *s = scores + row * side, *w = weights + row * side;
+        idx from, to;
+        visible(row % side, lengths[row / (heads * side)], direction, &from, &to);
+        int16_t best = INT16_MIN;
+        float sum = 0.0f;
+        float exponentials[4096];
+        float *e = side <= 4096 ? exponentials : malloc(sizeof(float) * side);
+        for (idx i = from; i < to; i++) best = rank(s[i]) > best ? rank(s[i]) : best;
+        float largest = unrank(best);
+        for (idx i = from; i < to; i++) {
+            e[i] = exponential(wide(s[i]) - largest);
+            sum += e[i];
+        }
+        float inverse = 1.0f / sum;
+        memset(w, 0, sizeof(bf16) * side);
+        for (idx i = from; i < to; i++) w[i] = narrow(e[i] * inverse);
+        if (draws) {
+            const uint16_t *d = draws + row * side;
+            for (idx i = 0; i < side; i++) s[i] = kept(d[i], limit) ? w[i] : 0;
+        } else {
+            memcpy(s, w, sizeof(bf16) * side);
+        }
+        if (e != exponentials) free(e);
+    }
+}
+
+/* gradient [rows, side], of the dropped weights, becomes that of the scores */
+void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights,
+                      const uint16_t *draws, int limit) {
+#pragma omp parallel for schedule(static)
+    for (idx row = 0; row < rows; row++) {
+        bf16 *g = gradient + row * side;
+        const bf16 *w = weights + row * side;
+        float along = 0.0f;
+        if (draws) {
+            const uint16_t *d = draws + row * side;
+            for (idx i = 0; i < side; i++) g[i] = kept(d[i], limit) ? g[i] : 0;
+        }
+        for (idx i = 0; i < side; i++) along += wide(g[i]) * wide(w[i]);
+        for (idx i = 0; i < side; i++) g[i] = narrow(wide(w[i]) * (wide(g[i]) - along));
+    }
+}
+
+/* logits [rows, width] become softmax minus one at the label; losses [rows] in nats; hits [rows]:
+ * whether the label's logit is the largest, of equal ones the first */
+void cross_entropy(idx rows, idx width, bf16 *logits, const int64_t *labels, float *losses,
+                   uint8_t *hits) {
+#pragma omp parallel
+    {
+    float *e = malloc(sizeof(float) * width);
+#pragma omp for schedule(static)
+    for (idx row = 0; row < rows; row++) {
+        bf16 *x = logits + row * width;
+        idx label = labels[row];
+        int16_t best = INT16_MIN;
+        for (idx i = 0; i < width; i++) best = rank(x[i]) > best ? rank(x[i]) : best;
+        float largest = unrank(best), sum = 0.0f, wanted = wide(x[label]);
+        hits[row] = wanted == largest;
+        for (idx i = 0; hits[row] && i < label; i++)
+            if (wide(x[i]) == largest) hits[row] = 0;
+        for (idx i = 0; i < width; i++) {
+            e[i] = exponential(wide(x[i]) - largest);
+            sum += e[i];
+        }
+        float inverse = 1.0f / sum;
+        for (idx i = 0; i < width; i++) x[i] = narrow(e[i] * inverse);
+        losses[row] = logf(sum) + largest - wanted;
+        x[label] = narrow(exponential(wanted - largest) * inverse - 1.0f);
+    }
+    free(e);
+    }
+}

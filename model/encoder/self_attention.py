@@ -1,0 +1,145 @@
+"""The first half of a layer: LN(x + dropout(attention(x) W + b)).
+
+In:  [T, H].
+Out: [T, H].
+
+On a CPU one autograd function, as in `feed_forward.py`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.config import EncoderConfig
+from model.encoder.attention import Attend
+from model.encoder.autograd import apply
+from model.encoder.dropout import Draws, Noise, draw, dropout
+from model.encoder.grouped_attention import GroupedAttention, Kept
+from model.encoder.products import affine, weight_gradient
+from model.encoder.residual import (
+    ResidualNorm,
+    layer_norm,
+    residual_norm,
+    residual_norm_gradients,
+)
+
+# T tokens of all sequences together, H width, A heads, K width of one head
+
+SITE_PROBABILITIES, SITE_OUTPUT = range(2)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention, residual, layer norm.
+
+    Query, key and value of all heads come from one product. Their matrices, each [in, out], stay
+    parameters of their own: LAMB's trust ratios and the released models know them apart.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.query_weight = nn.Parameter(torch.empty(width, width))
+        self.key_weight = nn.Parameter(torch.empty(width, width))
+        self.value_weight = nn.Parameter(torch.empty(width, width))
+        self.query_bias = nn.Parameter(torch.empty(width))
+        self.key_bias = nn.Parameter(torch.empty(width))
+        self.value_bias = nn.Parameter(torch.empty(width))
+        self.output_weight = nn.Parameter(torch.empty(width, width))
+        self.output_bias = nn.Parameter(torch.empty(width))
+        self.layer_norm_weight = nn.Parameter(torch.empty(width))
+        self.layer_norm_bias = nn.Parameter(torch.empty(width))
+        self.heads = config.num_attention_heads
+        self.eps = config.layer_norm_eps
+        self.dropout_prob = config.hidden_dropout_prob
+
+    def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
+        """[T, H]."""
+        tokens, width = hidden_TH.shape
+        inside, outside = (
+            (noise.at(SITE_PROBABILITIES), noise.at(SITE_OUTPUT)) if noise else (None, None)
+        )
+        if hidden_TH.device.type == "cpu" and isinstance(attend, GroupedAttention):
+            return apply(
+                _SelfAttention,
+                hidden_TH,
+                attend,
+                (attend.draw(inside), draw(outside, tokens * width, probability=self.dropout_prob)),
+                self.eps,
+                *self.parameters(),
+            )
+        return self.composed(hidden_TH, attend, inside, outside)
+
+    def composed(
+        self, hidden_TH: Tensor, attend: Attend, inside: Noise | None, outside: Noise | None
+    ) -> Tensor:
+        """`forward` of torch's own operations, which torch can compile for a GPU."""
+        tokens, width = hidden_TH.shape
+        weight, bias = side_by_side(*self.parameters())
+        parts_T3AK = affine(hidden_TH, weight, bias, input_first=True).view(
+            tokens, 3, self.heads, -1
+        )
+        context_TH = attend(parts_T3AK, inside).reshape(tokens, width)
+        dense_TH = functional.linear(context_TH, self.output_weight, self.output_bias)
+        sum_TH = hidden_TH + dropout(dense_TH, self.dropout_prob, outside)
+        return layer_norm(sum_TH, self.layer_norm_weight, self.layer_norm_bias, self.eps)
+
+
+def side_by_side(*parameters: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight [H, 3 H] and bias [3 H] of the three projections."""
+    return torch.cat(parameters[:3], dim=1), torch.cat(parameters[3:6])
+
+
+class _SelfAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_TH: Tensor,
+        attend: GroupedAttention,
+        draws: tuple[Draws | None, Draws | None],
+        eps: float,
+        *parameters: Tensor,
+    ) -> Tensor:
+        tokens, width = hidden_TH.shape
+        output_weight_HH, output_bias_H, norm_weight_H, norm_bias_H = parameters[6:]
+        weight, bias = side_by_side(*parameters)
+        parts = affine(hidden_TH, weight, bias, input_first=True)
+        context_TAK, kept_inside = attend.forward(parts.view(tokens, 3, attend.heads, -1), draws[0])
+        context_TH = context_TAK.view(tokens, width)
+        dense_TH = affine(context_TH, output_weight_HH, output_bias_H)
+        output_TH, kept = residual_norm(
+            dense_TH, hidden_TH, (norm_weight_H, norm_bias_H, eps), draws[1]
+        )
+        ctx.save_for_backward(
+            *(hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH),
+            *(*kept_inside, kept.sum_TH, kept.mean_T, kept.deviation_T),
+        )
+        ctx.attend, ctx.draws = attend, draws
+        return output_TH
+
+    @staticmethod
+    def backward(ctx: Any, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
+        attend: GroupedAttention = ctx.attend
+        end = residual_norm_gradients(
+            gradient_TH, ResidualNorm(*kept[3:]), norm_weight_H, ctx.draws[1]
+        )
+        doutput_weight_HH = end.dense_transposed_HT @ context_TH
+        dcontext_TH = end.dense_TH @ output_weight_HH
+        dparts = attend.backward(
+            dcontext_TH.view(len(hidden_TH), attend.heads, -1), Kept(*kept[:3]), ctx.draws[0]
+        ).view(len(hidden_TH), -1)
+        dweight = weight_gradient(hidden_TH, dparts, input_first=True)
+        return (
+            end.residual_TH.addmm_(dparts, weight.mT),
+            None,
+            None,
+            None,
+            *dweight.chunk(3, dim=1),
+            *dparts.sum(0).chunk(3),
+            doutput_weight_HH,
+            end.dense_bias_H,
+            end.norm_weight_H,
+            end.norm_bias_H,
+        )

@@ -1,0 +1,94 @@
+"""Entity-level precision, recall and F1, as conlleval counts them.
+
+In:  gold and predicted tags of sentences, in IOB1, BIO2 or IOBES.
+Out: counts and F1; an entity is right when both ends and the type are.
+
+conlleval.pl (Tjong Kim Sang & Buchholz 2000) reads every scheme with one pair of rules, so that
+badly formed predictions count too: see `_begins` and `_ends`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Entity = tuple[int, int, str]
+
+
+@dataclass(frozen=True)
+class EntityCounts:
+    """Entities that are right, predicted and there."""
+
+    correct: int
+    predicted: int
+    gold: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the predicted ones that are right."""
+        return self.correct / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the gold ones that were found."""
+        return self.correct / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Their harmonic mean."""
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
+
+
+def count_entities(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> EntityCounts:
+    """Counts over sentences; no entity reaches over a sentence's end."""
+    correct = found = there = 0
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        ours, theirs = set(entities(predicted_tags)), set(entities(gold_tags))
+        correct += len(ours & theirs)
+        found += len(ours)
+        there += len(theirs)
+    return EntityCounts(correct, found, there)
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of one sentence: first word, last word, type."""
+    found: list[Entity] = []
+    start: int | None = None
+    before = ("O", "")
+    for place, tag in enumerate([*tags, "O"]):
+        now = _split(tag)
+        if start is not None and _ends(before, now):
+            found.append((start, place - 1, before[1]))
+            start = None
+        if _begins(before, now):
+            start = place
+        before = now
+    return found
+
+
+def is_entity_scheme(tags: Sequence[str]) -> bool:
+    """Whether a tag set marks entities (B-X, I-X … beside O) rather than classes of words."""
+    marked = [tag for tag in tags if tag != "O"]
+    return bool(marked) and all(tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") for tag in marked)
+
+
+def _split(tag: str) -> tuple[str, str]:
+    prefix, _, kind = tag.partition("-")
+    return prefix, kind
+
+
+def _ends(before: tuple[str, str], now: tuple[str, str]) -> bool:
+    """The rule endOfChunk of conlleval."""
+    if before[0] in ("E", "S", "L", "U"):
+        return True
+    return before[0] in ("B", "I") and (now[0] in ("B", "S", "U", "O") or now[1] != before[1])
+
+
+def _begins(before: tuple[str, str], now: tuple[str, str]) -> bool:
+    """The rule startOfChunk of conlleval: I- after O or another type begins one too (IOB1)."""
+    if now[0] == "O":
+        return False
+    if now[0] in ("B", "S", "U"):
+        return True
+    return before[0] in ("O", "E", "S", "L", "U") or now[1] != before[1]

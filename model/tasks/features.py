@@ -1,0 +1,171 @@
+"""Texts as the encoder reads them: flat ids with offsets, cut into packed batches.
+
+In:  texts or pairs of texts, or lists of words.
+Out: `Sequences`, N times [CLS] A [SEP] (B [SEP]), unpadded; `PackedBatch` for any of them.
+
+Truncation is the reference's (run_classifier.py:557-610): tokens leave from the end of the longer
+segment, of B when both are equally long.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from artifacts.tokenizer import WordPieceTokenizer
+from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
+
+Ids = NDArray[np.int32]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of different lengths in one array: list i is values[offsets[i]:offsets[i+1]]."""
+
+    values: NDArray[np.generic]
+    offsets: Places
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Places:
+        """[N] length of every list."""
+        return np.diff(self.offsets)
+
+    def row(self, index: int) -> NDArray[np.generic]:
+        """List `index`."""
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def take(self, rows: Places) -> "Ragged":
+        """These lists, in this order."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return Ragged(self.values[places], offsets)
+
+
+def ragged(lists: Sequence[Sequence[int]]) -> Ragged:
+    """`lists` as one array of int32."""
+    lengths = np.fromiter((len(one) for one in lists), np.int64, count=len(lists))
+    flat = (value for one in lists for value in one)
+    return Ragged(
+        np.fromiter(flat, np.int32, count=int(lengths.sum())),
+        np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+    )
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """N inputs of the encoder."""
+
+    input_ids: Ragged
+    """[CLS] A [SEP] (B [SEP])."""
+
+    segment_a_lengths: Places
+    """[N] tokens of type 0."""
+
+    truncated: int = 0
+    """Inputs that lost tokens."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def lengths(self) -> Places:
+        """[N] tokens."""
+        return self.input_ids.lengths
+
+    def batch(self, rows: Places) -> PackedBatch:
+        """The inputs `rows`, packed."""
+        taken = self.input_ids.take(rows)
+        lengths = taken.lengths
+        positions = np.arange(taken.offsets[-1]) - np.repeat(taken.offsets[:-1], lengths)
+        types = positions >= np.repeat(self.segment_a_lengths[rows], lengths)
+        empty = torch.empty(0, dtype=torch.int64)
+        return PackedBatch(
+            input_ids=torch.from_numpy(taken.values.astype(np.int64)),
+            token_type_ids=torch.from_numpy(types.astype(np.int64)),
+            position_ids=torch.from_numpy(positions),
+            cu_seqlens=torch.from_numpy(taken.offsets.astype(np.int32)),
+            max_seqlen=int(lengths.max()),
+            masked_lm_positions=empty,
+            masked_lm_ids=empty,
+            next_sentence_label=torch.full((len(rows),), NO_NEXT_SENTENCE),
+        )
+
+
+def tokenize(tokenizer: WordPieceTokenizer, texts: Sequence[str]) -> Ragged:
+    """Ids of every text without [CLS] and [SEP]."""
+    encodings = tokenizer.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+    return ragged([encoding.ids for encoding in encodings])
+
+
+def single_sequences(
+    tokenizer: WordPieceTokenizer, texts: Sequence[str], *, max_seq_length: int
+) -> Sequences:
+    """[CLS] A [SEP]."""
+    ids = tokenize(tokenizer, texts)
+    kept = np.minimum(ids.lengths, max_seq_length - 2)
+    return assemble(tokenizer, ids, kept_a=kept)
+
+
+def pair_sequences(
+    tokenizer: WordPieceTokenizer,
+    texts_a: Sequence[str],
+    texts_b: Sequence[str],
+    *,
+    max_seq_length: int,
+) -> Sequences:
+    """[CLS] A [SEP] B [SEP]."""
+    ids_a, ids_b = tokenize(tokenizer, texts_a), tokenize(tokenizer, texts_b)
+    kept_a, kept_b = truncated_lengths(ids_a.lengths, ids_b.lengths, room=max_seq_length - 3)
+    return assemble(tokenizer, ids_a, kept_a=kept_a, ids_b=ids_b, kept_b=kept_b)
+
+
+def truncated_lengths(lengths_a: Places, lengths_b: Places, *, room: int) -> tuple[Places, Places]:
+    """Tokens that popping one at a time, as the reference does, leaves of A and B; all pairs."""
+    kept_a = np.minimum(lengths_a, np.maximum(room - lengths_b, (room + 1) // 2))
+    return kept_a, np.minimum(lengths_b, room - kept_a)
+
+
+def assemble(
+    tokenizer: WordPieceTokenizer,
+    ids_a: Ragged,
+    *,
+    kept_a: Places,
+    ids_b: Ragged | None = None,
+    kept_b: Places | None = None,
+) -> Sequences:
+    """The first `kept_a` ids of A and `kept_b` of B between special tokens."""
+    pair = ids_b is not None and kept_b is not None
+    lengths = kept_a + 2 + (kept_b + 1 if pair and kept_b is not None else 0)
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    flat = np.full(offsets[-1], tokenizer.sep_id, np.int32)
+    flat[offsets[:-1]] = tokenizer.cls_id
+    _put(flat, offsets[:-1] + 1, ids_a, kept_a)
+    truncated = kept_a < ids_a.lengths
+    if ids_b is not None and kept_b is not None:
+        _put(flat, offsets[:-1] + kept_a + 2, ids_b, kept_b)
+        truncated |= kept_b < ids_b.lengths
+    return Sequences(Ragged(flat, offsets), kept_a + 2, int(truncated.sum()))
+
+
+def evaluation_batches(lengths: Places, *, token_budget: int) -> Iterator[Places]:
+    """Rows grouped by length, longest first, at most about `token_budget` tokens each.
+
+    Longest first: memory is found too small at once, not at the end.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    groups = (ends - 1) // max(token_budget, 1)
+    yield from np.split(order, np.flatnonzero(np.diff(groups)) + 1)
+
+
+def _put(flat: Ids, starts: Places, ids: Ragged, kept: Places) -> None:
+    """Copy the first `kept[i]` ids of every list i to flat[starts[i]:]."""
+    inside = np.arange(int(kept.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
+    flat[np.repeat(starts, kept) + inside] = ids.values[np.repeat(ids.offsets[:-1], kept) + inside]

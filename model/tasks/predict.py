@@ -1,0 +1,128 @@
+"""Predictions of a fine-tuned model for new data.
+
+In:  a saved model, and rows: a task file, or dictionaries one by one.
+Out: one dictionary a row, in order: `prediction`, and a classifier's `probability` of it.
+
+A stream is read in windows, each computed by length, so memory does not grow with it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from artifacts import filesystem
+from artifacts.errors import UsageError
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.store import Artifact, open_artifact
+from artifacts.tokenizer import WordPieceTokenizer
+from model.tasks.data import load_problem, wanted_columns
+from model.tasks.inference import split_logits
+from model.tasks.problem import Logits, Problem
+from model.tasks.read import TaskTable, read_table, select
+from model.tasks.readers import FineTuning
+from model.tasks.saving import SavedTask, read_model
+from model.tasks.task_model import TaskModel
+from model.use.source import artifact_source, open_source
+
+MODELS = "models/"
+WINDOW = 2048
+SPLIT = "test"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A fine-tuned model, ready to use."""
+
+    model: TaskModel
+    saved: SavedTask
+    tokenizer: WordPieceTokenizer
+    precision: str = "fp32"
+
+    def rows(self, rows: Iterable[Mapping[str, Any]], *, source: str = "rows") -> Iterator[Row]:
+        """Predictions for dictionaries, in order.
+
+        Their columns have our names (text_a, text_b, words, question, context, endings …) or those
+        of the training files.
+        """
+        stream, first = iter(rows), 1
+        while window := [_canonical(row) for row in islice(stream, WINDOW)]:
+            lines = tuple(range(first, first + len(window)))
+            first += len(window)
+            wanted = wanted_columns(self.saved.task, SPLIT)
+            if any(name in window[0] for name in wanted.required):
+                wanted = replace(wanted, names={})
+            yield from self.table(select(source, window, wanted, lines=lines))
+
+    def file(self, path: str | Path) -> Iterator[Row]:
+        """Predictions for a task file, in its order."""
+        yield from self.table(read_table(str(path), wanted_columns(self.saved.task, SPLIT)))
+
+    def table(self, table: TaskTable) -> Iterator[Row]:
+        """Predictions for rows that are read already."""
+        columns = {
+            name: values for name, values in table.columns.items() if name not in ("label", "tags")
+        }
+        bare = TaskTable(table.path, columns, table.lines)
+        problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: bare})
+        logits = split_logits(
+            problem, FineTuning(problem, self.model, precision=self.precision), SPLIT
+        )
+        guesses = problem.settled(None, problem.predictions(SPLIT, logits))
+        probabilities = _probabilities(problem, logits)
+        for row, guess in enumerate(guesses):
+            shown = guess if isinstance(guess, dict) else {"prediction": guess}
+            sure = (
+                {"probability": round(float(probabilities[row]), 6)} if len(probabilities) else {}
+            )
+            yield {**shown, **sure}
+
+
+def _canonical(row: Mapping[str, Any]) -> Row:
+    """A row; `text` may be written for the only text."""
+    return {("text_a" if name == "text" else name): value for name, value in row.items()}
+
+
+def load_predictor(
+    location: str | Path, *, task: str = "", device: str = "auto", precision: str = "fp32"
+) -> Predictor:
+    """The fine-tuned model at `location`: a finetune artifact and a task's name, or a folder."""
+    directory = str(location)
+    if filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
+        artifact = open_artifact(directory)
+        source = artifact_source(artifact, folder=f"{MODELS}{saved_task(artifact, task)}/")
+    else:
+        source = open_source(directory)
+    model, saved, tokenizer = read_model(source)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Predictor(model.to(device), saved, tokenizer, precision)
+
+
+def saved_task(artifact: Artifact, task: str) -> str:
+    """`task`, or the only one whose model the artifact holds."""
+    names = [entry.name for entry in artifact.manifest.files if entry.name.startswith(MODELS)]
+    known = sorted({name.removeprefix(MODELS).split("/")[0] for name in names})
+    if task in known or (not task and len(known) == 1):
+        return task or known[0]
+    found = ", ".join(known) or "none; fine-tune with save = 'best'"
+    raise UsageError(
+        f"{artifact.directory}: no model of task {task!r}, it has {found}"
+        if task or not known
+        else f"{artifact.directory}: has the tasks {found}; say which one"
+    )
+
+
+def _probabilities(problem: Problem, logits: Logits) -> NDArray[np.float64]:
+    """Of the predicted label, where a row has one label; else empty."""
+    if problem.reads != "pooled" or len(problem.labels) < 2:
+        return np.empty(0)
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return np.asarray(powers.max(-1) / powers.sum(-1), np.float64)

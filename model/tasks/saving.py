@@ -1,0 +1,128 @@
+"""Fine-tuned models as files, and back.
+
+In:  the weights of a fit, its task.
+Out: `models/TASK/`: model.safetensors in Hugging Face's names for the task's class, config.json
+     with what Cloze needs under `cloze` and `cloze_task`, tokenizer.json.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from artifacts.config import Config, parse
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.manifest import FileEntry
+from artifacts.store import put_bytes, put_json
+from artifacts.tokenizer import WordPieceTokenizer
+from model.config import EncoderConfig, TaskConfig
+from model.encoder.encoder import Encoder
+from model.tasks.encoders import Beginning
+from model.tasks.problem import Problem
+from model.tasks.task_model import TaskModel
+from model.use.encoder_files import read_tokenizer
+from model.use.hugging_face_config import hugging_face_config
+from model.use.names import from_hugging_face, to_hugging_face
+from model.use.source import Source
+from model.use.weights import read_weights
+
+HEAD = "head."
+_CLASSES = {
+    "classification": ("BertForSequenceClassification", "classifier."),
+    "pair_classification": ("BertForSequenceClassification", "classifier."),
+    "regression": ("BertForSequenceClassification", "classifier."),
+    "tagging": ("BertForTokenClassification", "classifier."),
+    "span": ("BertForQuestionAnswering", "qa_outputs."),
+    "multiple_choice": ("BertForMultipleChoice", "classifier."),
+}
+
+
+class SavedTask(Config):
+    """What `config.json` says of a fine-tuned model's task, under `cloze_task`."""
+
+    task: TaskConfig
+    """As it was trained, with its labels and thresholds."""
+
+    outputs: int
+    """Width of the head."""
+
+    head_dropout: bool
+    """Whether it was trained with dropout before the head."""
+
+
+def save_model(
+    output: str,
+    learnt: tuple[Problem, TaskConfig],
+    weights: Mapping[str, Tensor],
+    beginning: Beginning,
+) -> list[FileEntry]:
+    """Write `models/TASK/…` into an unfinished artifact; `learnt`: problem and configuration."""
+    problem, task = learnt
+    architecture, prefix = _CLASSES[problem.config.kind]
+    head = {name: value for name, value in weights.items() if name.startswith(HEAD)}
+    inner = to_hugging_face({name: value for name, value in weights.items() if name not in head})
+    tensors = {**inner, **{prefix + name.removeprefix(HEAD): head[name] for name in head}}
+    saved = SavedTask(
+        task=task,
+        outputs=problem.outputs,
+        head_dropout=problem.head_dropout,
+    )
+    config: dict[str, Any] = {
+        **hugging_face_config(beginning.config, beginning.tokenizer.size),
+        "architectures": [architecture],
+        "cloze_task": saved.model_dump(mode="json"),
+        **_label_map(problem),
+    }
+    folder = f"models/{problem.config.name}"
+    contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
+    tokenizer = beginning.tokenizer.tokenizer_json().encode()
+    return [
+        put_bytes(
+            output,
+            save(contiguous, metadata={"format": "pt"}),
+            name=f"{folder}/model.safetensors",
+        ),
+        put_json(output, config, name=f"{folder}/config.json"),
+        put_bytes(output, tokenizer, name=f"{folder}/tokenizer.json"),
+    ]
+
+
+def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer]:
+    """The fine-tuned model in a folder that `save_model` wrote, in fp32, and what it is for.
+
+    Of an artifact: `artifact_source(artifact, folder="models/TASK/")`.
+    """
+    config = source.read_table("config.json")
+    where = f"{source.directory}/config.json"
+    if "cloze" not in config or "cloze_task" not in config:
+        raise UsageError(f"{where}: no cloze_task; expected a model that finetune has saved")
+    saved = parse(SavedTask, config["cloze_task"], source=where)
+    encoder_config = parse(EncoderConfig, config["cloze"], source=where)
+    tokenizer, tensors = read_tokenizer(source), read_weights(source)
+    with torch.device("meta"):
+        encoder = Encoder(encoder_config, tokenizer.size)
+        model = TaskModel(encoder, outputs=saved.outputs, head_dropout=saved.head_dropout)
+    prefix = _CLASSES[saved.task.kind][1]
+    names = [name for name in model.state_dict() if not name.startswith(HEAD)]
+    head = {
+        HEAD + name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+    try:
+        model.load_state_dict({**from_hugging_face(tensors, names), **head}, assign=True)
+    except KeyError as error:
+        raise IntegrityError(f"{source.directory}: no tensor {error.args[0]}") from None
+    return model, saved, tokenizer
+
+
+def _label_map(problem: Problem) -> dict[str, Any]:
+    if not problem.labels:
+        return {}
+    numbered = dict(enumerate(problem.labels))
+    return {
+        "id2label": {str(number): label for number, label in numbered.items()},
+        "label2id": {label: number for number, label in numbered.items()},
+    }

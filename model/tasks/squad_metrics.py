@@ -1,0 +1,126 @@
+"""SQuAD's exact match and F1, equal to the official scripts to the last digit.
+
+In:  gold answers and one predicted answer per question.
+Out: exact match and F1 as fractions, over all questions and, for version 2.0, over those with and
+     without an answer; and the best null threshold.
+
+Sources: evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018). Where they differ it
+is by version: 1.1 scores an empty prediction by word overlap, which is 0 unless both are empty; 2.0
+takes [""] for the gold answers of a question without one, and drops gold answers that
+normalise to nothing.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = frozenset(string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Lower-cased, without punctuation, articles and repeated blanks."""
+    bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def exact_match(prediction: str, gold: str) -> float:
+    """1 if both normalise to the same text, else 0."""
+    return float(normalize_answer(prediction) == normalize_answer(gold))
+
+
+def f1_v1(prediction: str, gold: str) -> float:
+    """Word F1 of version 1.1: 0 without a common word, even if both are empty."""
+    return _overlap(normalize_answer(prediction).split(), normalize_answer(gold).split())
+
+
+def f1_v2(prediction: str, gold: str) -> float:
+    """Word F1 of version 2.0: an empty side agrees only with an empty side."""
+    ours, theirs = normalize_answer(prediction).split(), normalize_answer(gold).split()
+    return _overlap(ours, theirs) if ours and theirs else float(ours == theirs)
+
+
+@dataclass(frozen=True)
+class SquadScores:
+    """Per-question figures, in the order of the questions."""
+
+    exact: tuple[float, ...]
+    f1: tuple[float, ...]
+
+    def means(self) -> dict[str, float]:
+        """Both as fractions, by name."""
+        return {
+            "exact_match": sum(self.exact) / len(self.exact),
+            "f1": sum(self.f1) / len(self.f1),
+        }
+
+
+def score_v1(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
+    """The best over a question's gold answers, version 1.1."""
+    pairs = list(zip(golds, predictions, strict=True))
+    return SquadScores(
+        tuple(max(exact_match(guess, gold) for gold in answers) for answers, guess in pairs),
+        tuple(max(f1_v1(guess, gold) for gold in answers) for answers, guess in pairs),
+    )
+
+
+def score_v2(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
+    """The best over a question's gold answers, version 2.0: none means [""] is right."""
+    pairs = [(kept_golds(gold), guess) for gold, guess in zip(golds, predictions, strict=True)]
+    return SquadScores(
+        tuple(max(exact_match(guess, gold) for gold in answers) for answers, guess in pairs),
+        tuple(max(f1_v2(guess, gold) for gold in answers) for answers, guess in pairs),
+    )
+
+
+def kept_golds(answers: Sequence[str]) -> list[str]:
+    """Gold answers that version 2.0 counts."""
+    return [answer for answer in answers if normalize_answer(answer)] or [""]
+
+
+def best_null_threshold(
+    scores: Sequence[float],
+    null_margins: Sequence[float],
+    has_answer: Sequence[bool],
+    answered: Sequence[bool],
+) -> tuple[float, float]:
+    """The best mean score and the threshold that gives it (evaluate-v2.0.py, find_best_thresh).
+
+    `scores` are the figures of the guesses as they stand, `null_margins` null score minus best
+    score: a question is answered where its margin is at most the threshold. Beginning with no
+    answer at all, questions are admitted by rising margin; the first best place wins.
+    """
+    current = best = float(sum(not answerable for answerable in has_answer))
+    threshold = 0.0
+    for index in sorted(range(len(scores)), key=null_margins.__getitem__):
+        if has_answer[index]:
+            current += scores[index]
+        elif answered[index]:
+            current -= 1.0  # an unanswerable question that is answered loses its point
+        if current > best:
+            best, threshold = current, null_margins[index]
+    return best / len(scores), threshold
+
+
+def by_answerability(
+    scores: SquadScores, has_answer: Sequence[bool]
+) -> Mapping[str, dict[str, float]]:
+    """Means over the questions with (`has_answer`) and without (`no_answer`) an answer."""
+    groups = {}
+    for name, wanted in (("has_answer", True), ("no_answer", False)):
+        rows = [row for row, answerable in enumerate(has_answer) if answerable is wanted]
+        if rows:
+            groups[name] = SquadScores(
+                tuple(scores.exact[row] for row in rows), tuple(scores.f1[row] for row in rows)
+            ).means()
+    return groups
+
+
+def _overlap(ours: list[str], theirs: list[str]) -> float:
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(ours), common / len(theirs)
+    return 2 * precision * recall / (precision + recall)

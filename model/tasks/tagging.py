@@ -1,0 +1,238 @@
+"""Tagging of words (CoNLL-2003 NER as the paper has it, section 5.3: not in the reference's code).
+
+In:  columns words and tags, a list of each per sentence; `document` where there is context.
+Out: a `Problem` whose head reads the first word-piece of each word; other pieces are not asked.
+
+No conditional random field. With `document_context` a sentence is surrounded by as much of its own
+document as fits. Sentences longer than the sequence are cut into several, so every word is judged.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from artifacts.errors import UsageError
+from artifacts.tokenizer import WordPieceTokenizer
+from model.tasks.entity_metrics import count_entities, is_entity_scheme
+from model.tasks.features import Places, Ragged, Sequences, ragged, tokenize
+from model.tasks.metrics import measure
+from model.tasks.problem import Logits, Prediction, Problem, Texts
+from model.tasks.read import TaskTable
+
+ENTITY_F1 = "entity_f1"
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """One row for each sequence, in word-pieces of the whole split."""
+
+    first: Places
+    """[N] first piece read."""
+
+    last: Places
+    """[N] one past the last piece read."""
+
+    words: Places
+    """[N+1] the words that are judged: words[i]:words[i+1]."""
+
+
+class Tagging(Problem):
+    """Which tag every word has."""
+
+    required: ClassVar[tuple[str, ...]] = ("words",)
+    optional: ClassVar[tuple[str, ...]] = ("tags", "document")
+    default_metrics: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar = "tokens"
+
+    def __init__(self, texts: Texts) -> None:
+        self.config = texts.config
+        self.words = {name: _word_lists(table) for name, table in texts.tables.items()}
+        self.tags = {
+            name: _tag_lists(table) for name, table in texts.tables.items() if table.has("tags")
+        }
+        self.labels = texts.config.labels or tuple(
+            sorted(set(chain.from_iterable(self.tags["train"])))
+        )
+        self.outputs = len(self.labels)
+        self.sequences = {}
+        self._places: dict[str, Ragged] = {}
+        self._gold: dict[str, Ragged] = {}
+        for name, table in texts.tables.items():
+            self._prepare(texts, name, table)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Entity F1 first where the tags mark entities, else accuracy; both beside each other."""
+        if self.config.metrics:
+            return self.config.metrics
+        entity = is_entity_scheme(self.labels)
+        return (ENTITY_F1, "accuracy") if entity else ("accuracy", "f1_macro")
+
+    def examples(self, split: str) -> int:
+        """Sentences."""
+        return len(self.words[split])
+
+    def labelled(self, split: str) -> bool:
+        """Whether the file has tags."""
+        return split in self.tags
+
+    def answers(self, split: str) -> list[Prediction]:
+        """Lists of tags."""
+        return list(self.tags[split])
+
+    def shown(self, split: str, example: int) -> str:
+        """The sentence."""
+        return " ".join(self.words[split][example])
+
+    def positions(self, split: str, rows: Places) -> Places:
+        """First word-pieces of the judged words."""
+        places = self._places[split].take(rows)
+        lengths = self.sequences[split].lengths[rows]
+        starts = np.cumsum(lengths) - lengths
+        return np.asarray(places.values + np.repeat(starts, places.lengths), np.int64)
+
+    def reads_of(self, split: str) -> Places:
+        """Judged words of each sequence."""
+        return self._places[split].lengths
+
+    def targets(self, split: str, units: Places) -> NDArray[np.generic]:
+        """[words] int64 tag indices."""
+        return self._gold[split].take(units).values
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy over words."""
+        return functional.cross_entropy(logits, targets, reduction="sum")
+
+    def predictions(self, split: str, logits: Logits) -> list[Prediction]:
+        """A list of tags for every sentence."""
+        flat = iter(logits.argmax(-1).tolist())
+        return [[self.labels[next(flat)] for _ in sentence] for sentence in self.words[split]]
+
+    def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Word accuracy, F1 over tags, entity F1 as conlleval counts it."""
+        gold = self.tags[split]
+        flat_gold = np.array(list(chain.from_iterable(gold)))
+        flat = np.array(list(chain.from_iterable(predictions)))
+        words = tuple(name for name in self.metrics if name != ENTITY_F1)
+        scores = measure(words, flat_gold, flat)
+        if ENTITY_F1 in self.metrics:
+            scores[ENTITY_F1] = count_entities(gold, predictions).f1
+        return scores
+
+    def _prepare(self, texts: Texts, split: str, table: TaskTable) -> None:
+        sentences = self.words[split]
+        pieces = _pieces(texts.tokenizer, list(chain.from_iterable(sentences)))
+        counts = np.array([len(sentence) for sentence in sentences])
+        room = self.config.max_seq_length - 2
+        windows = _windows(pieces, np.concatenate(([0], np.cumsum(counts))), room=room)
+        if self.config.document_context:
+            documents = np.repeat(_documents(table), counts)
+            windows = _widened(windows, pieces, documents, room=room)
+        self.sequences[split] = _assembled(texts.tokenizer, pieces, windows)
+        first = np.repeat(windows.first, np.diff(windows.words))
+        self._places[split] = Ragged(1 + pieces.offsets[:-1] - first, windows.words)
+        if split in self.tags:
+            indices = _tag_indices(table, self.tags[split], self.labels)
+            self._gold[split] = Ragged(indices, windows.words)
+
+
+def _word_lists(table: TaskTable) -> list[list[str]]:
+    for row, words in enumerate(table.columns["words"]):
+        if not isinstance(words, list) or not words:
+            raise UsageError(f"{table.place(row)}: words is {words!r}, expected a list of words")
+    return [[str(word) for word in words] for words in table.columns["words"]]
+
+
+def _tag_lists(table: TaskTable) -> list[list[str]]:
+    for row, (words, tags) in enumerate(
+        zip(table.columns["words"], table.columns["tags"], strict=True)
+    ):
+        if not isinstance(tags, list) or len(tags) != len(words):
+            raise UsageError(
+                f"{table.place(row)}: {len(words)} words, but tags is {tags!r}; expected one each"
+            )
+    return [[str(tag) for tag in tags] for tags in table.columns["tags"]]
+
+
+def _tag_indices(
+    table: TaskTable, tags: list[list[str]], labels: tuple[str, ...]
+) -> NDArray[np.int64]:
+    known = {label: index for index, label in enumerate(labels)}
+    for row, sentence in enumerate(tags):
+        unknown = [tag for tag in sentence if tag not in known]
+        if unknown:
+            raise UsageError(
+                f"{table.place(row)}: unknown tag {unknown[0]!r}, known are {', '.join(labels)}"
+            )
+    return np.array([known[tag] for tag in chain.from_iterable(tags)], np.int64)
+
+
+def _documents(table: TaskTable) -> NDArray[np.int64]:
+    if not table.has("document"):
+        raise UsageError(
+            f"{table.path}: document_context wants a column document (-DOCSTART- in CoNLL)"
+        )
+    names = [str(document) for document in table.columns["document"]]
+    begins = [0, *(now != before for before, now in itertools.pairwise(names))]
+    return np.cumsum(np.array(begins, np.int64))
+
+
+def _pieces(tokenizer: WordPieceTokenizer, words: list[str]) -> Ragged:
+    """Word-pieces of every word; one without any (a control character) is [UNK]."""
+    numbers: dict[str, int] = {}
+    inverse = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), np.int64)
+    ids = tokenize(tokenizer, list(numbers))
+    lists = [ids.row(row).tolist() or [tokenizer.unk_id] for row in range(len(ids))]
+    return ragged(lists).take(inverse)
+
+
+def _windows(pieces: Ragged, sentences: Places, *, room: int) -> _Windows:
+    """A sequence per sentence; more where it is longer than `room`."""
+    bounds = [0]
+    for start, end in itertools.pairwise(sentences.tolist()):
+        if pieces.offsets[end] - pieces.offsets[start] > room:
+            bounds.extend(_cuts(pieces, start, end, room=room))
+        bounds.append(end)
+    words = np.array(bounds, np.int64)
+    first = pieces.offsets[words[:-1]]
+    return _Windows(first, np.minimum(pieces.offsets[words[1:]], first + room), words)
+
+
+def _cuts(pieces: Ragged, start: int, end: int, *, room: int) -> list[int]:
+    """Words before which a long sentence is cut, each part as long as fits."""
+    cuts, part = [], start
+    for word in range(start + 1, end):
+        if pieces.offsets[word + 1] - pieces.offsets[part] > room:
+            cuts.append(word)
+            part = word
+    return cuts
+
+
+def _widened(windows: _Windows, pieces: Ragged, documents: Places, *, room: int) -> _Windows:
+    """The windows with the same document's text on both sides, as evenly as it allows."""
+    documents_of = documents[windows.words[:-1]]
+    starts = pieces.offsets[np.searchsorted(documents, documents_of, "left")]
+    ends = pieces.offsets[np.searchsorted(documents, documents_of, "right")]
+    spare = np.maximum(room - (windows.last - windows.first), 0)
+    left = np.minimum(windows.first - starts, np.maximum(spare // 2, spare - (ends - windows.last)))
+    right = np.minimum(ends - windows.last, spare - left)
+    return _Windows(windows.first - left, windows.last + right, windows.words)
+
+
+def _assembled(tokenizer: WordPieceTokenizer, pieces: Ragged, windows: _Windows) -> Sequences:
+    lengths = windows.last - windows.first
+    offsets = np.concatenate(([0], np.cumsum(lengths + 2)))
+    flat = np.full(offsets[-1], tokenizer.sep_id, np.int32)
+    flat[offsets[:-1]] = tokenizer.cls_id
+    inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    flat[np.repeat(offsets[:-1] + 1, lengths) + inside] = pieces.values[
+        np.repeat(windows.first, lengths) + inside
+    ]
+    return Sequences(Ragged(flat, offsets), lengths + 2)

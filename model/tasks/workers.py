@@ -1,0 +1,107 @@
+"""Several processes on one machine's cores, one fit at a time each.
+
+In:  a number of processes, and what each of them does.
+Out: the first one's result, once all have finished.
+
+A small encoder keeps one core busy, not two: its matrices are too small to share. So fits are
+shared instead, by processes forked before any of them has computed something; torch is loaded once.
+"""
+
+import mmap
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from artifacts.errors import ClozeError
+from artifacts.progress import Progress, say
+
+Result = TypeVar("Result")
+
+POLL_SECONDS = 0.2
+
+
+@dataclass
+class Seat:
+    """One process's place among the workers."""
+
+    number: int
+    """0 is the process that forked the others."""
+
+    size: int
+    done: NDArray[np.int64]
+    """[size] steps that each has made; shared memory."""
+
+    progress: Progress | None = None
+    """Told of everyone's steps, by the first process."""
+
+    def advance(self, steps: int, note: str = "") -> None:
+        """Count steps of this process."""
+        self.done[self.number] += steps
+        if self.number == 0:
+            self.report(note)
+        elif os.getppid() == 1:
+            os._exit(1)  # the first process was killed
+
+    def report(self, note: str = "") -> None:
+        """Tell the progress what is new."""
+        if self.progress is not None:
+            self.progress.advance(float(self.done.sum()) - self.progress.done, note)
+
+
+def together(size: int, work: Callable[[Seat], Result]) -> Result:
+    """`work` in this process and `size` - 1 forked ones; this one's result."""
+    shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
+    children = {_forked(work, Seat(number, size, shared)) for number in range(1, size)}
+    first = Seat(0, size, shared)
+    try:
+        result = work(first)
+        while children:
+            _reap(children)
+            first.report()
+            time.sleep(POLL_SECONDS if children else 0.0)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+    return result
+
+
+def _forked(work: Callable[[Seat], object], seat: Seat) -> int:
+    """The id of a process that does `work` and ends."""
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _work_and_end(work, seat)
+    return child
+
+
+def _work_and_end(work: Callable[[Seat], object], seat: Seat) -> NoReturn:
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        work(seat)
+        code = 0
+    except ClozeError as error:
+        say(f"error: {error}")
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # what the first process has registered for its own end is not ours
+
+
+def _reap(children: set[int]) -> None:
+    """Take those that have ended out of `children`; a failed one ends the launch."""
+    for child in tuple(children):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            children.remove(child)
+            if status:
+                raise ClozeError(
+                    f"a process of the launch ended with {os.waitstatus_to_exitcode(status)}; "
+                    "its message is above; finished fits are kept"
+                )

@@ -1,0 +1,239 @@
+"""DeepSpeed, all of it, behind one small face.
+
+In:  our model, optimizer and configuration.
+Out: `Engine`: backward, step, and the full fp32 state of every named parameter, for any ZeRO stage.
+
+Two forms. ZeRO 0: parameters and moments are fp32 and whole on every rank, the model computes with
+bf16 copies, and clipping is ours. ZeRO 1 to 3: DeepSpeed holds fp32 masters in slices and bf16
+weights, and clips.
+"""
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from model.config import OptimizerConfig, TrainingMachine
+from model.encoder.batch import PackedBatch
+from model.encoder.pretraining import PretrainingSums
+from model.training.batches import nothing_asked
+from model.training.optimizer import AdamW, build_optimizer
+from model.training.precision import Rounded
+from model.training.state import ParameterState
+from model.training.world import World
+
+with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard output is at import
+    import deepspeed
+    import deepspeed.ops
+    from deepspeed.utils import (
+        safe_get_full_fp32_param,
+        safe_get_full_optimizer_state,
+        safe_get_local_fp32_param,
+        safe_set_full_fp32_param,
+        safe_set_full_optimizer_state,
+        safe_set_local_fp32_param,
+        safe_set_local_optimizer_state,
+    )
+
+# DeepSpeed calls collectives by names that torch 2.13 wants to rename; nothing to do for a user.
+warnings.filterwarnings("ignore", message=".*_tensor` is deprecated", category=FutureWarning)
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Recipe(Protocol):
+    """What the engine wants to know of a recipe: of pre-training, or of a fit."""
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """Moments, decay, clipping."""
+
+    @property
+    def precision(self) -> str:
+        """`bf16` or `fp32`."""
+
+
+class StepOutcome(NamedTuple):
+    """What came of one optimizer step."""
+
+    applied: bool
+    """False: the gradient was not finite and nothing was changed, on any rank."""
+
+    gradient_norm: float
+    """Global, before clipping."""
+
+
+def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, Any]:
+    """DeepSpeed's configuration, derived from ours; `machine.deepspeed` is laid over it."""
+    bf16 = recipe.precision == "bf16" and machine.zero_stage > 0
+    derived: dict[str, Any] = {
+        # Sizes DeepSpeed wants to know but does not use: batches and loss scales are ours.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,  # we say where a step ends
+        "gradient_clipping": recipe.optimizer.max_grad_norm if machine.zero_stage else 0.0,
+        "bf16": {"enabled": bf16, **({"check_grad_overflow": True} if bf16 else {})},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+        "zero_optimization": {"stage": machine.zero_stage, "overlap_comm": False},
+        "zero_allow_untested_optimizer": True,  # ours: a subclass of torch's AdamW
+        "steps_per_print": None,
+    }
+    return _merged(derived, machine.deepspeed)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        inner = result.get(key)
+        both = isinstance(inner, dict) and isinstance(value, dict)
+        result[key] = _merged(inner, value) if both else value  # type: ignore[arg-type]  # both are dicts
+    return result
+
+
+class Engine:
+    """A model under training."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        world: World,
+        machine: TrainingMachine,
+        recipe: Recipe,
+    ) -> None:
+        self.model = model
+        self.updates = 0
+        self._world = world
+        self._whole = machine.zero_stage == 0
+        self._weights_sliced = machine.zero_stage == 3
+        self._max_grad_norm = recipe.optimizer.max_grad_norm
+        self._outcome = StepOutcome(True, 0.0)
+        self._optimizer = build_optimizer(
+            model.named_parameters(), config=recipe.optimizer, zero_stage=machine.zero_stage
+        )
+        if self._whole:
+            self._optimizer.gate = self._clip
+        masters = {name: p.detach().clone() for name, p in model.named_parameters()}
+        # Its JIT-compiled operator for sums inside one machine needs a compiler; gloo does as well.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        rounded = self._whole and recipe.precision == "bf16"
+        with contextlib.redirect_stdout(sys.stderr):
+            self._engine, *_ = deepspeed.initialize(
+                model=Rounded(model) if rounded else model,
+                optimizer=self._optimizer,
+                config=engine_configuration(machine, recipe),
+            )
+        if machine.zero_stage in (1, 2) and isinstance(self._optimizer, AdamW):
+            self._optimizer.create_state()  # DeepSpeed finds it only if all groups have theirs
+        self._set_masters(masters)  # DeepSpeed made its own from weights rounded to bf16
+
+    def forward(self, batch: PackedBatch, *, dropout_seed: int | None) -> PretrainingSums:
+        """Loss sums of a micro-batch; without a seed as in evaluation, without gradients."""
+        training = dropout_seed is not None
+        there = batch.to(self._world.device)
+        sums: PretrainingSums = self.compute(there, dropout_seed, training=training)
+        return sums
+
+    def compute(self, *arguments: Any, training: bool) -> Any:
+        """What the model returns, in training mode or without dropout and gradients."""
+        if self.model.training != training:
+            self._engine.train(training)
+        with torch.set_grad_enabled(training):
+            return self._engine(*arguments)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of `loss`, this rank's part of a sum over ranks."""
+        self._engine.backward(loss * self._world.ranks)  # DeepSpeed averages over ranks
+
+    def step(self, learning_rate: float) -> StepOutcome:
+        """Reduce, clip, update; where the gradient is not finite nothing changes on any rank."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._engine.step()
+        if not self._whole:
+            applied = bool(self._engine.was_step_applied())
+            norm = float(self._engine.get_global_grad_norm()) if applied else float("nan")
+            self._outcome = StepOutcome(applied, norm)
+        self.updates += self._outcome.applied
+        return self._outcome
+
+    def state(self) -> Iterator[tuple[str, ParameterState]]:
+        """Every parameter's state, one after another; collective, so all ranks must consume it."""
+        for name, parameter in self.model.named_parameters():
+            yield name, ParameterState(*(t.detach().cpu().clone() for t in self._read(parameter)))
+
+    def restore(self, state: Mapping[str, ParameterState], *, updates: int) -> None:
+        """Continue from a saved state after `updates` updates; of any world size and ZeRO stage."""
+        if updates:
+            self._create_moments()
+            for name, parameter in self.model.named_parameters():
+                self._write_moments(parameter, state[name])
+            for kept in self._optimizer.state.values():
+                kept["step"].fill_(updates)
+        self._set_masters({name: kept.master for name, kept in state.items()})
+        self.updates = updates
+
+    def _clip(self) -> bool:
+        """ZeRO 0: clip by the global norm, and say whether it is finite."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        finite = bool(torch.isfinite(norm))
+        self._outcome = StepOutcome(finite, float(norm))
+        if finite and float(norm) > self._max_grad_norm:
+            torch._foreach_mul_(gradients, self._max_grad_norm / (norm + 1e-6))
+        return finite
+
+    def _read(self, parameter: torch.nn.Parameter) -> tuple[Tensor, Tensor, Tensor]:
+        if self._whole:
+            kept = self._optimizer.state.get(parameter, {})
+            moments = [kept.get(name, torch.zeros_like(parameter)) for name in MOMENTS]
+            return parameter, *moments
+        master = safe_get_full_fp32_param(parameter)
+        if not self.updates:
+            return master, torch.zeros_like(master), torch.zeros_like(master)
+        return master, *(safe_get_full_optimizer_state(parameter, name) for name in MOMENTS)
+
+    def _set_masters(self, masters: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.model.named_parameters():
+            master = masters[name].to(self._world.device)
+            if self._whole:
+                parameter.data.copy_(master)
+            elif self._weights_sliced:
+                safe_set_local_fp32_param(parameter, self._slice(parameter, master))
+            else:
+                safe_set_full_fp32_param(parameter, master)
+
+    def _create_moments(self) -> None:
+        """One step with rate 0 on a loss of 0: makes the optimizer's state, changes nothing.
+
+        The wrapped optimizers make and link their state in their first step only.
+        """
+        batch = nothing_asked(0, 0)
+        sums = self.forward(batch, dropout_seed=0)
+        self.backward((sums.masked_lm_loss + sums.next_sentence_loss) * 0.0)
+        self.step(0.0)
+
+    def _write_moments(self, parameter: torch.nn.Parameter, kept: ParameterState) -> None:
+        for name, value in zip(MOMENTS, (kept.exp_avg, kept.exp_avg_sq), strict=True):
+            there = value.to(self._world.device)
+            if self._whole:
+                self._optimizer.state[parameter][name].copy_(there)
+            elif self._weights_sliced:
+                safe_set_local_optimizer_state(parameter, self._slice(parameter, there), name)
+            else:
+                safe_set_full_optimizer_state(parameter, there, name)
+
+    def _slice(self, parameter: torch.nn.Parameter, whole: Tensor) -> Tensor:
+        """ZeRO 3: this rank's part of a whole tensor.
+
+        DeepSpeed's setters of whole tensors fail where the ranks do not divide their size.
+        """
+        size = safe_get_local_fp32_param(parameter).numel()
+        padding = size * self._world.ranks - whole.numel()
+        padded = torch.nn.functional.pad(whole.flatten(), (0, padding))
+        return padded.narrow(0, size * self._world.rank, size)

@@ -1,0 +1,83 @@
+"""What a training process wants to find in its environment, and the command that starts it.
+
+In:  `TrainingMachine`, the program's module, the stage table's path.
+Out: environment variables and an argv. No framework is imported here, so flows can ask.
+
+Both kinds of variables below are read when a process starts, so they must be set by whoever starts
+it. Glibc gives large blocks back to the kernel and faults them in again at every step; kept and in
+huge pages they made training 1.2 to 1.7 times faster.
+"""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+
+from model.config import TrainingMachine
+
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""OpenMP threads sleep while they wait. Spinning, the default, is a little faster on a machine of
+one's own and dozens of times slower wherever another process wants one of the cores."""
+
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "100000000000",
+    "MALLOC_TOP_PAD_": "268435456",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+"""Keep freed memory, in huge pages."""
+
+
+def training_environment(machine: TrainingMachine) -> dict[str, str]:
+    """Variables to add to a training process's environment; those set already win."""
+    wanted = {
+        **ALLOCATOR,
+        **WAITING,
+        "OMP_NUM_THREADS": str(threads_per_rank(machine)),
+        "PYTHONSAFEPATH": "1",  # a user's own `model/` folder must not win over ours
+        "TOKENIZERS_PARALLELISM": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+
+
+def threads_per_rank(machine: TrainingMachine) -> int:
+    """CPU threads of one rank: what is configured, else an equal part of this process's cores.
+
+    A launcher that binds a rank to its cores has done the division already.
+    """
+    cores = len(os.sched_getaffinity(0))
+    bound = cores < (os.cpu_count() or cores) and "LOCAL_RANK" in os.environ
+    return machine.threads or max(1, cores if bound else cores // machine.ranks)
+
+
+def training_command(
+    module: str, table: str, *, machine: TrainingMachine, launcher_options: Sequence[str] = ()
+) -> list[str]:
+    """The argv that runs `module` on a stage table: one process, or DeepSpeed's launcher.
+
+    `launcher_options` (`--hostfile …`, `--no_ssh --node_rank 1 …`) go to the launcher as they are.
+    """
+    program = ["--config", table]
+    if machine.ranks == 1 and not launcher_options:
+        return [sys.executable, "-P", "-m", module, *program]
+    launcher = [sys.executable, "-P", "-m", "deepspeed.launcher.runner"]
+    options = [*launcher_options] or _local_options(machine)
+    return [*launcher, *options, "--module", module, *program]
+
+
+def _local_options(machine: TrainingMachine) -> list[str]:
+    ranks, port = str(machine.ranks), str(_free_port())
+    options = ["--quiet", "--num_accelerators", ranks, "--master_port", port]
+    on_gpu = os.path.exists("/proc/driver/nvidia")
+    if shutil.which("numactl") and not on_gpu and not machine.threads:
+        options.append("--bind_cores_to_rank")
+    return options
+
+
+def _free_port() -> int:
+    """A port nobody listens on; DeepSpeed's default is the same for every run of a machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,45 @@
+"""Held-out loss and accuracy: a fixed set of examples, seen by the model as it is.
+
+In:  an engine and a source of batches over a held-out split.
+Out: `Scores`, equal on all ranks.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from model.training.batches import StepBatch
+from model.training.engine import Engine
+from model.training.world import World
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over a set of examples, losses in nats."""
+
+    masked_lm_loss: float
+    masked_lm_accuracy: float
+    next_sentence_loss: float
+    next_sentence_accuracy: float
+
+    @staticmethod
+    def of(sums: "list[float]", *, masked: int, labelled: int) -> "Scores":
+        """From the four sums of `PretrainingSums` over `masked` tokens and `labelled` examples."""
+        mlm_loss, nsp_loss, mlm_correct, nsp_correct = sums
+        return Scores(
+            masked_lm_loss=mlm_loss / max(masked, 1),
+            masked_lm_accuracy=mlm_correct / max(masked, 1),
+            next_sentence_loss=nsp_loss / max(labelled, 1),
+            next_sentence_accuracy=nsp_correct / max(labelled, 1),
+        )
+
+
+def evaluate(engine: Engine, batches: Iterable[StepBatch], *, world: World) -> Scores:
+    """Scores over `batches`; every rank computes its share of each."""
+    sums, masked, labelled = [0.0] * 4, 0, 0
+    for batch in batches:
+        for micro_batch in batch.micro_batches:
+            found = engine.forward(micro_batch, dropout_seed=None)
+            sums = [total + float(value) for total, value in zip(sums, found, strict=True)]
+        masked += batch.masked
+        labelled += batch.labelled
+    return Scores.of(world.sum(sums), masked=masked, labelled=labelled)

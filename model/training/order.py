@@ -1,0 +1,147 @@
+"""Which examples step s reads: a pure function, computable by index.
+
+In:  rows per copy and shard (from the manifest), the artifact's digest, the seed, a step.
+Out: the address of a global batch, and from it (shard, row) of every example in it.
+
+An epoch's order: the shards permuted and laid end to end, then rows permuted within windows of
+`WINDOW_ROWS`. So no array grows with the corpus, a step is found in constant time, and a batch
+touches few shards. The buckets behind the shards are already in an order given by hashes of the
+texts, so a window is a fair sample. World size, ranks and token budgets play no part.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from artifacts.errors import UsageError
+from model.config import PhaseConfig
+from model.training.chance import address, permutation
+
+WINDOW_ROWS = 1 << 17
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BatchAddress:
+    """Where a global batch lies: examples `first` to `stop` of an epoch's order."""
+
+    max_seq_length: int
+    epoch: int
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The order of one epoch's rows.
+
+    `shard_rows[i]` rows in shard i; `key` decides both permutations.
+    """
+
+    shard_rows: tuple[int, ...]
+    key: int
+
+    def locate(self, first: int, stop: int) -> tuple[Rows, Rows]:
+        """Shard and row of the examples `first` to `stop` of this epoch, each `[stop - first]`."""
+        shards, ends = _shard_layout(self)
+        places = self._places(first, stop)
+        slot = np.searchsorted(ends, places, side="right")
+        begins = ends - np.asarray(self.shard_rows, np.int64)[shards]
+        return shards[slot], places - begins[slot]
+
+    def _places(self, first: int, stop: int) -> Rows:
+        """Places in the shards laid end to end."""
+        total = sum(self.shard_rows)
+        parts = []
+        for window in range(first // WINDOW_ROWS, -(-stop // WINDOW_ROWS)):
+            begin = window * WINDOW_ROWS
+            inside = _window(self.key, window, min(WINDOW_ROWS, total - begin))
+            parts.append(begin + inside[max(first - begin, 0) : stop - begin])
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+@lru_cache(maxsize=4)
+def _shard_layout(order: EpochOrder) -> tuple[Rows, Rows]:
+    """The permuted shards, and where each ends when laid end to end."""
+    shards = permutation(address(order.key, "shards"), len(order.shard_rows))
+    return shards, np.cumsum(np.asarray(order.shard_rows, np.int64)[shards])
+
+
+@lru_cache(maxsize=4)
+def _window(key: int, window: int, size: int) -> Rows:
+    return permutation(address(key, "window", window), size)
+
+
+@dataclass(frozen=True)
+class LengthOrder:
+    """The endless sequence of global batches at one sequence length.
+
+    `rows[c][i]`: rows of copy c in shard i. Epoch e reads copy e mod copies, and its last batch
+    may be smaller: no example is dropped or read twice in an epoch.
+    """
+
+    max_seq_length: int
+    rows: tuple[tuple[int, ...], ...]
+    batch_size: int
+    purpose: str
+
+    def __post_init__(self) -> None:
+        if not any(sum(copy) for copy in self.rows):
+            raise UsageError(
+                f"the examples artifact has no training rows of length {self.max_seq_length}; "
+                "add it to examples.max_seq_lengths, or change pretrain.phases"
+            )
+
+    @property
+    def copies(self) -> int:
+        """How many maskings of the corpus there are."""
+        return len(self.rows)
+
+    def batch(self, ordinal: int) -> BatchAddress:
+        """The batch that is read when `ordinal` batches of this length have been read before."""
+        totals = [sum(copy) for copy in self.rows]
+        ends = list(accumulate(-(-total // self.batch_size) for total in totals))
+        cycle, within = divmod(ordinal, ends[-1])
+        copy = bisect_right(ends, within)
+        first = (within - (ends[copy - 1] if copy else 0)) * self.batch_size
+        stop = min(first + self.batch_size, totals[copy])
+        return BatchAddress(self.max_seq_length, cycle * self.copies + copy, first, stop)
+
+    def epoch(self, epoch: int) -> EpochOrder:
+        """The order of one epoch's rows."""
+        key = address(self.purpose, self.max_seq_length, "epoch", epoch)
+        return EpochOrder(self.rows[epoch % self.copies], key)
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """The lengths in their phases: step to batch."""
+
+    steps: int
+    phases: tuple[PhaseConfig, ...]
+    lengths: dict[int, LengthOrder]
+
+    def batch(self, step: int) -> BatchAddress:
+        """The global batch of step `step`, counted from 0."""
+        ends = self.phase_ends()
+        current = min(bisect_right(ends, step), len(ends) - 1)
+        length = self.phases[current].max_seq_length
+        begins = [0, *ends]
+        # Batches of this length that earlier phases have read: a length's epochs go on.
+        before = sum(
+            ends[i] - begins[i] for i in range(current) if self.phases[i].max_seq_length == length
+        )
+        return self.lengths[length].batch(before + step - begins[current])
+
+    def phase_ends(self) -> list[int]:
+        """The first step after each phase."""
+        return [round(share * self.steps) for share in accumulate(p.share for p in self.phases)]
+
+    def locate(self, batch: BatchAddress) -> tuple[Rows, Rows]:
+        """Shard and row of every example in `batch`."""
+        return self.lengths[batch.max_seq_length].epoch(batch.epoch).locate(batch.first, batch.stop)

@@ -1,0 +1,45 @@
+"""A model of fp32 parameters that computes in bf16.
+
+In:  a module with fp32 parameters, its usual arguments.
+Out: its usual result, computed with copies of the parameters rounded to bf16.
+
+The parameters themselves are the masters: gradients reach them in fp32 and add up there over the
+micro-batches. Rounding is one autograd node for all parameters; with `autocast` it would be one for
+each use of each.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.encoder.autograd import apply
+
+
+class Rounded(nn.Module):
+    """`module` with every parameter rounded to bf16 for each forward pass."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._names = [name for name, _ in module.named_parameters()]
+
+    def forward(self, *arguments: Any) -> Any:
+        """What `module` returns."""
+        copies = apply(_Round, *self.module.parameters())
+        parameters = dict(zip(self._names, copies, strict=True))
+        return torch.func.functional_call(self.module, parameters, arguments)
+
+
+class _Round(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *parameters: Tensor) -> tuple[Tensor, ...]:
+        copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in parameters]
+        torch._foreach_copy_(copies, list(parameters))
+        return tuple(copies)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        exact = [torch.empty_like(g, dtype=torch.float32) for g in gradients]
+        torch._foreach_copy_(exact, list(gradients))
+        return tuple(exact)

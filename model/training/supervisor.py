@@ -1,0 +1,100 @@
+"""Starts the ranks of a training program, and starts them again when they died.
+
+    python -P -m model.training.supervisor model.training.pretrain --config TABLE --max-restarts 3
+
+In:  the program's module, its stage table; further options go to DeepSpeed's launcher.
+Out: the program's standard output and exit code.
+
+It holds no state: what to go on from is in the checkpoints, so a restart is the same command once
+more. Stopping it (SIGTERM, SIGINT) stops the ranks, which save first. A wrong configuration (exit
+code 2) is not tried again.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from artifacts.config import parse
+from artifacts.errors import ClozeError
+from artifacts.progress import say
+from artifacts.stage import read_stage_table
+from model.config import TrainingMachine
+from model.training.environment import training_command, training_environment
+
+FINAL = (0, 2, 130, 143)
+"""Exit codes after which nothing is started again: done, wrong use, interrupted, terminated."""
+
+PAUSE = 1.0
+"""Seconds between an end and the next start."""
+
+
+@dataclass
+class Supervisor:
+    """Runs one command until it is done, wanted to stop, or has died too often."""
+
+    command: Sequence[str]
+    environment: dict[str, str]
+    max_restarts: int
+    pause: Callable[[float], None] = time.sleep
+    _child: "subprocess.Popen[bytes] | None" = None
+    _stopping: int = 0
+
+    def run(self) -> int:
+        """The last exit code, as a shell would give it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._forward)
+        for attempt in range(self.max_restarts + 1):
+            code = self._run_once()
+            if self._stopping:
+                return 128 + self._stopping
+            if code in FINAL or attempt == self.max_restarts:
+                return code
+            left = self.max_restarts - attempt
+            say(f"warning: training ended with exit code {code}; starting again ({left} left)")
+            self.pause(PAUSE)
+        return code
+
+    def _run_once(self) -> int:
+        self._child = subprocess.Popen(self.command, env={**os.environ, **self.environment})
+        code = self._child.wait()
+        return code if code >= 0 else 128 - code
+
+    def _forward(self, signum: int, frame: FrameType | None) -> None:
+        self._stopping = signum
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Supervise the program that `arguments` name."""
+    known, launcher_options = _parser().parse_known_args(arguments)
+    try:
+        table = read_stage_table(known.config)
+        machine = parse(TrainingMachine, table.machine, source=f"{known.config}, machine")
+    except ClozeError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    restarts = machine.max_restarts if known.max_restarts is None else known.max_restarts
+    options = [option for option in launcher_options if option != "--"]
+    command = training_command(
+        known.module, known.config, machine=machine, launcher_options=options
+    )
+    return Supervisor(command, training_environment(machine), restarts).run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Run training, again where it died.")
+    parser.add_argument("module", help="the program, for example model.training.pretrain")
+    parser.add_argument("--config", required=True, help="the stage table (JSON)")
+    parser.add_argument("--max-restarts", type=int, default=None, help="default: the machine's")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

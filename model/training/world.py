@@ -1,0 +1,102 @@
+"""The processes of one run, and the few things they say to each other.
+
+In:  RANK, LOCAL_RANK, WORLD_SIZE as launchers set them; without them this process is alone.
+Out: `World`: who am I, sums over ranks, agreement.
+"""
+
+import atexit
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is there
+
+from artifacts.errors import IntegrityError
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among its peers."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Each value summed over all ranks, in float64."""
+        if self.ranks == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(tensor)
+        summed: list[float] = tensor.tolist()
+        return summed
+
+    def broadcast(self, value: Value) -> Value:
+        """The first rank's value, anything JSON can hold."""
+        box = [value]
+        if self.ranks > 1:
+            distributed.broadcast_object_list(box)
+        return box[0]
+
+    def broadcast_tensor(self, tensor: Tensor) -> Tensor:
+        """The first rank's tensor, in place of one of the same shape."""
+        if self.ranks == 1:
+            return tensor
+        there = tensor.to(self.device).contiguous()
+        distributed.broadcast(there, src=0)
+        return there.cpu()
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.ranks > 1:
+            distributed.barrier()
+
+    def require_agreement(self, facts: dict[str, str]) -> None:
+        """Refuse to start where ranks were given different inputs or configurations."""
+        everyone: list[dict[str, str] | None] = [None] * self.ranks
+        if self.ranks == 1:
+            return
+        distributed.all_gather_object(everyone, facts)
+        for rank, theirs in enumerate(everyone):
+            for name, ours in facts.items():
+                if theirs is not None and theirs[name] != ours:
+                    raise IntegrityError(
+                        f"rank {rank} has {name} {theirs[name][:12]}, rank {self.rank} has "
+                        f"{ours[:12]}; give every node the same stage table and artifacts"
+                    )
+
+
+def join_world(*, threads: int, timeout: float) -> World:
+    """Meet the other processes; `timeout` seconds without an answer end a collective operation."""
+    rank = int(os.environ.setdefault("RANK", "0"))
+    ranks = int(os.environ.setdefault("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.setdefault("LOCAL_RANK", "0"))
+    torch.set_num_threads(threads)
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if not distributed.is_initialized():
+        # Alone, no port is opened; DeepSpeed still wants to read where the master would be.
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "29500")
+        distributed.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            rank=rank,
+            world_size=ranks,
+            store=HashStore() if ranks == 1 else None,
+            timeout=timedelta(seconds=timeout),
+        )
+        atexit.register(distributed.destroy_process_group)  # else some ranks abort at exit
+    return World(rank, ranks, device)

@@ -1,0 +1,85 @@
+"""Grouping, products, tables: the parts whose only reason is speed change no number."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from model.encoder.embeddings import look_up
+from model.encoder.grouping import cuts, group_sequences
+from model.encoder.masked_lm_loss import hits, masked_lm_loss
+from model.encoder.native import choose_kernels
+from model.encoder.products import transposed, weight_gradient
+
+
+@pytest.fixture(autouse=True)
+def plain_torch() -> Iterator[None]:
+    choose_kernels("torch")
+    yield
+    choose_kernels("auto")
+
+
+@pytest.mark.parametrize("shape", [(3307, 256), (32, 48), (31, 64), (1, 8), (100, 7)])
+def test_a_transposed_copy_is_the_transpose(shape: tuple[int, int]) -> None:
+    values = torch.randn(shape).bfloat16()
+    assert torch.equal(transposed(values), values.mT)
+
+
+@pytest.mark.parametrize("input_first", [True, False])
+def test_weight_gradients_come_in_the_weights_own_orientation(input_first: bool) -> None:
+    x, dy = torch.randn(70, 8), torch.randn(70, 5)
+    weight = weight_gradient(x, dy, input_first=input_first)
+    torch.testing.assert_close(weight, x.mT @ dy if input_first else dy.mT @ x)
+
+
+def test_every_token_has_one_row_and_padding_none() -> None:
+    lengths = np.array([5, 40, 40, 17, 40, 3])
+    grouping = group_sequences(lengths, heads=3)
+    back = grouping.row_of_token_head
+    assert torch.equal(grouping.token_head_of_row[back], torch.arange(int(lengths.sum()) * 3))
+    assert len(grouping.padding_rows) == grouping.rows - len(back)
+    assert not set(grouping.padding_rows.tolist()) & set(back.tolist())
+
+
+def test_equal_lengths_are_one_group_without_padding() -> None:
+    (group,) = group_sequences(np.full(9, 128), heads=4).groups
+    assert (group.sequences, group.length, group.is_padded) == (9, 128, False)
+
+
+def test_groups_are_cut_where_lengths_fall_far() -> None:
+    many_long_many_short = np.array([512] * 20 + [40] * 50)
+    assert cuts(many_long_many_short, heads=12) == [20]
+    assert cuts(np.array([128, 127, 125, 120]), heads=4) == []
+
+
+def test_a_tables_gradient_does_not_stop_growing_in_bfloat16() -> None:
+    table = torch.zeros(2, 4, dtype=torch.bfloat16, requires_grad=True)
+    look_up(table, torch.zeros(3000, dtype=torch.long)).sum().backward()
+    assert table.grad[0, 0].item() == pytest.approx(3000, rel=0.01)
+    assert not table.grad[1].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_loss_and_its_gradients_are_those_of_cross_entropy(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    vectors, words, bias = (torch.randn(s).to(dtype) for s in ((50, 16), (90, 16), (90,)))
+    labels = torch.randint(0, 90, (50,))
+    ours = [t.clone().requires_grad_() for t in (vectors, words, bias)]
+    theirs = [t.float().requires_grad_() for t in (vectors, words, bias)]
+    prediction = masked_lm_loss(*ours, labels)
+    (prediction.loss / 50).backward()
+    logits = torch.nn.functional.linear(*theirs)
+    expected = torch.nn.functional.cross_entropy(logits, labels)
+    expected.backward()
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    assert prediction.loss.item() / 50 == pytest.approx(expected.item(), rel=tolerance)
+    for mine, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(
+            mine.grad.float(), reference.grad, rtol=tolerance, atol=tolerance
+        )
+
+
+def test_of_equal_logits_the_first_counts() -> None:
+    logits = torch.tensor([[1.0, 2.0, 2.0], [1.0, 2.0, 2.0], [3.0, 2.0, 1.0]])
+    assert hits(logits, torch.tensor([1, 2, 0])) == 2

@@ -1,0 +1,123 @@
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from model.tasks.count_model import NOTHING, CountModel
+from model.tasks.language_model import (
+    Cloze,
+    cloze_of,
+    entropy,
+    judge_counts,
+    judge_unigram,
+    majority_share,
+)
+from model.tasks.training_tokens import TokenStream
+from model.training.shards import Examples
+
+V = 12
+
+
+def stream(documents: list[list[int]]) -> TokenStream:
+    first = np.concatenate([[True] + [False] * (len(d) - 1) for d in documents])
+    return TokenStream(np.concatenate([np.array(d, np.int64) for d in documents]), first)
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(5, V, rng.integers(1, 30)).tolist() for _ in range(30)]
+
+
+def frequencies(documents: list[list[int]]) -> np.ndarray:
+    return np.bincount(np.concatenate(documents).astype(np.int64), minlength=V)
+
+
+def by_hand(documents: list[list[int]], left: int, right: int) -> np.ndarray:
+    """The same model in the words of its description, with Python's counters."""
+    after, before, between = {}, {}, {}
+    for document in documents:
+        for a, b in itertools.pairwise(document):
+            after.setdefault(a, Counter())[b] += 1
+            before.setdefault(b, Counter())[a] += 1
+        for a, w, b in zip(document, document[1:], document[2:], strict=False):
+            between.setdefault((a, b), Counter())[w] += 1
+    unigram = (frequencies(documents) + 1) / (frequencies(documents) + 1).sum()
+
+    def witten_bell(counts: Counter | None, back: np.ndarray) -> np.ndarray:
+        if not counts:
+            return back
+        seen = np.array([counts[word] for word in range(V)], float)
+        kinds = len(counts)
+        return (seen + kinds * back) / (seen.sum() + kinds)
+
+    sides = []
+    if left != NOTHING:
+        sides.append(witten_bell(after.get(left), unigram))
+    if right != NOTHING:
+        sides.append(witten_bell(before.get(right), unigram))
+    back = np.mean(sides, axis=0) if sides else unigram
+    pair = between.get((left, right)) if len(sides) == 2 else None
+    return witten_bell(pair, back)
+
+
+def test_probabilities_are_those_of_the_definition(documents: list[list[int]]) -> None:
+    model = CountModel(stream(documents), frequencies(documents))
+    contexts = [(a, b) for a in (NOTHING, *range(4, V)) for b in (NOTHING, *range(4, V))]
+    left, right = np.array(contexts).T
+    found = model.probabilities(left, right)
+    expected = np.stack([by_hand(documents, a, b) for a, b in contexts])
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    np.testing.assert_allclose(found.sum(1), 1.0, rtol=1e-6)
+
+
+def test_counting_only_what_is_asked_changes_nothing(documents: list[list[int]]) -> None:
+    left, right = np.array([5, 6, NOTHING]), np.array([7, 8, 9])
+    whole = CountModel(stream(documents), frequencies(documents))
+    pairs = np.unique(whole.pair_keys(left, right))
+    part = CountModel(stream(documents), frequencies(documents), pairs=pairs)
+    np.testing.assert_array_equal(whole.probabilities(left, right), part.probabilities(left, right))
+
+
+def test_no_neighbour_reaches_over_the_end_of_a_document() -> None:
+    documents = [[5, 6], [7, 8]]
+    model = CountModel(stream(documents), frequencies(documents))
+    after_6 = model.probabilities(np.array([6]), np.array([NOTHING]))[0]
+    np.testing.assert_allclose(after_6, model.unigram_V)
+
+
+def test_special_tokens_beside_a_mask_tell_nothing() -> None:
+    examples = Examples(
+        lengths=np.array([6, 5]),
+        input_ids=np.array([2, 4, 6, 4, 4, 3, 2, 4, 3, 7, 3], np.uint16),
+        segment_a_lengths=np.array([6, 3]),
+        masked_counts=np.array([3, 1]),
+        masked_lm_positions=np.array([1, 3, 4, 1]),
+        masked_lm_ids=np.array([5, 7, 8, 9], np.uint16),
+        next_sentence_labels=np.array([-1, 0]),
+    )
+    cloze = cloze_of(examples, frozenset(range(5)))
+    assert cloze.left.tolist() == [NOTHING, 6, NOTHING, NOTHING]
+    assert cloze.right.tolist() == [6, NOTHING, NOTHING, NOTHING]
+    assert cloze.words.tolist() == [5, 7, 8, 9]
+
+
+def test_loss_and_accuracy_are_means_over_the_positions(documents: list[list[int]]) -> None:
+    model = CountModel(stream(documents), frequencies(documents))
+    cloze = Cloze(np.array([5, 6, NOTHING]), np.array([7, 8, 9]), np.array([6, 9, 10]))
+    rows = model.probabilities(cloze.left, cloze.right)
+    judged = judge_counts(model, cloze)
+    picked = rows[np.arange(3), cloze.words]
+    assert judged.mlm_loss == pytest.approx(float(-np.log(picked).mean()), rel=1e-6)
+    assert judged.mlm_accuracy == float((rows.argmax(1) == cloze.words).mean())
+    unigram = judge_unigram(model.unigram_V, cloze)
+    assert unigram.mlm_loss == pytest.approx(
+        float(-np.log(model.unigram_V[cloze.words]).mean()), rel=1e-6
+    )
+
+
+def test_entropy_and_majority() -> None:
+    assert entropy(np.array([1, 1, 0, 2])) == pytest.approx(1.5 * np.log(2))
+    assert majority_share(np.array([0, 1, 1, -1])) == pytest.approx(2 / 3)
+    assert majority_share(np.array([-1, -1])) is None

@@ -1,0 +1,47 @@
+"""DeepSpeed's configuration follows from ours in one place; raw keys are laid over it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from model.config import PretrainConfig, TrainingMachine
+from model.training.engine import engine_configuration
+
+RECIPE = PretrainConfig()
+
+
+def test_zero_0_is_a_plain_fp32_engine_that_leaves_clipping_to_us() -> None:
+    found = engine_configuration(TrainingMachine(zero_stage=0), RECIPE)
+    assert found["bf16"] == {"enabled": False}
+    assert found["gradient_clipping"] == 0.0
+    assert found["zero_optimization"]["stage"] == 0
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sliced_engines_hold_bf16_weights_and_clip(stage: int) -> None:
+    found = engine_configuration(TrainingMachine(zero_stage=stage), RECIPE)
+    assert found["bf16"] == {"enabled": True, "check_grad_overflow": True}
+    assert found["gradient_clipping"] == 1.0
+    assert found["data_types"] == {"grad_accum_dtype": "fp32"}
+
+
+def test_raw_keys_win_at_any_depth_and_leave_the_others() -> None:
+    machine = TrainingMachine(
+        zero_stage=2,
+        deepspeed={"zero_optimization": {"reduce_bucket_size": 5}, "wall_clock_breakdown": True},
+    )
+    found = engine_configuration(machine, RECIPE)
+    assert found["zero_optimization"] == {
+        "stage": 2,
+        "overlap_comm": False,
+        "reduce_bucket_size": 5,
+    }
+    assert found["wall_clock_breakdown"] is True
+
+
+def test_nothing_of_deepspeed_speaks_on_standard_output() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import model.training.engine"], capture_output=True, check=True
+    )
+    assert done.stdout == b""

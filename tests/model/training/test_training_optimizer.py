@@ -1,0 +1,120 @@
+"""The optimizers do what their papers and the reference say, number by number."""
+
+import numpy as np
+import pytest
+import torch
+
+from artifacts.errors import UsageError
+from model.config import OptimizerConfig
+from model.training.optimizer import AdamW, Lamb, build_optimizer, parameter_groups
+
+STEPS = 12
+
+
+def _problem(seed: int = 0) -> tuple[np.ndarray, list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(6, 4)), [rng.normal(size=(6, 4)) * 0.1 for _ in range(STEPS)]
+
+
+def _reference_adamw(
+    weights: np.ndarray, gradients: list[np.ndarray], config: OptimizerConfig
+) -> np.ndarray:
+    """google-research/bert, optimization.py:130-151, with its moments corrected if asked."""
+    m, v, w = np.zeros_like(weights), np.zeros_like(weights), weights.copy()
+    for t, g in enumerate(gradients, start=1):
+        m = config.beta1 * m + (1 - config.beta1) * g
+        v = config.beta2 * v + (1 - config.beta2) * g**2
+        c1, c2 = (1 - config.beta1**t, 1 - config.beta2**t) if config.bias_correction else (1, 1)
+        update = (m / c1) / (np.sqrt(v / c2) + config.eps) + config.weight_decay * w
+        w = w - config.learning_rate * update
+    return w
+
+
+def _run(optimizer: torch.optim.Optimizer, p: torch.nn.Parameter, gs: list[np.ndarray]) -> None:
+    for g in gs:
+        optimizer.param_groups[0]["lr"] = 1e-2
+        p.grad = torch.tensor(g)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_adamw_equals_the_reference(bias_correction: bool) -> None:
+    config = OptimizerConfig(learning_rate=1e-2, bias_correction=bias_correction)
+    weights, gradients = _problem()
+    parameter = torch.nn.Parameter(torch.tensor(weights))
+    optimizer = AdamW(parameter_groups([("w", parameter)], weight_decay=0.01), config=config)
+    _run(optimizer, parameter, gradients)
+    expected = _reference_adamw(weights, gradients, config)
+    np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_uncorrected_first_updates_are_larger_than_corrected_ones() -> None:
+    weights, gradients = _problem()
+    moved = {}
+    for corrected in (False, True):
+        config = OptimizerConfig(learning_rate=1e-2, bias_correction=corrected)
+        moved[corrected] = np.abs(_reference_adamw(weights, gradients[:10], config) - weights).sum()
+    assert moved[False] > 3 * moved[True]
+
+
+def test_a_rate_of_zero_changes_nothing() -> None:
+    parameter = torch.nn.Parameter(torch.randn(5, 5))
+    before = parameter.detach().clone()
+    optimizer = AdamW(
+        parameter_groups([("w", parameter)], weight_decay=0.01), config=OptimizerConfig()
+    )
+    parameter.grad = torch.randn(5, 5)
+    optimizer.step()
+    assert torch.equal(parameter, before)
+
+
+def test_a_closed_gate_changes_nothing() -> None:
+    for kind in (AdamW, Lamb):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        groups = parameter_groups([("w", parameter)], weight_decay=0.01)
+        optimizer = kind(groups, config=OptimizerConfig())
+        optimizer.gate = lambda: False
+        optimizer.param_groups[0]["lr"] = 1.0
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+        assert torch.equal(parameter, torch.ones(3))
+        assert not optimizer.state[parameter]
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_lamb_equals_its_paper(bias_correction: bool) -> None:
+    config = OptimizerConfig(name="lamb", learning_rate=1e-2, bias_correction=bias_correction)
+    weights, gradients = _problem(1)
+    parameter = torch.nn.Parameter(torch.tensor(weights))
+    optimizer = Lamb(parameter_groups([("w", parameter)], weight_decay=0.01), config=config)
+    _run(optimizer, parameter, gradients)
+    m, v, w = np.zeros_like(weights), np.zeros_like(weights), weights.copy()
+    for t, g in enumerate(gradients, start=1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        c1, c2 = (1 - 0.9**t, 1 - 0.999**t) if bias_correction else (1, 1)
+        r = (m / c1) / (np.sqrt(v / c2) + 1e-6) + 0.01 * w
+        w = w - 1e-2 * np.linalg.norm(w) / np.linalg.norm(r) * r
+    np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-10, atol=1e-10)
+
+
+def test_lamb_is_refused_where_zero_cuts_tensors() -> None:
+    with pytest.raises(UsageError, match="zero_stage 1.*trust ratios"):
+        build_optimizer([], config=OptimizerConfig(name="lamb"), zero_stage=1)
+
+
+def test_biases_and_layer_norms_are_not_decayed_and_embeddings_are() -> None:
+    names = [
+        "encoder.embeddings.word_embeddings.weight",
+        "encoder.embeddings.layer_norm.weight",
+        "encoder.layers.0.attention.output.weight",
+        "encoder.layers.0.attention.output.layer_norm_weight",
+        "encoder.layers.0.attention.projection.query_bias",
+        "masked_lm.output_bias",
+    ]
+    parameters = {name: torch.nn.Parameter(torch.zeros(1)) for name in names}
+    decayed, undecayed = parameter_groups(parameters.items(), weight_decay=0.01)
+    assert [decayed["weight_decay"], undecayed["weight_decay"]] == [0.01, 0.0]
+    assert [next(n for n in names if parameters[n] is p) for p in decayed["params"]] == [
+        names[0],
+        names[2],
+    ]

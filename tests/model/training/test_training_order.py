@@ -1,0 +1,106 @@
+"""The order of the examples is a pure function of a few numbers, whatever reads it."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artifacts.errors import UsageError
+from model.config import PhaseConfig
+from model.training import order as order_module
+from model.training.chance import address, permutation, random_bits
+from model.training.order import Curriculum, EpochOrder, LengthOrder
+
+ROWS = ((5, 0, 8), (4, 3, 9))
+
+
+def _pairs(order: EpochOrder, first: int, stop: int) -> list[tuple[int, int]]:
+    shards, rows = order.locate(first, stop)
+    return list(zip(shards.tolist(), rows.tolist(), strict=True))
+
+
+def test_random_bits_are_the_published_splitmix64() -> None:
+    # First outputs of splitmix64 seeded with 1234567 (Vigna's reference implementation).
+    assert random_bits(1234567, np.arange(3)).tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
+
+
+def test_addresses_of_different_purposes_differ() -> None:
+    assert address(1, "order", 2) != address(1, "order", 3) != address(1, "masks", 3)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 300))
+def test_a_permutation_holds_every_number_once(key: int, size: int) -> None:
+    assert sorted(permutation(key, size).tolist()) == list(range(size))
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 16))
+def test_an_epoch_holds_every_row_once_however_it_is_cut(rows: list[int], piece: int) -> None:
+    order = EpochOrder(tuple(rows), key=7)
+    total = sum(rows)
+    found = [
+        pair for first in range(0, total, piece)
+        for pair in _pairs(order, first, min(first + piece, total))
+    ]  # fmt: skip
+    assert sorted(found) == [(s, r) for s, count in enumerate(rows) for r in range(count)]
+
+
+def test_windows_bound_the_memory_and_still_hold_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order_module, "WINDOW_ROWS", 7)
+    order = EpochOrder((11, 20), key=3)
+    whole = _pairs(order, 0, 31)
+    assert sorted(whole) == [(s, r) for s, n in ((0, 11), (1, 20)) for r in range(n)]
+    assert _pairs(order, 10, 25) == whole[10:25]
+    shards = [shard for shard, _ in whole]
+    assert sum(a != b for a, b in pairwise(shards)) < 15, "a window touches few shards"
+
+
+def test_every_epoch_has_its_own_order_and_its_copy() -> None:
+    length = LengthOrder(128, ROWS, batch_size=4, purpose="d/1")
+    first, third = length.epoch(0), length.epoch(2)
+    assert first.shard_rows == third.shard_rows == ROWS[0]
+    assert _pairs(first, 0, 13) != _pairs(third, 0, 13)
+    assert length.epoch(1).shard_rows == ROWS[1]
+
+
+def test_the_last_batch_of_an_epoch_is_smaller_and_used() -> None:
+    length = LengthOrder(128, ROWS, batch_size=6, purpose="d/1")
+    batches = [length.batch(ordinal) for ordinal in range(8)]
+    assert [(b.epoch, b.first, b.stop) for b in batches] == [
+        (0, 0, 6), (0, 6, 12), (0, 12, 13),
+        (1, 0, 6), (1, 6, 12), (1, 12, 16),
+        (2, 0, 6), (2, 6, 12),
+    ]  # fmt: skip
+
+
+def test_seeking_takes_no_longer_far_out() -> None:
+    length = LengthOrder(128, ((10**9,),), batch_size=256, purpose="d/1")
+    far = length.batch(10**12)
+    shards, rows = length.epoch(far.epoch).locate(far.first, far.stop)
+    assert len(rows) == far.stop - far.first == 256
+    assert shards.max() == 0
+    assert 0 <= rows.min() <= rows.max() < 10**9
+
+
+def test_each_length_has_epochs_of_its_own_across_phases() -> None:
+    phases = tuple(
+        PhaseConfig(max_seq_length=length, share=share)
+        for length, share in ((128, 0.5), (512, 0.2), (128, 0.3))
+    )
+    orders = {length: LengthOrder(length, ((30,),), 10, "d/1") for length in (128, 512)}
+    curriculum = Curriculum(10, phases, orders)
+    found = [curriculum.batch(step) for step in range(10)]
+    assert [b.max_seq_length for b in found] == [128] * 5 + [512] * 2 + [128] * 3
+    assert [(b.epoch, b.first) for b in found if b.max_seq_length == 128] == [
+        (0, 0), (0, 10), (0, 20), (1, 0), (1, 10), (1, 20), (2, 0), (2, 10),
+    ]  # fmt: skip
+
+
+def test_a_length_without_rows_is_refused_with_the_remedy() -> None:
+    with pytest.raises(UsageError, match="no training rows of length 512.*max_seq_lengths"):
+        LengthOrder(512, ((0, 0),), 8, "d/1")

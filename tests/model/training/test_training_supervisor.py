@@ -1,0 +1,99 @@
+"""One supervisor: restarts what died, stops what should stop, repeats no mistake of the user's."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from model.training import supervisor as supervisor_module
+from model.training.supervisor import Supervisor, main
+
+COUNTING = """
+import pathlib, sys
+path = pathlib.Path(sys.argv[1])
+starts = len(path.read_text()) if path.exists() else 0
+path.write_text("x" * (starts + 1))
+sys.exit(int(sys.argv[2 + min(starts, len(sys.argv) - 3)]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> object:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _run(tmp_path: Path, codes: list[int], restarts: int) -> tuple[int, int]:
+    command = [sys.executable, "-c", COUNTING, str(tmp_path / "n"), *map(str, codes)]
+    code = Supervisor(command, {}, restarts, pause=lambda _: None).run()
+    return code, len((tmp_path / "n").read_text())
+
+
+def test_what_died_is_started_again_until_it_is_done(tmp_path: Path) -> None:
+    assert _run(tmp_path, [1, 247, 0], restarts=5) == (0, 3)
+
+
+def test_it_gives_up_after_so_many_restarts(tmp_path: Path) -> None:
+    assert _run(tmp_path, [9], restarts=2) == (9, 3)
+
+
+@pytest.mark.parametrize("code", [2, 130, 143])
+def test_wrong_use_and_a_wish_to_stop_are_final(tmp_path: Path, code: int) -> None:
+    assert _run(tmp_path, [code], restarts=5) == (code, 1)
+
+
+def test_a_kill_is_reported_as_a_shell_does() -> None:
+    command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    assert Supervisor(command, {}, 0).run() == 137
+
+
+def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) -> None:
+    child = (
+        "import pathlib, signal, sys, time\n"
+        f"path = pathlib.Path({str(tmp_path / 'log')!r})\n"
+        "def stop(*_):\n    path.write_text('saved'); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "path.write_text('ready')\n"
+        "time.sleep(60)\n"
+    )
+    parent = (
+        "import sys; from model.training.supervisor import Supervisor; "
+        f"sys.exit(Supervisor([sys.executable, '-c', {child!r}], {{}}, 3).run())"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "log").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    assert (tmp_path / "log").read_text() == "saved"
+
+
+def test_a_missing_table_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["m", "--config", "/nowhere/table.json"]) == 2
+    assert "/nowhere/table.json: no such stage table" in capsys.readouterr().err
+
+
+def test_options_not_its_own_go_to_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "t.json"
+    table.write_text('{"stage": "s", "format_version": 1, "config": {}, "output": "o"}')
+    seen: list[object] = []
+
+    class Recorded(Supervisor):
+        def run(self) -> int:
+            seen.extend([self.command, self.max_restarts])
+            return 0
+
+    monkeypatch.setattr(supervisor_module, "Supervisor", Recorded)
+    arguments = ["m", "--config", str(table), "--max-restarts", "4", "--", "--hostfile", "h"]
+    assert main(arguments) == 0
+    command, restarts = seen
+    assert command[3:6] == ["deepspeed.launcher.runner", "--hostfile", "h"]
+    assert restarts == 4

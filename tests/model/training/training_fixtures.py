@@ -1,0 +1,219 @@
+"""Small examples artifacts for the tests of training."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from artifacts.special_tokens import SPECIAL_TOKENS
+from artifacts.stage import InputRef, StageTable, write_stage_table
+from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_file
+from artifacts.tables import examples_name, examples_schema
+from artifacts.tokenizer import WordPieceTokenizer
+
+WORDS = 200
+TOKENIZER = WordPieceTokenizer(
+    (*SPECIAL_TOKENS, *(f"w{i}" for i in range(WORDS - len(SPECIAL_TOKENS)))), True
+)
+
+ENCODER = {
+    "preset": None,
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+
+
+def example(rng: np.random.Generator, max_seq_length: int) -> dict[str, Any]:
+    """One example in which a word is the successor of the word before it, mostly."""
+    length = int(rng.integers(8, max_seq_length + 1))
+    a = int(rng.integers(3, length - 2))
+    ids = 5 + (rng.integers(0, WORDS - 5) + np.arange(length)) % (WORDS - 5)
+    ids[[0, a - 1, length - 1]] = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.sep_id
+    maskable = np.setdiff1d(np.arange(length), [0, a - 1, length - 1])
+    count = max(1, round(0.15 * length))
+    positions = np.sort(rng.choice(maskable, count, replace=False))
+    originals = ids[positions].copy()
+    ids[positions] = TOKENIZER.mask_id
+    return {
+        "input_ids": ids.tolist(),
+        "segment_a_length": a,
+        "masked_lm_positions": positions.tolist(),
+        "masked_lm_ids": originals.tolist(),
+        "next_sentence_label": int(rng.integers(0, 2)),
+    }
+
+
+def examples_artifact(
+    directory: Path,
+    *,
+    rows: tuple[tuple[int, ...], ...] = ((40, 30), (25, 25)),
+    lengths: tuple[int, ...] = (32,),
+    heldout: int = 20,
+    seed: int = 0,
+) -> Artifact:
+    """`rows[i][c]`: rows of copy c in bucket i of the training split."""
+    rng = np.random.default_rng(seed)
+    files = []
+    for length in lengths:
+        for bucket, copies in enumerate(rows):
+            files.append(_put(directory, rng, "train", length, bucket, copies))
+        if heldout:
+            files.append(_put(directory, rng, "heldout", length, 0, (heldout,) * len(rows[0])))
+    output = str(directory)
+    files.append(put_bytes(output, TOKENIZER.tokenizer_json().encode(), name="tokenizer.json"))
+    files.append(put_bytes(output, TOKENIZER.vocab_txt().encode(), name="vocab.txt"))
+    masking = {"unit": "token", "mask_share": 0.8, "random_share": 0.1}
+    table = StageTable(
+        stage="examples",
+        format_version=1,
+        config={"examples": {"masking": masking}, "seed": seed},
+        output=output,
+    )
+    return commit(
+        table,
+        files,
+        statistics={"tokenizer_digest": TOKENIZER.digest, "vocabulary_size": TOKENIZER.size},
+    )
+
+
+def _put(
+    directory: Path,
+    rng: np.random.Generator,
+    split: str,
+    length: int,
+    bucket: int,
+    copies: tuple[int, ...],
+) -> Any:
+    schema = examples_schema(TOKENIZER.size)
+    name = examples_name(split, length, bucket)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"making-{name}"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for count in copies:
+            made = [example(rng, length) for _ in range(count)]
+            writer.write_batch(pa.RecordBatch.from_pylist(made, schema=schema))
+    return put_file(
+        str(directory),
+        str(path),
+        name=name,
+        rows=sum(copies),
+        statistics={
+            "split": split,
+            "max_seq_length": length,
+            "bucket": bucket,
+            "copies": list(copies),
+        },
+    )
+
+
+def stage_table(
+    directory: Path,
+    examples: Artifact,
+    *,
+    machine: dict[str, Any] | None = None,
+    encoder: dict[str, Any] | None = None,
+    **recipe: Any,
+) -> Path:
+    """The path of a stage table for pre-training on `examples` into `directory/out`."""
+    optimizer = {"learning_rate": 2e-3, "warmup_steps": 5, **recipe.pop("optimizer", {})}
+    config = {
+        "seed": 7,
+        "encoder": {**ENCODER, **(encoder or {})},
+        "pretrain": {
+            "steps": 20,
+            "batch_size": 8,
+            "phases": [{"max_seq_length": 32, "share": 1.0}],
+            "precision": "fp32",
+            "evaluate_every": 10,
+            "evaluation_examples": 16,
+            "optimizer": optimizer,
+            **recipe,
+        },
+    }
+    table = StageTable(
+        stage="pretrain",
+        format_version=1,
+        config=config,
+        inputs={"examples": InputRef(digest=examples.digest, path=examples.directory)},
+        output=str(directory / "out"),
+        machine={"threads": 1, "checkpoint_every": 5, "log_every": 5, **(machine or {})},
+    )
+    path = directory / "table.json"
+    write_stage_table(table, path)
+    return path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended."""
+
+    code: int
+    ends: list[dict[str, str]]
+    stderr: str
+    seconds: float
+
+
+def run_ranks(
+    ranks: int, wishes: list[dict[str, Any]], *, timeout: float = 120.0, wait_for: int = 0
+) -> list[Ended]:
+    """Run `rank_program.py` as so many ranks, without a launcher.
+
+    Waits for the first `wait_for` of them (0: all), and kills the others.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = time.monotonic()
+    processes = [_start_rank(rank, ranks, port, wishes) for rank in range(ranks)]
+    found = []
+    try:
+        for process in processes[: wait_for or ranks]:
+            left = max(0.1, started + timeout - time.monotonic())
+            out, err = process.communicate(timeout=left)
+            ends = [json.loads(line) for line in out.splitlines() if line.startswith('{"end"')]
+            found.append(Ended(process.returncode, ends, err, time.monotonic() - started))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return found
+
+
+def _start_rank(
+    rank: int, ranks: int, port: int, wishes: list[dict[str, Any]]
+) -> "subprocess.Popen[str]":
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    program = Path(__file__).with_name("rank_program.py")
+    return subprocess.Popen(
+        [sys.executable, str(program), json.dumps(wishes)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def losses(directory: Path) -> list[float]:
+    """The losses of a finished run, step by step."""
+    artifact = open_artifact(str(directory / "out"))
+    points = [json.loads(line) for line in artifact.read_bytes("curve.jsonl").splitlines()]
+    return [point["loss"] for point in points if "loss" in point]
