@@ -1,0 +1,201 @@
+"""One run: what is wanted (`RunConfig`) and where it happens (`MachineConfig`).
+
+In:  `configs/NAME.toml` with `--set` overrides; optionally a machine file (`--on`).
+Out: frozen tables from which every stage's own configuration is cut.
+"""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from artifacts.config import Config, StageConfig
+from model.config import (
+    EncoderConfig,
+    EvaluateConfig,
+    FinetuneConfig,
+    PretrainConfig,
+    TrainingMachine,
+)
+from pipeline.config import (
+    CleaningConfig,
+    CorpusConfig,
+    ExamplesConfig,
+    LabelsConfig,
+    PipelineMachine,
+    VocabularyConfig,
+)
+
+RESERVED_NAMES = ("artifacts", "prefect")
+"""Folders of a workspace that no run may be called."""
+
+
+class ReportConfig(Config):
+    """The report."""
+
+    title: str = ""
+    """Headline; empty: the run's name."""
+
+    note: str = ""
+    """First line under the headline: what a reader must know before believing a number."""
+
+    show_text: bool = True
+    """False: no text of the corpus appears in any report, log or summary."""
+
+    answers: tuple[str, ...] = ()
+    """Words that are right in each of `evaluate.masked_sentences`, in its order, alternatives
+    divided by `|`: `"array|matrix"`. Empty: guesses are shown without judging them."""
+
+
+class RunConfig(Config):
+    """One run, whole: every departure from the paper."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    """Folder under the workspace; `artifacts` is taken."""
+
+    seed: int = 12345
+    """All chance in the run follows from it."""
+
+    corpus: CorpusConfig
+    """Documents."""
+
+    cleaning: CleaningConfig = CleaningConfig()
+    """Which documents are dropped."""
+
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    """Word-pieces."""
+
+    examples: ExamplesConfig = ExamplesConfig()
+    """Masked examples."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    """Shape of the encoder."""
+
+    pretrain: PretrainConfig = PretrainConfig()
+    """Pre-training."""
+
+    labels: LabelsConfig | None = None
+    """Labelled tasks made from docstrings; absent for one's own text."""
+
+    finetune: FinetuneConfig = FinetuneConfig()
+    """Fine-tuning; without tasks the stage is left out."""
+
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """Held-out evaluation."""
+
+    report: ReportConfig = ReportConfig()
+    """The report."""
+
+    @model_validator(mode="after")
+    def _answers_fit_the_sentences(self) -> "RunConfig":
+        answers, sentences = len(self.report.answers), len(self.evaluate.masked_sentences)
+        if answers not in (0, sentences):
+            raise ValueError(
+                f"report.answers has {answers} entries for {sentences} evaluate.masked_sentences; "
+                "give one for each, in the same order, or none"
+            )
+        return self
+
+    @field_validator("name")
+    @classmethod
+    def _not_a_folder_of_the_workspace(cls, name: str) -> str:
+        if name in RESERVED_NAMES:
+            raise ValueError(f"{name} is a folder of the workspace; choose another name")
+        return name
+
+
+class ReportStage(StageConfig):
+    """every finished artifact of a run → report."""
+
+    stage: ClassVar[str] = "report"
+    program: ClassVar[str] = "flows.report"
+
+    name: str
+    """The run's name."""
+    report: ReportConfig
+    """How it is presented."""
+
+
+class JobsConfig(Config):
+    """How stages are started and watched."""
+
+    launcher: Literal["local", "slurm", "kubernetes"] = "local"
+    """Where the `stages` below run; the others run here."""
+
+    stages: tuple[str, ...] = ("pretrain", "finetune", "evaluate")
+    """The stages that the launcher is for: those that want GPUs."""
+
+    grace: float = Field(default=30.0, gt=0.0)
+    """Seconds between SIGTERM and SIGKILL (DeepSpeed's launcher itself waits up to 30)."""
+
+    stall_timeout: float = Field(default=3600.0, gt=0.0)
+    """Seconds without a line of output after which a stage is ended as hung, and retried."""
+
+    retries: int = Field(default=2, ge=0)
+    """How often a stage that was killed (pre-emption, lost node, hang) is started again."""
+
+    retry_delay: float = Field(default=5.0, ge=0.0)
+    """Seconds before such a restart."""
+
+
+class SlurmConfig(Config):
+    """Slurm (`jobs.launcher = "slurm"`); the workspace lies on a file system all nodes share."""
+
+    nodes: int = Field(default=1, ge=1)
+    """Nodes; on each of them `training.ranks` processes."""
+
+    options: tuple[str, ...] = ()
+    """For sbatch, for example `["--partition=gpu", "--gpus-per-node=8", "--time=24:00:00"]`."""
+
+    setup: str = ""
+    """Shell lines before the program, for example `module load cuda`."""
+
+
+class KubernetesConfig(Config):
+    """Kubernetes (`jobs.launcher = "kubernetes"`); the workspace is mounted here and in pods."""
+
+    image: str = "cloze-trainer:0.1.0"
+    """Image with Cloze in it (infra/images)."""
+
+    namespace: str = "default"
+    """Where the Jobs live."""
+
+    claim: str = "cloze-workspace"
+    """Volume claim that holds the workspace (infra/kubernetes/workspace.yaml)."""
+
+    mount: str = "/workspace"
+    """Where the claim is mounted, in the pods as in the flow's own pod."""
+
+    cpu: str = "4"
+    """Processors of a pod."""
+
+    memory: str = "16Gi"
+    """Memory of a pod."""
+
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of a pod; `training.ranks` should say the same."""
+
+
+class MachineConfig(Config):
+    """Where a run happens; nothing here may change a result."""
+
+    workspace: str = "runs"
+    """Folder or fsspec URL for artifacts and runs."""
+
+    pipeline: PipelineMachine = PipelineMachine()
+    """Beam."""
+
+    training: TrainingMachine = TrainingMachine()
+    """DeepSpeed."""
+
+    jobs: JobsConfig = JobsConfig()
+    """Starting and watching stages."""
+
+    slurm: SlurmConfig = SlurmConfig()
+    """Slurm."""
+
+    kubernetes: KubernetesConfig = KubernetesConfig()
+    """Kubernetes."""
+
+
+THIS_MACHINE = MachineConfig()
+"""The machine one sits at, with nothing said about it."""

@@ -1,0 +1,52 @@
+"""A run's figures by name, to be listed and compared.
+
+In:  the `summary.json` of a run.
+Out: `{"package mlm_loss": 3.02, "tagging f1": 0.71, …}`.
+"""
+
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from artifacts import filesystem
+from flows.report.form.scores import Task
+from flows.report.form.summary import Summary
+from flows.workspace import Workspace
+
+SUMMARY_NAME = "summary.json"
+
+ROLES = ("baseline", "random", "pretrained")
+
+Figures = dict[str, float]
+
+
+def read_summary(workspace: Workspace, run: str) -> Summary | None:
+    """The summary of a run; None if it has no report yet, or one of another Cloze."""
+    path = filesystem.join(workspace.run_folder(run), SUMMARY_NAME)
+    try:
+        return Summary.model_validate_json(filesystem.read_bytes(path))
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
+    """The figures by which runs are judged, the headline first; of tasks, systems in `roles`."""
+    found: Figures = {}
+    for model in summary.language_model:
+        found[f"{model.split} mlm_loss"] = model.mlm_loss
+        found[f"{model.split} mlm_accuracy"] = model.mlm_accuracy
+        if model.next_sentence_accuracy is not None:
+            found[f"{model.split} nsp_accuracy"] = model.next_sentence_accuracy
+    for task in summary.tasks:
+        found.update(_task_figures(task, roles))
+    if summary.pretraining and summary.pretraining.tokens:
+        found["tokens seen"] = float(summary.pretraining.tokens)
+    return found
+
+
+def _task_figures(task: Task, roles: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    for system in (system for system in task.systems if system.role in roles):
+        spread = (system.test or system.dev).get(task.metric)
+        if spread is not None:
+            yield f"{task.name} {system.name} {task.metric}", spread.mean
+            yield f"{task.name} {system.name} {task.metric} ±", spread.standard_error

@@ -1,0 +1,108 @@
+"""Digests of data from outside: what a stage reads that is no artifact.
+
+In:  a file, folder, glob or fsspec URL; or names of installed packages.
+Out: a digest that depends on the contents alone, not on names, order or where they lie.
+
+Nothing is read twice: local digests are kept by size, mtime and inode (`artifacts/digests.py`), and
+an object store's own checksum is taken where it has one.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+
+import fsspec
+
+from artifacts.digests import cached_digest_of_file, digest_of, digest_of_stream
+from artifacts.errors import UsageError
+from artifacts.filesystem import is_local
+from artifacts.inputs import InputFile, find_files
+from artifacts.store import open_artifact
+
+CHECKSUM_FIELDS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
+"""What object stores call the checksum of a file's content."""
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Data from outside that play one role: places in the configuration and what they name."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files, folders, globs and URLs, for example `{"corpus.sources.0.path": "texts/"}`."""
+
+    packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Installed distributions."""
+
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    """Directories of artifacts that no stage of this run makes."""
+
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folders that only help to write the files down; their contents are not looked at."""
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The fields that say where the data lie, which is nothing for a key."""
+        return {**self.files, **self.artifacts, **self.folders}
+
+    def digest(self) -> str:
+        """Digest of all contents, in the order of the places that name them."""
+        parts = [digest_of_packages(names, place=place) for place, names in self.packages.items()]
+        parts += [digest_of_files(path, place=place) for place, path in self.files.items()]
+        parts += [open_artifact(located(path)).digest for path in self.artifacts.values()]
+        return digest_of(parts)
+
+
+def located(path: str) -> str:
+    """`path` as any working directory understands it: absolute, `~` expanded; URLs as they are."""
+    return os.path.abspath(os.path.expanduser(path)) if is_local(path) else path
+
+
+def digest_of_packages(names: tuple[str, ...], *, place: str) -> str:
+    """Digest of installed distributions, by name and version."""
+    return digest_of(sorted(f"{_canonical(name)}=={_version(name, place)}" for name in names))
+
+
+def digest_of_files(path: str, *, place: str) -> str:
+    """Digest of the contents of all files at `path`, as a multiset.
+
+    `place` is the field that named it; errors begin with it. Hidden files do not count.
+    """
+    try:
+        files = find_files(located(path))
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from None
+    except PermissionError as error:
+        raise UsageError(f"{place}: {path}: {error.strerror}: {error.filename}") from None
+    if not any(file.size for file in files):
+        raise UsageError(f"{place}: {path}: {len(files)} files, all empty; expected documents")
+    return digest_of(sorted(_content(file, place=place) for file in files))
+
+
+def _content(file: InputFile, *, place: str) -> str:
+    """Digest of one file's content, or the checksum that its object store keeps."""
+    if is_local(file.path):
+        try:
+            return cached_digest_of_file(file.path)
+        except OSError as error:
+            raise UsageError(f"{place}: {file.path}: {error.strerror}") from None
+    filesystem, inner = fsspec.core.url_to_fs(file.path)
+    info = filesystem.info(inner)
+    for checksum in CHECKSUM_FIELDS:
+        if info.get(checksum):
+            return f"{checksum}:{info[checksum]}:{file.size}"
+    with filesystem.open(inner, "rb") as stream:
+        return digest_of_stream(stream)
+
+
+def _version(name: str, place: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        raise UsageError(
+            f"{place}: {name} is not installed here; pip install {name}, or take it out"
+        ) from None
+
+
+def _canonical(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")

@@ -1,0 +1,175 @@
+"""The page: a summary becomes one HTML file that loads nothing.
+
+In:  `Summary`.
+Out: HTML with the style sheet and all figures inside.
+
+Everything from a run is escaped by jinja2; figures are built of escaped pieces (`svg.py`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from flows.report.figures import corpus, quality, training
+from flows.report.form.summary import Summary
+from flows.report.text import numbers, words
+from flows.report.text.toml import to_toml
+
+MASK = "[MASK]"
+
+MANY_TASKS = 4
+"""From more tasks than these on the table of all scores comes first."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How often one model's first guess is right."""
+
+    name: str
+    mine: bool
+    right: tuple[bool, ...]
+
+
+def render(summary: Summary) -> str:
+    """The whole page."""
+    template = _environment().get_template("report.html.j2")
+    return template.render(_context(summary))
+
+
+def _context(summary: Summary) -> dict[str, Any]:
+    model = words.headline(summary)
+    return {
+        "summary": summary,
+        "style": _style(),
+        "words": words,
+        "figures": quality,
+        "training": training,
+        "data": corpus,
+        "headline": model,
+        "steps": {step.stage: step for step in summary.steps},
+        "contents": list(_contents(summary)),
+        "tallies": _tallies(summary),
+        "many_tasks": len(summary.tasks) > MANY_TASKS,
+        "several_lengths": len({one.max_seq_length for one in summary.language_model}) > 1,
+        "length_only": next(
+            (e.length_only_accuracy for e in summary.examples if e.length_only_accuracy), None
+        ),
+        "timed": [step for step in summary.steps if step.seconds is not None],
+        "toml": to_toml(summary.configuration),
+        "commands": _commands(summary),
+        "versions": _versions(summary),
+        **_totals(summary),
+    }
+
+
+def _contents(summary: Summary) -> Iterator[tuple[str, str]]:
+    training = summary.pretraining
+    sections = (
+        ("learning", "How it learnt", bool(training and training.curve)),
+        ("sentences", "Fill the gap", bool(summary.sentences)),
+        ("heldout", "On unseen text", bool(summary.language_model)),
+        ("transfer", "What it is good for", bool(summary.tasks)),
+        ("corpus", "What it read", bool(summary.corpus or summary.examples)),
+        ("cost", "What it cost", True),
+        ("repeat", "How to repeat it", True),
+    )
+    yield from ((anchor, name) for anchor, name, there in sections if there)
+
+
+def _tallies(summary: Summary) -> list[Tally]:
+    """Nothing where the right answers are not known."""
+    known = [filled for filled in summary.sentences if filled.judged]
+    systems = [guesses.system for guesses in known[0].guesses] if known else []
+    tallies = [
+        Tally(
+            name=words.guesser(system),
+            mine=system == "pretrained",
+            right=tuple(filled.guesses[place].correct == 0 for filled in known),
+        )
+        for place, system in enumerate(systems)
+    ]
+    return tallies
+
+
+def _totals(summary: Summary) -> dict[str, Any]:
+    seconds = [step.seconds for step in summary.steps if step.seconds is not None]
+    peaks = [step.peak_memory for step in summary.steps if step.peak_memory]
+    splits = summary.corpus.splits if summary.corpus else ()
+    finished = max((step.finished_at for step in summary.steps), default="")
+    return {
+        "total_seconds": sum(seconds),
+        "peak_memory": max(peaks, default=0),
+        "finished": finished.replace("T", " ").replace("Z", " UTC"),
+        "train_tokens": next((split.tokens for split in splits), 1),
+    }
+
+
+def _commands(summary: Summary) -> list[str]:
+    file = f"{summary.name}.toml"
+    return [
+        f"cloze plan {file}    # what would run, what is there already, and why",
+        f"cloze run {file}",
+        f"cloze export {summary.name} my_encoder    # for transformers: AutoModelForMaskedLM",
+    ]
+
+
+def _versions(summary: Summary) -> str:
+    """One line where all stages ran with the same versions; otherwise the stages that differ."""
+    merged: dict[str, set[str]] = {}
+    for step in summary.steps:
+        for name, version in step.versions.items():
+            merged.setdefault(name, set()).add(version)
+    return ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in merged.items())
+
+
+def _around_gap(sentence: str) -> tuple[str, str]:
+    before, _, after = sentence.partition(MASK)
+    return before, after
+
+
+def _small_percent(share: float) -> str:
+    return numbers.percent(share, digits=2 if share < 0.01 else 1)
+
+
+def _probability(value: float) -> str:
+    return (
+        numbers.percent(value, digits=0) if value >= 0.01 else f"<{numbers.percent(0.01, digits=0)}"
+    )
+
+
+@cache
+def _style() -> Markup:
+    # ours, and full of > and quotes that must stay as they are
+    return Markup(resources.files("flows.report.page").joinpath("report.css").read_text())
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("flows.report.page", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        integer=numbers.integer,
+        percent=numbers.percent,
+        nats=numbers.nats,
+        size=numbers.size,
+        memory=numbers.memory,
+        duration=numbers.duration,
+        three_digits=numbers.three_digits,
+        one_digit=lambda value: numbers.signed(value, digits=1),
+        two_digits=lambda value: numbers.signed(value, digits=2),
+        small_percent=_small_percent,
+        probability=_probability,
+        around_gap=_around_gap,
+        capitalize_first=lambda words_: words_[:1].upper() + words_[1:],
+    )
+    return environment

@@ -1,0 +1,93 @@
+"""Numbers as people read them: with units, and as many digits as they deserve.
+
+In:  a float or an int.
+Out: text, with thin spaces between number and unit so that they never part.
+"""
+
+import math
+
+THIN = "\u202f"
+"""Narrow no-break space."""
+
+MINUS = "\u2212"
+"""A true minus, as wide as a plus."""
+
+
+def percent(share: float, *, digits: int = 1) -> str:
+    """0.4731 → `47.3 %`."""
+    return f"{signed(100 * share, digits=digits)}{THIN}%"
+
+
+def points(difference: float, *, digits: int = 1) -> str:
+    """A difference of two shares, 0.053 → `+5.3`."""
+    text = signed(100 * difference, digits=digits)
+    unsigned = text.startswith(MINUS) or not text.strip("0.")
+    return text if unsigned else f"+{text}"
+
+
+def signed(value: float, *, digits: int) -> str:
+    """Fixed digits, thousands apart, a true minus, and never a negative zero."""
+    text = f"{value:,.{digits}f}"
+    if float(text.replace(",", "")) == 0:
+        return text.removeprefix("-")
+    return text.replace("-", MINUS)
+
+
+def nats(value: float) -> str:
+    """3.0214 → `3.02 nats`."""
+    return f"{signed(value, digits=2)}{THIN}nats"
+
+
+def integer(value: float) -> str:
+    """1234567 → `1,234,567`."""
+    return f"{value:,.0f}"
+
+
+def short(value: float) -> str:
+    """1234567 → `1.23 M`; below ten thousand in full."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{three_digits(value / min(limit, {'k': 1e3}.get(unit, limit)))}{THIN}{unit}"
+    return integer(value)
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits, without an exponent: 1.23, 12.3, 123."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return signed(value, digits=min(digits, 4))
+
+
+def size(count: float) -> str:
+    """Bytes in powers of ten: 37_100_000 → `37.1 MB`."""
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= limit:
+            return f"{three_digits(count / limit)}{THIN}{unit}"
+    return f"{integer(count)}{THIN}B"
+
+
+def memory(count: float) -> str:
+    """Bytes in powers of two, as memory is counted: `3.91 GiB`."""
+    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if count >= limit:
+            return f"{three_digits(count / limit)}{THIN}{unit}"
+    return f"{three_digits(count / 1024)}{THIN}KiB"
+
+
+def duration(seconds: float) -> str:
+    """581 → `9 min 41 s`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}{THIN}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}{THIN}h {minutes:02}{THIN}min"
+    if minutes and rest:
+        return f"{minutes}{THIN}min {rest}{THIN}s"
+    return f"{minutes}{THIN}min" if minutes else f"{rest}{THIN}s"
+
+
+def plural(count: int, noun: str, *, many: str = "") -> str:
+    """`1 document`, `2 documents`."""
+    return f"{integer(count)} {noun if count == 1 else many or noun + 's'}"

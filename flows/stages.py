@@ -1,0 +1,193 @@
+"""The chain: which stages a run has, and what each of them is given.
+
+In:  a run's configuration; then, stage by stage, the artifacts finished so far.
+Out: for each stage its part of the configuration, its inputs, and at last its `StageTable`.
+
+Adding a stage is one function here and one line in `chain`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from artifacts.config import StageConfig, assign
+from artifacts.errors import UsageError
+from artifacts.stage import InputRef, StageTable
+from artifacts.store import Artifact, Store
+from flows.config import ReportStage, RunConfig
+from flows.outside import Outside, located
+from model.config import EvaluateStage, FinetuneStage, PretrainStage, TaskConfig
+from pipeline.config import ExamplesStage, LabelsConfig, LabelsStage, TokensStage, VocabularyStage
+
+PREPARE = ("vocabulary", "tokens", "examples")
+"""The stages that turn documents into examples."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a run, before its inputs exist."""
+
+    config: StageConfig
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Role to the stage whose artifact plays it."""
+    outside: Mapping[str, Outside] = field(default_factory=dict)
+    """Role to data from outside."""
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.config.stage
+
+
+def chain(run: RunConfig) -> tuple[Stage, ...]:
+    """The stages of `run` in an order in which each finds its inputs finished."""
+    stages = [_vocabulary(run), _tokens(run), _examples(run), _pretrain(run)]
+    if run.finetune.tasks:
+        stages += [_labels(run.labels, seed=run.seed)] if run.labels else []
+        stages += [_finetune(run)]
+    stages.append(_evaluate(run))
+    return (*stages, _report(run, stages))
+
+
+def up_to(stages: tuple[Stage, ...], wanted: tuple[str, ...]) -> tuple[Stage, ...]:
+    """Those of `stages` that are wanted or that a wanted one needs, in order."""
+    needed = set(wanted)
+    for stage in reversed(stages):
+        if stage.name in needed:
+            needed.update(stage.inputs.values())
+    missing = needed - {stage.name for stage in stages}
+    if missing:
+        raise UsageError(
+            f"this configuration has no stage {', '.join(sorted(missing))}; "
+            f"it has {', '.join(stage.name for stage in stages)}"
+        )
+    return tuple(stage for stage in stages if stage.name in needed)
+
+
+def stage_table(
+    stage: Stage, finished: Mapping[str, Artifact], *, store: Store, machine: Mapping[str, Any]
+) -> StageTable:
+    """The table of `stage`, whose inputs are among the `finished` artifacts (by stage name)."""
+    inputs = {
+        role: InputRef(digest=finished[source].digest, path=finished[source].directory)
+        for role, source in stage.inputs.items()
+    }
+    outside = {role: InputRef(digest=data.digest()) for role, data in stage.outside.items()}
+    table = _table(stage, inputs={**inputs, **outside}, machine=machine)
+    return table.model_copy(update={"output": store.directory(stage.name, table.key)})
+
+
+def keyed_config(stage: Stage) -> dict[str, Any]:
+    """The part of the key that is known before any input is."""
+    return _table(stage, inputs={}, machine={}).keyed_config
+
+
+def _table(
+    stage: Stage, *, inputs: Mapping[str, InputRef], machine: Mapping[str, Any]
+) -> StageTable:
+    """A table without a place for its output."""
+    return StageTable(
+        stage=stage.name,
+        format_version=stage.config.format_version,
+        config=_with_absolute_paths(stage),
+        inputs=dict(inputs),
+        outside={place: role for role, data in stage.outside.items() for place in data.places},
+        output="",
+        machine=dict(machine),
+    )
+
+
+def _with_absolute_paths(stage: Stage) -> dict[str, Any]:
+    """The stage's configuration; a program finds its data whatever folder it is started in."""
+    config = stage.config.model_dump(mode="json")
+    for data in stage.outside.values():
+        for place, location in data.places.items():
+            config = assign(config, place, located(location))
+    return config
+
+
+def _vocabulary(run: RunConfig) -> Stage:
+    config = VocabularyStage(
+        seed=run.seed, corpus=run.corpus, cleaning=run.cleaning, vocabulary=run.vocabulary
+    )
+    given = {"vocabulary": Outside(files={"vocabulary.path": run.vocabulary.path})}
+    return Stage(config, outside={**_corpus(run), **(given if run.vocabulary.path else {})})
+
+
+def _tokens(run: RunConfig) -> Stage:
+    config = TokensStage(seed=run.seed, corpus=run.corpus, cleaning=run.cleaning)
+    return Stage(config, inputs={"vocabulary": "vocabulary"}, outside=_corpus(run))
+
+
+def _examples(run: RunConfig) -> Stage:
+    config = ExamplesStage(seed=run.seed, examples=run.examples)
+    return Stage(config, inputs={"tokens": "tokens"})
+
+
+def _pretrain(run: RunConfig) -> Stage:
+    config = PretrainStage(seed=run.seed, encoder=run.encoder, pretrain=run.pretrain)
+    init = {"init": Outside(artifacts={"pretrain.init": run.pretrain.init})}
+    return Stage(config, inputs={"examples": "examples"}, outside=init if run.pretrain.init else {})
+
+
+def _labels(labels: LabelsConfig, *, seed: int) -> Stage:
+    packages = {
+        "labels.packages": labels.packages,
+        "labels.test_packages": labels.test_packages,
+    }
+    return Stage(
+        LabelsStage(seed=seed, labels=labels),
+        outside={"packages": Outside(packages=packages)},
+    )
+
+
+def _finetune(run: RunConfig) -> Stage:
+    labels = {"labels": "labels"} if run.labels else {}
+    data = {
+        f"task {task.name}": _task_data(task, f"finetune.tasks.{index}")
+        for index, task in enumerate(run.finetune.tasks)
+    }
+    second = Outside(artifacts={"finetune.second_encoder": run.finetune.second_encoder})
+    encoders = {"second_encoder": second} if run.finetune.second_encoder else {}
+    return Stage(
+        FinetuneStage(finetune=run.finetune),
+        inputs={"encoder": "pretrain", **labels},
+        outside={**{role: given for role, given in data.items() if given.places}, **encoders},
+    )
+
+
+def _task_data(task: TaskConfig, place: str) -> Outside:
+    """The files that a task names; those of the labels stage are no outside data."""
+    named = {part: getattr(task, part) for part in ("train", "dev", "test")}
+    named.update({f"more.{name}": path for name, path in task.more.items()})
+    files = {f"{place}.{part}": path for part, path in named.items() if path}
+    return Outside(files=files, folders={f"{place}.folder": task.folder} if task.folder else {})
+
+
+def _evaluate(run: RunConfig) -> Stage:
+    inputs = {"encoder": "pretrain", "examples": "examples", "tokens": "tokens"}
+    finetune = {"finetune": "finetune"} if run.finetune.tasks else {}
+    return Stage(EvaluateStage(seed=run.seed, evaluate=run.evaluate), inputs={**inputs, **finetune})
+
+
+def _report(run: RunConfig, stages: list[Stage]) -> Stage:
+    config = ReportStage(name=run.name, report=run.report)
+    return Stage(config, inputs={stage.name: stage.name for stage in stages})
+
+
+def _corpus(run: RunConfig) -> dict[str, Outside]:
+    """The corpus and the list of documents dropped from it."""
+    sources = list(enumerate(run.corpus.sources))
+    corpus = Outside(
+        files={
+            f"corpus.sources.{index}.path": source.path for index, source in sources if source.path
+        },
+        packages={
+            f"corpus.sources.{index}.packages": source.packages
+            for index, source in sources
+            if source.packages
+        },
+    )
+    drop_list = run.cleaning.drop_list
+    dropped = {"drop_list": Outside(artifacts={"cleaning.drop_list": drop_list})}
+    return {"corpus": corpus, **(dropped if drop_list else {})}

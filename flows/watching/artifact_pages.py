@@ -1,0 +1,89 @@
+"""What a Prefect server shows of a run beside states and logs: a bar per stage, a table at the end.
+
+In:  events (flows/events.py) and the finished record.
+Out: progress artifacts that fill up, and one table artifact.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+from uuid import UUID
+
+from httpx import HTTPError
+from prefect.artifacts import (
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from artifacts.progress import clock
+from flows.events import listen, unlisten
+from flows.jobs.watch import PROGRESS
+from flows.record import RunRecord
+
+
+@contextmanager
+def progress_bars(run: str) -> Iterator[None]:
+    """Keep a bar for every stage that runs inside."""
+    handler = ProgressBars(run)
+    listen(handler, progress=False)
+    try:
+        yield
+    finally:
+        unlisten(handler)
+
+
+class ProgressBars(logging.Handler):
+    """Turns events into progress artifacts; must be used inside a flow."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self.run = run
+        self._bars: dict[str, UUID] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Create, move or fill the bar of a stage; a server that is away must not stop the work."""
+        values = vars(record)
+        try:
+            self._show(str(values["stage"]), str(values["state"]), str(values["text"]))
+        except HTTPError as error:
+            logging.getLogger(__name__).debug("bar not moved: %s", error)
+
+    def _show(self, stage: str, state: str, text: str) -> None:
+        if state == "running":
+            key = artifact_key(self.run, stage)
+            bar = create_progress_artifact(0.0, key=key, description=stage)
+            self._bars[stage] = cast(UUID, bar)  # a coroutine only where a loop runs
+        elif stage in self._bars and state in ("progress", "made"):
+            share = 1.0 if state == "made" else share_done(text)
+            update_progress_artifact(self._bars[stage], 100.0 * share, description=text)
+
+
+def share_done(line: str) -> float:
+    """How much of a stage is done, from a line of progress."""
+    found = PROGRESS.search(line)
+    if not found:
+        return 0.0
+    done, total = (float(found[name].replace(",", "")) for name in ("done", "total"))
+    return min(done / total, 1.0) if total else 1.0
+
+
+def show_table(record: RunRecord) -> None:
+    """The run's stages as a table."""
+    rows = [
+        {
+            "stage": stage,
+            "state": found.state,
+            "time": clock(found.seconds) if found.seconds is not None else "",
+            "digest": found.digest[:12],
+            "directory": found.directory,
+        }
+        for stage, found in record.stages.items()
+    ]
+    create_table_artifact(rows, key=artifact_key(record.name, "stages"), description=record.name)
+
+
+def artifact_key(run: str, name: str) -> str:
+    """A key as Prefect wants it: lower case, digits and dashes."""
+    return f"{run}-{name}".lower().replace("_", "-")

@@ -1,0 +1,85 @@
+"""What Prefect adds to a run: every stage is a task with a state, retries, logs and a progress bar.
+
+In:  the function that ensures a stage (flows/run.py).
+Out: the same outcome.
+
+Tasks are called directly, never submitted: so a cancellation reaches them at once. Whether anything
+is done at all is decided by our own store; Prefect's caching is off.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prefect import Flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.tasks import Task
+
+from flows.config import JobsConfig, MachineConfig, RunConfig
+from flows.ensure import Outcome
+from flows.events import tell
+from flows.jobs.watch import StageFailed
+from flows.record import RunRecord
+from flows.run import Step, work
+from flows.watching.artifact_pages import progress_bars, show_table
+
+FLUSH_SECONDS = 5.0
+"""So long the last logs and events may take to reach the server."""
+
+
+def worked_off(
+    run: RunConfig, machine: MachineConfig, *, wanted: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The body of every flow: the chain with each stage as a task; the run's record as JSON."""
+    with progress_bars(run.name):
+        record = work(run, machine, wanted=wanted, step=_as_task(machine.jobs))
+    show_table(record)
+    return record.model_dump(mode="json")
+
+
+@contextmanager
+def reported(server: str) -> Iterator[None]:
+    """Flows called inside report to the API at `server`, which has heard everything afterwards."""
+    with temporary_settings(updates={PREFECT_API_URL: server}):
+        try:
+            yield
+        finally:
+            for worker in (APILogWorker, EventsWorker):
+                worker.drain_all(timeout=FLUSH_SECONDS)
+
+
+def watched(
+    flow: Flow[..., Any], run: RunConfig, machine: MachineConfig, *, server: str
+) -> RunRecord:
+    """Call `flow` in this process, watched by the server with the API at `server`."""
+    with reported(server):
+        return RunRecord.model_validate(flow(run, machine))
+
+
+def worth_retrying(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+    """A stage that was killed may be tried again; one that failed by itself would fail again."""
+    error = state.result(raise_on_failure=False)
+    again = isinstance(error, StageFailed) and error.retryable
+    if again:
+        tell(run.name, "warned", f"{error}; trying again")
+    return again
+
+
+@task(
+    name="stage",
+    task_run_name="{stage}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retry_condition_fn=worth_retrying,
+)
+def ensured(stage: str, function: Callable[[], Outcome]) -> Outcome:
+    """Ensure one stage."""
+    return function()
+
+
+def _as_task(jobs: JobsConfig) -> Step:
+    return ensured.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)

@@ -1,0 +1,118 @@
+"""A whole chain of stand-in programs in a temporary folder."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import standin
+
+from artifacts.errors import ClozeError
+from artifacts.stage import read_stage_table
+from flows.config import MachineConfig, ReportStage, RunConfig
+from flows.events import listen, unlisten
+from flows.jobs.watch import JobResult, StageFailed
+from flows.watching.server import quiet_environment
+from model.config import EvaluateStage, FinetuneStage, PretrainStage
+from pipeline.config import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
+
+quiet_environment()  # before any test imports Prefect
+
+STAGES = (
+    VocabularyStage,
+    TokensStage,
+    ExamplesStage,
+    LabelsStage,
+    PretrainStage,
+    FinetuneStage,
+    EvaluateStage,
+    ReportStage,
+)
+
+
+@pytest.fixture
+def standins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Every stage runs the stand-in; called with stage=behaviour it sets what they do."""
+    for stage in STAGES:
+        monkeypatch.setattr(stage, "program", "standin")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+    def behave(**behaviours: dict[str, Any]) -> None:
+        monkeypatch.setenv("STANDIN", json.dumps(behaviours))
+
+    return behave
+
+
+@pytest.fixture
+def inline(standins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """The same without processes, for what processes have no part in."""
+
+    def run_job(argv: list[str], *, job: Path, on_line: Callable[[str], None], **_: Any) -> Any:
+        place = argv.index("--config")
+        try:
+            standin.stage(read_stage_table(argv[place + 1]), list(argv[place + 2 :]))
+        except ClozeError as error:
+            message = f"{job.name}: {error}"
+            raise StageFailed(message, exit_code=error.exit_code, retryable=False) from None
+        on_line(f"options {list(argv[place + 2 :])}")
+        return JobResult(seconds=1.5, peak_memory=1000)
+
+    monkeypatch.setattr("flows.run.run_job", run_job)
+    return standins
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A small folder of text."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "one.txt").write_text("The first document.\n")
+    (folder / "two.txt").write_text("The second document.\n")
+    return folder
+
+
+@pytest.fixture
+def run_table(texts: Path) -> dict[str, Any]:
+    """A run over `texts`, as a TOML file would give it."""
+    return {
+        "name": "try",
+        "corpus": {"sources": [{"reader": "text", "path": str(texts)}]},
+        "finetune": {"tasks": [{"name": "parts", "kind": "tagging"}]},
+        "labels": {"packages": ["rich"], "test_packages": ["fsspec"]},
+    }
+
+
+@pytest.fixture
+def run(run_table: dict[str, Any]) -> RunConfig:
+    """The same, validated."""
+    return RunConfig.model_validate(run_table)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> MachineConfig:
+    """A workspace in the temporary folder; nobody waits long."""
+    jobs = {"grace": 2.0, "retry_delay": 0.0}
+    return MachineConfig.model_validate({"workspace": str(tmp_path / "runs"), "jobs": jobs})
+
+
+class Recorder(logging.Handler):
+    """Keeps the events it hears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[tuple[str, str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        values = vars(record)
+        self.heard.append((values["stage"], values["state"], values["text"]))
+
+
+@pytest.fixture
+def events() -> Iterator[list[tuple[str, str, str]]]:
+    """(stage, state, text) of everything a run tells."""
+    recorder = Recorder()
+    listen(recorder, progress=False)
+    yield recorder.heard
+    unlisten(recorder)

@@ -1,0 +1,87 @@
+"""A real Prefect flow on a real temporary server; the stages are stand-ins."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+
+from flows.config import MachineConfig, RunConfig
+from flows.end_to_end import end_to_end
+from flows.jobs.watch import StageFailed
+from flows.prepare import prepare
+from flows.watching.server import prefect_server
+from flows.watching.tracking import watched
+from flows.workspace import writable_workspace
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One temporary server for this file."""
+    for name in ("PREFECT_API_URL", "PREFECT_HOME"):
+        os.environ.pop(name, None)
+    with prefect_server(writable_workspace(str(tmp_path_factory.mktemp("server")))) as url:
+        yield url
+
+
+def test_the_flow_works_off_the_chain_and_the_server_knows(
+    server: str,
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+) -> None:
+    record = watched(end_to_end, run, machine, server=server)
+    assert record.state == "finished"
+    with SyncPrefectClient(server) as client:
+        (flow_run,) = client.read_flow_runs()
+        tasks = client.read_task_runs()
+        logs = client.read_logs()
+        pages = {page.key: page for page in client.read_artifacts()}
+    assert flow_run.state_name == "Completed"
+    assert flow_run.parameters["run"]["name"] == "try"
+    assert {task.name for task in tasks} == set(record.stages)
+    assert {task.state_name for task in tasks} == {"Completed"}
+    assert {f"try-{stage}" for stage in record.stages} | {"try-stages"} == set(pages)
+    assert pages["try-tokens"].data == 100.0
+    assert any(log.message.startswith("tokens made") for log in logs)
+
+
+def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
+    server: str,
+    standins: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    tmp_path: Path,
+    events: list[tuple[str, str, str]],
+) -> None:
+    standins(vocabulary={"kill": str(tmp_path / "killed")}, tokens={"fail": 1})
+    with pytest.raises(StageFailed, match="^tokens: the text: is wrong"):
+        watched(prepare, run, machine, server=server)
+    states = [(stage, state) for stage, state, _ in events if state in ("warned", "failed", "made")]
+    assert states == [
+        ("vocabulary", "failed"),
+        ("vocabulary", "warned"),
+        ("vocabulary", "made"),
+        ("tokens", "failed"),
+    ]
+
+
+def test_every_flow_shows_its_configuration_as_a_form() -> None:
+    program = """
+    import json
+    from flows.end_to_end import end_to_end
+    from flows.prepare import prepare
+    from flows.pretrain import pretrain
+    from flows.finetune import finetune
+    from flows.evaluate import evaluate
+    for flow in (end_to_end, prepare, pretrain, finetune, evaluate):
+        schema = flow.parameters.model_dump()
+        assert set(schema["properties"]) == {"run", "machine"}, schema["properties"]
+        fields = schema["definitions"]["PretrainConfig"]["properties"]
+        assert fields["steps"]["description"] == "Optimizer steps."
+    """
+    lines = "\n".join(line[4:] for line in program.splitlines())
+    subprocess.run([sys.executable, "-P", "-c", lines], check=True, timeout=60)

@@ -1,0 +1,62 @@
+"""One run at a time works in a workspace."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from artifacts.errors import UsageError
+from flows.lock import locked, refuse_if_locked
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from flows.lock import locked
+with locked(Path(sys.argv[1]), run="theirs"):
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+def holder(folder: Path) -> "subprocess.Popen[str]":
+    running = subprocess.Popen(
+        [sys.executable, "-P", "-c", HOLDS, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout
+    assert running.stdout.readline() == "held\n"
+    return running
+
+
+def test_a_second_run_is_told_who_works_there(tmp_path: Path) -> None:
+    with holder(tmp_path) as running:
+        expected = rf"in use by run theirs \(pid {running.pid} on \S+, since 20.*--workspace"
+        with pytest.raises(UsageError, match=expected), locked(tmp_path, run="ours"):
+            raise AssertionError("both hold it")
+        with pytest.raises(UsageError, match=expected):
+            refuse_if_locked(tmp_path)
+        running.kill()
+
+
+def test_the_lock_of_a_killed_run_is_free(tmp_path: Path) -> None:
+    with holder(tmp_path) as running:
+        running.kill()
+    refuse_if_locked(tmp_path)
+    with locked(tmp_path, run="ours"):
+        assert f'"pid": {os.getpid()}' in (tmp_path / ".lock").read_text()
+
+
+def test_asking_does_not_take_it(tmp_path: Path) -> None:
+    refuse_if_locked(tmp_path)
+    with locked(tmp_path, run="one"):
+        pass
+    refuse_if_locked(tmp_path)
+    with locked(tmp_path, run="two"):
+        pass
+
+
+def test_a_failure_inside_frees_it(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), locked(tmp_path, run="one"):
+        raise RuntimeError
+    refuse_if_locked(tmp_path)

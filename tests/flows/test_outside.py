@@ -1,0 +1,73 @@
+"""Digests of data from outside."""
+
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from artifacts.errors import UsageError
+from flows.outside import digest_of_files, digest_of_packages
+
+
+def digest(path: object) -> str:
+    return digest_of_files(str(path), place="corpus.sources.0.path")
+
+
+def test_a_file_alone_and_in_a_folder_are_the_same_data(texts: Path) -> None:
+    (texts / "two.txt").unlink()
+    assert digest(texts) == digest(texts / "one.txt") == digest(texts / "*.txt")
+
+
+def test_a_repeated_file_counts_twice(texts: Path) -> None:
+    before = digest(texts)
+    (texts / "again.txt").write_bytes((texts / "one.txt").read_bytes())
+    assert digest(texts) != before
+
+
+def test_hidden_files_do_not_count(texts: Path) -> None:
+    before = digest(texts)
+    (texts / ".DS_Store").write_text("nothing")
+    (texts / ".git").mkdir()
+    (texts / ".git" / "HEAD").write_text("nothing")
+    assert digest(texts) == before
+
+
+def test_a_file_touched_but_not_changed_is_the_same(texts: Path) -> None:
+    before = digest(texts)
+    time.sleep(0.01)
+    (texts / "one.txt").touch()
+    assert digest(texts) == before
+
+
+def test_files_behind_a_url_have_the_digest_of_their_content(texts: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/outside/x.txt", (texts / "one.txt").read_bytes())
+    memory.pipe_file("/outside/y.txt", (texts / "two.txt").read_bytes())
+    assert digest("memory://outside") == digest(texts)
+
+
+@pytest.mark.parametrize("path", ["missing", "empty", "*.none"])
+def test_a_place_without_files_is_refused_by_the_name_of_its_field(
+    tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"^corpus.sources.0.path: .*no files here"):
+        digest(tmp_path / path)
+
+
+def test_files_that_are_all_empty_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UsageError, match="1 files, all empty"):
+        digest(tmp_path)
+
+
+def test_packages_count_by_name_and_version_in_any_order() -> None:
+    one = digest_of_packages(("rich", "fsspec"), place="p")
+    assert one == digest_of_packages(("fsspec", "Rich"), place="p")
+    assert one != digest_of_packages(("fsspec",), place="p")
+
+
+def test_a_package_that_is_not_installed_is_refused_with_the_remedy() -> None:
+    with pytest.raises(UsageError, match="^p: no-such-thing is not installed here; pip install"):
+        digest_of_packages(("no-such-thing",), place="p")

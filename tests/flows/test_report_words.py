@@ -1,0 +1,230 @@
+"""Numbers, names and verdicts: what the report says."""
+
+import tomllib
+
+import pytest
+
+from flows.report.charts.moments import below, crossing, interpolate, plateau
+from flows.report.form.scores import Comparison, ErrorExample, LanguageModel, Spread, System, Task
+from flows.report.form.summary import Summary
+from flows.report.text.numbers import (
+    THIN,
+    duration,
+    integer,
+    memory,
+    nats,
+    percent,
+    plural,
+    points,
+    short,
+    size,
+    three_digits,
+)
+from flows.report.text.toml import to_toml
+from flows.report.text.words import (
+    judgement,
+    lede,
+    spread_words,
+    task_name,
+    task_sizes,
+    verdict_kind,
+    verdict_words,
+    wrong_tags,
+)
+
+CURVE = [(0.0, 9.0), (1.0, 6.0), (2.0, 5.9), (3.0, 4.0), (4.0, 3.0)]
+
+
+def comparison(difference: float, standard_error: float, *, wins: bool = False) -> Comparison:
+    return Comparison(
+        system="pretrained",
+        against="random",
+        metric="f1",
+        split="test",
+        difference=difference,
+        standard_error=standard_error,
+        wins=wins,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (percent(0.4731), "47.3 %"),
+        (percent(-0.0001), "0.0 %"),
+        (points(0.053), "+5.3"),
+        (points(-0.021), "−2.1"),
+        (points(0.0001), "0.0"),
+        (nats(3.0214), "3.02 nats"),
+        (integer(1234567), "1,234,567"),
+        (short(9999), "9,999"),
+        (short(16_300_000), "16.3 M"),
+        (short(34_000), "34.0 k"),
+        (short(3.3e10), "33.0 G"),
+        (three_digits(0.01234), "0.0123"),
+        (three_digits(862.9), "863"),
+        (size(37_100_000), "37.1 MB"),
+        (size(12), "12 B"),
+        (memory(4_200_000_000), "3.91 GiB"),
+        (duration(8.06), "8.1 s"),
+        (duration(21), "21 s"),
+        (duration(480), "8 min"),
+        (duration(581), "9 min 41 s"),
+        (duration(110_000), "30 h 33 min"),
+        (plural(1, "document"), "1 document"),
+        (plural(1200, "copy", many="copies"), "1,200 copies"),
+    ],
+)
+def test_numbers_have_units_and_few_digits(shown: str, expected: str) -> None:
+    assert shown.replace(THIN, " ") == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "words"),
+    [
+        (
+            comparison(0.053, 0.006, wins=True),
+            "win",
+            "Pre-training wins: 5.3 ± 0.6 points over random initialisation.",
+        ),
+        (
+            comparison(0.02, 0.005),
+            "gain",
+            "A gain of 2.0 ± 0.5 points over random initialisation, less than the margin set "
+            "beforehand.",
+        ),
+        (
+            comparison(0.004, 0.009),
+            "none",
+            "No gain over random initialisation at this size: +0.4 ± 0.9 points, within chance.",
+        ),
+        (
+            comparison(-0.021, 0.005),
+            "loss",
+            "Pre-training loses: 2.1 ± 0.5 points below random initialisation.",
+        ),
+    ],
+)
+def test_a_verdict_claims_no_more_than_was_measured(
+    found: Comparison, kind: str, words: str
+) -> None:
+    assert verdict_kind(found) == kind
+    assert verdict_words(found) == words
+
+
+def test_a_loss_above_the_entropy_is_called_so() -> None:
+    model = LanguageModel(
+        split="heldout",
+        max_seq_length=64,
+        examples=10,
+        masked_tokens=90,
+        mlm_loss=6.76,
+        mlm_accuracy=0.04,
+        mlm_perplexity=862.6,
+        random_mlm_loss=7.6,
+        unigram_entropy=5.96,
+        unigram_loss=6.0,
+        unigram_accuracy=0.04,
+        count_model_loss=4.5,
+        count_model_accuracy=0.2,
+    )
+    (sentence,) = lede(Summary(name="x", title="x", language_model=(model,)))
+    assert "0.80 nats above the entropy" in sentence.replace(THIN, " ")
+
+
+def test_one_value_has_no_error() -> None:
+    assert spread_words(Spread(values=(0.52,), mean=0.52, standard_error=0.0)) == "52.0"
+    assert spread_words(Spread(values=(0.5, 0.6), mean=0.55, standard_error=0.05)) == "55.0 ± 5.0"
+
+
+def test_a_baseline_that_does_better_is_named() -> None:
+    def systems(lookup: float) -> tuple[System, ...]:
+        means = {"lookup": ("baseline", lookup), "pretrained": ("pretrained", 0.62)}
+        return tuple(
+            System.model_validate(
+                {
+                    "name": name,
+                    "role": role,
+                    "test": {"f1": {"values": [mean], "mean": mean, "standard_error": 0.0}},
+                }
+            )
+            for name, (role, mean) in means.items()
+        )
+
+    task = Task(
+        name="x",
+        kind="tagging",
+        metric="f1",
+        systems=systems(0.7),
+        comparisons=(comparison(0.053, 0.006, wins=True),),
+    )
+    assert judgement(task).endswith("Look-up table does better: 70.0.")
+    assert judgement(task.model_copy(update={"systems": systems(0.5)})).endswith("initialisation.")
+
+
+def test_tagging_mistakes_are_told_word_by_word() -> None:
+    error = ErrorExample(text="See numpy .", gold="O B-MOD O", predicted="O O O")
+    assert wrong_tags(error) == [("See", "", ""), ("numpy", "B-MOD", "O"), (".", "", "")]
+    assert wrong_tags(ErrorExample(text="two words", gold="match", predicted="other")) == []
+
+
+def test_sizes_are_told_in_the_order_of_their_use() -> None:
+    task = Task(name="x", kind="tagging", metric="f1", examples={"dev": 2, "test": 3, "train": 1})
+    assert task_sizes(task) == "1 train, 2 dev, 3 test"
+
+
+def test_acronyms_of_tasks_keep_their_form() -> None:
+    assert task_name("docstring_roles") == "Docstring roles"
+    assert task_name("MNLI") == "MNLI"
+
+
+def test_a_crossing_is_where_the_curve_stays_below() -> None:
+    assert crossing(CURVE, 5.0) == pytest.approx((2.4736842, 5.0))
+    assert crossing([(0, 9.0), (1, 4.0), (2, 6.0), (3, 3.0)], 5.0) == pytest.approx(
+        (2.3333333, 5.0)
+    )
+    assert crossing(CURVE, 2.0) is None
+
+
+def test_the_plateau_lies_around_the_unigram_entropy() -> None:
+    start, end = plateau(CURVE, 6.0) or (0.0, 0.0)
+    assert 0.9 < start < 1.0
+    assert 2.0 < end < 2.5
+    assert plateau([(0.0, 9.0), (10.0, 3.0), (100.0, 2.0)], 6.0) is None
+
+
+def test_a_run_that_ends_on_the_plateau_has_one_to_its_end() -> None:
+    assert plateau([(0.0, 9.0), (1.0, 6.0), (5.0, 5.9)], 6.0) == pytest.approx((0.95, 5.0))
+
+
+def test_a_curve_is_cut_where_it_comes_into_the_picture() -> None:
+    assert below(CURVE, 7.5) == [(0.5, 7.5), *CURVE[1:]]
+    assert below(CURVE, 9.0) == CURVE
+    assert below(CURVE, 1.0) == []
+
+
+def test_between_places_the_curve_is_straight() -> None:
+    assert interpolate(CURVE, 0.5) == 7.5
+    assert interpolate(CURVE, -1) == 9.0
+    assert interpolate(CURVE, 7) == 3.0
+
+
+def test_a_configuration_reads_back_as_it_was() -> None:
+    table = {
+        "name": "demo",
+        "corpus": {
+            "heldout_share": 0.02,
+            "sources": [
+                {"reader": "text", "path": 'a "quoted" \\ path'},
+                {"reader": "docstrings", "packages": [f"package-{n}" for n in range(20)]},
+            ],
+        },
+        "pretrain": {"optimizer": {"learning_rate": 2e-3}, "phases": []},
+        "finetune": {"tasks": [{"name": "tagging", "columns": {"a b": "c"}}]},
+        "report": {"note": "two\nlines 🤖", "show_text": False},
+    }
+    assert tomllib.loads(to_toml(table)) == table
+
+
+def test_what_is_none_is_left_out_of_a_configuration() -> None:
+    assert to_toml({"labels": None, "seed": 1}) == "seed = 1\n"

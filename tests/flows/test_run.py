@@ -1,0 +1,150 @@
+"""A chain of stand-ins, worked off without Prefect."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.errors import UsageError
+from artifacts.stage import read_stage_table
+from flows.config import MachineConfig, RunConfig
+from flows.jobs.keeper import descendants
+from flows.jobs.watch import StageFailed
+from flows.record import RunRecord, read_record
+from flows.run import work
+from flows.workspace import workspace
+
+ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
+
+
+def states(record: RunRecord) -> dict[str, str]:
+    return {stage: found.state for stage, found in record.stages.items()}
+
+
+def digests(record: RunRecord) -> dict[str, str]:
+    return {stage: found.digest for stage, found in record.stages.items()}
+
+
+def folder(machine: MachineConfig) -> Path:
+    return Path(machine.workspace) / "try"
+
+
+def test_a_run_leaves_a_record_its_tables_its_logs_and_the_report(
+    standins: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    record = work(run, machine)
+    assert states(record) == dict.fromkeys(ALL, "made")
+    assert record == read_record(workspace(machine.workspace), "try")
+    assert record.state == "finished"
+    assert record.peak_memory is not None
+    for stage in ALL:
+        assert read_stage_table(folder(machine) / "stages" / f"{stage}.json").stage == stage
+        assert "finished in" in (folder(machine) / "jobs" / stage / "log").read_text()
+    assert {"report.html", "summary.json"} <= {path.name for path in folder(machine).iterdir()}
+
+
+def test_a_second_run_reuses_everything_and_remembers_what_it_cost(
+    inline: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    first, second = work(run, machine), work(run, machine)
+    assert states(second) == dict.fromkeys(ALL, "reused")
+    assert digests(second) == digests(first)
+    assert second.stages["tokens"].seconds == first.stages["tokens"].seconds
+
+
+def test_a_stage_that_fails_ends_the_run_and_the_next_one_goes_on_there(
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+) -> None:
+    inline(examples={"fail": 2})
+    with pytest.raises(StageFailed, match="^examples: the text: is wrong") as failure:
+        work(run, machine)
+    assert failure.value.exit_code == 2
+    record = read_record(workspace(machine.workspace), "try")
+    assert (record.state, list(record.stages)) == ("failed", ["vocabulary", "tokens"])
+    assert record.failure == str(failure.value)
+    inline()
+    again = work(run, machine)
+    assert [stage for stage, state in states(again).items() if state == "made"] == ALL[2:]
+
+
+def test_only_what_is_wanted_is_made_and_the_record_keeps_the_rest(
+    inline: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    assert list(work(run, machine, wanted=("tokens",)).stages) == ["vocabulary", "tokens"]
+    work(run, machine)
+    assert list(work(run, machine, wanted=("tokens",)).stages) == ALL
+
+
+def test_stages_of_another_configuration_are_not_kept(
+    inline: Callable[..., None],
+    run: RunConfig,
+    run_table: dict[str, Any],
+    machine: MachineConfig,
+) -> None:
+    work(run, machine)
+    other = RunConfig.model_validate({**run_table, "vocabulary": {"size": 100}})
+    record = work(other, machine, wanted=("tokens",))
+    assert list(record.stages) == ["vocabulary", "tokens", "labels"]  # labels need no tokens
+
+
+def test_engine_options_reach_the_last_stage_only(
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    events: list[tuple[str, str, str]],
+) -> None:
+    work(run, machine, wanted=("tokens",), options=("--runner=Some",))
+    said = [(stage, text) for stage, state, text in events if state == "said"]
+    assert said == [("vocabulary", "options []"), ("tokens", "options ['--runner=Some']")]
+
+
+def test_two_runs_share_what_they_have_in_common(
+    inline: Callable[..., None],
+    run: RunConfig,
+    run_table: dict[str, Any],
+    machine: MachineConfig,
+) -> None:
+    work(run, machine, wanted=("examples",))
+    other = RunConfig.model_validate({**run_table, "name": "other", "examples": {"copies": 2}})
+    record = work(other, machine, wanted=("examples",))
+    assert states(record) == {"vocabulary": "reused", "tokens": "reused", "examples": "made"}
+
+
+def test_a_workspace_that_cannot_be_written_is_refused(run: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    machine = MachineConfig(workspace=str(tmp_path / "file" / "runs"))
+    with pytest.raises(UsageError, match=r"workspace .*/file/runs: cannot be written"):
+        work(run, machine)
+
+
+def test_a_workspace_behind_a_url_gives_the_same_digests(
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    remote = machine.model_copy(update={"workspace": f"memory://{tmp_path.name}"})
+    assert digests(work(run, remote)) == digests(work(run, machine))
+
+
+def test_nothing_is_left_running(
+    standins: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    standins(tokens={"orphan": True})
+    work(run, machine, wanted=("tokens",))
+    assert not list(descendants(os.getpid()))
+
+
+def test_the_report_is_told_where_the_record_lies(
+    inline: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    work(run, machine)
+    table = json.loads((folder(machine) / "stages" / "report.json").read_text())
+    assert table["machine"] == {"record": str(folder(machine) / "run.json")}

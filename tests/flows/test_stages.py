@@ -1,0 +1,132 @@
+"""The chain: what each stage is given, and what its key is made of."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.errors import UsageError
+from artifacts.store import Store
+from flows.config import RunConfig
+from flows.outside import Outside
+from flows.stages import chain, keyed_config, stage_table, up_to
+
+ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
+
+
+def vocabulary_table(run: RunConfig, **machine: Any):
+    return stage_table(chain(run)[0], {}, store=Store("/store"), machine=machine)
+
+
+def changed(table: dict[str, Any], place: str, value: Any) -> RunConfig:
+    first, _, rest = place.partition(".")
+    inner = {**table.get(first, {}), rest: value} if rest else value
+    return RunConfig.model_validate({**table, first: inner})
+
+
+def test_every_stage_finds_its_inputs_before_it(run: RunConfig) -> None:
+    seen: list[str] = []
+    for stage in chain(run):
+        assert set(stage.inputs.values()) <= set(seen)
+        seen.append(stage.name)
+    assert seen == ALL
+
+
+def test_without_tasks_there_is_nothing_to_label_and_to_finetune(run: RunConfig) -> None:
+    plain = run.model_copy(update={"finetune": type(run.finetune)()})
+    assert [stage.name for stage in chain(plain)] == [*ALL[:4], "evaluate", "report"]
+
+
+def test_up_to_takes_what_a_stage_needs_and_no_more(run: RunConfig) -> None:
+    assert [stage.name for stage in up_to(chain(run), ("pretrain",))] == ALL[:4]
+    assert [stage.name for stage in up_to(chain(run), ("labels",))] == ["labels"]
+
+
+def test_a_stage_that_a_run_does_not_have_is_refused_with_those_it_has(run: RunConfig) -> None:
+    with pytest.raises(UsageError, match=r"no stage tune; it has vocabulary, tokens"):
+        up_to(chain(run), ("tune",))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("seed", 1),
+        ("vocabulary.size", 1000),
+        ("vocabulary.lowercase", False),
+        ("cleaning.min_words", 50),
+    ],
+)
+def test_a_field_that_changes_the_vocabulary_changes_its_key(
+    run_table: dict[str, Any], run: RunConfig, place: str, value: Any
+) -> None:
+    other = changed(run_table, place, value)
+    assert vocabulary_table(other).key != vocabulary_table(run).key
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [("name", "other"), ("pretrain.steps", 7), ("report.title", "Other")]
+)
+def test_a_field_of_another_stage_leaves_the_key(
+    run_table: dict[str, Any], run: RunConfig, place: str, value: Any
+) -> None:
+    other = changed(run_table, place, value)
+    assert vocabulary_table(other).key == vocabulary_table(run).key
+
+
+def test_the_machine_leaves_the_key(run: RunConfig) -> None:
+    assert vocabulary_table(run, workers=8).key == vocabulary_table(run, workers=1).key
+
+
+def test_where_the_corpus_lies_and_how_its_files_are_called_leaves_the_key(
+    run: RunConfig, run_table: dict[str, Any], texts: Path, tmp_path: Path
+) -> None:
+    before = vocabulary_table(run)
+    elsewhere = tmp_path / "elsewhere" / "deeper"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "2.txt").write_bytes((texts / "one.txt").read_bytes())
+    (elsewhere / "1.txt").write_bytes((texts / "two.txt").read_bytes())
+    source = {"reader": "text", "path": str(elsewhere.parent)}
+    after = vocabulary_table(changed(run_table, "corpus", {"sources": [source]}))
+    assert after.key == before.key
+    assert after.config != before.config
+
+
+@pytest.mark.parametrize("change", ["edit", "add", "remove"])
+def test_what_the_corpus_says_is_part_of_the_key(run: RunConfig, texts: Path, change: str) -> None:
+    before = vocabulary_table(run).key
+    if change == "edit":
+        (texts / "one.txt").write_text("The first document, edited.\n")
+    elif change == "add":
+        (texts / "three.txt").write_text("The third document.\n")
+    else:
+        (texts / "one.txt").unlink()
+    assert vocabulary_table(run).key != before
+
+
+def test_the_program_finds_the_corpus_from_any_folder(
+    run_table: dict[str, Any], texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(texts.parent)
+    source = {"reader": "text", "path": "texts"}
+    table = vocabulary_table(changed(run_table, "corpus", {"sources": [source]}))
+    assert table.config["corpus"]["sources"][0]["path"] == str(texts)
+    assert table.keyed_config["corpus"]["sources"][0]["path"] == "outside:corpus"
+
+
+def test_a_task_file_is_an_input_and_its_place_is_not(
+    run_table: dict[str, Any], tmp_path: Path
+) -> None:
+    for name in ("train.tsv", "extra.tsv"):
+        (tmp_path / name).write_text(f"a\t{name}\n")
+    train, extra = str(tmp_path / "train.tsv"), str(tmp_path / "extra.tsv")
+    task = {"name": "own", "kind": "classification", "train": train, "more": {"extra": extra}}
+    stages = chain(changed(run_table, "finetune", {"tasks": [task]}))
+    finetune = next(stage for stage in stages if stage.name == "finetune")
+    place = "finetune.tasks.0"
+    files = {f"{place}.train": train, f"{place}.more.extra": extra}
+    assert finetune.outside == {"task own": Outside(files)}
+    (written,) = keyed_config(finetune)["finetune"]["tasks"]
+    assert (written["train"], written["more"]) == (
+        "outside:task own",
+        {"extra": "outside:task own"},
+    )
