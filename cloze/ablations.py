@@ -1,0 +1,51 @@
+"""`cloze ablations`: the rows of the paper's ablation tables, at the size of a run.
+
+In:  a configuration.
+Out: a page and a table of figures; every row is a run that can be looked at by its name.
+"""
+
+from importlib import import_module
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cloze.answer import Answer
+from cloze.console import watching
+from cloze.options import WANTED, ConfigPath, Wanted
+from cloze.tables import columns
+from flows.ablation.rows import Table
+from flows.watching.server import prefect_server
+from flows.workspace import writable_workspace
+
+Tables = Annotated[
+    list[Table], Parameter(help="Which tables: Table 5, 6, 8 of the paper.", negative="")
+]
+
+
+def ablations(
+    config: ConfigPath,
+    /,
+    *,
+    table: Tables = ["objective"],  # noqa: B006 - never changed
+    wanted: Wanted = WANTED,
+) -> Answer:
+    """Run ablations."""
+    run, machine = wanted.run(config), wanted.machine()
+    space = writable_workspace(machine.workspace)
+    with watching(), prefect_server(space, meanwhile=_import_prefect) as server:
+        # only now: Prefect reads its settings when it is imported
+        from flows.ablations import ablations as flow
+        from flows.watching.tracking import reported
+
+        with reported(server):
+            data = flow(run, machine, tuple(table))
+    rows = [(row["table"], row["row"], *_shown(row["figures"])) for row in data["rows"]]
+    return Answer(data, f"{columns(rows)}\npage: {data['page']}", wanted.json)
+
+
+def _import_prefect() -> None:
+    import_module("flows.ablations")
+
+
+def _shown(figures: dict[str, float]) -> tuple[str, ...]:
+    return tuple(f"{name} {value:.4g}" for name, value in list(figures.items())[:3])

@@ -1,0 +1,128 @@
+"""The console of a run: one calm line per stage.
+
+In:  events (flows/events.py).
+Out: on a terminal a table that is redrawn in place; elsewhere plain lines. Standard error only.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from artifacts.progress import clock
+from flows.events import listen, unlisten
+
+STYLES = {
+    "waiting": ("·", "dim"),
+    "reused": ("✓", "green"),
+    "made": ("✓", "green"),
+    "running": (" ", "cyan"),
+    "failed": ("✗", "red"),
+}
+"""Mark and colour of each state a stage can rest in."""
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """Show what happens inside."""
+    console = Console(stderr=True, highlight=False)
+    handler = TerminalHandler(console) if console.is_terminal else PlainHandler(console)
+    listen(handler, progress=console.is_terminal)
+    try:
+        with handler:
+            yield
+    finally:
+        unlisten(handler)
+
+
+class PlainHandler(logging.Handler):
+    """One line per event, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def __enter__(self) -> None:
+        """Nothing to set up."""
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to take down."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the event, but not that a stage waits."""
+        stage, state, text = facts(record)
+        if state == "waiting":
+            return
+        line = text if state in ("said", "progress") else f"{state} {text}".rstrip()
+        self.console.print(f"{stage}: {line}", markup=False, soft_wrap=True)
+
+
+@dataclass
+class Row:
+    """One stage on the terminal."""
+
+    state: str = "waiting"
+    text: str = ""
+    since: float = 0.0
+
+
+class TerminalHandler(logging.Handler):
+    """A table that is redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+        self.rows: dict[str, Row] = {}
+        self._spinner = Spinner("dots", style="cyan")
+        self._live = Live(console=console, get_renderable=self.table, refresh_per_second=8)
+
+    def __enter__(self) -> None:
+        self._live.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Change the stage's row, or say something above the table."""
+        stage, state, text = facts(record)
+        row = self.rows.setdefault(stage, Row())
+        if state == "warned":
+            self.console.print(Text(f"! {stage} {text}", style="yellow"))
+        elif state == "progress":
+            row.text = text
+        elif state == "running":
+            row.state, row.text, row.since = state, "starting", time.monotonic()
+        elif state != "said":
+            row.state, row.text = state, text
+
+    def table(self) -> Table:
+        """A line for every stage: mark, name, state or time, what it says."""
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for _ in range(3):
+            table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for stage, row in self.rows.items():
+            mark, style = STYLES[row.state]
+            running = row.state == "running"
+            word = clock(time.monotonic() - row.since) if running else row.state
+            table.add_row(
+                self._spinner if running else Text(mark, style=style),
+                Text(stage, style="bold" if running else ""),
+                Text(word, style=style),
+                Text(row.text, style="" if running else "dim"),
+            )
+        return table
+
+
+def facts(record: logging.LogRecord) -> tuple[str, str, str]:
+    """Stage, state and text of an event; the text does not repeat the stage."""
+    values = vars(record)
+    stage, text = str(values["stage"]), str(values["text"])
+    return stage, str(values["state"]), text.removeprefix(f"{stage}: ").removeprefix(f"{stage} ")

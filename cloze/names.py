@@ -1,0 +1,41 @@
+"""What people call things: runs and artifacts by name or by path.
+
+In:  `demo`, `demo/examples`, `runs/artifacts/examples/1f…`.
+Out: the artifact meant.
+"""
+
+import os
+
+from artifacts import filesystem
+from artifacts.errors import UsageError
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.store import Artifact, open_artifact
+from flows.record import list_runs, run_artifact
+from flows.workspace import Workspace
+
+
+def named_artifact(name: str, workspace: Workspace) -> Artifact:
+    """The artifact in directory `name`, or the one called `RUN/STAGE`."""
+    path = os.path.expanduser(name)
+    if filesystem.exists(filesystem.join(path, MANIFEST_NAME)):
+        return open_artifact(path)
+    run, slash, stage = name.partition("/")
+    if slash and run in list_runs(workspace):
+        return run_artifact(workspace, run, stage=stage)
+    raise UsageError(
+        f"{name}: neither the directory of a finished artifact nor RUN/STAGE; "
+        f"runs in {workspace.root}: {', '.join(list_runs(workspace)) or 'none'}"
+    )
+
+
+def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain") -> str:
+    """Where the model called `name` lies: what a run's `stage` made, or any directory there is."""
+    if name in list_runs(workspace):
+        return run_artifact(workspace, name, stage=stage).directory
+    path = os.path.expanduser(name)
+    if filesystem.exists(path):
+        return path
+    raise UsageError(
+        f"{name}: no run of this name in {workspace.root} and no directory; "
+        f"runs there: {', '.join(list_runs(workspace)) or 'none'}"
+    )

@@ -1,0 +1,41 @@
+"""`cloze prepare`, `vocabulary`, `tokens`, …: the chain up to one stage, without Prefect.
+
+In:  a configuration; options for the engine after `--`.
+Out: the finished artifact. What comes before it is made as well, unless it is there already.
+"""
+
+from collections.abc import Callable
+
+from cloze.answer import Answer
+from cloze.console import watching
+from cloze.options import WANTED, ConfigPath, EngineOption, Wanted
+from flows.run import work
+from flows.stages import PREPARE
+
+StageCommand = Callable[..., Answer]
+
+
+def _command(*stages: str) -> StageCommand:
+    """A command that makes `stages`."""
+
+    def command(config: ConfigPath, /, *options: EngineOption, wanted: Wanted = WANTED) -> Answer:
+        """Make one stage of `config`."""
+        run, machine = wanted.run(config), wanted.machine()
+        with watching():
+            record = work(run, machine, wanted=stages, options=options)
+        made = {stage: record.stages[stage] for stage in stages}
+        data = {stage: found.model_dump(mode="json") for stage, found in made.items()}
+        lines = [f"{stage}: {found.directory}" for stage, found in made.items()]
+        return Answer(data, "\n".join(lines), wanted.json)
+
+    return command
+
+
+prepare = _command(*PREPARE)
+vocabulary = _command("vocabulary")
+tokens = _command("tokens")
+examples = _command("examples")
+pretrain = _command("pretrain")
+finetune = _command("finetune")
+evaluate = _command("evaluate")
+report = _command("report")

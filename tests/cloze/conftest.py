@@ -1,0 +1,52 @@
+"""The command, called on a small folder of text."""
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cloze.command import exit_code
+
+CONFIG = """
+name = "try"
+
+[[corpus.sources]]
+reader = "text"
+path = "texts"
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a configuration and some text, where the command is called."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("The first document.\n")
+    (tmp_path / "try.toml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cloze(folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
+    """`cloze …` in that folder; a traceback is never an answer."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: str) -> Done:
+        code = exit_code(list(arguments))
+        captured = capfd.readouterr()
+        assert "Traceback" not in captured.err + captured.out
+        return Done(code, captured.out, captured.err)
+
+    yield call
+    signal.signal(signal.SIGTERM, before)

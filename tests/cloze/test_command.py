@@ -1,0 +1,165 @@
+"""The face: help, errors, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloze.command import COMMANDS, exit_code
+from flows.lock import locked
+
+Cloze = Callable[..., Any]
+
+
+def error_line(stderr: str) -> str:
+    (line,) = stderr.splitlines()
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f" {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_with_an_example(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert exit_code([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Example: cloze " + name in shown
+    assert "--json" in shown
+
+
+def test_help_comes_at_once_without_the_frameworks() -> None:
+    source = """
+import sys
+from cloze.command import exit_code
+exit_code(["--help"])
+heavy = {"torch", "apache_beam", "deepspeed", "prefect", "pyarrow"} & set(sys.modules)
+sys.exit(str(heavy) if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", source], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plam", "try.toml"], "plam"),
+        (["plan"], "CONFIG"),
+        (["plan", "try.toml", "--what"], "--what"),
+        (["plan", "missing.toml"], "missing.toml: no such configuration file"),
+        (["plan", "texts/one.txt"], "not a TOML file"),
+        (["plan", "try.toml", "--set", "pretrain.stepz=1"], "unknown key pretrain.stepz, did you"),
+        (["plan", "try.toml", "--set", "pretrain.steps"], "expected KEY=VALUE"),
+        (["plan", "try.toml", "--set", "pretrain.steps=many"], "pretrain.steps: "),
+        (["plan", "try.toml", "--set", "name=artifacts"], "choose another name"),
+        (["plan", "try.toml", "--on", "missing.toml"], "missing.toml: no such configuration file"),
+        (["run", "try.toml", "--set", "corpus.sources.0.path=nowhere"], "nowhere: no files here"),
+        (["run", "try.toml", "--workspace", "texts/one.txt/runs"], "cannot be written"),
+        (["report", "try.toml", "--set", "corpus.sources.0.path=nowhere"], "no files here"),
+        (["finetune", "try.toml"], "no stage finetune; it has vocabulary, tokens"),
+        (["inspect", "try/tokens"], "neither the directory of a finished artifact nor RUN/STAGE"),
+    ],
+)
+def test_wrong_use_is_one_line_and_code_2(cloze: Cloze, arguments: list[str], message: str) -> None:
+    done = cloze(*arguments)
+    assert message in error_line(done.stderr)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_an_empty_corpus_is_refused_before_anything_starts(cloze: Cloze, folder: Path) -> None:
+    (folder / "texts" / "one.txt").write_text("")
+    done = cloze("run", "try.toml")
+    assert "corpus.sources.0.path: texts: 1 files, all empty" in error_line(done.stderr)
+    assert done.returncode == 2
+    assert not (folder / "runs" / "artifacts").exists()
+
+
+def test_a_second_run_on_a_workspace_is_told_who_is_there(cloze: Cloze, folder: Path) -> None:
+    (folder / "runs").mkdir()
+    with locked(folder / "runs", run="other"):
+        for arguments in (["run", "try.toml"], ["tokens", "try.toml"]):
+            done = cloze(*arguments)
+            assert f"in use by run other (pid {os.getpid()}" in error_line(done.stderr)
+            assert done.returncode == 2
+
+
+def test_with_json_an_error_is_an_answer_too(cloze: Cloze) -> None:
+    done = cloze("plan", "missing.toml", "--json")
+    answer = json.loads(done.stdout)
+    assert answer["exit_code"] == done.returncode == 2
+    assert error_line(done.stderr) == answer["error"]
+
+
+def test_plan_says_what_would_run_and_writes_nothing(cloze: Cloze, folder: Path) -> None:
+    done = cloze("plan", "try.toml")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:2] == [
+        "vocabulary  run    nothing like it has been made here yet",
+        "tokens      run    new vocabulary",
+    ]
+    assert not (folder / "runs").exists()
+
+
+def test_plan_as_json_is_one_document(cloze: Cloze) -> None:
+    stages = json.loads(cloze("plan", "try.toml", "--json").stdout)["stages"]
+    assert [stage["stage"] for stage in stages][:3] == ["vocabulary", "tokens", "examples"]
+    assert {stage["action"] for stage in stages} == {"run"}
+
+
+def test_a_machine_file_and_the_workspace_option_say_where(cloze: Cloze, folder: Path) -> None:
+    (folder / "machine.toml").write_text('workspace = "there"\n')
+    cloze("vocabulary", "try.toml", "--on", "machine.toml")
+    assert (folder / "there" / "artifacts" / "vocabulary").exists()
+    done = cloze("vocabulary", "try.toml", "--on", "machine.toml", "--workspace", "here", "--json")
+    directory = json.loads(done.stdout)["vocabulary"]["directory"]
+    assert directory.startswith(str(folder / "here"))
+    assert "-P -m pipeline.vocabulary --config" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "term")]
+)
+def test_a_signal_ends_it_with_one_line(
+    folder: Path, signum: signal.Signals, code: int, word: str
+) -> None:
+    source = """
+import time
+from cloze import command
+command.application = lambda: lambda *_, **__: (print("ready", flush=True), time.sleep(60))
+command.main()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", source, "plan"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    ) as running:
+        assert running.stdout
+        assert running.stderr
+        assert running.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        running.send_signal(signum)
+        (line,) = running.stderr.read().splitlines()
+    assert running.returncode == code
+    assert line.startswith(word)
+    assert "the same command goes on" in line
+
+
+def test_doctor_finds_this_machine_fit(cloze: Cloze) -> None:
+    done = cloze("doctor", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == (0 if answer["healthy"] else 1)
+    assert {check["state"] for check in answer["checks"] if check["name"] == "python"} == {"good"}

@@ -1,0 +1,68 @@
+"""The console of a run: plain lines in a pipe, a table on a terminal."""
+
+import io
+import logging
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cloze.console import PlainHandler, TerminalHandler
+from flows.events import listen, tell, tell_progress, unlisten
+
+PROGRESS = "tokens 120/480 MB 24.1 MB/s remaining 0:15"
+
+
+def shown(handler: Any, stream: io.StringIO) -> str:
+    """What `handler` makes of a little run."""
+    listen(handler, progress=isinstance(handler, TerminalHandler))
+    try:
+        with handler:
+            tell("vocabulary", "waiting")
+            tell("tokens", "waiting")
+            tell("vocabulary", "reused", "3f2a91c04d1e")
+            tell("tokens", "warned", "a.arrow is missing; made again")
+            tell("tokens", "running", "python -P -m pipeline.tokens")
+            tell_progress("tokens", PROGRESS)
+            tell("tokens", "progress", PROGRESS)
+            frame = stream.getvalue()
+            if isinstance(handler, TerminalHandler):
+                handler.console.print(handler.table())
+                frame = stream.getvalue()
+            tell("tokens", "failed", "tokens: [bold]killed[/bold]")
+    finally:
+        unlisten(handler)
+    return frame + stream.getvalue()[len(frame) :]
+
+
+def test_in_a_pipe_every_event_is_one_line() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=40)
+    assert shown(PlainHandler(console), stream).splitlines() == [
+        "vocabulary: reused 3f2a91c04d1e",
+        "tokens: warned a.arrow is missing; made again",
+        "tokens: running python -P -m pipeline.tokens",
+        "tokens: 120/480 MB 24.1 MB/s remaining 0:15",
+        "tokens: failed [bold]killed[/bold]",
+    ]
+
+
+def test_on_a_terminal_each_stage_has_its_line() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system=None)
+    frame = shown(TerminalHandler(console), stream)
+    assert "! tokens a.arrow is missing; made again" in frame
+    rows = [re.sub(r"\x1b\[\??\d*[a-zA-Z]|\r", "", line).split() for line in frame.splitlines()]
+    assert ["✓", "vocabulary", "reused", "3f2a91c04d1e"] in rows
+    assert any("120/480" in row and "remaining" in row for row in rows)
+    assert any("✗" in row and "tokens" in row for row in rows)
+
+
+@pytest.mark.parametrize("handler", [PlainHandler, TerminalHandler])
+def test_after_the_run_nobody_listens_any_more(handler: type[logging.Handler]) -> None:
+    stream = io.StringIO()
+    shown(handler(Console(file=stream, force_terminal=True)), stream)  # type: ignore[call-arg]
+    before = stream.getvalue()
+    tell("tokens", "said", "afterwards")
+    assert stream.getvalue() == before

@@ -1,0 +1,101 @@
+"""A configuration for one's own corpus."""
+
+import bz2
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from artifacts.config import parse, read_toml
+from cloze.corpus_look import look
+from cloze.init import MIDDLE, PAPER, TOY, written
+from flows.config import RunConfig
+
+DUMP = '<mediawiki xmlns="http://www.mediawiki.org/xml/">\n<page><title>A</title></page>\n'
+ROWS = [{"id": "7", "body": "A long enough text.", "n": 1}, {"id": "8", "body": "Another."}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def table(path: Path) -> None:
+    pa.parquet.write_table(pa.table({"n": [1], "text": ["words"], "title": ["A"]}), path)
+
+
+def feather(path: Path) -> None:
+    data = pa.table({"n": [1], "body": ["words"]})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, data.schema) as writer:
+        writer.write_table(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "reader", "field"),
+    [
+        ("a.txt", lambda path: path.write_text("Words.\n"), "text", ""),
+        ("README", lambda path: path.write_text("Words.\n"), "text", ""),
+        ("a.txt.gz", lambda path: path.write_bytes(gzip.compress(b"Words.\n")), "text", ""),
+        ("a.jsonl", lambda path: path.write_text(LINES), "jsonl", "body"),
+        (
+            "a.jsonl.gz",
+            lambda path: path.write_bytes(gzip.compress(LINES.encode())),
+            "jsonl",
+            "body",
+        ),
+        ("a.parquet", table, "parquet", "text"),
+        ("a.arrow", feather, "arrow", "body"),
+        ("x-pages.xml", lambda path: path.write_text(DUMP), "mediawiki", ""),
+        (
+            "x.xml-p10p30.bz2",
+            lambda path: path.write_bytes(bz2.compress(DUMP.encode())),
+            "mediawiki",
+            "",
+        ),
+        ("wiki_00", lambda path: path.write_text('<doc id="1">\nA\n</doc>\n'), "wikiextractor", ""),
+    ],
+)
+def test_the_reader_is_guessed_from_name_and_content(
+    tmp_path: Path, name: str, write: Callable[[Path], object], reader: str, field: str
+) -> None:
+    write(tmp_path / name)
+    found = look(str(tmp_path))
+    assert (found.reader, found.text_field) == (reader, field)
+    assert found.why
+
+
+def test_the_kind_with_most_bytes_decides(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Read me.\n")
+    (tmp_path / "data.jsonl").write_text(LINES * 10)
+    assert look(str(tmp_path)).reader == "jsonl"
+
+
+@pytest.mark.parametrize(("size", "settings"), [(1e7, TOY), (1e9, MIDDLE), (1e11, PAPER)])
+def test_what_is_written_is_a_valid_configuration_that_suits_the_size(
+    tmp_path: Path, size: float, settings: str
+) -> None:
+    (tmp_path / "it's.txt").write_text("Words.\n")
+    found = look(str(tmp_path / "it's.txt"))
+    text = written(type(found)(**{**vars(found), "text_bytes": size}), "mine")
+    assert settings in text
+    (tmp_path / "mine.toml").write_text(text)
+    run = parse(RunConfig, read_toml(tmp_path / "mine.toml"), source="mine.toml")
+    assert run.corpus.sources[0].path == str(tmp_path / "it's.txt")
+
+
+def test_of_few_documents_enough_are_held_out(tmp_path: Path) -> None:
+    for number in range(15):
+        (tmp_path / f"{number}.txt").write_text("Words.\n")
+    assert "heldout_share = 0.2 " in written(look(str(tmp_path)), "mine")
+
+
+def test_the_command_writes_a_file_that_plan_understands(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    done = cloze("init", "texts", "--output", "mine.toml")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "next: cloze plan mine.toml"
+    assert cloze("plan", "mine.toml").returncode == 0
+    assert cloze("init", "texts", "--output", "mine.toml").returncode == 2
+    assert cloze("init", "nowhere").returncode == 2
