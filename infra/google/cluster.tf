@@ -1,0 +1,57 @@
+resource "google_container_cluster" "trainers" {
+  name                     = "cloze"
+  location                 = var.gpu_zone
+  remove_default_node_pool = true
+  initial_node_count       = 1
+  deletion_protection      = false
+
+  workload_identity_config {
+    workload_pool = "${var.project}.svc.id.goog"
+  }
+
+  addons_config {
+    gcp_filestore_csi_driver_config {
+      enabled = true # the shared workspace claim
+    }
+  }
+}
+
+resource "google_container_node_pool" "general" {
+  name     = "general"
+  cluster  = google_container_cluster.trainers.id
+  location = var.gpu_zone
+
+  initial_node_count = 1
+
+  node_config {
+    machine_type    = "e2-standard-8"
+    service_account = google_service_account.trainer.email
+    oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
+  }
+}
+
+resource "google_container_node_pool" "gpu" {
+  name     = "gpu"
+  cluster  = google_container_cluster.trainers.id
+  location = var.gpu_zone
+
+  autoscaling {
+    min_node_count = 0 # nothing is paid for while nothing trains
+    max_node_count = var.max_gpu_nodes
+  }
+
+  node_config {
+    machine_type    = var.gpu_machine_type
+    spot            = true # pre-emption is survived: the trainer saves and goes on
+    service_account = google_service_account.trainer.email
+    oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
+
+    guest_accelerator {
+      type  = var.gpu_type
+      count = var.gpus_per_node
+      gpu_driver_installation_config {
+        gpu_driver_version = "DEFAULT"
+      }
+    }
+  }
+}

@@ -1,0 +1,17 @@
+# What Dataflow and Flink start for each worker: Beam's own SDK image with our pipeline, without torch.
+FROM apache/beam_python3.11_sdk:2.77.0
+
+ENV PIP_NO_CACHE_DIR=1 PYTHONSAFEPATH=1
+
+WORKDIR /opt/cloze
+COPY constraints.txt pyproject.toml README.md ./
+COPY artifacts artifacts
+COPY cloze cloze
+COPY flows flows
+COPY model model
+COPY pipeline pipeline
+RUN pip install -c constraints.txt ".[pipeline]" \
+    && useradd --create-home --uid 10001 cloze
+
+USER 10001
+ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -1,0 +1,36 @@
+# One image for everything of ours but Beam workers; EXTRAS chooses what it can do:
+#   model                  trainer: torch with CUDA, DeepSpeed
+#   flows                  Prefect worker that starts stages elsewhere
+#   pipeline,model,flows   everything on one machine
+# torch's own wheels bring CUDA, and nothing is compiled: a slim base is enough.
+FROM python:3.11-slim-bookworm
+
+ARG EXTRAS=pipeline,model,flows
+ENV DS_BUILD_OPS=0 \
+    PIP_NO_CACHE_DIR=1 \
+    PYTHONSAFEPATH=1 \
+    PYTHONUNBUFFERED=1 \
+    DO_NOT_TRACK=1 \
+    PREFECT_SERVER_ANALYTICS_ENABLED=false
+
+# ssh and pdsh only for hostfile launches; Kubernetes and Slurm start ranks themselves
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends \
+        numactl=2.0.16-1 openssh-client=1:9.2p1-* pdsh=2.34-* \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 10001 cloze
+
+WORKDIR /opt/cloze
+COPY constraints.txt pyproject.toml README.md ./
+COPY artifacts artifacts
+COPY cloze cloze
+COPY flows flows
+COPY model model
+COPY pipeline pipeline
+# torch first and alone, so that pip never weighs two builds of it
+RUN case ",$EXTRAS," in *,model,*) pip install -c constraints.txt torch ;; esac \
+    && pip install -c constraints.txt ".[$EXTRAS]"
+
+USER 10001
+WORKDIR /home/cloze
+ENTRYPOINT ["cloze"]

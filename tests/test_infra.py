@@ -1,0 +1,100 @@
+"""Every file in infra/ passes its validator, holds no secret, and is described."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import hcl2
+import pytest
+
+from artifacts.config import parse, read_toml
+from flows.config import MachineConfig
+
+INFRA = Path(__file__).resolve().parent.parent / "infra"
+TOOLS = Path(sys.executable).parent
+SECRET = re.compile(r"(password|api.?key|token|secret)\s*[:=]\s*[\"']?[A-Za-z0-9+/]{12,}", re.I)
+
+
+def files(pattern: str) -> list[Path]:
+    found = sorted(INFRA.rglob(pattern))
+    assert found, f"no {pattern} in infra/"
+    return found
+
+
+def passes(tool: str, *arguments: str) -> None:
+    run = subprocess.run(
+        [TOOLS / tool, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(INFRA))
+
+
+@pytest.mark.parametrize("path", files("*.Dockerfile"), ids=named)
+def test_images_pass_hadolint_and_run_as_an_ordinary_user(path: Path) -> None:
+    passes("hadolint", str(path))
+    users = re.findall(r"^USER (.+)$", path.read_text(), re.M)
+    assert users and users[-1] not in {"0", "root"}
+
+
+def test_compose_file_fits_its_schema() -> None:
+    passes(
+        "check-jsonschema", "--builtin-schema", "vendor.compose-spec",
+        str(INFRA / "compose" / "compose.yaml"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", files("kubernetes/*.yaml"), ids=named)
+def test_kubernetes_objects_are_valid_strictly(path: Path) -> None:
+    passes("kubernetes-validate", "--strict", str(path))
+
+
+@pytest.mark.parametrize("path", files("*.yaml"), ids=named)
+def test_yaml_is_tidy(path: Path) -> None:
+    passes("yamllint", "-c", str(INFRA.parent / ".yamllint.yaml"), "--strict", str(path))
+
+
+@pytest.mark.parametrize("path", [*files("*.sbatch"), INFRA.parent / ".ci" / "run"], ids=str)
+def test_shell_scripts_pass_shellcheck(path: Path) -> None:
+    passes("shellcheck", str(path))
+
+
+@pytest.mark.parametrize("path", files("*.tf"), ids=named)
+def test_terraform_parses_and_is_formatted(path: Path) -> None:
+    text = path.read_text()
+    assert hcl2.loads(text)
+    for number, line in enumerate(text.splitlines(), start=1):
+        indent = len(line) - len(line.lstrip(" "))
+        assert "\t" not in line and line == line.rstrip() and indent % 2 == 0, f"line {number}"
+
+
+def test_terraform_variables_are_described_and_used() -> None:
+    text = "\n".join(path.read_text() for path in files("*.tf"))
+    declared = re.findall(r'^variable "(\w+)"', text, re.M)
+    assert declared
+    assert len(re.findall(r"^  description\s+=", text, re.M)) >= len(declared)
+    for name in declared:
+        assert f"var.{name}" in text, f"{name} is declared and never used"
+
+
+@pytest.mark.parametrize("path", files("machines/*.toml"), ids=named)
+def test_machine_files_are_valid(path: Path) -> None:
+    parse(MachineConfig, read_toml(path), source=path)
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path for path in INFRA.iterdir() if path.is_dir()), ids=named
+)
+def test_every_folder_says_command_cost_and_how_to_take_it_down(folder: Path) -> None:
+    text = (folder / "README.md").read_text()
+    assert "```" in text
+    for word in ("cost", "down"):
+        assert word in text
+
+
+@pytest.mark.parametrize("path", [path for path in files("*") if path.is_file()], ids=named)
+def test_no_file_holds_a_secret(path: Path) -> None:
+    assert not SECRET.search(path.read_text())
