@@ -1,0 +1,60 @@
+"""Real text in the form Google's script reads: one sentence a line, a blank line between documents.
+
+    python benchmarks/corpus.py --wikiextractor FOLDER --megabytes 75 --output corpus.txt
+
+In:  a folder of WikiExtractor files.
+Out: a file of the wanted size, of whole documents; every preparation benchmark reads such a file.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
+from pipeline.texts import read_texts
+from pipeline.work import portions
+
+
+def documents(folder: str) -> Iterator[bytes]:
+    """Each document of the folder, one sentence a line."""
+    corpus = CorpusConfig(sources=(SourceConfig(reader="wikiextractor", path=folder),))
+    for portion in portions(corpus):
+        for block in read_texts(portion, corpus=corpus, cleaning=CleaningConfig()):
+            text, begin = block.text.tobytes(), 0
+            for end in block.ends_D.tolist():
+                if text[begin:end].strip():
+                    yield text[begin:end]
+                begin = end
+
+
+def write_corpus(folder: str, *, megabytes: float, output: str) -> int:
+    """Write documents until the size is reached; returns the number of bytes."""
+    written = 0
+    with open(output, "wb") as file:
+        for document in documents(folder):
+            if written >= megabytes * 1e6:
+                break
+            written += file.write(document + b"\n")
+    return written
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wikiextractor", required=True)
+    parser.add_argument("--megabytes", type=float, required=True)
+    parser.add_argument("--output", required=True)
+    arguments = parser.parse_args()
+    written = write_corpus(
+        arguments.wikiextractor, megabytes=arguments.megabytes, output=arguments.output
+    )
+    print(f"{arguments.output}: {written / 1e6:.1f} MB")
+    if written < arguments.megabytes * 1e6:
+        sys.exit(f"{arguments.wikiextractor} holds no more text than that")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""How fast batches come out of an examples artifact, and how soon the first one comes.
+
+    python benchmarks/loader.py --examples WORKSPACE/artifacts/examples/KEY
+
+In:  an examples artifact.
+Out: examples/s and tokens/s of one core (order, sizes, cut, gather, pack) at several batch sizes;
+     seconds to the first batch, at the start and far into a run.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from artifacts.store import Artifact, open_artifact
+from benchmarks.measuring import machine, write_result
+from model.config import EncoderConfig, PhaseConfig
+from model.training.batches import BatchSource, Share
+from model.training.cutting import CostModel
+from model.training.order import Curriculum, LengthOrder
+from model.training.shards import ExampleShards
+
+BATCH_SIZES = (32, 256, 1024)
+REPEATS = 5
+FAR = 10**7
+"""A step no run of ours has come to: resuming there must cost what resuming at 0 costs."""
+
+
+def source_of(examples: Artifact, *, max_seq_length: int, batch_size: int) -> BatchSource:
+    """Batches of one length as a training run reads them."""
+    shards = ExampleShards(examples, split="train", max_seq_length=max_seq_length)
+    order = LengthOrder(max_seq_length, shards.rows, batch_size, "benchmark")
+    phases = (PhaseConfig(max_seq_length=max_seq_length, share=1.0),)
+    return BatchSource(
+        curriculum=Curriculum(2 * FAR, phases, {max_seq_length: order}),
+        shards={max_seq_length: shards},
+        share=Share(rank=0, ranks=1, token_budget=65536),
+        cost=CostModel.of(EncoderConfig(), 30522),
+        cls_sep=(2, 3),
+    )
+
+
+def throughput(source: BatchSource, *, batches: int) -> dict[str, float]:
+    """Examples and tokens per second of processor time."""
+    rates = []
+    for repeat in range(REPEATS):
+        started, examples, tokens = time.process_time(), 0, 0
+        for step in range(repeat * batches, (repeat + 1) * batches):
+            made = source(step)
+            examples, tokens = examples + made.examples, tokens + made.tokens
+        seconds = time.process_time() - started
+        rates.append((examples / seconds, tokens / seconds))
+    return {
+        "examples_per_s": round(statistics.median(rate for rate, _ in rates)),
+        "tokens_per_s": round(statistics.median(rate for _, rate in rates)),
+    }
+
+
+def first_batch(examples: Artifact, *, max_seq_length: int, step: int) -> float:
+    """Seconds from an opened artifact to the batch of `step`."""
+    started = time.perf_counter()
+    source_of(examples, max_seq_length=max_seq_length, batch_size=256)(step)
+    return round(time.perf_counter() - started, 4)
+
+
+def run(directory: str, *, max_seq_length: int) -> dict[str, Any]:
+    """All measurements."""
+    torch.set_num_threads(1)
+    examples = open_artifact(directory)
+    first = first_batch(examples, max_seq_length=max_seq_length, step=0)
+    rates = {}
+    for batch_size in BATCH_SIZES:
+        source = source_of(examples, max_seq_length=max_seq_length, batch_size=batch_size)
+        rates[str(batch_size)] = throughput(source, batches=max(8, 8192 // batch_size))
+    return {
+        "machine": machine(),
+        "max_seq_length": max_seq_length,
+        "rows": sum(map(sum, source.shards[max_seq_length].rows)),
+        "by_batch_size": rates,
+        "first_batch_s": first,
+        "first_batch_again_s": first_batch(examples, max_seq_length=max_seq_length, step=0),
+        "first_batch_far_out_s": first_batch(examples, max_seq_length=max_seq_length, step=FAR),
+    }
+
+
+def main() -> None:
+    """Read the command line, measure, keep the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", required=True, help="directory of an examples artifact")
+    parser.add_argument("--max-seq-length", type=int, default=128)
+    parser.add_argument("--output", default="benchmarks/results/loader.json")
+    arguments = parser.parse_args()
+    result = run(arguments.examples, max_seq_length=arguments.max_seq_length)
+    write_result(arguments.output, result)
+    print(result)
+
+
+if __name__ == "__main__":
+    main()

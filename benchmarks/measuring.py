@@ -1,0 +1,127 @@
+"""Running a program on given cores and saying what it took.
+
+In:  a command line, the cores it and all its children may use.
+Out: `Measurement`: wall time, processor time, the largest memory of all its processes together.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one run of a program took."""
+
+    wall: float
+    """Seconds from start to exit."""
+    cpu: float
+    """Seconds of processor time, of all its processes."""
+    peak_pss: float
+    """Largest proportional set size of all its processes together, in MB."""
+    said: dict[str, Any] = field(default_factory=dict)
+    """The JSON line the program printed last, if it did."""
+
+
+def measure(
+    command: list[str], *, cores: str, cwd: Path = ROOT, env: dict[str, str] | None = None
+) -> Measurement:
+    """Run `command` on `cores` (as `taskset -c` takes them); a failure ends the benchmark."""
+    started, before = time.monotonic(), os.times()
+    process = subprocess.Popen(
+        ["taskset", "-c", cores, *command],
+        cwd=cwd,
+        env={**os.environ, "TOKENIZERS_PARALLELISM": "false", **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    peak = _watch_memory(process.pid)
+    output, errors = process.communicate()
+    wall, after = time.monotonic() - started, os.times()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{errors[-4000:]}")
+    cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
+    return Measurement(wall, cpu, peak() / 1e6, _last_json(output))
+
+
+def machine() -> dict[str, Any]:
+    """What this machine is, for the record."""
+    model = [
+        line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "processor": model[0].partition(":")[2].strip() if model else platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def write_result(path: str, result: dict[str, Any]) -> None:
+    """Keep a result as readable JSON."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(result, indent=1, default=asdict) + "\n")
+
+
+def _watch_memory(pid: int) -> Callable[[], float]:
+    peak = [0.0]
+    stop = threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(SAMPLE_SECONDS):
+            peak[0] = max(peak[0], _pss_of_tree(pid))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+
+    def finish() -> float:
+        stop.set()
+        thread.join()
+        return peak[0]
+
+    return finish
+
+
+def _pss_of_tree(pid: int) -> float:
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0.0
+    return sum(_pss(process.pid) for process in family)
+
+
+def _pss(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0.0
+    return sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def _last_json(output: str) -> dict[str, Any]:
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else {}
+
+
+def _git(*arguments: str) -> str:
+    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return run.stdout.strip()

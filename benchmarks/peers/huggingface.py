@@ -1,0 +1,69 @@
+"""The Hugging Face route: datasets.map with a fast tokenizer, packing, and the masking collator.
+
+    python huggingface.py WORKERS CORPUS VOCABULARY OUTPUT MAX_SEQ_LENGTH
+
+What its examples (run_mlm.py) do: every text tokenised, texts joined and cut into blocks of equal
+length, tokens masked at random as batches are made. No sentence pairs.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import BertTokenizerFast, DataCollatorForLanguageModeling
+
+workers, corpus, vocabulary, output, max_seq_length = sys.argv[1:]
+processes = int(workers) if int(workers) > 1 else None
+length = int(max_seq_length)
+tokenizer = BertTokenizerFast(vocab_file=vocabulary, vocab=vocabulary)
+tokenizer.model_max_length = 1 << 30
+
+
+def read() -> Iterator[dict[str, str]]:
+    """Documents as texts."""
+    with open(corpus, encoding="utf-8") as file:
+        for document in file.read().split("\n\n"):
+            if document.strip():
+                yield {"text": document.replace("\n", " ")}
+
+
+def tokenise(batch: dict[str, list[str]]) -> Any:
+    """Ids of each text, framed."""
+    return tokenizer(batch["text"], return_special_tokens_mask=True)
+
+
+def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+    """All texts of a batch joined, cut into blocks of one length."""
+    joined = {name: [i for row in rows for i in row] for name, rows in batch.items()}
+    end = len(joined["input_ids"]) // length * length
+    return {
+        name: [values[start : start + length] for start in range(0, end, length)]
+        for name, values in joined.items()
+    }
+
+
+source = Dataset.from_list(list(read()))
+started = time.monotonic()
+tokens = source.map(tokenise, batched=True, remove_columns=["text"], num_proc=processes)
+tokenised = time.monotonic()
+blocks = tokens.map(group, batched=True, num_proc=processes)
+blocks.save_to_disk(output)
+grouped = time.monotonic()
+collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+batches = DataLoader(blocks, batch_size=256, collate_fn=collator, num_workers=processes or 0)
+examples = sum(len(batch["input_ids"]) for batch in batches)
+collated = time.monotonic()
+print(
+    json.dumps(
+        {
+            "seconds": collated - started,
+            "seconds_without_collator": grouped - started,
+            "seconds_tokenising": tokenised - started,
+            "examples": examples,
+        }
+    )
+)

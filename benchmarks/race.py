@@ -1,0 +1,175 @@
+"""The race: held-out loss over wall-clock, against the Hugging Face Trainer at its best.
+
+    python benchmarks/race.py --examples WORKSPACE/artifacts/examples/KEY --preset mini --steps 600
+
+In:  an examples artifact.
+Out: benchmarks/results/race.json and race.svg: both curves, and how much sooner ours arrives.
+
+Same text, vocabulary, architecture, batches, schedule and cores; one side after the other, each in
+a process of its own with the same allocator settings.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from artifacts.stage import InputRef, StageTable, write_stage_table
+from artifacts.store import open_artifact
+from benchmarks.measuring import ROOT, machine, write_result
+from model.config import PretrainStage, TrainingMachine
+from model.training.environment import training_environment
+
+Points = list[tuple[int, float, float]]
+"""Step, seconds of training, held-out masked-LM loss."""
+
+
+def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The recipe both sides train by."""
+    return {
+        "seed": 12345,
+        "encoder": {"preset": arguments.preset},
+        "pretrain": {
+            "steps": arguments.steps,
+            "batch_size": arguments.batch_size,
+            "phases": [{"max_seq_length": arguments.max_seq_length, "share": 1.0}],
+            "precision": "bf16",
+            "evaluate_every": max(1, arguments.steps // 12),
+            "evaluation_examples": 512,
+            "optimizer": {
+                "learning_rate": arguments.learning_rate,
+                "warmup_steps": arguments.steps // 20,
+                "bias_correction": True,  # torch's AdamW knows no other
+            },
+        },
+    }
+
+
+def ours(config: dict[str, Any], examples: str, threads: int, scratch: str) -> Points:
+    """Our side: the stage program, as a flow starts it."""
+    table = StageTable(
+        stage="pretrain",
+        format_version=PretrainStage.format_version,
+        config=PretrainStage.model_validate(config).model_dump(mode="json"),
+        inputs={"examples": InputRef(digest=open_artifact(examples).digest, path=examples)},
+        output=f"{scratch}/ours",
+        machine={"threads": threads, "checkpoint_every": 10**6, "log_every": 10},
+    )
+    path = f"{scratch}/table.json"
+    write_stage_table(table, path)
+    _run([sys.executable, "-P", "-m", "model.training.pretrain", "--config", path], threads)
+    artifact = open_artifact(table.output)
+    curve = [json.loads(line) for line in artifact.read_bytes("curve.jsonl").splitlines()]
+    log = [json.loads(line) for line in artifact.read_bytes("metrics.jsonl").splitlines()]
+    steps, seconds = [row["step"] for row in log], [row["seconds"] for row in log]
+    return [
+        (p["step"], float(np.interp(p["step"], steps, seconds)), p["heldout"]["masked_lm_loss"])
+        for p in curve
+        if "heldout" in p
+    ]
+
+
+def theirs(
+    config: dict[str, Any], examples: str, threads: int, scratch: str, *, compiled: bool
+) -> Points:
+    """The other side, in `peers/huggingface_trainer.py`."""
+    settings = {
+        "config": PretrainStage.model_validate(config).model_dump(mode="json"),
+        "examples": examples,
+        "threads": threads,
+        "scratch": f"{scratch}/theirs",
+        "compile": compiled,
+    }
+    path = Path(scratch) / "settings.json"
+    path.write_text(json.dumps(settings))
+    program = str(ROOT / "benchmarks" / "peers" / "huggingface_trainer.py")
+    said = _run([sys.executable, program, str(path)], threads)
+    return [tuple(point) for point in json.loads(said.splitlines()[-1])["points"]]
+
+
+def _run(command: list[str], threads: int) -> str:
+    environment = training_environment(TrainingMachine(threads=threads))
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment, "OMP_NUM_THREADS": str(threads)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def sooner(our_points: Points, their_points: Points) -> float:
+    """Their seconds over ours to the lowest held-out loss that both reach."""
+    goal = max(min(p[2] for p in points) for points in (our_points, their_points))
+    return _seconds_to(goal, their_points) / _seconds_to(goal, our_points)
+
+
+def _seconds_to(goal: float, points: Points) -> float:
+    """When the curve first comes down to `goal`, between its points linearly."""
+    for (_, before, above), (_, after, below) in pairwise(points):
+        if below <= goal:
+            share = (above - goal) / (above - below) if above > below else 1.0
+            return before + min(max(share, 0.0), 1.0) * (after - before)
+    return points[-1][1]
+
+
+def plot(curves: dict[str, Points], path: Path, *, title: str) -> None:
+    """Held-out loss over seconds, one line a side."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, points in curves.items():
+        axes.plot([p[1] for p in points], [p[2] for p in points], marker="o", label=name)
+    axes.set_xlabel("seconds of training")
+    axes.set_ylabel("held-out masked-LM loss, nats")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Read the command line, run both sides, keep numbers and plot."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", required=True, help="directory of an examples artifact")
+    parser.add_argument("--preset", default="mini")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--max-seq-length", type=int, default=128)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--compile", action="store_true", help="torch.compile on their side")
+    parser.add_argument("--output", default="benchmarks/results/race.json")
+    arguments = parser.parse_args()
+    config, record = configuration(arguments), machine()
+    examples, threads = str(Path(arguments.examples).resolve()), arguments.threads
+    with tempfile.TemporaryDirectory() as scratch:
+        our_points = ours(config, examples, threads, scratch)
+        their_points = theirs(config, examples, threads, scratch, compiled=arguments.compile)
+    curves = {"Cloze": our_points, "Hugging Face Trainer, bf16": their_points}
+    ratio = sooner(our_points, their_points)
+    write_result(
+        arguments.output,
+        {"machine": record, "arguments": vars(arguments), "sooner": ratio, "curves": curves},
+    )
+    plot(
+        curves,
+        Path(arguments.output).with_suffix(".svg"),
+        title=f"{arguments.preset}, {threads} cores: {ratio:.1f} times sooner",
+    )
+    print(f"{ratio:.2f} times sooner; {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Tokenising alone: ours against `encode_batch_fast`, same text, same core, same ids.
+
+    python benchmarks/tokenization.py --corpus corpus.txt --vocabulary vocab.txt \
+        --output benchmarks/results/tokenization.json
+
+In:  a file in Google's format (benchmarks/corpus.py makes one), a vocabulary.
+Out: MB/s and tokens/s of processor time. Ours with everything: fresh tables at the beginning
+     (`cold`, the whole file) and from half of the file on (`steady`); the peer, whose speed does
+     not depend on what it has read before, on slices between ours. The ids must be equal.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
+
+import numpy as np
+from measuring import machine, write_result
+
+from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
+from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
+from pipeline.lines import LINE_FEED
+from pipeline.texts import TextBlock, read_texts
+from pipeline.wordpiece import FastWordPiece
+from pipeline.work import portions
+
+PEER_SLICES = 5
+"""Blocks of about 1 MB, spread over the file, that the peer tokenises."""
+
+
+def blocks(corpus: str) -> list[TextBlock]:
+    """The cleaned text in blocks of about 1 MB, as the pipeline tokenises it."""
+    source = SourceConfig(reader="sentence_lines", path=corpus)
+    config = CorpusConfig(sources=(source,))
+    return [
+        block
+        for portion in portions(config)
+        for block in read_texts(portion, corpus=config, cleaning=CleaningConfig())
+    ]
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of processor time, and what the work gave."""
+    started = time.process_time()
+    result = work()
+    return time.process_time() - started, result
+
+
+def ours(wordpiece: FastWordPiece, block: TextBlock) -> np.ndarray:
+    """All ids of a block."""
+    ends = np.flatnonzero(block.text == LINE_FEED) + 1
+    return wordpiece.encode(block.text.tobytes(), ends)[0]
+
+
+def documents(block: TextBlock) -> Iterator[str]:
+    """The block's documents as the peer takes them; it is fastest on whole documents."""
+    raw, start = block.text.tobytes(), 0
+    for end in block.ends_D.tolist():
+        yield raw[start:end].decode()
+        start = end
+
+
+def peer(tokenizer: WordPieceTokenizer, texts: list[str]) -> np.ndarray:
+    """All ids of the documents, from `encode_batch_fast`."""
+    encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+    return np.array([index for encoding in encodings for index in encoding.ids])
+
+
+def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+    """Ours over the whole text, and between its blocks now and then the peer."""
+    wordpiece = FastWordPiece(tokenizer)
+    wanted = {round((n + 0.5) * len(text) / PEER_SLICES) for n in range(PEER_SLICES)}
+    seconds, tokens, theirs = [], [], []
+    for number, block in enumerate(text):
+        spent, ids = timed(lambda block=block: ours(wordpiece, block))
+        seconds.append(spent)
+        tokens.append(len(ids))
+        if number in wanted:
+            texts = list(documents(block))
+            spent, expected = timed(lambda texts=texts: peer(tokenizer, texts))
+            if not np.array_equal(ids, expected):
+                raise SystemExit(f"block {number}: other ids than encode_batch_fast")
+            theirs.append((len(block.text), len(ids), spent))
+    sizes = [len(block.text) for block in text]
+    half = len(text) // 2
+    peer_speed = rate(*map(sum, zip(*theirs, strict=True)))
+    cold, steady = (rate(sum(sizes[a:]), sum(tokens[a:]), sum(seconds[a:])) for a in (0, half))
+    return {
+        "megabytes": sum(sizes) / 1e6,
+        "cold": cold,
+        "steady": steady,
+        "encode_batch_fast": peer_speed,
+        "times_faster_cold": cold["mb_per_second"] / peer_speed["mb_per_second"],
+        "times_faster_steady": steady["mb_per_second"] / peer_speed["mb_per_second"],
+        "ids_equal_on_megabytes": sum(size for size, _, _ in theirs) / 1e6,
+        "spread_of_steady": statistics.quantiles(
+            [size / spent / 1e6 for size, spent in zip(sizes[half:], seconds[half:], strict=True)],
+            n=4,
+        ),
+    }
+
+
+def rate(size: int, tokens: int, seconds: float) -> dict[str, float]:
+    """Speeds per second of processor time."""
+    return {"mb_per_second": size / seconds / 1e6, "tokens_per_second": tokens / seconds}
+
+
+def main() -> None:
+    """Read the command line, measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--corpus", required=True)
+    parser.add_argument("--vocabulary", required=True)
+    parser.add_argument("--output", default="")
+    arguments = parser.parse_args()
+    result = {"machine": machine(), "corpus": Path(arguments.corpus).name}
+    tokenizer = read_vocab_txt(arguments.vocabulary, lowercase=True)
+    result |= measure(blocks(arguments.corpus), tokenizer)
+    for name in ("encode_batch_fast", "cold", "steady"):
+        speed = result[name]
+        print(
+            f"{name:20} {speed['mb_per_second']:7.2f} MB/s"
+            f" {speed['tokens_per_second'] / 1e6:7.2f} M tokens/s"
+        )
+    print(
+        f"times faster: {result['times_faster_cold']:.1f} cold,"
+        f" {result['times_faster_steady']:.1f} steady"
+    )
+    if arguments.output:
+        write_result(arguments.output, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""One side of the training benchmark: a number of optimizer steps, each timed.
+
+    python benchmarks/training_steps.py SIDE --preset mini --steps 12 --warm-up 3
+
+In:  which side: `ours` (the trainer's engine), `bare` (the same without DeepSpeed),
+     `huggingface_bf16`, `huggingface_bf16_compiled`, `huggingface_fp32`.
+Out: one JSON line: seconds of each step, real tokens and FLOPs of each, the matrix rate meanwhile.
+
+All sides see the same examples, dropout 0.1, exact GELU, AdamW, clipping, fp32 masters; gradients
+are accumulated over micro-batches to one global batch.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.realistic import VOCABULARY, examples, padded
+from model.config import EncoderConfig, OptimizerConfig, PretrainConfig, TrainingMachine
+from model.encoder.native import kernels_in_use
+from model.encoder.packing import Example, pack
+from model.encoder.pretraining import PretrainingModel
+from model.training.optimizer import build_optimizer
+from model.training.precision import Rounded
+from model.training.telemetry import training_flops
+from model.training.world import join_world
+from model.use.hugging_face_config import hugging_face_config
+
+LEARNING_RATE = 1e-4
+MATRIX = 2048
+
+Step = Callable[[list[Example], int], None]
+
+
+def encoder_config(preset: str, activation: str) -> EncoderConfig:
+    """The architecture, with the paper's dropout."""
+    return EncoderConfig.model_validate({"preset": preset, "hidden_act": activation})
+
+
+def our_step(config: EncoderConfig, token_budget: int) -> Step:
+    """The trainer's engine: DeepSpeed at ZeRO 0, one rank."""
+    from model.training.engine import Engine
+
+    torch.manual_seed(0)
+    engine = Engine(
+        PretrainingModel(config, VOCABULARY),
+        world=join_world(threads=torch.get_num_threads(), timeout=60.0),
+        machine=TrainingMachine(zero_stage=0),
+        recipe=PretrainConfig(),
+    )
+
+    def step(batch: list[Example], number: int) -> None:
+        masked, labelled = counts(batch)
+        for micro, part in enumerate(cut(batch, token_budget)):
+            sums = engine.forward(pack(part), dropout_seed=number * 1000 + micro)
+            engine.backward(sums.masked_lm_loss / masked + sums.next_sentence_loss / labelled)
+        engine.step(LEARNING_RATE)
+
+    return step
+
+
+def bare_step(config: EncoderConfig, token_budget: int) -> Step:
+    """The same without DeepSpeed: what its engine costs is the difference."""
+    torch.manual_seed(0)
+    model = PretrainingModel(config, VOCABULARY)
+    rounded = Rounded(model)
+    optimizer = build_optimizer(model.named_parameters(), config=OptimizerConfig(), zero_stage=0)
+
+    def step(batch: list[Example], number: int) -> None:
+        masked, labelled = counts(batch)
+        for micro, part in enumerate(cut(batch, token_budget)):
+            sums = rounded(pack(part), number * 1000 + micro)
+            (sums.masked_lm_loss / masked + sums.next_sentence_loss / labelled).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def hugging_face_step(
+    config: EncoderConfig, micro_batch: int, *, bf16: bool, compiled: bool
+) -> Step:
+    """Hugging Face's model: padded batches, SDPA, fused AdamW; bf16 by autocast."""
+    from transformers import BertConfig, BertForPreTraining
+
+    torch.manual_seed(0)
+    table = BertConfig(**hugging_face_config(config, VOCABULARY), attn_implementation="sdpa")
+    model: Any = BertForPreTraining(table).train()
+    forward = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.01, fused=True
+    )
+
+    def step(batch: list[Example], number: int) -> None:
+        parts = [batch[at : at + micro_batch] for at in range(0, len(batch), micro_batch)]
+        for part in parts:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                loss = forward(**padded(part, longest=128)).loss
+            (loss / len(parts)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def counts(batch: list[Example]) -> tuple[int, int]:
+    """Masked tokens and labelled sequences of a global batch."""
+    return sum(len(example.masked_lm_ids) for example in batch), len(batch)
+
+
+def cut(batch: list[Example], token_budget: int) -> list[list[Example]]:
+    """Micro-batches of at most `token_budget` tokens."""
+    parts: list[list[Example]] = [[]]
+    tokens = 0
+    for example in batch:
+        if parts[-1] and tokens + len(example.input_ids) > token_budget:
+            parts.append([])
+            tokens = 0
+        parts[-1].append(example)
+        tokens += len(example.input_ids)
+    return parts
+
+
+def matrix_rate() -> float:
+    """FLOP/s of a square bf16 product, median."""
+    left = torch.randn(MATRIX, MATRIX, dtype=torch.bfloat16)
+    seconds = []
+    for _ in range(15):
+        started = time.perf_counter()
+        left @ left
+        seconds.append(time.perf_counter() - started)
+    return 2 * MATRIX**3 / statistics.median(seconds)
+
+
+def run(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Warm up, then time every step."""
+    config = encoder_config(arguments.preset, arguments.activation)
+    micro_batch, budget = arguments.micro_batch, arguments.token_budget
+    makers: dict[str, Callable[[], Step]] = {
+        "ours": lambda: our_step(config, budget),
+        "bare": lambda: bare_step(config, budget),
+        "huggingface_bf16": lambda: hugging_face_step(
+            config, micro_batch, bf16=True, compiled=False
+        ),
+        "huggingface_bf16_compiled": lambda: hugging_face_step(
+            config, micro_batch, bf16=True, compiled=True
+        ),
+        "huggingface_fp32": lambda: hugging_face_step(
+            config, micro_batch, bf16=False, compiled=False
+        ),
+    }
+    step = makers[side]()
+    batches = [examples(arguments.batch_size, longest=128, seed=seed) for seed in range(4)]
+    seconds, tokens, flops, rates = [], [], [], []
+    for number in range(arguments.warm_up + arguments.steps):
+        batch = batches[number % len(batches)]
+        started = time.perf_counter()
+        step(batch, number)
+        if number < arguments.warm_up:
+            continue
+        seconds.append(time.perf_counter() - started)
+        sizes = [len(example.input_ids) for example in batch]
+        tokens.append(sum(sizes))
+        squared = sum(size * size for size in sizes)
+        masked = counts(batch)[0]
+        flops.append(
+            training_flops(config, VOCABULARY, tokens=sum(sizes), squared=squared, masked=masked)
+        )
+        rates.append(matrix_rate())
+    kernels = kernels_in_use() if side in ("ours", "bare") else ""
+    return {
+        "seconds": seconds,
+        "tokens": tokens,
+        "flops": flops,
+        "rates": rates,
+        "kernels": kernels,
+    }
+
+
+def main() -> None:
+    """Read the arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("side")
+    parser.add_argument("--preset", default="mini")
+    parser.add_argument("--activation", default="gelu")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--warm-up", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--micro-batch", type=int, default=32)
+    parser.add_argument("--token-budget", type=int, default=4096)
+    parser.add_argument("--threads", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    print(json.dumps(run(arguments.side, arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
