@@ -1,0 +1,141 @@
+"""The layers: artifacts ← pipeline, artifacts ← model, flows above them, cloze on top.
+
+Read from the syntax of every module; nothing is imported.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")
+MODULES = {
+    ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((PROJECT / package).rglob("*.py"))
+}
+CONFIGS = {"pipeline.config", "model.config", "flows.config"}
+
+ALLOWED = {
+    "artifacts": {"artifacts"},
+    "pipeline": {"artifacts", "pipeline"},
+    "model": {"artifacts", "model"},
+    "flows": {"artifacts", "flows"},
+    "cloze": {"artifacts", "flows", "model", "cloze"},
+}
+"""Which of our packages each may import; the configurations besides (below)."""
+
+FORBIDDEN = {
+    "artifacts": {"apache_beam", "torch", "deepspeed", "prefect", "cyclopts", "rich"},
+    "pipeline": {"torch", "deepspeed", "prefect", "transformers"},
+    "model": {"apache_beam", "prefect", "transformers"},
+    "flows": {"apache_beam", "torch", "deepspeed", "transformers"},
+    "cloze": {"apache_beam", "deepspeed", "transformers"},
+}
+"""Libraries that would drag one part's installation into another."""
+
+
+def imports(path: Path, *, whole: bool = True) -> Iterator[str]:
+    """Dotted names that a module imports, anywhere in it or (not `whole`) at its top."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree) if whole else tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def ours(path: Path) -> set[str]:
+    """Our modules among a module's imports."""
+    return {
+        name for name in imports(path) if name in MODULES and MODULES[name].name != "__init__.py"
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_layer_imports_only_what_lies_below_it(package: str) -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in MODULES.items()
+        if module.partition(".")[0] == package
+        for name in ours(path) - (CONFIGS if package in ("flows", "cloze") else set())
+        if name.partition(".")[0] not in ALLOWED[package]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_layer_leaves_the_others_libraries_alone(package: str) -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in MODULES.items()
+        if module.partition(".")[0] == package and module != "cloze.doctor"  # it looks for a GPU
+        for name in imports(path)
+        if name.partition(".")[0] in FORBIDDEN[package]
+    ]
+    assert wrong == []
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    graph = {module: ours(path) for module, path in MODULES.items()}
+    finished: set[str] = set()
+    path: list[str] = []
+
+    def visit(module: str) -> None:
+        assert module not in path, " → ".join([*path[path.index(module) :], module])
+        if module not in finished:
+            path.append(module)
+            for name in sorted(graph[module]):
+                visit(name)
+            finished.add(path.pop())
+
+    for module in graph:
+        visit(module)
+
+
+def test_our_own_modules_are_imported_at_the_top() -> None:
+    """Lazy imports hide the graph; only the face may, for its start, and the rim of Prefect."""
+    lazy = [
+        f"{module} imports {name} inside a function"
+        for module, path in MODULES.items()
+        if module.partition(".")[0] != "cloze"
+        for name in set(imports(path)) - set(imports(path, whole=False))
+        if name.partition(".")[0] in PACKAGES
+    ]
+    assert lazy == []
+
+
+def test_init_files_are_empty_but_that_of_the_face() -> None:
+    files = [path for path in MODULES.values() if path.name == "__init__.py"]
+    wrong = [str(path) for path in files if path.stat().st_size and path.parent.name != "cloze"]
+    assert wrong == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    texts = {module: path.read_text("utf-8") for module, path in MODULES.items()}
+    assert [name for name, text in texts.items() if text and not documented(text)] == []
+
+
+def documented(text: str) -> bool:
+    return bool(ast.get_docstring(ast.parse(text)))
+
+
+def test_no_module_is_called_like_a_library_it_could_hide() -> None:
+    """Packages at the top are what a program's own folder could hide (`-P` or not)."""
+    assert not set(PACKAGES) & sys.stdlib_module_names
+
+
+def test_flow_modules_do_not_postpone_annotations() -> None:
+    """`from __future__ import annotations` breaks served flows with pydantic parameters."""
+    wrong = [
+        module
+        for module, path in MODULES.items()
+        if module.startswith("flows.") and "__future__.annotations" in imports(path)
+    ]
+    assert wrong == []

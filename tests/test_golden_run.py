@@ -1,0 +1,151 @@
+"""The whole way, every real stage: configs/smoke.toml under Prefect, and what follows from it."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import SMOKE, GoldenRun, cloze
+
+STAGES = [
+    *("vocabulary", "tokens", "examples", "pretrain"),
+    *("labels", "finetune", "evaluate", "report"),
+]
+
+
+def answer(golden: GoldenRun, *arguments: str) -> Any:
+    done = cloze(*arguments, "--workspace", str(golden.workspace), "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_run_makes_every_stage_and_names_its_report(golden: GoldenRun) -> None:
+    report = golden.workspace / "smoke" / "report.html"
+    assert golden.stdout.splitlines()[-1] == f"report: {report}"
+    assert report.exists()
+    record = json.loads((golden.workspace / "smoke" / "run.json").read_text())
+    assert record["state"] == "finished"
+    assert {stage: found["state"] for stage, found in record["stages"].items()} == dict.fromkeys(
+        STAGES, "made"
+    )
+    assert 0 < record["peak_memory"] < 6 * 2**30
+
+
+def test_the_report_is_one_file_that_loads_nothing(golden: GoldenRun) -> None:
+    page = (golden.workspace / "smoke" / "report.html").read_text()
+    assert "<script src" not in page
+    assert "<link" not in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_run_again_everything_is_reused(golden: GoldenRun) -> None:
+    stages = answer(golden, "run", *SMOKE)["stages"]
+    assert {found["state"] for found in stages.values()} == {"reused"}
+
+
+def test_with_only_fine_tuning_changed_only_what_depends_on_it_would_run(
+    golden: GoldenRun,
+) -> None:
+    planned = answer(golden, "plan", *SMOKE, "--set", "finetune.seeds=[0]")["stages"]
+    assert [stage["stage"] for stage in planned if stage["action"] == "run"] == [
+        "finetune",
+        "evaluate",
+        "report",
+    ]
+
+
+def test_a_stage_can_be_repeated_by_hand_from_its_table(golden: GoldenRun, tmp_path: Path) -> None:
+    table = json.loads((golden.workspace / "smoke" / "stages" / "examples.json").read_text())
+    (tmp_path / "examples.json").write_text(json.dumps({**table, "output": str(tmp_path / "out")}))
+    argv = [sys.executable, "-P", "-m", "pipeline.examples", "--config"]
+    done = subprocess.run(
+        [*argv, str(tmp_path / "examples.json")], capture_output=True, text=True, check=True
+    )
+    record = json.loads((golden.workspace / "smoke" / "run.json").read_text())
+    assert done.stdout.split()[-1] == record["stages"]["examples"]["digest"]
+
+
+def test_examples_can_be_read_with_their_masks(golden: GoldenRun) -> None:
+    found = answer(golden, "inspect", "smoke/examples", "--rows", "3")
+    assert len(found["rows"]) == 3
+    assert all("[MASK:" in row["text"] for row in found["rows"])
+
+
+def test_a_document_can_be_asked_for_by_its_digest(golden: GoldenRun) -> None:
+    (first, *_) = answer(golden, "inspect", "smoke/tokens", "--rows", "1")["rows"]
+    digest = first["title"].split()[1].rstrip(",")
+    (found,) = answer(golden, "inspect", "smoke/tokens", "--document", digest[:10])["rows"]
+    assert found == first
+
+
+@pytest.mark.parametrize("row", [0, 1000])
+def test_a_score_is_traced_to_the_document(golden: GoldenRun, row: int) -> None:
+    story = answer(golden, "trace", "smoke", "--row", str(row))
+    assert [step["what"] for step in story] == [
+        *("score", "model", "weights", "examples", "shard"),
+        *("example", "tokens", "shard", "document", "text"),
+    ]
+    document = answer(golden, "inspect", "smoke/tokens", "--document", story[8]["digest"])
+    assert document["rows"][0]["text"].replace("\n", " ") == story[-1]["words"]
+
+
+def test_runs_are_listed_shown_and_compared(golden: GoldenRun) -> None:
+    (run,) = answer(golden, "runs")["runs"]
+    assert (run["run"], run["state"], run["stages"]) == ("smoke", "finished", 8)
+    figures = answer(golden, "show", "smoke")["figures"]
+    assert {"package mlm_loss", "heldout mlm_loss"} <= set(figures)
+    compared = answer(golden, "compare", "smoke", "smoke")
+    assert compared["configuration"] == {}
+    assert compared["figures"]["package mlm_loss"] == [figures["package mlm_loss"]] * 2
+
+
+def test_nothing_of_a_run_is_rubbish_but_what_its_making_left_over(golden: GoldenRun) -> None:
+    found = answer(golden, "gc")["found"]
+    assert {item["reason"] for item in found} <= {"left over from making pretrain"}
+
+
+def test_a_runs_name_is_a_model(golden: GoldenRun, tmp_path: Path) -> None:
+    (answered,) = answer(golden, "fill-mask", "smoke", "The [MASK] of a [MASK].", "--top-k", "3")
+    assert [len(fills) for fills in answered["masks"]] == [3, 3]
+    exported = answer(golden, "export", "smoke", str(tmp_path / "encoder"))
+    names = {Path(path).name for path in exported["files"]}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt"} <= names
+    again = answer(golden, "fill-mask", exported["directory"], "The [MASK] of a [MASK].")
+    assert again[0]["masks"][0][:3] == answered["masks"][0]
+    vectors = answer(golden, "embed", "smoke", "a graph", "a number")
+    assert vectors["shape"] == [2, 64]
+
+
+def test_a_run_can_begin_from_another_runs_encoder(golden: GoldenRun) -> None:
+    planned = answer(golden, "plan", *SMOKE, "--set", "pretrain.init=smoke")["stages"]
+    (pretrain,) = [stage for stage in planned if stage["stage"] == "pretrain"]
+    assert any(reason.startswith("input init: absent") for reason in pretrain["reasons"])
+
+
+def test_without_show_text_no_text_of_the_corpus_is_in_any_report_or_log(
+    golden: GoldenRun, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "runs"
+    shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
+    quiet = ("--set", "report.show_text=false", "--workspace", str(workspace))
+    done = cloze("run", *SMOKE, *quiet, "--without-prefect")
+    assert done.returncode == 0, done.stderr
+    written = [path for path in (workspace / "smoke").rglob("*") if path.is_file()]
+    said = {path.name: words_of(path.read_text()) for path in written}
+    said["output"] = words_of(done.stdout + done.stderr)
+    rows = answer(golden, "inspect", "smoke/tokens", "--rows", "400")["rows"]
+    texts = [words_of(row["text"]) for row in rows]
+    runs_of_words = {text[i : i + 6] for text in texts for i in range(len(text) - 6)}
+    for name, words in said.items():
+        found = {words[i : i + 6] for i in range(len(words) - 6)} & runs_of_words
+        assert not found, f"{name} holds {next(iter(found))}"
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Lower-case words, as the tokenizer would part them."""
+    return tuple(re.findall(r"[a-z]+", text.lower()))
