@@ -39,13 +39,23 @@ def ablations(
 
         with reported(server):
             data = flow(run, machine, tuple(table))
-    rows = [(row["table"], row["row"], *_shown(row["figures"])) for row in data["rows"]]
-    return Answer(data, f"{columns(rows)}\npage: {data['page']}", wanted.json)
+    parts = [columns(_shown(lines)) for lines in data["tables"].values()]
+    seeds = ", ".join(str(seed) for seed in data["seeds"])
+    note = f"task scores: mean ± standard error over seeds {seeds}" if seeds else ""
+    return Answer(
+        data, "\n\n".join([*parts, f"{note}\npage: {data['page']}".lstrip()]), wanted.json
+    )
 
 
 def _import_prefect() -> None:
     import_module("flows.ablations")
 
 
-def _shown(figures: dict[str, float]) -> tuple[str, ...]:
-    return tuple(f"{name} {value:.4g}" for name, value in list(figures.items())[:3])
+def _shown(lines: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The columns a terminal has room for: losses, and the tasks' scores."""
+    kept = [
+        place
+        for place, cells in enumerate(zip(*lines, strict=True))
+        if place == 0 or cells[0].endswith("mlm_loss") or any("±" in cell for cell in cells)
+    ]
+    return [tuple(line[place] for place in kept) for line in lines]

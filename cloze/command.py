@@ -51,8 +51,8 @@ COMMANDS = {
     ),
     "plan": Verb(
         "cloze.plan:plan",
-        "Say what a run would reuse, what it would make, and why.",
-        "cloze plan configs/demo.toml --set examples.copies=4",
+        "Say what a run would reuse, what it would make and why, and what that would take.",
+        "cloze plan configs/wikipedia_books.toml --gigabytes 16",
     ),
     "prepare": Verb(
         f"{STAGES}:prepare",

@@ -1,22 +1,72 @@
-"""`cloze plan`: what `cloze run` would do, and why.
+"""`cloze plan`: what `cloze run` would do, why, and what it would take.
 
-In:  a configuration.
-Out: one line per stage; nothing is written or started.
+In:  a configuration, and a machine file with rates.
+Out: one line per stage, then work, sizes, memory, hours and cost; nothing is written or started.
 """
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
 from cloze.answer import Answer
+from cloze.corpus_look import look
+from cloze.forecast_text import corpus_lines, training_lines
 from cloze.options import WANTED, ConfigPath, Wanted
+from flows.config import MachineConfig, RunConfig
+from flows.forecast.corpus import forecast_corpus
+from flows.forecast.training import forecast_training
 from flows.plan import PlannedStage
 from flows.plan import plan as plan_run
+from flows.stages import PREPARE
+
+Gigabytes = Annotated[
+    float,
+    Parameter(
+        help="Reckon with so many GB of text; the corpus need not be here.", show_default=False
+    ),
+]
+
+GIGABYTE = 1e9
 
 
-def plan(config: ConfigPath, /, *, wanted: Wanted = WANTED) -> Answer:
-    """What `cloze run` would reuse and what it would make, stage by stage."""
-    stages = plan_run(wanted.run(config), workspace=wanted.space())
-    data = {"stages": [stage.model_dump(mode="json") for stage in stages]}
-    return Answer(data, "\n".join(_line(stage) for stage in stages), wanted.json)
+def plan(config: ConfigPath, /, *, gigabytes: Gigabytes = 0.0, wanted: Wanted = WANTED) -> Answer:
+    """What `cloze run` would reuse and what it would make, stage by stage, and what it takes."""
+    run, machine = wanted.run(config), wanted.machine()
+    stages = () if gigabytes else plan_run(run, workspace=wanted.space())
+    text_bytes = gigabytes * GIGABYTE or _text_bytes(run)
+    to_run = {stage.stage for stage in stages if stage.action == "run"}
+    data, lines = _forecast(run, machine, text_bytes, to_run if stages else {*PREPARE, "pretrain"})
+    data["stages"] = [stage.model_dump(mode="json") for stage in stages]
+    return Answer(data, "\n".join([*_stage_lines(stages), *lines]), wanted.json)
 
 
-def _line(stage: PlannedStage) -> str:
-    why = stage.digest[:12] if stage.action == "reuse" else "; ".join(stage.reasons)
-    return f"{stage.stage:<11} {stage.action:<6} {why}"
+def _forecast(
+    run: RunConfig, machine: MachineConfig, text_bytes: float, to_run: set[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """What the stages that would run take, as data and as lines."""
+    data: dict[str, Any] = {}
+    lines: list[str] = []
+    corpus = forecast_corpus(text_bytes, run.examples)
+    if text_bytes and to_run & {*PREPARE}:
+        data["preparation"] = asdict(corpus)
+        lines += corpus_lines(corpus, run, machine)
+    if "pretrain" in to_run:
+        training = forecast_training(run, machine, examples=corpus.examples)
+        data["pretraining"] = asdict(training)
+        lines += training_lines(training, run, machine)
+    return data, lines
+
+
+def _text_bytes(run: RunConfig) -> float:
+    """Estimated bytes of text; 0 where it lies in packages, which nobody has measured."""
+    return sum(look(source.path).text_bytes for source in run.corpus.sources if source.path)
+
+
+def _stage_lines(stages: Sequence[PlannedStage]) -> list[str]:
+    return [f"{stage.stage:<11} {stage.action:<6} {_why(stage)}" for stage in stages]
+
+
+def _why(stage: PlannedStage) -> str:
+    return stage.digest[:12] if stage.action == "reuse" else "; ".join(stage.reasons)

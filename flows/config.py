@@ -175,6 +175,33 @@ class KubernetesConfig(Config):
     """GPUs of a pod; `training.ranks` should say the same."""
 
 
+class RatesConfig(Config):
+    """What `cloze plan` reckons with. Prices differ and change: look yours up."""
+
+    gpu_tflops: float = Field(default=300.0, gt=0.0)
+    """10^12 FLOPs a second that one GPU keeps up in training, of the matrix products alone: an
+    assumption for the H100's class (40 % of what it can). `benchmarks/gpu_training.py` measures
+    yours; a CPU core does 0.05 to 0.3."""
+
+    step_seconds: float = Field(default=0.01, ge=0.0)
+    """Of every step, however many GPUs share it: starting kernels, summing gradients, optimizer. An
+    assumption; small encoders feel it most."""
+
+    gpu_hour: float = Field(default=4.0, ge=0.0)
+    """US dollars for a GPU for an hour: an assumption, between specialised and large providers."""
+
+    core_hour: float = Field(default=0.07, ge=0.0)
+    """US dollars for a vCPU with 4 GB for an hour (Dataflow, batch, us-central1: 0.056 + 4 times
+    0.003557; cloud.google.com/dataflow/pricing)."""
+
+    core_share: float = Field(default=0.5, gt=0.0)
+    """Work of a vCPU, which is half of a core with two threads, against a core of the machine on
+    which our rates were measured: an assumption."""
+
+    shuffle_gigabyte: float = Field(default=0.011, ge=0.0)
+    """US dollars for a gigabyte through Dataflow's shuffle (the same page)."""
+
+
 class MachineConfig(Config):
     """Where a run happens; nothing here may change a result."""
 
@@ -195,6 +222,9 @@ class MachineConfig(Config):
 
     kubernetes: KubernetesConfig = KubernetesConfig()
     """Kubernetes."""
+
+    rates: RatesConfig = RatesConfig()
+    """Speeds and prices for `cloze plan`."""
 
 
 THIS_MACHINE = MachineConfig()

@@ -17,6 +17,9 @@ SUMMARY_NAME = "summary.json"
 
 ROLES = ("baseline", "random", "pretrained")
 
+ERROR = " ±"
+"""Ending of the name of a figure's standard error over the seeds."""
+
 Figures = dict[str, float]
 
 
@@ -49,4 +52,4 @@ def _task_figures(task: Task, roles: tuple[str, ...]) -> Iterator[tuple[str, flo
         spread = (system.test or system.dev).get(task.metric)
         if spread is not None:
             yield f"{task.name} {system.name} {task.metric}", spread.mean
-            yield f"{task.name} {system.name} {task.metric} ±", spread.standard_error
+            yield f"{task.name} {system.name} {task.metric}{ERROR}", spread.standard_error

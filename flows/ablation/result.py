@@ -5,20 +5,18 @@ Out: ablations.json for programs, ablations.html for people: one file that loads
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
 
 from markupsafe import Markup, escape
 
 from flows.ablation.rows import Row
-from flows.figures import Figures, figures
+from flows.ablation.table import Results, seeds, table
+from flows.figures import figures
 from flows.report.charts.curves import Chart, Series, curves
 from flows.report.form.summary import Summary
 from flows.report.text.numbers import short
-
-Results = Mapping[str, Summary]
-"""Summary by the run's name."""
 
 PAGE = """\
 <!doctype html>
@@ -31,12 +29,18 @@ QUESTIONS = {
     "size": "What depth and width are worth (paper, Table 6, relative to this encoder).",
     "masking": "What should stand in the place of a predicted token (paper, Table 8).",
 }
+NOTE = "Task scores are means ± their standard errors over the seeds {}; pre-training has one."
 WIDTH, HEIGHT = 700, 320
 
 
 def as_data(rows: Sequence[Row], results: Results) -> dict[str, Any]:
-    """Every figure of every row."""
+    """Every figure of every row, and the tables as they are shown."""
     return {
+        "seeds": list(seeds(results)),
+        "tables": {
+            name: table([row for row in rows if row.table == name], results)
+            for name in dict.fromkeys(row.table for row in rows)
+        },
         "rows": [
             {
                 "table": row.table,
@@ -45,7 +49,7 @@ def as_data(rows: Sequence[Row], results: Results) -> dict[str, Any]:
                 "figures": figures(results[row.run.name]),
             }
             for row in rows
-        ]
+        ],
     }
 
 
@@ -54,40 +58,35 @@ def as_page(rows: Sequence[Row], results: Results, *, title: str) -> str:
     tables = dict.fromkeys(row.table for row in rows)
     sections = [
         section
-        for table in tables
-        for section in _section(table, [row for row in rows if row.table == table], results)
+        for name in tables
+        for section in _section(name, [row for row in rows if row.table == name], results)
     ]
     style = resources.files("flows.report.page").joinpath("report.css").read_text()
     return PAGE.format(title=escape(title), style=style, sections=Markup("").join(sections))
 
 
-def _section(table: str, rows: Sequence[Row], results: Results) -> Iterator[Markup]:
-    known = {row.name: figures(results[row.run.name], roles=("pretrained",)) for row in rows}
-    yield Markup("<section><div><h2>{}</h2><p>{}</p>{}{}</div></section>").format(
-        table.capitalize(), QUESTIONS[table], _table(known), _curves(rows, results)
+def _section(paper_table: str, rows: Sequence[Row], results: Results) -> Iterator[Markup]:
+    note = NOTE.format(", ".join(str(seed) for seed in seeds(results))) if seeds(results) else ""
+    yield Markup("<section><div><h2>{}</h2><p>{} {}</p>{}{}</div></section>").format(
+        paper_table.capitalize(),
+        QUESTIONS[paper_table],
+        note,
+        _as_html(table(rows, results)),
+        _curves(rows, results),
     )
 
 
-def _table(known: Mapping[str, Figures]) -> Markup:
-    """One line per row; a figure and its standard error share a cell."""
-    names = list(dict.fromkeys(name for one in known.values() for name in one))
-    names = [name for name in names if not name.endswith(" ±")]
-    head = Markup("").join(Markup("<th>{}</th>").format(name) for name in ("", *names))
-    lines = [
+def _as_html(lines: Sequence[tuple[str, ...]]) -> Markup:
+    """The first line is the header."""
+    header, *body = lines
+    head = Markup("").join(Markup("<th>{}</th>").format(name) for name in header)
+    rows = Markup("").join(
         Markup("<tr><th>{}</th>{}</tr>").format(
-            row, Markup("").join(Markup("<td>{}</td>").format(_cell(one, name)) for name in names)
+            row, Markup("").join(Markup("<td>{}</td>").format(cell) for cell in cells)
         )
-        for row, one in known.items()
-    ]
-    body = Markup("").join(lines)
-    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, body)
-
-
-def _cell(known: Figures, name: str) -> str:
-    if name not in known:
-        return ""
-    error = known.get(f"{name} ±")
-    return f"{known[name]:.4g}" + (f" ± {error:.2g}" if error else "")
+        for row, *cells in body
+    )
+    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, rows)
 
 
 def _curves(rows: Sequence[Row], results: Results) -> Markup:

@@ -118,6 +118,24 @@ def test_plan_as_json_is_one_document(cloze: Cloze) -> None:
     assert {stage["action"] for stage in stages} == {"run"}
 
 
+def test_plan_says_what_it_would_take(cloze: Cloze, folder: Path) -> None:
+    (folder / "machine.toml").write_text("[rates]\ngpu_hour = 2.5\n")
+    found = json.loads(cloze("plan", "try.toml", "--json").stdout)
+    assert found["preparation"]["text_bytes"] == len("The first document.\n")
+    assert found["pretraining"]["parameters"] == 110_106_428
+    shown = cloze("plan", "try.toml", "--on", "machine.toml").stdout
+    assert "ZeRO 3" in shown
+    assert "$2.5 a GPU" in shown
+
+
+def test_plan_reckons_with_a_corpus_that_is_elsewhere(cloze: Cloze, folder: Path) -> None:
+    (folder / "texts" / "one.txt").unlink()
+    assert cloze("plan", "try.toml").returncode == 2
+    found = json.loads(cloze("plan", "try.toml", "--gigabytes", "300", "--json").stdout)
+    assert found["stages"] == []
+    assert found["preparation"]["text_bytes"] == 300e9
+
+
 def test_a_machine_file_and_the_workspace_option_say_where(cloze: Cloze, folder: Path) -> None:
     (folder / "machine.toml").write_text('workspace = "there"\n')
     cloze("vocabulary", "try.toml", "--on", "machine.toml")

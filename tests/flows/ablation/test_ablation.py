@@ -9,6 +9,7 @@ import pytest
 
 from flows.ablation.result import as_data, as_page, written
 from flows.ablation.rows import rows
+from flows.ablation.table import seeds, table
 from flows.config import MachineConfig, RunConfig
 from flows.report.form.summary import Summary
 from flows.run import work
@@ -76,3 +77,28 @@ def test_the_page_shows_each_row_with_its_figures_and_loads_nothing(run: RunConf
     data = json.loads(written(as_data(wanted, results)))
     assert [row["row"] for row in data["rows"]] == [row.name for row in wanted]
     assert Path(str(data["rows"][0]["run"])).name == "try-objective-base"
+
+
+def test_scores_stand_beside_their_errors_and_the_seeds_are_named(run: RunConfig) -> None:
+    wanted = rows(run, ("objective",))
+    task = {
+        "name": "parts",
+        "kind": "tagging",
+        "metric": "f1",
+        "seeds": [0, 1],
+        "systems": [system("pretrained", 0.7071), system("random", 0.5)],
+    }
+    whole = Summary.model_validate({**SUMMARY, "tasks": [task]})
+    partial = Summary.model_validate(SUMMARY)
+    results = {row.run.name: whole if row.name == "base" else partial for row in wanted}
+    header, base, other, _ = table(wanted, results)
+    assert header == ("", "parts pretrained f1", "tokens seen")
+    assert base == ("base", "0.7071 ± 0.012", "1000")
+    assert other == ("no-nsp", "", "1000")
+    assert seeds(results) == (0, 1)
+    assert "over the seeds 0, 1" in as_page(wanted, results, title="x")
+
+
+def system(role: str, mean: float) -> dict[str, Any]:
+    spread = {"values": [mean, mean], "mean": mean, "standard_error": 0.0123}
+    return {"name": role, "role": role, "test": {"f1": spread}}

@@ -1,0 +1,75 @@
+"""What a run is said to take."""
+
+from typing import Any
+
+import pytest
+
+from flows.config import MachineConfig, RunConfig
+from flows.forecast.corpus import MEASURED, expected_yield, forecast_corpus
+from flows.forecast.training import forecast_training
+from pipeline.config import ExamplesConfig
+
+
+@pytest.fixture
+def paper(run_table: dict[str, Any]) -> RunConfig:
+    return RunConfig.model_validate(run_table)
+
+
+def on(ranks: int = 1, **rates: float) -> MachineConfig:
+    return MachineConfig.model_validate({"training": {"ranks": ranks}, "rates": rates})
+
+
+def test_twice_the_text_is_twice_the_work() -> None:
+    once, twice = (forecast_corpus(size, ExamplesConfig()) for size in (1e9, 2e9))
+    assert twice.core_seconds == pytest.approx(2 * once.core_seconds)
+    assert twice.examples_bytes == pytest.approx(2 * once.examples_bytes)
+    assert twice.examples[128] == pytest.approx(2 * once.examples[128])
+
+
+def test_copies_cost_disk_and_no_second_tokenisation() -> None:
+    one, ten = (forecast_corpus(1e9, ExamplesConfig(copies=copies)) for copies in (1, 10))
+    assert ten.examples_bytes == pytest.approx(10 * one.examples_bytes)
+    assert ten.tokens_bytes == one.tokens_bytes
+    assert ten.core_seconds < 10 * one.core_seconds
+    assert ten.examples == one.examples
+
+
+@pytest.mark.parametrize("length", sorted(MEASURED))
+def test_measured_lengths_are_given_as_they_were_measured(length: int) -> None:
+    assert expected_yield(length) == MEASURED[length]
+    assert expected_yield(length).mean_length <= length
+
+
+def test_epochs_are_steps_of_a_batch_over_the_examples_of_a_copy(paper: RunConfig) -> None:
+    found = forecast_training(paper, on(), examples={128: 256_000.0, 512: 128_000.0})
+    assert [phase.epochs for phase in found.phases] == pytest.approx([900.0, 200.0])
+
+
+def test_more_gpus_are_sooner_and_dearer_as_each_step_has_a_fixed_part(paper: RunConfig) -> None:
+    one, *_, last = forecast_training(paper, on(ranks=256), examples={}).clusters
+    assert (one.gpus, last.gpus) == (1, 256)
+    assert last.hours < one.hours
+    assert last.cost > one.cost
+    assert last.hours * 3600 > paper.pretrain.steps * on().rates.step_seconds
+
+
+def test_no_more_gpus_are_reckoned_with_than_a_step_has_examples(paper: RunConfig) -> None:
+    clusters = forecast_training(paper, on(), examples={}).clusters
+    assert max(cluster.gpus for cluster in clusters) <= paper.pretrain.batch_size
+    assert all(cluster.examples >= 1 for cluster in clusters)
+
+
+def test_time_is_work_over_the_rate_where_steps_cost_nothing_of_themselves(
+    paper: RunConfig,
+) -> None:
+    machine = on(gpu_tflops=100.0, step_seconds=0.0, gpu_hour=2.0)
+    found = forecast_training(paper, machine, examples={})
+    one = found.clusters[0]
+    assert one.hours == pytest.approx(found.flops / 1e14 / 3600)
+    assert {round(cluster.cost, 6) for cluster in found.clusters} == {round(2 * one.hours, 6)}
+
+
+def test_the_paper_at_base_is_of_the_known_order_of_work(paper: RunConfig) -> None:
+    found = forecast_training(paper, on(), examples={})
+    tokens = 1_000_000 * 256 * (0.9 * MEASURED[128].mean_length + 0.1 * MEASURED[512].mean_length)
+    assert 6 * 85e6 * tokens < found.flops < 1.4 * 6 * 85e6 * tokens
