@@ -42,7 +42,9 @@ def digest_of_stream(stream: IO[bytes]) -> str:
 def cached_digest_of_file(path: str | Path) -> str:
     """Digest of a local file, read once per node as long as the file does not change."""
     status = os.stat(path)
-    identity = [os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ino]
+    # a modification time can be set back (`touch -r`, a wrong clock), the time of change cannot
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    identity = [os.path.abspath(path), status.st_size, *times, status.st_ino]
     remembered = cache_directory() / digest_of(identity)
     try:
         return remembered.read_text()

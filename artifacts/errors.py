@@ -19,3 +19,7 @@ class UsageError(ClozeError):
 
 class IntegrityError(ClozeError):
     """An artifact's bytes are not the ones its manifest names."""
+
+
+class DiskFull(ClozeError):
+    """There is no room for what is to be written."""

@@ -7,6 +7,7 @@ Locally a file is written under a temporary name, flushed and renamed. Object st
 and need none: an upload appears at once or never.
 """
 
+import errno
 import os
 import shutil
 import tempfile
@@ -20,6 +21,8 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from artifacts.errors import DiskFull
+
 FLUSH_THREADS = 8
 
 ATTEMPTS = 6
@@ -28,6 +31,9 @@ FIRST_PAUSE_SECONDS = 0.1
 
 FINAL_ANSWERS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """What a store says that it would say again."""
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, a quota, a limit on the size of a file."""
 
 
 def join(directory: str, name: str) -> str:
@@ -83,7 +89,7 @@ def write_bytes(path: str, content: bytes, *, durable: bool = True) -> None:
     if not isinstance(filesystem, LocalFileSystem):
         filesystem.pipe_file(inner, content)
         return
-    with temporary_beside(inner) as temporary:
+    with naming_full_disk(inner), temporary_beside(inner) as temporary:
         with open(temporary, "wb") as file:
             file.write(content)
         _replace(temporary, inner, durable=durable)
@@ -98,7 +104,7 @@ def put_file(source: str, path: str, *, durable: bool = True) -> None:
     elif os.path.exists(os.path.dirname(inner)) and _same_device(source, inner):
         _replace(source, inner, durable=durable)
     else:
-        with temporary_beside(inner) as temporary:
+        with naming_full_disk(inner), temporary_beside(inner) as temporary:
             shutil.copyfile(source, temporary)
             _replace(temporary, inner, durable=durable)
         os.unlink(source)
@@ -128,7 +134,7 @@ def older_than_this_start(path: str) -> bool:
 def fetch_file(path: str, destination: str) -> None:
     """Copy what is at `path` into the local file `destination`, whole or not at all."""
     filesystem, inner = _open(path)
-    with temporary_beside(destination) as temporary:
+    with naming_full_disk(destination), temporary_beside(destination) as temporary:
         filesystem.get_file(inner, temporary)
         replace_durably(temporary, destination)
 
@@ -149,6 +155,21 @@ def remove(path: str) -> None:
     if exists(path):
         filesystem, inner = _open(path)
         filesystem.rm(inner, recursive=True)
+
+
+@contextmanager
+def naming_full_disk(path: str) -> Iterator[None]:
+    """Let a full disk (or quota, or size limit) at the local `path` be a `DiskFull`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        reason, free = os.strerror(error.errno), _free_bytes(path) / 1e6
+        raise DiskFull(
+            f"{path}: no room to write ({reason}; {free:,.0f} MB free); "
+            "make room: finished parts are kept, the same command goes on"
+        ) from None
 
 
 @contextmanager
@@ -184,6 +205,13 @@ def _flush(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _free_bytes(path: str) -> int:
+    """Of the disk on which the local `path` lies or would lie."""
+    while path and not os.path.exists(path):
+        path = os.path.dirname(path)
+    return shutil.disk_usage(path or ".").free
 
 
 def _same_device(source: str, path: str) -> bool:

@@ -155,9 +155,8 @@ def put_file(
 
 def put_bytes(directory: str, content: bytes, *, name: str, **facts: Any) -> FileEntry:
     """Write `content` into the unfinished artifact as `name`; `facts` as for `put_file`."""
-    with filesystem.temporary_beside(
-        os.path.join(_scratch(directory), name.replace("/", "-"))
-    ) as temporary:
+    scratch = os.path.join(_scratch(directory), name.replace("/", "-"))
+    with filesystem.naming_full_disk(scratch), filesystem.temporary_beside(scratch) as temporary:
         with open(temporary, "wb") as file:
             file.write(content)
         return put_file(directory, temporary, name=name, **facts)

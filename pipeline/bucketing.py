@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from artifacts.filesystem import naming_full_disk
 from artifacts.store import finished_file, put_bytes, put_file
 from artifacts.tables import tokens_name
-from pipeline.attempts import naming_full_disk
 from pipeline.buckets import BucketRange, read_bucket, tokens_table
 from pipeline.droplist import read_drop_list
 from pipeline.engine.meter import Meter

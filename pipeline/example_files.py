@@ -17,11 +17,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
+from artifacts.filesystem import naming_full_disk
 from artifacts.manifest import FileEntry, Manifest
 from artifacts.store import Artifact, put_file
 from artifacts.tables import examples_name, examples_schema
 from pipeline.assembly import SpecialIds, assemble, framed
-from pipeline.attempts import naming_full_disk
 from pipeline.config import ExamplesConfig
 from pipeline.documents import Documents, read_documents
 from pipeline.engine.meter import Meter

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artifacts import filesystem
+from artifacts.filesystem import naming_full_disk
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.attempts import naming_full_disk
 from pipeline.config import CleaningConfig, CorpusConfig
 from pipeline.droplist import DropList
 from pipeline.filters import Reason

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 from artifacts.errors import IntegrityError
-from artifacts.filesystem import replace_durably, temporary_beside
-from pipeline.attempts import naming_full_disk
+from artifacts.filesystem import naming_full_disk, replace_durably, temporary_beside
 from pipeline.buckets import BucketRange
 from pipeline.engine.beam import DoFn, ParDo, PCollection, Pipeline
 from pipeline.engine.graph import spread

@@ -6,7 +6,7 @@ Out: `JobFailed`, or the `ClozeError` that a worker raised, on one line.
 
 import re
 
-from artifacts.errors import ClozeError, IntegrityError, UsageError
+from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
 
 _RAISED = re.compile(
     r"^(?:artifacts|pipeline\.engine)\.errors\.(\w+): (.*?)(?: \[while running .*)?$", re.MULTILINE
@@ -20,10 +20,6 @@ class JobFailed(ClozeError):
 
 class WorkerKilled(JobFailed):
     """A worker was killed from outside; what it wrote before says nothing about why."""
-
-
-class DiskFull(ClozeError):
-    """There is no room for what a job writes."""
 
 
 _KINDS = {kind.__name__: kind for kind in (DiskFull, IntegrityError, UsageError)}
