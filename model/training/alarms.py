@@ -93,8 +93,8 @@ class Alarms:
             yield (
                 "stuck",
                 f"masked-LM loss is at the unigram entropy {self.unigram_entropy:.2f} after "
-                f"{record.step} steps: only word frequencies are being learnt; go on, raise "
-                "learning_rate, or look at the examples",
+                f"{record.step} steps: only word frequencies are being learnt; go on, change "
+                "learning_rate (too high looks like too low), or look at the examples",
             )
 
     def _about_input(self) -> Iterator[tuple[str, str]]:
