@@ -123,7 +123,8 @@ class OptimizerConfig(Config):
     """Decoupled; not applied to biases and layer norms, applied to embeddings."""
 
     bias_correction: bool = False
-    """The reference has none; True is torch's AdamW."""
+    """The reference has none; True is torch's AdamW. Without it the first 1 / (1 - beta2) updates
+    are too large, twofold at the 300th: set it where the warm-up is shorter than that."""
 
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Global gradient norm above which gradients are scaled down."""
@@ -432,6 +433,14 @@ class TrainingMachine(Config):
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO stage: 0 keeps everything whole on every rank, which is fastest where it fits;
     1 slices the optimizer's state, 2 the gradients too, 3 the weights too."""
+
+    offload_optimizer: bool = False
+    """ZeRO 1 to 3 on a GPU: masters and moments stay in the machine's memory and are updated there,
+    for models that fit in no other way."""
+
+    compile_layers: bool = False
+    """Let torch compile the encoder's layers: pays on a GPU, after about a minute; on a CPU the
+    layers are single functions already."""
 
     token_budget: int = Field(default=0, ge=0)
     """Tokens per micro-batch; 0: chosen for the device."""

@@ -142,6 +142,8 @@ def new_model(
     )
     if stage.pretrain.init:
         _begin_from(model, read_encoder_files(stage.pretrain.init), stage, tokenizer)
+    if machine.compile_layers:
+        model.encoder.compile_layers()
     return model
 
 

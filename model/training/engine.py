@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from artifacts.errors import UsageError
 from model.config import OptimizerConfig, TrainingMachine
 from model.encoder.batch import PackedBatch
 from model.encoder.pretraining import PretrainingSums
@@ -70,6 +71,14 @@ class StepOutcome(NamedTuple):
 def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, Any]:
     """DeepSpeed's configuration, derived from ours; `machine.deepspeed` is laid over it."""
     bf16 = recipe.precision == "bf16" and machine.zero_stage > 0
+    zero: dict[str, Any] = {"stage": machine.zero_stage, "overlap_comm": False}
+    if machine.offload_optimizer:
+        if not machine.zero_stage:
+            raise UsageError(
+                "training.offload_optimizer with training.zero_stage 0: only ZeRO 1 to 3 keep the "
+                "optimizer's state apart; set zero_stage = 1, 2 or 3"
+            )
+        zero["offload_optimizer"] = {"device": "cpu"}
     derived: dict[str, Any] = {
         # Sizes DeepSpeed wants to know but does not use: batches and loss scales are ours.
         "train_micro_batch_size_per_gpu": 1,
@@ -79,8 +88,9 @@ def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, 
         "bf16": {"enabled": bf16, **({"check_grad_overflow": True} if bf16 else {})},
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
-        "zero_optimization": {"stage": machine.zero_stage, "overlap_comm": False},
+        "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,  # ours: a subclass of torch's AdamW
+        "zero_force_ds_cpu_optimizer": False,  # its own does not resume bit for bit
         "steps_per_print": None,
     }
     return _merged(derived, machine.deepspeed)

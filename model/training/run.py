@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +46,7 @@ from model.training.resuming import Resumed, resume
 from model.training.saving import Saver
 from model.training.sites import Strike
 from model.training.stopping import Stop
-from model.training.telemetry import Telemetry, training_flops
+from model.training.telemetry import Telemetry, peak_memory, training_flops
 from model.training.watchdog import Watchdog
 from model.training.world import World
 
@@ -160,6 +160,7 @@ class Run:
         rate = self.world.sum([matrix_rate(self.world.device, precision=precision)])[0]
         first = self.world.is_first
         folder = self.machine.tensorboard if first else ""
+        on_gpu = self.world.device.type == "cuda"
         return Telemetry(
             stage=self.table.stage,
             steps=self.stage.pretrain.steps,
@@ -169,6 +170,7 @@ class Run:
             log=log,
             tensorboard=SummaryWriter(folder) if folder else None,
             speaks=first,
+            memory=torch.cuda.max_memory_allocated if on_gpu else peak_memory,
         )
 
     def _flops(self, batch: StepBatch) -> float:
@@ -186,10 +188,15 @@ class Run:
             source = self._heldout_source(length)
             if source is None:
                 return None
-            batches = map(source, range(source.curriculum.steps))
-            return evaluate(engine, batches, world=self.world)
+            return evaluate(engine, self._judged(source, step), world=self.world)
 
         return heldout
+
+    def _judged(self, source: BatchSource, step: int) -> Iterator[StepBatch]:
+        """Held-out batches, each a sign of life: judging a large encoder takes its time."""
+        for number in range(source.curriculum.steps):
+            self.watchdog.alive("evaluation", step)
+            yield source(number)
 
     def _heldout_source(self, max_seq_length: int) -> BatchSource | None:
         return evaluation_source(
@@ -245,5 +252,9 @@ class Run:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= done]
         path.write_text("".join(kept))
-        with path.open("a") as log:
+        log = path.open("a")
+        try:
             yield log
+        finally:
+            with suppress(OSError):  # what could not be written has been said already
+                log.close()

@@ -11,9 +11,11 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Protocol
 
+from artifacts.errors import ClozeError
 from artifacts.progress import clock, say
 from model.config import EncoderConfig
 from model.training.alarms import Alarms
@@ -49,6 +51,12 @@ class Writer(Protocol):
         """Add one number to one curve."""
 
 
+def peak_memory() -> int:
+    """Largest resident size of this process so far, in bytes; what it has on a GPU left out."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 @dataclass
 class Telemetry:
     """The voice of one run; silent on all ranks but the first."""
@@ -62,6 +70,8 @@ class Telemetry:
     log: IO[str] | None = None
     tensorboard: Writer | None = None
     speaks: bool = True
+    memory: Callable[[], int] = peak_memory
+    """Most bytes in use so far: this process's, or the GPU's."""
     spent: float = 0.0
     """Seconds of training so far, evaluations and checkpoints left out; a resumed run goes on."""
     _window: list[StepRecord] = field(default_factory=list)
@@ -81,7 +91,7 @@ class Telemetry:
             say(f"warning: {warning}")
         if record.step % self.log_every == 0 or record.step == self.steps:
             window, self._window = self._window, []
-            numbers = {**summary(window, self.matrix_rate), "memory_bytes": peak_memory()}
+            numbers = {**summary(window, self.matrix_rate), "memory_bytes": self.memory()}
             self._write(record.step, numbers)
         now = time.monotonic()
         if now - self._printed >= 1.0 or record.step == self.steps:
@@ -106,8 +116,14 @@ class Telemetry:
     def _write(self, step: int, numbers: dict[str, float]) -> None:
         if self.log is not None:
             timed = {"step": step, "seconds": round(self.spent, 3), **numbers}
-            self.log.write(json.dumps(timed) + "\n")
-            self.log.flush()
+            try:
+                self.log.write(json.dumps(timed) + "\n")
+                self.log.flush()
+            except OSError as error:
+                raise ClozeError(
+                    f"{self.log.name}: cannot write the log of step {step}: {error}; the "
+                    "checkpoints are intact: make room and start the same command again"
+                ) from error
         self._draw(step, numbers)
 
     def _draw(self, step: int, numbers: dict[str, float]) -> None:
@@ -154,9 +170,3 @@ def training_flops(
     weights = layers * (4 * width**2 + 2 * width * inner)
     head = width * vocabulary_size + width**2
     return 6.0 * weights * tokens + 12.0 * layers * width * squared + 6.0 * head * masked
-
-
-def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

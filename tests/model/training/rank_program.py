@@ -7,6 +7,7 @@ Out: one JSON line for each table: `{"end": "done" | error name, "message": …}
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -46,9 +47,20 @@ def _act(what: str) -> float:
         raise StruckDown
     if what == "sleep":
         time.sleep(3600)
+    elif what == "fill":
+        fill_disk()
     else:
         os.kill(os.getpid(), SIGNALS[what])
     return 1.0
+
+
+def fill_disk(size: int = 200) -> None:
+    """From now on no file of this process may be larger than `size` bytes.
+
+    Python ignores SIGXFSZ, so writing more is an OSError.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
 
 
 def run_one(wish: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """One rank, the real engine, in this process: what it leaves, and that nothing interrupts it."""
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,37 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
     assert found.digest == open_artifact(str(golden / "out")).digest
 
 
+def test_a_full_disk_ends_the_run_and_the_restart_is_bit_for_bit(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    # the log is a file, too: it must not be the first to find the disk full
+    table = stage_table(tmp_path, examples, machine={"log_every": 1000})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(ClozeError, match=r"step-00000010: cannot write.*make room and start"):
+            run(table, site="checkpoint.begin", step=10, do="fill")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    left = {path.name for path in (tmp_path / "out" / "checkpoints").iterdir()}
+    assert left == {"step-00000005", "metrics.jsonl"}
+    assert run(table).digest == open_artifact(str(golden / "out")).digest
+
+
+def test_offloaded_optimizer_state_changes_nothing_and_resumes_bit_for_bit(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    for name, offloaded in (("here", False), ("offloaded", True)):
+        (tmp_path / name).mkdir()
+        machine = {"zero_stage": 2, "offload_optimizer": offloaded}
+        table = stage_table(tmp_path / name, examples, encoder=DRY, steps=8, machine=machine)
+        if offloaded:
+            with pytest.raises(StruckDown):
+                run(table, site="after_step", step=6, do="raise")
+        run(table)
+    here, offloaded_losses = losses(tmp_path / "here"), losses(tmp_path / "offloaded")
+    assert max(abs(a - b) for a, b in zip(here, offloaded_losses, strict=True)) < 1e-5
+
+
 def test_two_lengths_are_one_run(examples: Artifact, tmp_path: Path) -> None:
     phases = [{"max_seq_length": 32, "share": 0.75}, {"max_seq_length": 64, "share": 0.25}]
     artifact = run(stage_table(tmp_path, examples, phases=phases, steps=8))
@@ -208,6 +240,7 @@ def test_lamb_and_redrawn_masks_train(examples: Artifact, tmp_path: Path) -> Non
     [
         ({"phases": [{"max_seq_length": 128, "share": 1.0}]}, "asks for 128 tokens.*64 positions"),
         ({"optimizer": {"name": "lamb"}, "machine": {"zero_stage": 1}}, "zero_stage = 0"),
+        ({"machine": {"offload_optimizer": True}}, "set zero_stage = 1, 2 or 3"),
         ({"machine": {"token_budget": 8}}, "token_budget is 8"),
         ({"machine": {"checkpoints": "memory://x"}}, "local or shared file system"),
     ],

@@ -1,11 +1,14 @@
 """Lines for people, lines for programs."""
 
+import errno
 import io
 import json
+import os
 from typing import Any
 
 import pytest
 
+from artifacts.errors import ClozeError
 from model.config import EncoderConfig
 from model.training.alarms import Alarms
 from model.training.telemetry import StepRecord, Telemetry, peak_memory, training_flops
@@ -54,6 +57,18 @@ def test_the_log_holds_means_and_rates_of_its_window() -> None:
     assert numbers["matrix_rate_share"] == pytest.approx(0.4)
     assert numbers["input_wait_share"] == pytest.approx(0.1)
     assert numbers["memory_bytes"] > 1e7
+
+
+class FullDisk(io.StringIO):
+    name = "metrics.jsonl"
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_log_on_a_full_disk_is_named() -> None:
+    with pytest.raises(ClozeError, match=r"metrics.jsonl: cannot write.*No space.*make room"):
+        _telemetry(log=FullDisk()).add(_record(2))
 
 
 def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str]) -> None:
