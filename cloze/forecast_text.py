@@ -22,7 +22,7 @@ def corpus_lines(found: CorpusForecast, run: RunConfig, machine: MachineConfig) 
     yield (
         f"preparation: {_bytes(found.text_bytes)} of text, "
         f"{_count(found.word_pieces)} word-pieces, "
-        f"{found.core_seconds / 3600:,.1f} core-hours"
+        f"{found.core_seconds / 3600:,.3g} core-hours"
     )
     for length, count in found.examples.items():
         yield f"  examples of {length:>3}: {_count(count)} in each of {run.examples.copies} copies"
@@ -57,7 +57,7 @@ def training_lines(
     rate, price = machine.rates.gpu_tflops, machine.rates.gpu_hour
     rows = [("GPUs", "examples a GPU", "time", f"cost ({rate:g} TFLOP/s and ${price:g} a GPU)")]
     rows += [
-        (f"{c.gpus:,}", f"{c.examples:,.3g}", _time(c.hours), _dollars(c.cost))
+        (f"{c.gpus:,}", f"{c.examples:,.0f}", _time(c.hours), _dollars(c.cost))
         for c in found.clusters
     ]
     yield from _indented(rows)
@@ -76,7 +76,7 @@ def _bytes(count: float) -> str:
 
 
 def _count(number: float) -> str:
-    for unit, size in (("billion", 1e9), ("million", 1e6)):
+    for unit, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
         if number >= size:
             return f"{number / size:,.3g} {unit}"
     return f"{number:,.0f}"

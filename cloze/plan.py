@@ -1,7 +1,8 @@
 """`cloze plan`: what `cloze run` would do, why, and what it would take.
 
 In:  a configuration, and a machine file with rates.
-Out: one line per stage, then work, sizes, memory, hours and cost; nothing is written or started.
+Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is started, and without
+     --tables nothing is written.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from flows.forecast.training import forecast_training
 from flows.plan import PlannedStage
 from flows.plan import plan as plan_run
 from flows.stages import PREPARE
+from flows.tables import write_tables
 
 Gigabytes = Annotated[
     float,
@@ -28,18 +30,36 @@ Gigabytes = Annotated[
     ),
 ]
 
+Tables = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="Write the tables of stages that could begin now, to start them by hand.",
+    ),
+]
+
 GIGABYTE = 1e9
 
 
-def plan(config: ConfigPath, /, *, gigabytes: Gigabytes = 0.0, wanted: Wanted = WANTED) -> Answer:
+def plan(
+    config: ConfigPath,
+    /,
+    *,
+    gigabytes: Gigabytes = 0.0,
+    tables: Tables = False,
+    wanted: Wanted = WANTED,
+) -> Answer:
     """What `cloze run` would reuse and what it would make, stage by stage, and what it takes."""
     run, machine = wanted.run(config), wanted.machine()
     stages = () if gigabytes else plan_run(run, workspace=wanted.space())
     text_bytes = gigabytes * GIGABYTE or _text_bytes(run)
     to_run = {stage.stage for stage in stages if stage.action == "run"}
     data, lines = _forecast(run, machine, text_bytes, to_run if stages else {*PREPARE, "pretrain"})
+    written = [str(file) for file in write_tables(run, machine)] if tables else []
     data["stages"] = [stage.model_dump(mode="json") for stage in stages]
-    return Answer(data, "\n".join([*_stage_lines(stages), *lines]), wanted.json)
+    data["tables"] = written
+    lines += [f"table: {file}" for file in written]
+    return Answer(data, "\n".join([*_stage_lines(stages), *lines]).lstrip("\n"), wanted.json)
 
 
 def _forecast(

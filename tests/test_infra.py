@@ -1,17 +1,23 @@
 """Every file in infra/ passes its validator, holds no secret, and is described."""
 
+import ast
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import hcl2
 import pytest
+import yaml
+from prefect.events.schemas.automations import AutomationCore
 
 from artifacts.config import parse, read_toml
-from flows.config import MachineConfig
+from flows.config import MachineConfig, RunConfig
 
-INFRA = Path(__file__).resolve().parent.parent / "infra"
+PROJECT = Path(__file__).resolve().parent.parent
+INFRA = PROJECT / "infra"
 TOOLS = Path(sys.executable).parent
 SECRET = re.compile(r"(password|api.?key|token|secret)\s*[:=]\s*[\"']?[A-Za-z0-9+/]{12,}", re.I)
 
@@ -52,12 +58,12 @@ def test_kubernetes_objects_are_valid_strictly(path: Path) -> None:
     passes("kubernetes-validate", "--strict", str(path))
 
 
-@pytest.mark.parametrize("path", files("*.yaml"), ids=named)
+@pytest.mark.parametrize("path", [*files("*.yaml"), PROJECT / "prefect.yaml"], ids=str)
 def test_yaml_is_tidy(path: Path) -> None:
-    passes("yamllint", "-c", str(INFRA.parent / ".yamllint.yaml"), "--strict", str(path))
+    passes("yamllint", "-c", str(PROJECT / ".yamllint.yaml"), "--strict", str(path))
 
 
-@pytest.mark.parametrize("path", [*files("*.sbatch"), INFRA.parent / ".ci" / "run"], ids=str)
+@pytest.mark.parametrize("path", [*files("*.sbatch"), PROJECT / ".ci" / "run"], ids=str)
 def test_shell_scripts_pass_shellcheck(path: Path) -> None:
     passes("shellcheck", str(path))
 
@@ -71,6 +77,18 @@ def test_terraform_parses_and_is_formatted(path: Path) -> None:
         assert "\t" not in line and line == line.rstrip() and indent % 2 == 0, f"line {number}"
 
 
+@pytest.mark.skipif(not shutil.which("terraform"), reason="wants terraform")
+def test_terraform_would_format_nothing() -> None:
+    done = subprocess.run(
+        ["terraform", "fmt", "-check", "-diff", "-recursive", str(INFRA)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_terraform_variables_are_described_and_used() -> None:
     text = "\n".join(path.read_text() for path in files("*.tf"))
     declared = re.findall(r'^variable "(\w+)"', text, re.M)
@@ -78,6 +96,24 @@ def test_terraform_variables_are_described_and_used() -> None:
     assert len(re.findall(r"^  description\s+=", text, re.M)) >= len(declared)
     for name in declared:
         assert f"var.{name}" in text, f"{name} is declared and never used"
+
+
+@pytest.mark.parametrize("path", files("prefect/*.yaml"), ids=named)
+def test_automations_fit_prefects_own_form(path: Path) -> None:
+    text = path.read_text().replace("BLOCK_ID", str(uuid4()))
+    automation = AutomationCore.model_validate(yaml.safe_load(text))
+    assert automation.enabled and automation.actions and automation.description
+
+
+def test_every_deployment_names_a_flow_that_is_there() -> None:
+    found = yaml.safe_load((PROJECT / "prefect.yaml").read_text())
+    entries = [entry["entrypoint"].rpartition(".") for entry in found["deployments"]]
+    assert len(entries) == 6
+    for module, _, function in entries:
+        tree = ast.parse((PROJECT / f"{module.replace('.', '/')}.py").read_text())
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    shown = found["definitions"]["common"]["parameters"]
+    parse(RunConfig, shown["run"], source="prefect.yaml")
 
 
 @pytest.mark.parametrize("path", files("machines/*.toml"), ids=named)

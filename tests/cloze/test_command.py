@@ -128,6 +128,17 @@ def test_plan_says_what_it_would_take(cloze: Cloze, folder: Path) -> None:
     assert "$2.5 a GPU" in shown
 
 
+def test_plan_writes_the_tables_that_can_be_started_by_hand(cloze: Cloze, folder: Path) -> None:
+    told = json.loads(cloze("plan", "try.toml", "--tables", "--json").stdout)
+    (table,) = told["tables"]  # the others wait for what this one makes
+    assert Path(table) == folder / "runs" / "try" / "stages" / "vocabulary.json"
+    argv = [sys.executable, "-P", "-m", "pipeline.vocabulary", "--config", table]
+    subprocess.run(argv, check=True, capture_output=True)
+    told = json.loads(cloze("plan", "try.toml", "--tables", "--json").stdout)
+    assert told["stages"][0]["action"] == "reuse"
+    assert [Path(table).stem for table in told["tables"]] == ["tokens"]
+
+
 def test_plan_reckons_with_a_corpus_that_is_elsewhere(cloze: Cloze, folder: Path) -> None:
     (folder / "texts" / "one.txt").unlink()
     assert cloze("plan", "try.toml").returncode == 2
