@@ -13,10 +13,11 @@ ENV DS_BUILD_OPS=0 \
     DO_NOT_TRACK=1 \
     PREFECT_SERVER_ANALYTICS_ENABLED=false
 
-# ssh and pdsh only for hostfile launches; Kubernetes and Slurm start ranks themselves
+# ssh and pdsh only for hostfile launches; Kubernetes and Slurm start ranks themselves. kubectl is for
+# flows that create Jobs.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        numactl=2.0.16-1 openssh-client=1:9.2p1-* pdsh=2.34-* \
+        numactl=2.0.16-1 openssh-client=1:9.2p1-* pdsh=2.34-* kubernetes-client=1.20.5* \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 cloze
 
