@@ -120,6 +120,11 @@ class WordPieceTokenizer:
         return str(self.backend.to_str(pretty=True))
 
 
+def well_formed(text: str) -> str:
+    """`text` with unpaired surrogates, which JSON can hold and UTF-8 cannot, as question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def bert_pipeline(model: models.Model, *, lowercase: bool) -> Tokenizer:
     """BERT's normaliser and pre-tokenizer round any model (reference: tokenization.py:188-305)."""
     tokenizer = Tokenizer(model)

@@ -38,7 +38,8 @@ class Outside:
     """Directories of artifacts that no stage of this run makes."""
 
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Folders that only help to write the files down; their contents are not looked at."""
+    """Places that only help to write the files down (a task's folder) or hold nothing (a test file
+    that is not there); their contents are not looked at."""
 
     @property
     def places(self) -> dict[str, str]:

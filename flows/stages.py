@@ -6,17 +6,25 @@ Out: for each stage its part of the configuration, its inputs, and at last its `
 Adding a stage is one function here and one line in `chain`.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from artifacts.config import StageConfig, assign
 from artifacts.errors import UsageError
+from artifacts.filesystem import is_local
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, Store
 from flows.config import ReportStage, RunConfig
 from flows.outside import Outside, located
-from model.config import EvaluateStage, FinetuneStage, PretrainStage, TaskConfig
+from model.config import (
+    DATASETS_PREFIX,
+    EvaluateStage,
+    FinetuneStage,
+    PretrainStage,
+    TaskConfig,
+)
 from pipeline.config import ExamplesStage, LabelsConfig, LabelsStage, TokensStage, VocabularyStage
 
 PREPARE = ("vocabulary", "tokens", "examples")
@@ -157,11 +165,31 @@ def _finetune(run: RunConfig) -> Stage:
 
 
 def _task_data(task: TaskConfig, place: str) -> Outside:
-    """The files that a task names; those of the labels stage are no outside data."""
+    """The files that a task names; those of the labels stage are no outside data.
+
+    A Hugging Face data set is no file: its name stays in the configuration and with it in the key.
+    """
     named = {part: getattr(task, part) for part in ("train", "dev", "test")}
     named.update({f"more.{name}": path for name, path in task.more.items()})
-    files = {f"{place}.{part}": path for part, path in named.items() if path}
-    return Outside(files=files, folders={f"{place}.folder": task.folder} if task.folder else {})
+    files = {
+        f"{place}.{part}": path
+        for part, path in named.items()
+        if path and not path.startswith(DATASETS_PREFIX)
+    }
+    folders = {f"{place}.folder": task.folder} if task.folder else {}
+    needed = (f"{place}.train", f"{place}.dev")
+    lacking = {  # GLUE is often kept without its unlabelled test files
+        name: path
+        for name, path in files.items()
+        if task.glue and name not in needed and _is_absent(path)
+    }
+    present = {name: path for name, path in files.items() if name not in lacking}
+    return Outside(files=present, folders={**folders, **lacking})
+
+
+def _is_absent(path: str) -> bool:
+    """Whether a local file that may be left out is left out."""
+    return is_local(path) and not os.path.exists(located(path))
 
 
 def _evaluate(run: RunConfig) -> Stage:

@@ -208,6 +208,10 @@ class SpanConfig(Config):
     """Answer "" where the null score beats the best span by more; None: chosen on dev (2.0)."""
 
 
+DATASETS_PREFIX = "datasets:"
+"""`datasets:NAME:CONFIG:SPLIT` names a Hugging Face data set, CONFIG and SPLIT may be empty."""
+
+
 class TaskConfig(Config):
     """One labelled task: where its data are and which family judges it."""
 
@@ -228,7 +232,8 @@ class TaskConfig(Config):
     """Official metrics, the first one headline; empty: the family's own."""
 
     train: str = ""
-    """File with training data (CSV, TSV, JSON lines, Parquet); empty: from the labels stage."""
+    """File with training data (CSV, TSV, JSON lines, Parquet, SQuAD JSON, CoNLL), or
+    `datasets:NAME:CONFIG:SPLIT`; empty: from the labels stage."""
 
     dev: str = ""
     """File with development data."""
@@ -404,6 +409,7 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "model.tasks.finetune"
+    format_version: ClassVar[int] = 2
 
     finetune: FinetuneConfig
     """Tasks and protocol."""

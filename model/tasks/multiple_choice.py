@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
+from artifacts.tokenizer import well_formed
 from model.tasks.features import Places, pair_sequences
 from model.tasks.metrics import measure
 from model.tasks.problem import Logits, Prediction, Problem, Texts
@@ -122,7 +123,7 @@ def endings_of(table: TaskTable) -> list[list[str]]:
             )
     prefixes = table.texts("prefix") if table.has("prefix") else [""] * len(lists)
     return [
-        [f"{prefix} {ending}".strip() for ending in endings]
+        [well_formed(f"{prefix} {ending}".strip()) for ending in endings]
         for prefix, endings in zip(prefixes, lists, strict=True)
     ]
 

@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from artifacts.errors import UsageError
+from artifacts.tokenizer import well_formed
+from model.config import DATASETS_PREFIX
 from model.tasks.read_conll import conll_rows
 from model.tasks.read_squad import squad_rows
-
-DATASETS_PREFIX = "datasets:"
-"""`datasets:NAME:CONFIG:SPLIT` names a Hugging Face data set, CONFIG and SPLIT may be empty."""
 
 Row = dict[str, Any]
 
@@ -56,7 +55,7 @@ class TaskTable:
                 raise UsageError(
                     f"{self.place(row)}: {name} is {value!r}, expected text; correct the row"
                 )
-        return [_without_surrogates(value) for value in self.columns[name]]
+        return [well_formed(value) for value in self.columns[name]]
 
     def notes(self) -> list[str]:
         """What a person must know of how it was read."""
@@ -262,11 +261,6 @@ def _text(path: str) -> str:
         raise UsageError(
             f"{path}: not UTF-8 at byte {error.start}; convert it, for example with iconv -t UTF-8"
         ) from None
-
-
-def _without_surrogates(text: str) -> str:
-    """Unpaired surrogates (JSON can hold them, UTF-8 cannot) become question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 _READERS: dict[str, Callable[[str, Wanted], TaskTable]] = {

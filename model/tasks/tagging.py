@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import WordPieceTokenizer, well_formed
 from model.tasks.entity_metrics import count_entities, is_entity_scheme
 from model.tasks.features import Places, Ragged, Sequences, ragged, tokenize
 from model.tasks.metrics import measure
@@ -147,7 +147,7 @@ def _word_lists(table: TaskTable) -> list[list[str]]:
     for row, words in enumerate(table.columns["words"]):
         if not isinstance(words, list) or not words:
             raise UsageError(f"{table.place(row)}: words is {words!r}, expected a list of words")
-    return [[str(word) for word in words] for words in table.columns["words"]]
+    return [[well_formed(str(word)) for word in words] for words in table.columns["words"]]
 
 
 def _tag_lists(table: TaskTable) -> list[list[str]]:

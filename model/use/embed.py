@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import WordPieceTokenizer, well_formed
 from model.encoder.batch import PackedBatch
 from model.encoder.encoder import Encoder
 from model.encoder.packing import Example, pack
@@ -42,7 +42,8 @@ def embeddings(
     positions = encoder.config.max_position_embeddings
 
     def read(window: Sequence[str], first: int) -> list[Example]:
-        ids = [encoding.ids[1:-1] for encoding in tokenizer.backend.encode_batch_fast(list(window))]
+        texts = [well_formed(text) for text in window]
+        ids = [encoding.ids[1:-1] for encoding in tokenizer.backend.encode_batch_fast(texts)]
         if not truncate:
             _refuse_long(ids, positions=positions, first=first)
         return [

@@ -11,7 +11,7 @@ import torch
 
 from artifacts.errors import UsageError
 from artifacts.special_tokens import MASK
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import WordPieceTokenizer, well_formed
 from model.encoder.packing import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.use.streaming import in_windows
@@ -58,7 +58,7 @@ def masked_example(
 
     Elsewhere `[MASK]` in a text is text; here it is the question.
     """
-    pieces = [tokenizer.encode(piece) for piece in text.split(MASK)]
+    pieces = [tokenizer.encode(piece) for piece in well_formed(text).split(MASK)]
     if len(pieces) == 1:
         raise UsageError(f"{where}: no {MASK} in {text!r}; write one where a word is wanted")
     ids, places = [tokenizer.cls_id, *pieces[0]], []
