@@ -8,7 +8,6 @@ module of a verb is imported when the verb is used. A person's mistake never bec
 """
 
 import json
-import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from cyclopts import App, CycloptsError
 from artifacts.errors import ClozeError
 from artifacts.program import Terminated
 from artifacts.progress import say
-from cloze.answer import Answer
+from cloze.answer import Answer, put_lines
 
 OUR_PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")
 
@@ -201,10 +200,7 @@ def application() -> App:
 
 
 def _given(answer: Answer) -> int:
-    try:
-        print(answer, flush=True)
-    except BrokenPipeError:  # the reader has seen enough (`cloze … | head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    put_lines([str(answer)])
     return answer.exit_code
 
 

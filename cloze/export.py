@@ -1,6 +1,6 @@
-"""`cloze export`: a trained encoder in Hugging Face's layout.
+"""`cloze export`: an encoder, or a fine-tuned model, in Hugging Face's layout.
 
-In:  a model and a new directory.
+In:  a model and a new directory; with --task, a run that kept its fine-tuned models.
 Out: config.json, model.safetensors, tokenizer.json, vocab.txt, a model card.
 """
 
@@ -17,11 +17,22 @@ from model.use.encoder_files import read_encoder_files
 from model.use.exporting import export as write_export
 
 Target = Annotated[Path, Parameter(help="A new or empty directory.")]
+Task = Annotated[
+    str,
+    Parameter(help="The model fine-tuned for this task, not the encoder.", show_default=False),
+]
 
 
-def export(model: ModelName, directory: Target, /, *, place: Place = PLACE) -> Answer:
+def export(
+    model: ModelName, directory: Target, /, *, task: Task = "", place: Place = PLACE
+) -> Answer:
     """Export a model."""
-    files = read_encoder_files(model_directory(model, place.space()))
-    written = [str(path) for path in write_export(files, directory)]
-    data = {"directory": str(directory), "files": written}
-    return Answer(data, "\n".join(written), place.json)
+    if task:
+        from model.tasks.exporting import export_task
+
+        finetuned = model_directory(model, place.space(), stage="finetune")
+        written = export_task(finetuned, directory, task=task)
+    else:
+        written = write_export(read_encoder_files(model_directory(model, place.space())), directory)
+    paths = [str(path) for path in written]
+    return Answer({"directory": str(directory), "files": paths}, "\n".join(paths), place.json)

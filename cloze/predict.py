@@ -1,19 +1,19 @@
 """`cloze predict`: what a fine-tuned model says about new data.
 
 In:  a run that kept its models (finetune.save = "best") and texts, JSON lines, or a task file.
-Out: one prediction a row, in order.
+Out: one JSON line a row, in order, as soon as it is known; with --json one array at the end.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from artifacts.errors import UsageError
-from cloze.answer import Answer
-from cloze.models import ModelName, Text, texts_or_lines
+from cloze.answer import Answer, put_lines
+from cloze.models import ModelName, Text, metered, texts_or_lines
 from cloze.names import model_directory
 from cloze.options import PLACE, Place
 from model.tasks.predict import load_predictor
@@ -31,14 +31,20 @@ def predict(
     task: Task = "",
     file: File = None,
     place: Place = PLACE,
-) -> Answer:
+) -> Answer | None:
     """Predict."""
+    if texts and file:
+        raise UsageError(f"both texts and --file {file}; give one of them")
     directory = model_directory(model, place.space(), stage="finetune")
     predictor = load_predictor(directory, task=task)
-    rows = predictor.file(file) if file else predictor.rows(_rows(texts))
-    answers = list(rows)
-    text = "\n".join(json.dumps(answer, ensure_ascii=False) for answer in answers)
-    return Answer(answers, text, place.json)
+    found: Iterable[dict[str, Any]] = (
+        predictor.file(file) if file else predictor.rows(_rows(texts), source="row")
+    )
+    answers = found if texts else metered(found, verb="predict", unit="rows")
+    if place.json:
+        return Answer(list(answers), "", as_json=True)
+    put_lines(json.dumps(answer, ensure_ascii=False) for answer in answers)
+    return None
 
 
 def _rows(texts: tuple[str, ...]) -> Iterator[dict[str, Any]]:

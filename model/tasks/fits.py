@@ -82,6 +82,11 @@ class FitRecord(Config):
     predictions: dict[str, list[Any]] = Field(default_factory=dict)
     """By split, one an example in the file's order."""
 
+    @property
+    def merit(self) -> float:
+        """What fits of a task are chosen by: the headline metric on dev, else on test."""
+        return (self.dev or self.test).get(self.metric, 0.0)
+
 
 class BaselineRecord(Config):
     """What a task comes to without an encoder."""

@@ -116,7 +116,7 @@ class Launch:
         """Hold on to the weights of the best fit so far."""
         if self.config.save == "none" or not _can_be_saved(job):
             return
-        merit = _merit(finished.record)
+        merit = finished.record.merit
         if merit > self._merits.get(job.task.name, float("-inf")):
             self._merits[job.task.name] = merit
             self.weights[job.task.name] = (job.name, finished.weights)
@@ -136,11 +136,7 @@ def _can_be_saved(job: Job) -> bool:
 def _best(fits: list[tuple[Job, FitRecord]], task: str) -> tuple[Job, FitRecord] | None:
     """The fine-tuned pre-trained fit of a task that is best on dev."""
     of_task = [(j, r) for j, r in fits if j.task.name == task and _can_be_saved(j)]
-    return max(of_task, key=lambda pair: _merit(pair[1])) if of_task else None
-
-
-def _merit(record: FitRecord) -> float:
-    return (record.dev or record.test).get(record.metric, 0.0)
+    return max(of_task, key=lambda pair: pair[1].merit) if of_task else None
 
 
 def _figures(record: FitRecord) -> str:

@@ -3,14 +3,15 @@
 In:  a saved model, and rows: a task file, or dictionaries one by one.
 Out: one dictionary a row, in order: `prediction`, and a classifier's `probability` of it.
 
-A stream is read in windows, each computed by length, so memory does not grow with it.
+A stream is read in windows, each computed by length, so memory does not grow with it. Sentences
+that are read with the rest of their document are kept together with it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from artifacts.tokenizer import WordPieceTokenizer
 from model.tasks.data import load_problem, wanted_columns
 from model.tasks.inference import split_logits
 from model.tasks.problem import Logits, Problem
-from model.tasks.read import TaskTable, read_table, select
+from model.tasks.read import TaskTable, Wanted, read_table, select
 from model.tasks.readers import FineTuning
 from model.tasks.saving import SavedTask, read_model
 from model.tasks.task_model import TaskModel
@@ -33,8 +34,11 @@ from model.use.source import artifact_source, open_source
 MODELS = "models/"
 WINDOW = 2048
 SPLIT = "test"
+ANSWERS = ("label", "tags", "answers", "is_impossible")
+"""Columns that are not looked at where a model is asked."""
 
 Row = dict[str, Any]
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
@@ -46,30 +50,68 @@ class Predictor:
     tokenizer: WordPieceTokenizer
     precision: str = "fp32"
 
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """Predictions for N dictionaries: N dictionaries, in their order.
+
+        `prediction` is a label (and `probability` its softmax), a number, a list of N_words tags,
+        or the number of an ending; a span has `text`, `best` (the best answer even where "none" is
+        given) and `margin` (score of no answer minus that of the best). `rows` streams.
+        """
+        return list(self.rows(rows))
+
     def rows(self, rows: Iterable[Mapping[str, Any]], *, source: str = "rows") -> Iterator[Row]:
         """Predictions for dictionaries, in order.
 
         Their columns have our names (text_a, text_b, words, question, context, endings …) or those
         of the training files.
         """
-        stream, first = iter(rows), 1
-        while window := [_canonical(row) for row in islice(stream, WINDOW)]:
+        first = 1
+        for window in self._windows(map(_canonical, rows), lambda row: row.get("document")):
             lines = tuple(range(first, first + len(window)))
             first += len(window)
             wanted = wanted_columns(self.saved.task, SPLIT)
             if any(name in window[0] for name in wanted.required):
                 wanted = replace(wanted, names={})
-            yield from self.table(select(source, window, wanted, lines=lines))
+            self._refuse_missing(window, wanted, source=source, first=lines[0])
+            yield from self._table(select(source, window, wanted, lines=lines))
 
     def file(self, path: str | Path) -> Iterator[Row]:
         """Predictions for a task file, in its order."""
-        yield from self.table(read_table(str(path), wanted_columns(self.saved.task, SPLIT)))
+        table = read_table(str(path), wanted_columns(self.saved.task, SPLIT))
+        documents = table.columns.get("document", [None] * len(table))
+        for window in self._windows(range(len(table)), documents.__getitem__):
+            yield from self._table(table.take(window))
 
-    def table(self, table: TaskTable) -> Iterator[Row]:
-        """Predictions for rows that are read already."""
-        columns = {
-            name: values for name, values in table.columns.items() if name not in ("label", "tags")
-        }
+    def _windows(
+        self, rows: Iterable[ItemT], document: Callable[[ItemT], Any]
+    ) -> Iterator[list[ItemT]]:
+        """The rows in windows, which end with a document where its sentences are read together."""
+        window: list[ItemT] = []
+        for row in rows:
+            if len(window) >= WINDOW and (
+                not self.saved.task.document_context or document(row) != document(window[-1])
+            ):
+                yield window
+                window = []
+            window.append(row)
+        if window:
+            yield window
+
+    def _refuse_missing(
+        self, window: Sequence[Row], wanted: Wanted, *, source: str, first: int
+    ) -> None:
+        """A row without a part of the input is named, with what it should look like."""
+        names = [wanted.in_file(name) for name in wanted.required]
+        for number, row in enumerate(window, start=first):
+            if any(name not in row for name in names):
+                shape = json.dumps(dict.fromkeys(names, "…"), ensure_ascii=False)
+                raise UsageError(
+                    f"{source}:{number}: has {', '.join(row) or 'nothing'}; task "
+                    f"{self.saved.task.name} ({self.saved.task.kind}) wants {shape}"
+                )
+
+    def _table(self, table: TaskTable) -> Iterator[Row]:
+        columns = {name: values for name, values in table.columns.items() if name not in ANSWERS}
         bare = TaskTable(table.path, columns, table.lines)
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: bare})
         logits = split_logits(

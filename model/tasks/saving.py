@@ -51,6 +51,11 @@ class SavedTask(Config):
     head_dropout: bool
     """Whether it was trained with dropout before the head."""
 
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` that computes the same."""
+        return _CLASSES[self.task.kind][0]
+
 
 def save_model(
     output: str,
@@ -119,9 +124,11 @@ def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer
 
 
 def _label_map(problem: Problem) -> dict[str, Any]:
-    if not problem.labels:
+    """Names of the head's outputs, whose number `transformers` takes from here."""
+    labels = ("score",) if problem.config.kind == "regression" else problem.labels
+    if not labels:
         return {}
-    numbered = dict(enumerate(problem.labels))
+    numbered = dict(enumerate(labels))
     return {
         "id2label": {str(number): label for number, label in numbered.items()},
         "label2id": {label: number for number, label in numbered.items()},

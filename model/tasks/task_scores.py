@@ -117,7 +117,7 @@ def _best(fits: Sequence[FitRecord]) -> FitRecord | None:
     """The best fit on dev (on test where there is no dev)."""
     if not fits:
         return None
-    return max(fits, key=lambda fit: (fit.dev or fit.test).get(fit.metric, 0.0))
+    return max(fits, key=lambda fit: fit.merit)
 
 
 def _curve(fit: FitRecord) -> LearningCurve:

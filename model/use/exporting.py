@@ -8,6 +8,7 @@ can be compared by its digests.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors.torch import save
 from artifacts.errors import UsageError
 from artifacts.filesystem import write_bytes
 from artifacts.special_tokens import CLS, MASK, PAD, SEP, UNK
+from artifacts.tokenizer import WordPieceTokenizer
 from model.use.encoder_files import CARD, EncoderFiles
 from model.use.hugging_face_config import hugging_face_config
 from model.use.model_card import model_card
@@ -23,11 +25,16 @@ from model.use.model_card import model_card
 
 def export(files: EncoderFiles, directory: str | Path) -> list[Path]:
     """Write the encoder into `directory`, which must be empty or not exist; the paths written."""
+    return write_folder(contents(files), directory)
+
+
+def write_folder(contents: Mapping[str, bytes], directory: str | Path) -> list[Path]:
+    """Write files into `directory`, which must be empty or not exist; the paths written."""
     target = Path(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target}: exists already; name a new or empty directory")
     written = []
-    for name, content in contents(files).items():
+    for name, content in contents.items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(str(path), content)
@@ -41,9 +48,7 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
     return {
         "config.json": _json(exported_config(files)),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
-        "tokenizer.json": files.tokenizer.tokenizer_json().encode(),
-        "tokenizer_config.json": _json(tokenizer_config(files)),
-        "vocab.txt": files.tokenizer.vocab_txt().encode(),
+        **tokenizer_files(files.tokenizer, positions=files.config.max_position_embeddings),
         CARD: (files.card or model_card(files)).encode(),
     }
 
@@ -55,12 +60,21 @@ def exported_config(files: EncoderFiles) -> dict[str, Any]:
     return {**config, "architectures": [architecture], "pad_token_id": files.tokenizer.pad_id}
 
 
-def tokenizer_config(files: EncoderFiles) -> dict[str, Any]:
+def tokenizer_files(tokenizer: WordPieceTokenizer, *, positions: int) -> dict[str, bytes]:
+    """The tokenizer in every form that is asked for."""
+    return {
+        "tokenizer.json": tokenizer.tokenizer_json().encode(),
+        "tokenizer_config.json": _json(_tokenizer_config(tokenizer, positions=positions)),
+        "vocab.txt": tokenizer.vocab_txt().encode(),
+    }
+
+
+def _tokenizer_config(tokenizer: WordPieceTokenizer, *, positions: int) -> dict[str, Any]:
     """`tokenizer_config.json`, so that `AutoTokenizer` finds its class."""
     return {
         "tokenizer_class": "BertTokenizer",
-        "do_lower_case": files.tokenizer.lowercase,
-        "model_max_length": files.config.max_position_embeddings,
+        "do_lower_case": tokenizer.lowercase,
+        "model_max_length": positions,
         "pad_token": PAD,
         "unk_token": UNK,
         "cls_token": CLS,

@@ -10,20 +10,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from artifacts.manifest import Manifest
+from model.config import EncoderConfig
 from model.use.encoder_files import EncoderFiles
 
 
 def model_card(files: EncoderFiles) -> str:
     """The whole card."""
-    sections = [_header(), _title(files), _architecture(files)]
+    sections = [header("fill-mask"), _title(files), _architecture(files)]
     if files.manifest is not None:
-        sections += [_training(files.manifest), _scores(files.manifest), _origin(files.manifest)]
-    sections += [_use(files), _limits()]
+        sections += [_training(files.manifest), _scores(files.manifest), origin(files.manifest)]
+    sections += [transformers_use(_class(files), files.config), limits("encoder", "corpus")]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _header() -> str:
-    return "---\nlibrary_name: transformers\npipeline_tag: fill-mask\ntags:\n- bert\n- cloze\n---"
+def header(pipeline: str) -> str:
+    """The YAML that the hub reads; `pipeline` is its name for what the model does."""
+    return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\ntags:\n- bert\n- cloze\n---"
 
 
 def _title(files: EncoderFiles) -> str:
@@ -37,7 +39,7 @@ def _title(files: EncoderFiles) -> str:
 def _architecture(files: EncoderFiles) -> str:
     config = files.config
     parameters = sum(tensor.numel() for tensor in files.tensors.values())
-    return "## Architecture\n\n" + _table(
+    return "## Architecture\n\n" + table(
         [
             ("layers", config.num_hidden_layers),
             ("hidden size", config.hidden_size),
@@ -63,7 +65,7 @@ def _training(manifest: Manifest) -> str:
         for phase in recipe["phases"]
     )
     both = "masked language model and next sentence"
-    return "## Training\n\n" + _table(
+    return "## Training\n\n" + table(
         [
             ("steps", f"{recipe['steps']:,}"),
             ("sequences per step", recipe["batch_size"]),
@@ -81,35 +83,48 @@ def _scores(manifest: Manifest) -> str:
     if not heldout:
         return ""
     rows = [(name.replace("_", " "), _number(value)) for name, value in heldout.items()]
-    return "## On held-out documents\n\n" + _table(rows)
+    return "## On held-out documents\n\n" + table(rows)
 
 
-def _origin(manifest: Manifest) -> str:
+def origin(manifest: Manifest) -> str:
+    """Which artifact it is and what that was made from."""
     inputs = [(f"input {role}", f"`{digest[:16]}`") for role, digest in manifest.inputs.items()]
     versions = [(name, version) for name, version in manifest.versions.items()]
-    return "## Origin\n\n" + _table(
+    return "## Origin\n\n" + table(
         [("artifact", f"`{manifest.digest[:16]}`"), ("stage", manifest.stage), *inputs, *versions]
     )
 
 
-def _use(files: EncoderFiles) -> str:
-    task = "AutoModelForMaskedLM" if files.has_heads else "AutoModel"
+def _class(files: EncoderFiles) -> str:
+    return "BertForMaskedLM" if files.has_heads else "BertModel"
+
+
+def transformers_use(name: str, encoder: EncoderConfig) -> str:
+    """How `transformers` loads it as its class `name`, where that computes the same."""
+    if encoder.attention_direction != "bidirectional":
+        return (
+            f"## Use\n\nIts attention is {encoder.attention_direction.replace('_', ' ')}, which "
+            "`transformers` does not know of BERT: loaded there it computes something else. Use "
+            '`cloze.load("this folder")`.'
+        )
     return (
         "## Use\n\n```python\n"
-        f"from transformers import {task}, AutoTokenizer\n\n"
-        f'model = {task}.from_pretrained("this folder")\n'
+        f"from transformers import AutoTokenizer, {name}\n\n"
+        f'model = {name}.from_pretrained("this folder")\n'
         'tokenizer = AutoTokenizer.from_pretrained("this folder")\n```'
     )
 
 
-def _limits() -> str:
+def limits(what: str, source: str) -> str:
+    """What not to expect of it."""
     return (
-        "## Limits\n\nThe encoder knows what its corpus says, errors and prejudices included, and "
-        "no more. Judge it on your own data before relying on it."
+        f"## Limits\n\nThe {what} knows what its {source} says, errors and prejudices included, "
+        "and no more. Judge it on your own data before relying on it."
     )
 
 
-def _table(rows: Iterable[tuple[str, object]]) -> str:
+def table(rows: Iterable[tuple[str, object]]) -> str:
+    """Two columns without a heading."""
     lines = [f"| {name} | {value} |" for name, value in rows]
     return "\n".join(["| | |", "|---|---|", *lines])
 

@@ -240,7 +240,7 @@ def test_a_saved_model_predicts_rows_and_files(
     (guess,) = pairs.rows([{"text_a": "the list", "text_b": "a new list"}])
     assert guess["prediction"] in ("yes", "no")
     assert 0.5 <= guess["probability"] <= 1.0
-    with pytest.raises(UsageError, match="no column 'text_b' for text_b"):
+    with pytest.raises(UsageError, match="rows:1: has text_a; task pairs"):
         list(pairs.rows([{"text_a": "the list"}]))
 
 
