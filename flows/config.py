@@ -22,6 +22,7 @@ from pipeline.config import (
     ExamplesConfig,
     LabelsConfig,
     PipelineMachine,
+    UnwantedConfig,
     VocabularyConfig,
 )
 
@@ -61,6 +62,9 @@ class RunConfig(Config):
     cleaning: CleaningConfig = CleaningConfig()
     """Which documents are dropped."""
 
+    unwanted: UnwantedConfig = UnwantedConfig()
+    """Near-duplicates, and overlap with evaluation sets; looked for only if asked."""
+
     vocabulary: VocabularyConfig = VocabularyConfig()
     """Word-pieces."""
 
@@ -92,6 +96,14 @@ class RunConfig(Config):
             raise ValueError(
                 f"report.answers has {answers} entries for {sentences} evaluate.masked_sentences; "
                 "give one for each, in the same order, or none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_drop_list(self) -> "RunConfig":
+        if self.unwanted.wanted and self.cleaning.drop_list:
+            raise ValueError(
+                "cleaning.drop_list names a drop list and [unwanted] asks for another; choose one"
             )
         return self
 

@@ -25,7 +25,14 @@ from model.config import (
     PretrainStage,
     TaskConfig,
 )
-from pipeline.config import ExamplesStage, LabelsConfig, LabelsStage, TokensStage, VocabularyStage
+from pipeline.config import (
+    ExamplesStage,
+    LabelsConfig,
+    LabelsStage,
+    TokensStage,
+    UnwantedStage,
+    VocabularyStage,
+)
 
 PREPARE = ("vocabulary", "tokens", "examples")
 """The stages that turn documents into examples."""
@@ -49,7 +56,8 @@ class Stage:
 
 def chain(run: RunConfig) -> tuple[Stage, ...]:
     """The stages of `run` in an order in which each finds its inputs finished."""
-    stages = [_vocabulary(run), _tokens(run), _examples(run), _pretrain(run)]
+    stages = [_unwanted(run)] if run.unwanted.wanted else []
+    stages += [_vocabulary(run), _tokens(run), _examples(run), _pretrain(run)]
     if run.finetune.tasks:
         stages += [_labels(run.labels, seed=run.seed)] if run.labels else []
         stages += [_finetune(run)]
@@ -114,17 +122,35 @@ def _with_absolute_paths(stage: Stage) -> dict[str, Any]:
     return config
 
 
+def _unwanted(run: RunConfig) -> Stage:
+    config = UnwantedStage(
+        seed=run.seed, corpus=run.corpus, cleaning=run.cleaning, unwanted=run.unwanted
+    )
+    overlap = run.unwanted.overlap
+    sets = enumerate(overlap.paths if overlap else ())
+    files = {f"unwanted.overlap.paths.{index}": path for index, path in sets}
+    evaluation = {"evaluation sets": Outside(files=files)} if files else {}
+    return Stage(config, outside={**_corpus(run), **evaluation})
+
+
+def _drop_list(run: RunConfig) -> dict[str, str]:
+    """The drop list, if this run makes one, as an input."""
+    return {"drop_list": "unwanted"} if run.unwanted.wanted else {}
+
+
 def _vocabulary(run: RunConfig) -> Stage:
     config = VocabularyStage(
         seed=run.seed, corpus=run.corpus, cleaning=run.cleaning, vocabulary=run.vocabulary
     )
     given = {"vocabulary": Outside(files={"vocabulary.path": run.vocabulary.path})}
-    return Stage(config, outside={**_corpus(run), **(given if run.vocabulary.path else {})})
+    outside = {**_corpus(run), **(given if run.vocabulary.path else {})}
+    return Stage(config, inputs=_drop_list(run), outside=outside)
 
 
 def _tokens(run: RunConfig) -> Stage:
     config = TokensStage(seed=run.seed, corpus=run.corpus, cleaning=run.cleaning)
-    return Stage(config, inputs={"vocabulary": "vocabulary"}, outside=_corpus(run))
+    inputs = {"vocabulary": "vocabulary", **_drop_list(run)}
+    return Stage(config, inputs=inputs, outside=_corpus(run))
 
 
 def _examples(run: RunConfig) -> Stage:

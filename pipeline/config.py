@@ -99,6 +99,44 @@ class CleaningConfig(Config):
     """Artifact directory of a drop list (near-duplicates, overlap with evaluation sets)."""
 
 
+class NearDuplicatesConfig(Config):
+    """Documents that nearly equal another one: of all alike, one stays."""
+
+    threshold: float = Field(default=0.8, gt=0.0, lt=1.0)
+    """Share of passages in common (Jaccard) from which two documents are alike."""
+
+    words: int = Field(default=5, ge=1, le=64)
+    """Words of a passage; shorter documents are never near-duplicates."""
+
+    permutations: int = Field(default=128, ge=16, le=1024)
+    """Values of a signature: more find the threshold more exactly and take longer."""
+
+
+class OverlapConfig(Config):
+    """Documents that share a passage with an evaluation set."""
+
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Files, folders, globs or URLs of evaluation data: text, TSV, JSON or JSON lines."""
+
+    words: int = Field(default=13, ge=4, le=64)
+    """Words of a passage (GPT-3: 13); shorter texts of the set are not looked for."""
+
+
+class UnwantedConfig(Config):
+    """Documents that are found unwanted by looking at all of them; both searches are off."""
+
+    near_duplicates: NearDuplicatesConfig | None = None
+    """Set (`{}` for its defaults) to drop near-duplicates."""
+
+    overlap: OverlapConfig | None = None
+    """Set to drop what overlaps with evaluation sets."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self.near_duplicates or self.overlap)
+
+
 class MaskingConfig(Config):
     """How many tokens are predicted, and what stands in their place (paper, 3.1 and A.1)."""
 
@@ -174,6 +212,22 @@ class LabelsConfig(Config):
 
     evaluation_examples: int = Field(default=1500, ge=8)
     """Examples of each development and test set."""
+
+
+class UnwantedStage(StageConfig):
+    """corpus files → a list of documents to be dropped."""
+
+    stage: ClassVar[str] = "unwanted"
+    program: ClassVar[str] = "pipeline.unwanted"
+
+    seed: int
+    """The run's seed: it says which documents are held out, and those stay."""
+    corpus: CorpusConfig
+    """The documents."""
+    cleaning: CleaningConfig
+    """Which documents are dropped anyway."""
+    unwanted: UnwantedConfig
+    """What is looked for."""
 
 
 class VocabularyStage(StageConfig):

@@ -3,21 +3,30 @@
 In:  an artifact whose `*.arrow` files have a column `document_digest` (binary 16) and a column
      `reason` (string): near-duplicates, overlap with evaluation sets.
 Out: which of some digests are on it.
+
+Stage `unwanted` makes one; any artifact of this form does as well (`cleaning.drop_list`).
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from artifacts.errors import IntegrityError
+from artifacts.stage import StageTable
 from artifacts.store import open_artifact
+from pipeline.config import TokensStage, VocabularyStage
 from pipeline.random_streams import UInt64s
 from pipeline.splits import digest_bytes, halves
 
 COLUMN = "document_digest"
+ROLE = "drop_list"
+"""The role of a drop list among a stage's inputs."""
+
+Stage = TypeVar("Stage", TokensStage, VocabularyStage)
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,14 @@ class DropList:
         place = np.minimum(np.searchsorted(listed, wanted), len(listed) - 1)
         found: npt.NDArray[np.bool_] = listed[place] == wanted
         return found
+
+
+def with_drop_list(stage: Stage, table: StageTable) -> Stage:
+    """The stage with the drop list that this run has made, if it has made one."""
+    if ROLE not in table.inputs or not table.inputs[ROLE].path:
+        return stage
+    cleaning = stage.cleaning.model_copy(update={"drop_list": table.input_path(ROLE)})
+    return stage.model_copy(update={"cleaning": cleaning})
 
 
 @lru_cache(maxsize=2)

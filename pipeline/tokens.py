@@ -39,6 +39,7 @@ from artifacts.store import (
 )
 from pipeline.bucketing import BucketGroup, bucket_groups, write_group
 from pipeline.config import PipelineMachine, TokensStage
+from pipeline.droplist import with_drop_list
 from pipeline.dropped import put_dropped
 from pipeline.engine.beam import Map, PCollection, Pipeline
 from pipeline.engine.graph import Build, run_graph, spread
@@ -58,7 +59,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: what is finished is kept, the rest is made, the manifest is written."""
-    stage = parse(TokensStage, table.config, source="stage tokens")
+    stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
     engine = Engine(parse(PipelineMachine, table.machine, source="stage tokens, machine"), options)
     work = portions(stage.corpus)
     job = _job(table, stage)

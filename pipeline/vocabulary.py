@@ -14,10 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from apache_beam.pipeline import Pipeline
-from apache_beam.pvalue import PCollection
-from apache_beam.transforms.core import Map
-
 from artifacts import filesystem
 from artifacts.config import parse
 from artifacts.errors import UsageError
@@ -29,7 +25,8 @@ from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vo
 from pipeline.attempts import attempt_directory
 from pipeline.chunks import count_chunks
 from pipeline.config import PipelineMachine, VocabularyStage
-from pipeline.droplist import read_drop_list
+from pipeline.droplist import read_drop_list, with_drop_list
+from pipeline.engine.beam import Map, PCollection, Pipeline
 from pipeline.engine.graph import run_graph, spread
 from pipeline.engine.meter import Meter
 from pipeline.sampling import (
@@ -45,7 +42,7 @@ from pipeline.work import MEGABYTE, Portion, portions
 
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: take the given vocabulary, or draw the sample and learn from it."""
-    stage = parse(VocabularyStage, table.config, source="stage vocabulary")
+    stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
     if stage.vocabulary.path:
         tokenizer = _given(stage)
     else:

@@ -37,6 +37,26 @@ def test_without_tasks_there_is_nothing_to_label_and_to_finetune(run: RunConfig)
     assert [stage.name for stage in chain(plain)] == [*ALL[:4], "evaluate", "report"]
 
 
+def test_a_drop_list_is_made_first_and_given_to_whoever_reads_documents(
+    run_table: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "set.txt").write_text("a question of an evaluation set\n")
+    unwanted = {"near_duplicates": {}, "overlap": {"paths": [str(tmp_path / "set.txt")]}}
+    stages = {stage.name: stage for stage in chain(changed(run_table, "unwanted", unwanted))}
+    assert list(stages)[:3] == ["unwanted", "vocabulary", "tokens"]
+    assert stages["vocabulary"].inputs == {"drop_list": "unwanted"}
+    assert stages["tokens"].inputs["drop_list"] == "unwanted"
+    assert stages["unwanted"].outside["evaluation sets"].places == {
+        "unwanted.overlap.paths.0": str(tmp_path / "set.txt")
+    }
+
+
+def test_two_drop_lists_are_refused(run_table: dict[str, Any]) -> None:
+    both = {**run_table, "unwanted": {"near_duplicates": {}}, "cleaning": {"drop_list": "there"}}
+    with pytest.raises(ValueError, match=r"names a drop list and \[unwanted\] asks for another"):
+        RunConfig.model_validate(both)
+
+
 def test_up_to_takes_what_a_stage_needs_and_no_more(run: RunConfig) -> None:
     assert [stage.name for stage in up_to(chain(run), ("pretrain",))] == ALL[:4]
     assert [stage.name for stage in up_to(chain(run), ("labels",))] == ["labels"]
