@@ -37,6 +37,12 @@ class BucketGroup:
     buckets: tuple[BucketRange, ...]
 
     @property
+    def range(self) -> BucketRange:
+        """All its buckets as one: a power of two of them, so that they share their first bits."""
+        first, merged = self.buckets[0], len(self.buckets).bit_length() - 1
+        return BucketRange(first.split, first.number >> merged, first.bits - merged)
+
+    @property
     def counts_name(self) -> str:
         """The file that says how often each id occurs in these buckets."""
         return f"{WORK}/counts-{self.split}-{self.number:05}.npy"
@@ -70,12 +76,12 @@ def write_group(group: BucketGroup, *, job: Job, exchange: Exchange, meter: Mete
     """Write the buckets of a group, and the lists and counts that belong to it."""
     counts = np.zeros(job.vocabulary_size, dtype=np.int64)
     dropped = []
-    for bucket in group.buckets:
-        with exchange.runs(bucket) as runs:
+    with exchange.runs(group.range) as runs:  # once for all: they may have to be fetched
+        for bucket in group.buckets:
             occurring, lost = _write_bucket(bucket, runs, split=group.split, job=job)
-        counts += occurring
-        dropped.append(lost)
-        meter.report(1)
+            counts += occurring
+            dropped.append(lost)
+            meter.report(1)
     _put_dropped(pa.concat_tables(dropped), job, name=group.dropped_name)
     put_bytes(job.output, counts.tobytes(), name=group.counts_name)
     return group.counts_name

@@ -101,6 +101,11 @@ def _by_digest(identity: pa.Table, digests_D2: UInt64s, strength: Int64s) -> tup
     return order, order[leads]
 
 
+def close_runs() -> None:
+    """Let go of the runs' files, which are kept open for the next bucket."""
+    _open.cache_clear()
+
+
 @lru_cache(maxsize=4096)
 def _open(run: str) -> list[pa.RecordBatch]:
     return open_batches(run)

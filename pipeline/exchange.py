@@ -39,8 +39,8 @@ class Exchange(Protocol):
     def sketch(self, split: int) -> Sketch:
         """The beginning of a split."""
 
-    def runs(self, bucket: BucketRange) -> AbstractContextManager[Sequence[str]]:
-        """Local paths of the runs that may hold documents of a bucket."""
+    def runs(self, digests: BucketRange) -> AbstractContextManager[Sequence[str]]:
+        """Local paths of the runs that may hold documents of a range of digests."""
 
     def dropped(self) -> AbstractContextManager[Iterator[str]]:
         """Local paths of the lists of dropped documents."""

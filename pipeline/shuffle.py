@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from artifacts import filesystem
 from artifacts.digests import digest_of_file
-from pipeline.buckets import BucketRange
+from pipeline.buckets import BucketRange, close_runs
 from pipeline.engine.beam import DoFn, GroupByKey, Map, ParDo, PCollection, Pipeline
 from pipeline.engine.graph import spread
 from pipeline.engine.meter import Meter
@@ -100,9 +100,9 @@ class RunnerShuffle:
         return sketch
 
     @contextmanager
-    def runs(self, bucket: BucketRange) -> Iterator[Sequence[str]]:
-        """The runs of the partitions that the bucket lies in, or that lie in it."""
-        low, high = bucket.bounds()
+    def runs(self, digests: BucketRange) -> Iterator[Sequence[str]]:
+        """The runs of the partitions that the range lies in, or that lie in it."""
+        low, high = digests.bounds()
         width = 64 - self.bits
         numbers = range(low >> width, ((high - 1) >> width) + 1)
         wanted = [_index_name(number) for number in numbers]
@@ -233,4 +233,7 @@ def _fetched(directory: str, names: Sequence[str]) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             filesystem.fetch_file(filesystem.join(directory, name), os.path.join(scratch, name))
-        yield [os.path.join(scratch, name) for name in names]
+        try:
+            yield [os.path.join(scratch, name) for name in names]
+        finally:
+            close_runs()  # a mapped file takes its room on the disk even when it is deleted

@@ -65,8 +65,8 @@ class SpillFiles:
         return sum((sketch_of(open_batches(path)[split]) for path in _paths(self)), EMPTY)
 
     @contextmanager
-    def runs(self, bucket: BucketRange) -> Iterator[Sequence[str]]:
-        """All runs: each holds a little of every bucket."""
+    def runs(self, digests: BucketRange) -> Iterator[Sequence[str]]:
+        """All runs: each holds a little of every range."""
         yield _paths(self)
 
     @contextmanager

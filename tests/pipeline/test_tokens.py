@@ -25,6 +25,7 @@ from corpora import (
     write_jsonl,
 )
 
+from artifacts import filesystem
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact, commit, put_file
@@ -367,6 +368,24 @@ class TestSameBytes:
         table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
         found = make_tokens(table.model_copy(update={"output": "memory://store/tokens"}), [])
         assert found.digest == golden
+
+    def test_elsewhere_neighbouring_buckets_fetch_their_runs_once(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fetched: list[str] = []
+        fetch_file = filesystem.fetch_file
+
+        def counting(url: str, path: str) -> None:
+            fetched.append(url)
+            fetch_file(url, path)
+
+        monkeypatch.setattr(filesystem, "fetch_file", counting)
+        table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.0)
+        made = make_tokens(table.model_copy(update={"output": "memory://store/once"}), [])
+        buckets = [entry for entry in made.manifest.files if entry.name.startswith("train-")]
+        runs = [url for url in fetched if re.search(r"/work/\d{5}-\w{16}\.arrow$", url)]
+        assert len(buckets) == 8
+        assert len(runs) == 2  # once for each group of four
 
     def test_other_texts_give_other_bytes(
         self, golden: str, vocabulary: Artifact, tmp_path: Path
