@@ -2,150 +2,164 @@ r"""Text in, verified shards out: ours and the peers', side by side on the same 
 
     python benchmarks/corpus.py --wikiextractor FOLDER --megabytes 75 --output w75.txt
     python benchmarks/preparation.py --vocabulary vocab.txt --small w10.txt \
-        --large w75.txt w150.txt --google CHECKOUT --google-python PYTHON \
+        --large w75.txt w150.txt --sizes w400.txt --paragraphs FOLDER --small-files 100000 \
+        --google CHECKOUT --google-python PYTHON \
         --lddl CHECKOUT --lddl-python PYTHON --huggingface
 
-Corpora are in Google's format: the sentences are given. The peers, which take minutes for what we
-do in seconds, read the small one; they are timed without their imports, ours with everything. A
-peer that is not named is left out, and said to be.
+Corpora are in Google's format: the sentences are given. The peers are timed without their imports,
+ours with everything. A peer that is not named is left out, and said to be. `--parts` measures some
+parts only; the others stay in the result as they are, each with its date, commit and load.
 """
 
 import argparse
+import json
 import shutil
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from measuring import ROOT, machine, measure, write_result
+from measuring import machine, write_result
+from preparation_claims import claims
+from preparation_peers import Peer, peers
 from stages import Prepared, Setting, prepare
 
-PEERS = ROOT / "benchmarks" / "peers"
-Run = Callable[[str, int, str, Path], dict[str, Any]]
+Labelled = Iterator[tuple[str, dict[str, Any]]]
+Part = Callable[[argparse.Namespace], Labelled]
 
 
-def ours(setting: Setting) -> dict[str, Any]:
+def measure_peers(arguments: argparse.Namespace) -> Labelled:
+    """Each peer on the small corpus, and ours on the same one."""
+    for peer in peers(arguments):
+        for workers in peer.workers:
+            runs = [_peer_run(peer, arguments.small, workers) for _ in range(arguments.repeats)]
+            yield f"{peer.name}, {workers} workers", _median(runs)
+    base = Setting(corpus=arguments.small, vocabulary=arguments.vocabulary)
+    yield "ours, 1 workers", _repeated(base, arguments)
+    yield "ours, 2 workers", _repeated(replace(base, workers=2, cores="0-1"), arguments)
+
+
+def measure_peers_at_length(arguments: argparse.Namespace) -> Labelled:
+    """Each peer once on the largest corpus, on one core, and ours between them."""
+    corpus = arguments.large[-1]
+    base = Setting(corpus=corpus, vocabulary=arguments.vocabulary)
+    for peer in peers(arguments):
+        yield f"{peer.name}, 1 workers", _peer_run(peer, corpus, 1)
+        yield f"ours after {peer.name}, 1 workers", _run(base)
+
+
+def measure_drivers(arguments: argparse.Namespace) -> Labelled:
+    """The large corpora on one and on two cores, under Beam and in a plain loop."""
+    for corpus in arguments.large:
+        base = Setting(corpus=corpus, vocabulary=arguments.vocabulary)
+        for workers, cores in ((1, "0"), (2, "0-1")):
+            setting = replace(base, workers=workers, cores=cores)
+            label = f"{_megabytes(corpus):.0f} MB, {workers} workers"
+            yield label, _repeated(setting, arguments)
+            yield f"{label}, plain loop", _repeated(replace(setting, driver="plain"), arguments)
+
+
+def measure_sizes(arguments: argparse.Namespace) -> Labelled:
+    """The small corpus and the largest ones: whether time grows as text does, and memory not."""
+    for corpus in (arguments.small, *arguments.sizes):
+        setting = Setting(corpus=corpus, vocabulary=arguments.vocabulary, workers=2, cores="0-1")
+        yield f"{_megabytes(corpus):.0f} MB, 2 workers", _repeated(setting, arguments)
+
+
+def measure_start_up(arguments: argparse.Namespace) -> Labelled:
+    """A corpus of a few documents: what is left is start-up."""
+    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
+        corpus = Path(scratch) / "few.txt"
+        with open(arguments.small, "rb") as file:
+            corpus.write_bytes(b"".join(islice(file, 500)))
+        base = Setting(corpus=str(corpus), vocabulary=arguments.vocabulary)
+        yield "1 workers", _repeated(base, arguments)
+        yield "2 workers", _repeated(replace(base, workers=2, cores="0-1"), arguments)
+
+
+def measure_lengths_and_copies(arguments: argparse.Namespace) -> Labelled:
+    """What a second length and further copies add."""
+    base = Setting(corpus=arguments.large[0], vocabulary=arguments.vocabulary)
+    yield "128, 1 copy", _repeated(base, arguments)
+    both = replace(base, max_seq_lengths=(128, 512))
+    yield "128 and 512, 1 copy", _repeated(both, arguments)
+    yield "128, 5 copies", _repeated(replace(base, copies=5), arguments)
+
+
+def measure_paragraphs(arguments: argparse.Namespace) -> Labelled:
+    """The same documents with sentences given, and as paragraphs to be cut into sentences."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from benchmarks.corpus import wikiextractor, write_corpus
+
+    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
+        given = str(Path(scratch) / "given.txt")
+        write_corpus(wikiextractor(arguments.paragraphs), megabytes=1e9, output=given)
+        base = Setting(corpus=given, vocabulary=arguments.vocabulary)
+        yield "sentences given", _repeated(base, arguments)
+        raw = replace(base, corpus=arguments.paragraphs, reader="wikiextractor")
+        yield "paragraphs", _repeated(raw, arguments)
+
+
+def measure_small_files(arguments: argparse.Namespace) -> Labelled:
+    """The corpus in a great many files of one document each."""
+    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
+        text = Path(arguments.large[-1]).read_text(encoding="utf-8")
+        for number, document in enumerate(text.split("\n\n")[: arguments.small_files]):
+            folder = Path(scratch) / f"{number // 1000:04}"
+            folder.mkdir(exist_ok=True)
+            (folder / f"{number:07}.txt").write_text(document, encoding="utf-8")
+        setting = Setting(
+            corpus=scratch,
+            vocabulary=arguments.vocabulary,
+            workers=2,
+            cores="0-1",
+            reader="text",
+        )
+        yield f"{number + 1} files, 2 workers", _run(setting)
+
+
+PARTS: dict[str, tuple[Part, str]] = {
+    "peers": (measure_peers, ""),
+    "peers at length": (measure_peers_at_length, ""),
+    "drivers": (measure_drivers, ""),
+    "start-up": (measure_start_up, ""),
+    "lengths and copies": (measure_lengths_and_copies, ""),
+    "sizes": (measure_sizes, "sizes"),
+    "paragraphs": (measure_paragraphs, "paragraphs"),
+    "small files": (measure_small_files, "small_files"),
+}
+"""By name: what measures it, and the option without which it is left out."""
+
+
+def _run(setting: Setting) -> dict[str, Any]:
     """One preparation in a workspace of its own."""
     with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
         return _rates(prepare(setting, Path(workspace)), setting)
 
 
-def google(arguments: argparse.Namespace) -> Run:
-    """create_pretraining_data.py; on several cores one process and one shard of the corpus each."""
-
-    def run(corpus: str, workers: int, cores: str, workspace: Path) -> dict[str, Any]:
-        command = [
-            arguments.google_python,
-            str(PEERS / "google_bert.py"),
-            arguments.google,
-            f"--input_file={corpus}",
-            f"--output_file={workspace}/google.tfrecord",
-            f"--vocab_file={arguments.vocabulary}",
-            "--dupe_factor=1",
-        ]
-        took = measure(command, cores=cores)
-        size = (workspace / "google.tfrecord").stat().st_size
-        return {**asdict(took), **took.said, "bytes": size}
-
-    return run
+def _repeated(setting: Setting, arguments: argparse.Namespace) -> dict[str, Any]:
+    return _median([_run(setting) for _ in range(arguments.repeats)])
 
 
-def lddl(arguments: argparse.Namespace, *, sentences: str) -> Run:
-    """LDDL with static masks."""
-
-    def run(corpus: str, workers: int, cores: str, workspace: Path) -> dict[str, Any]:
-        command = [
-            arguments.lddl_python,
-            str(PEERS / "lddl_bert.py"),
-            arguments.lddl,
-            str(workers),
-            corpus,
-            arguments.vocabulary,
-            str(workspace / "lddl"),
-            sentences,
-        ]
-        took = measure(command, cores=cores)
-        return {**asdict(took), **took.said}
-
-    return run
-
-
-def huggingface(arguments: argparse.Namespace) -> Run:
-    """datasets.map and the masking collator."""
-
-    def run(corpus: str, workers: int, cores: str, workspace: Path) -> dict[str, Any]:
-        command = [
-            sys.executable,
-            str(PEERS / "huggingface.py"),
-            str(workers),
-            corpus,
-            arguments.vocabulary,
-            str(workspace / "blocks"),
-            "128",
-        ]
-        cache = {"HF_HOME": str(workspace), "HF_HUB_OFFLINE": "1"}
-        took = measure(command, cores=cores, env=cache)
-        size = sum(file.stat().st_size for file in (workspace / "blocks").rglob("*.arrow"))
-        return {**asdict(took), **took.said, "bytes": size}
-
-    return run
-
-
-def peers(arguments: argparse.Namespace) -> Iterator[tuple[str, Run, tuple[int, ...]]]:
-    """The peers that are here, with the numbers of workers each can use by itself."""
-    if arguments.google:
-        yield "google", google(arguments), (1,)
-    if arguments.lddl:
-        yield "lddl, sentences given", lddl(arguments, sentences="given"), (1, 2)
-        yield "lddl, with its segmentation", lddl(arguments, sentences="segmented"), (1, 2)
-    if arguments.huggingface:
-        yield "huggingface", huggingface(arguments), (1, 2)
-    for name in ("google", "lddl", "huggingface"):
-        if not getattr(arguments, name):
-            print(f"{name} is not measured: --{name} was not given")
-
-
-def measure_peers(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Each peer on the small corpus, ours on the same one before each of them."""
-    megabytes = Path(arguments.small).stat().st_size / 1e6
-    results: dict[str, Any] = {}
-    for name, run, workers in peers(arguments):
-        for count in workers:
-            cores = "0" if count == 1 else f"0-{count - 1}"
-            runs = []
-            for _ in range(arguments.repeats):
-                with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
-                    runs.append(run(arguments.small, count, cores, Path(workspace)))
-            results[f"{name}, {count} workers"] = _peer_rates(runs, megabytes)
-            _print(f"{name}, {count} workers", results[f"{name}, {count} workers"])
-    return results
-
-
-def measure_ours(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every corpus on one and on two cores, under Beam and in a plain loop."""
-    results: dict[str, Any] = {}
-    for corpus in (arguments.small, *arguments.large):
-        base = Setting(corpus=corpus, vocabulary=arguments.vocabulary)
-        settings = {
-            "1 worker": base,
-            "2 workers": replace(base, workers=2, cores="0-1"),
-            "1 worker, plain loop": replace(base, driver="plain"),
-            "2 workers, plain loop": replace(base, workers=2, cores="0-1", driver="plain"),
-        }
-        if corpus == arguments.large[0]:
-            settings |= {
-                "1 worker, 128 and 512": replace(base, max_seq_lengths=(128, 512)),
-                "1 worker, 5 copies": replace(base, copies=5),
-            }
-        for name, setting in settings.items():
-            runs = [ours(setting) for _ in range(arguments.repeats)]
-            label = f"{Path(corpus).stem}, {name}"
-            results[label] = _median(runs)
-            _print(label, results[label])
-    return results
+def _peer_run(peer: Peer, corpus: str, workers: int) -> dict[str, Any]:
+    cores = "0" if workers == 1 else f"0-{workers - 1}"
+    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
+        took = peer.run(corpus, workers, cores, Path(workspace))
+    megabytes = _megabytes(corpus)
+    return {
+        "megabytes": megabytes,
+        "seconds_without_imports": took["seconds"],
+        "cpu_without_imports": took["cpu"],
+        "mb_per_second": megabytes / took["seconds"],
+        "mb_per_cpu_second": megabytes / took["cpu"],
+        "examples_per_second": took["examples"] / took["seconds"],
+        "bytes_per_example": took["bytes"] / took["examples"],
+        "peak_pss_mb": took["peak_pss"],
+    }
 
 
 def _rates(prepared: Prepared, setting: Setting) -> dict[str, Any]:
@@ -153,7 +167,7 @@ def _rates(prepared: Prepared, setting: Setting) -> dict[str, Any]:
     parts = (prepared.tokens, prepared.examples)
     wall = sum(part.said["wall"] if plain else part.wall for part in parts)
     cpu = sum(part.said["cpu"] if plain else part.cpu for part in parts)
-    megabytes = Path(setting.corpus).stat().st_size / 1e6
+    megabytes = _megabytes(setting.corpus)
     return {
         "megabytes": megabytes,
         "wall": wall,
@@ -170,18 +184,10 @@ def _rates(prepared: Prepared, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _peer_rates(runs: list[dict[str, Any]], megabytes: float) -> dict[str, Any]:
-    middle = _median(runs)
-    return {
-        "megabytes": megabytes,
-        "seconds_without_imports": middle["seconds"],
-        "cpu": middle["cpu"],
-        "mb_per_second": megabytes / middle["seconds"],
-        "mb_per_cpu_second": megabytes / middle["cpu"],
-        "examples_per_second": middle["examples"] / middle["seconds"],
-        "bytes_per_example": middle["bytes"] / middle["examples"],
-        "peak_pss_mb": middle["peak_pss"],
-    }
+def _megabytes(corpus: str) -> float:
+    path = Path(corpus)
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
 def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -201,30 +207,63 @@ def _print(label: str, result: dict[str, Any]) -> None:
     )
 
 
-def main() -> None:
-    """Read the command line."""
+def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, Part]]:
+    for name in arguments.parts or PARTS:
+        part, option = PARTS[name]
+        if not option or getattr(arguments, option):
+            yield name, part
+        else:
+            print(f"{name} is not measured: --{option.replace('_', '-')} was not given")
+
+
+def _keep(output: str, name: str, part: dict[str, Any]) -> None:
+    """Put the part's runs among those in the file that were measured before."""
+    path = Path(output)
+    parts = json.loads(path.read_text())["parts"] if path.exists() else {}
+    part["runs"] = {**parts.get(name, {}).get("runs", {}), **part["runs"]}
+    parts[name] = part
+    found = claims({name: part["runs"] for name, part in parts.items()})
+    stated = [{**asdict(claim), "reached": claim.reached} for claim in found]
+    write_result(output, {"claims": stated, "parts": parts})
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--vocabulary", required=True, help="Google's vocab.txt")
     parser.add_argument("--small", required=True, help="the corpus the peers read, too")
-    parser.add_argument("--large", nargs="+", required=True, help="larger ones, for ours alone")
+    parser.add_argument("--large", nargs="+", required=True, help="larger ones")
+    parser.add_argument("--sizes", nargs="*", default=[], help="even larger ones, for ours alone")
+    parser.add_argument("--paragraphs", default="", help="folder of WikiExtractor files")
+    parser.add_argument("--small-files", type=int, default=0, help="how many to make")
     parser.add_argument("--google", default="", help="checkout of google-research/bert")
     parser.add_argument("--google-python", default=sys.executable, help="one with TensorFlow")
     parser.add_argument("--lddl", default="", help="checkout of NVIDIA/LDDL")
     parser.add_argument("--lddl-python", default=sys.executable, help="one with LDDL's packages")
     parser.add_argument("--huggingface", action="store_true", help="datasets and transformers")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="all of them by default")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/results/preparation.json")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure part by part; what is measured is kept at once."""
+    arguments = _options()
     if not shutil.which("taskset"):
         sys.exit("taskset is missing (util-linux): without it the cores cannot be pinned")
-    result = {
-        "machine": machine(),
-        "peers": measure_peers(arguments),
-        "ours": measure_ours(arguments),
-    }
-    write_result(arguments.output, result)
+    for name, part in _chosen(arguments):
+        print(f"-- {name}", flush=True)
+        where, runs = machine(), {}
+        for label, run in part(arguments):
+            runs[label] = run
+            _print(label, run)
+        _keep(arguments.output, name, {"machine": where, "runs": runs})
+    for claim in json.loads(Path(arguments.output).read_text())["claims"]:
+        sign = "<=" if claim["at_most"] else ">="
+        verdict = "" if claim["reached"] else "   MISSED"
+        print(f"{claim['name']:75} {claim['figure']:8.2f} {sign} {claim['target']:g}{verdict}")
 
 
 if __name__ == "__main__":

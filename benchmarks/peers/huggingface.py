@@ -7,6 +7,7 @@ length, tokens masked at random as batches are made. No sentence pairs.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
 
 
 source = Dataset.from_list(list(read()))
-started = time.monotonic()
+started, aside = time.monotonic(), sum(os.times()[:4])
 tokens = source.map(tokenise, batched=True, remove_columns=["text"], num_proc=processes)
 tokenised = time.monotonic()
 blocks = tokens.map(group, batched=True, num_proc=processes)
@@ -64,6 +65,7 @@ print(
             "seconds_without_collator": grouped - started,
             "seconds_tokenising": tokenised - started,
             "examples": examples,
+            "cpu_aside": aside,
         }
     )
 )

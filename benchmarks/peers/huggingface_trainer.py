@@ -3,8 +3,9 @@
     python huggingface_trainer.py SETTINGS.json
 
 Best: bf16 autocast, SDPA, fused AdamW, batches padded to their own longest sequence only, batches
-made by a worker process. The same examples in the same batches, architecture, initial distribution,
-optimizer, schedule and clipping as ours; the held-out loss by the same sum, outside the clock.
+made by a worker process. The same batches in the same order, architecture, initial weights,
+optimizer, schedule and clipping as ours; the held-out loss by the same sum, outside the clock. What
+is left to chance is dropout and rounding.
 Out: one JSON line `{"points": [[step, seconds of training, held-out masked-LM loss], …]}`.
 """
 
@@ -29,11 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.store import open_artifact
 from model.config import OptimizerConfig, PretrainStage
+from model.encoder.pretraining import PretrainingModel
 from model.training.optimizer import parameter_groups
 from model.training.order import LengthOrder
 from model.training.schedule import learning_rate
 from model.training.shards import Examples, ExampleShards
 from model.use.hugging_face_config import hugging_face_config
+from model.use.names import to_hugging_face
 
 settings = json.loads(Path(sys.argv[1]).read_text())
 stage = PretrainStage.model_validate(settings["config"])
@@ -132,9 +135,19 @@ def adamw(config: OptimizerConfig, model: BertForPreTraining) -> torch.optim.Opt
     )
 
 
-torch.manual_seed(stage.seed)
-shape = hugging_face_config(stage.encoder, artifact.manifest.statistics["vocabulary_size"])
-model = BertForPreTraining(BertConfig(**{k: v for k, v in shape.items() if k != "cloze"}))
+def initial_model(vocabulary_size: int) -> BertForPreTraining:
+    """Hugging Face's model with the weights with which our side begins."""
+    torch.manual_seed(stage.seed)
+    begun = PretrainingModel(stage.encoder, vocabulary_size)
+    shape = hugging_face_config(stage.encoder, vocabulary_size)
+    model = BertForPreTraining(BertConfig(**{k: v for k, v in shape.items() if k != "cloze"}))
+    loaded = model.load_state_dict(to_hugging_face(begun.state_dict()), strict=False)
+    assert not loaded.unexpected_keys
+    model.tie_weights()
+    return model
+
+
+model = initial_model(artifact.manifest.statistics["vocabulary_size"])
 optimizer = adamw(recipe.optimizer, model)
 schedule = torch.optim.lr_scheduler.LambdaLR(
     optimizer,
@@ -154,6 +167,7 @@ Trainer(
         per_device_train_batch_size=1,  # one item is one whole batch
         max_grad_norm=recipe.optimizer.max_grad_norm,
         dataloader_num_workers=1,
+        train_sampling_strategy="sequential",
         save_strategy="no",
         logging_strategy="no",
         report_to=[],
