@@ -1,0 +1,140 @@
+"""What the preparation benchmark claims: each figure beside its target.
+
+In:  the measured runs, by part and label.
+Out: one line a claim, for those whose runs are there.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Runs = Mapping[str, Mapping[str, Any]]
+"""By part (`peers`, `drivers`, …) the runs by label, each a table of figures."""
+
+SPEED, CPU_SPEED = "mb_per_second", "mb_per_cpu_second"
+PEER_TARGETS = {
+    "google": 25.0,
+    "lddl, sentences given": 14.0,
+    "lddl, with its segmentation": 14.0,
+    "huggingface": 12.0,
+}
+"""How many times a peer's speed ours should be, a core."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure and what it should be."""
+
+    name: str
+    figure: float
+    target: float
+    at_most: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether the figure keeps to the target."""
+        return self.figure <= self.target if self.at_most else self.figure >= self.target
+
+
+def claims(runs: Runs) -> list[Claim]:
+    """Every claim that the runs say something about."""
+    return [
+        *_against_peers(runs),
+        *_two_cores(runs),
+        *_against_plain_loop(runs),
+        *_paragraphs(runs),
+        *_further_work(runs),
+        *_sizes(runs),
+    ]
+
+
+def _against_peers(runs: Runs) -> Iterator[Claim]:
+    """The speed of a core: at length against ours run next to the peer, else against our best."""
+    for part in ("peers", "peers at length"):
+        measured = runs.get(part, {})
+        for peer, target in PEER_TARGETS.items():
+            theirs = measured.get(f"{peer}, 1 workers")
+            ours = measured.get(f"ours after {peer}, 1 workers") or _largest(runs, "1 workers")
+            if not (theirs and ours):
+                continue
+            for speed, clock in ((SPEED, "wall"), (CPU_SPEED, "processor")):
+                name = f"times {peer} at {theirs['megabytes']:.0f} MB, by {clock} time"
+                yield Claim(name, ours[speed] / theirs[speed], target)
+
+
+def _two_cores(runs: Runs) -> Iterator[Claim]:
+    one, two = _largest(runs, "1 workers"), _largest(runs, "2 workers")
+    if one and two:
+        yield Claim("2 cores, times one", two[SPEED] / one[SPEED], 1.6)
+
+
+def _against_plain_loop(runs: Runs) -> Iterator[Claim]:
+    for workers in (1, 2):
+        beam = _largest(runs, f"{workers} workers")
+        plain = _largest(runs, f"{workers} workers, plain loop")
+        if beam and plain:
+            name = f"Beam's processor time, times the plain loop's, {workers} workers"
+            yield Claim(name, beam["cpu"] / plain["cpu"], 1.2, at_most=True)
+    beams, plains = _by_size(runs, "2 workers"), _by_size(runs, "2 workers, plain loop")
+    if len(beams) > 1 and len(plains) > 1:
+        slope, plain_slope = (_slope(found[-2:]) for found in (beams, plains))
+        name = "Beam's wall time per MB, times the plain loop's, 2 workers"
+        yield Claim(name, slope / plain_slope, 1.3, at_most=True)
+    if tiny := runs.get("start-up", {}).get("2 workers"):
+        yield Claim("seconds of start-up, both stages", tiny["wall"], 5.0, at_most=True)
+
+
+def _paragraphs(runs: Runs) -> Iterator[Claim]:
+    found = runs.get("paragraphs", {})
+    if {"sentences given", "paragraphs"} <= set(found):
+        both = (found["paragraphs"], found["sentences given"])
+        raw, given = (run["examples_per_second"] for run in both)  # markup is no text
+        yield Claim("speed from paragraphs, share of that with sentences given", raw / given, 0.5)
+
+
+def _further_work(runs: Runs) -> Iterator[Claim]:
+    found = runs.get("lengths and copies", {})
+    if not found:
+        return
+    first = found["128, 1 copy"]["cpu"]
+    further = found["128 and 512, 1 copy"]["cpu"] - first
+    yield Claim("cost of a second length, of the first", further / first, 0.25, at_most=True)
+    copy = (found["128, 5 copies"]["cpu"] - first) / 4
+    yield Claim("cost of a further copy, of the first", copy / first, 0.25, at_most=True)
+
+
+def _sizes(runs: Runs) -> Iterator[Claim]:
+    sizes = _by_size(runs, "2 workers")
+    if not sizes:
+        return
+    largest = sizes[-1]
+    name = f"memory at {largest['megabytes']:.0f} MB, all processes, MB"
+    yield Claim(name, largest["peak_pss_mb"], 1.5 * 1024**3 / 1e6, at_most=True)
+    yield Claim("bytes an example at 128", largest["bytes_per_example"], 300.0, at_most=True)
+    if len(sizes) > 2:
+        first, middle = sizes[0], sizes[len(sizes) // 2]
+        growth = _slope([middle, largest]) / _slope([first, middle])
+        name = f"time per MB above {middle['megabytes']:.0f} MB, times that below"
+        yield Claim(name, growth, 1.2, at_most=True)
+
+
+def _by_size(runs: Runs, label: str) -> list[Mapping[str, Any]]:
+    found = [
+        run
+        for part in ("drivers", "sizes")
+        for name, run in runs.get(part, {}).items()
+        if name.endswith(f" MB, {label}")
+    ]
+    return sorted(found, key=lambda run: run["megabytes"])
+
+
+def _largest(runs: Runs, label: str) -> Mapping[str, Any] | None:
+    """Of the corpora that both drivers have read, the largest."""
+    found = [run for name, run in runs.get("drivers", {}).items() if name.endswith(f" MB, {label}")]
+    return max(found, key=lambda run: run["megabytes"], default=None)
+
+
+def _slope(two: list[Mapping[str, Any]]) -> float:
+    """Seconds of wall time a further MB takes."""
+    first, last = two
+    return (last["wall"] - first["wall"]) / (last["megabytes"] - first["megabytes"])
