@@ -165,7 +165,7 @@ class Ended:
 
 
 def run_ranks(
-    ranks: int, wishes: list[dict[str, Any]], *, timeout: float = 120.0, wait_for: int = 0
+    ranks: int, wishes: list[dict[str, Any]], *, timeout: float = 400.0, wait_for: int = 0
 ) -> list[Ended]:
     """Run `rank_program.py` as so many ranks, without a launcher.
 

@@ -1,0 +1,57 @@
+"""Many lives of one run: each is a fork of this process, and all but the last are killed.
+
+    python soak_program.py TABLE KILLS SEED
+
+A life is killed with SIGKILL at a site that the seed chooses: one of the loop's within the next six
+steps, or one of the next checkpoint's. Out: one JSON line, the sites at which lives ended.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+
+from artifacts.stage import read_stage_table
+from model.training.pretrain import pretrain
+from model.training.sites import SITES, Strike
+
+AHEAD = 6
+
+
+def deadly(site: str, ahead: int) -> Strike:
+    """Dies at `site`: the first time in a checkpoint, `ahead` steps after its first step in the
+    loop."""
+    first: list[int] = []
+
+    def at(here: str, step: int) -> float:
+        if not here.startswith("checkpoint"):
+            first.append(step)
+        if here == site and (here.startswith("checkpoint") or step >= first[0] + ahead):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1.0
+
+    return at
+
+
+def killed(table: str, site: str, ahead: int) -> bool:
+    """Live until `site`; whether death came."""
+    pid = os.fork()
+    if not pid:
+        pretrain(read_stage_table(table), [], at=deadly(site, ahead))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def main() -> None:
+    """Kill as often as asked, then let the run come to its end."""
+    table, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    chance = random.Random(seed)
+    ends = [chance.choice(SITES) for _ in range(kills)]
+    lived = [site for site in ends if not killed(table, site, chance.randrange(AHEAD))]
+    finished = not killed(table, "", 0)
+    print(json.dumps({"sites": ends, "not_killed": lived, "finished": finished}))
+
+
+if __name__ == "__main__":
+    main()
