@@ -88,16 +88,16 @@ class _WriteRuns(DoFn):
 
     def process(self, portion: Portion) -> Iterator[str]:
         """Write the portion's runs, then its index."""
-        directory, splits = self._spill.directory, self._spill.job.splits
+        directory, splits, name = self._spill.directory, self._spill.job.splits, portion.name
         runs: list[str] = []
         counts = RunCounts()
         with naming_full_disk(directory):
             for table in self._tokeniser.tables(portion):
-                runs.append(f"{portion.name}-{len(runs)}.arrow")
+                runs.append(f"{name}-{len(runs)}.arrow")
                 counts += write_run(os.path.join(directory, runs[-1]), table, splits=splits)
-            _write_index(directory, portion.name, _Index(tuple(runs), counts))
+            _write_index(directory, name, _Index(tuple(runs), counts))
         self._meter.report(portion.size / MEGABYTE, documents=counts.documents)
-        yield portion.name
+        yield name
 
 
 @lru_cache(maxsize=2)

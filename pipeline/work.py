@@ -6,6 +6,8 @@ Out: `Portion`s of some MiB, whatever the files' sizes: large ones are cut, smal
 How the corpus is cut decides nothing about the result, only about how well it spreads.
 """
 
+import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,16 +40,36 @@ class FilePiece:
 
 @dataclass(frozen=True)
 class Portion:
-    """What one task reads: pieces of one source's files."""
+    """What one task reads: pieces of one source's files.
+
+    All portions pass through the launcher, the runner and its serialisers, several times each; the
+    names of a million small files would fill their memory. So a portion carries its pieces packed.
+    """
 
     source: int
     """The source's ordinal in the configuration."""
-    pieces: tuple[FilePiece, ...]
+    size: int
+    """Bytes on disk."""
+    packed: bytes
+    """The pieces, as compressed JSON."""
+
+    @classmethod
+    def of(cls, source: int, pieces: tuple[FilePiece, ...]) -> "Portion":
+        """The portion of these pieces."""
+        rows = [
+            [work.file, work.piece.path, work.piece.start, work.piece.stop, work.size]
+            for work in pieces
+        ]
+        packed = zlib.compress(json.dumps(rows).encode(), level=1)
+        return cls(source, sum(work.size for work in pieces), packed)
 
     @property
-    def size(self) -> int:
-        """Bytes on disk."""
-        return sum(piece.size for piece in self.pieces)
+    def pieces(self) -> tuple[FilePiece, ...]:
+        """What is read, in the order of the files."""
+        return tuple(
+            FilePiece(file, Piece(path, start, stop), size)
+            for file, path, start, stop, size in json.loads(zlib.decompress(self.packed))
+        )
 
     @property
     def name(self) -> str:
@@ -62,7 +84,7 @@ def portions(corpus: CorpusConfig) -> list[Portion]:
     total = sum(file.size for files in found for file in files)
     wanted = min(max(total // WANTED_PORTIONS, BLOCK_BYTES), MAX_PORTION_BYTES)
     return [
-        Portion(ordinal, pieces)
+        Portion.of(ordinal, pieces)
         for ordinal, (source, files) in enumerate(zip(corpus.sources, found, strict=True))
         for pieces in _grouped(_pieces(source, files), wanted)
     ]

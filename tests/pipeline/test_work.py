@@ -1,5 +1,6 @@
 """The corpus is cut into portions of one size, whatever its files are."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,13 @@ def test_hidden_files_do_not_count(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     (portion,) = portions(corpus(tmp_path))
     assert [Path(piece.piece.path).name for piece in portion.pieces] == ["seen"]
+
+
+def test_names_of_many_files_weigh_little_on_their_way_to_the_workers(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder with a rather long name"
+    folder.mkdir()
+    for number in range(2000):
+        (folder / f"document-{number:09}.txt").write_text("Text.")
+    found = portions(corpus(tmp_path))
+    assert len(pickle.dumps(found)) < 20 * 2000
+    assert [piece.file for portion in found for piece in portion.pieces] == list(range(2000))
