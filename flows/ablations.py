@@ -24,7 +24,7 @@ from flows.workspace import Workspace, workspace
 ALL: tuple[Table, ...] = ("objective", "size", "masking")
 
 
-@flow(name="ablations", persist_result=False)
+@flow(name="ablations", flow_run_name="{run.name}-ablations", persist_result=False)
 def ablations(
     run: RunConfig, machine: MachineConfig = THIS_MACHINE, tables: tuple[Table, ...] = ALL
 ) -> dict[str, Any]:

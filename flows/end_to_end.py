@@ -12,7 +12,7 @@ from flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from flows.watching.tracking import worked_off
 
 
-@flow(name="end-to-end", persist_result=False)
+@flow(name="end-to-end", flow_run_name="{run.name}", persist_result=False)
 def end_to_end(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> dict[str, Any]:
     """Turn documents into an evaluated encoder; what is there already is reused."""
     return worked_off(run, machine)

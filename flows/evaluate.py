@@ -12,7 +12,7 @@ from flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from flows.watching.tracking import worked_off
 
 
-@flow(name="evaluate", persist_result=False)
+@flow(name="evaluate", flow_run_name="{run.name}", persist_result=False)
 def evaluate(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> dict[str, Any]:
     """Judge the encoder and what was fine-tuned from it; what is there already is reused."""
     return worked_off(run, machine, wanted=("evaluate",))

@@ -3,8 +3,9 @@
 In:  `tell("tokens", "running", "…")` from wherever a run has got to.
 Out: records of the logger `cloze.run`; each carries `stage` and `state`.
 
-The console, the log of a Prefect server and the tests are handlers of these two loggers. Lines of
-progress come once a second on `cloze.progress`; `cloze.run` gets one every ten seconds.
+The console, the log of a Prefect server and the tests are handlers of these two loggers. What only
+those want who look every second comes on `cloze.progress`: which stages wait, and every line of
+progress; `cloze.run` gets one in ten seconds.
 """
 
 import logging
@@ -23,6 +24,11 @@ for _logger in (RUN, PROGRESS):
 def tell(stage: str, state: State, text: str = "") -> None:
     """Say that `stage` is now in `state`."""
     _log(RUN, stage, state, text)
+
+
+def tell_waiting(stage: str) -> None:
+    """Say that `stage` will have its turn."""
+    _log(PROGRESS, stage, "waiting", "")
 
 
 def tell_progress(stage: str, text: str) -> None:

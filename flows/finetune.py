@@ -12,7 +12,7 @@ from flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from flows.watching.tracking import worked_off
 
 
-@flow(name="finetune", persist_result=False)
+@flow(name="finetune", flow_run_name="{run.name}", persist_result=False)
 def finetune(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> dict[str, Any]:
     """Fine-tune on every task with every seed; what is there already is reused."""
     return worked_off(run, machine, wanted=("finetune",))

@@ -13,7 +13,7 @@ from flows.stages import PREPARE
 from flows.watching.tracking import worked_off
 
 
-@flow(name="prepare", persist_result=False)
+@flow(name="prepare", flow_run_name="{run.name}", persist_result=False)
 def prepare(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> dict[str, Any]:
     """Make vocabulary, tokens and examples; what is there already is reused."""
     return worked_off(run, machine, wanted=PREPARE)

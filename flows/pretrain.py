@@ -12,7 +12,7 @@ from flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from flows.watching.tracking import worked_off
 
 
-@flow(name="pretrain", persist_result=False)
+@flow(name="pretrain", flow_run_name="{run.name}", persist_result=False)
 def pretrain(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> dict[str, Any]:
     """Pre-train an encoder; what is there already is reused."""
     return worked_off(run, machine, wanted=("pretrain",))

@@ -20,7 +20,7 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact
 from flows.config import MachineConfig, RunConfig
 from flows.ensure import Outcome, ensure, look_up
-from flows.events import tell
+from flows.events import tell, tell_waiting
 from flows.jobs.argv import program_argv
 from flows.jobs.choice import launcher_for
 from flows.jobs.local import local_job
@@ -69,7 +69,7 @@ def work(
         end_leftovers(space, grace=machine.jobs.grace)
         bench = Bench(run, machine, space, tuple(options), last=stages[-1].name)
         for stage in stages:
-            tell(stage.name, "waiting")
+            tell_waiting(stage.name)
         with bench.recorded():
             for stage in stages:
                 bench.finish(stage, step(stage.name, bench.task(stage)))

@@ -1,7 +1,7 @@
-"""What a Prefect server shows of a run beside states and logs: a bar per stage, a table at the end.
+"""What a Prefect server shows of a run beside states and logs: a bar per stage, tables at the end.
 
-In:  events (flows/events.py) and the finished record.
-Out: progress artifacts that fill up, and one table artifact.
+In:  events (flows/events.py), the finished record and its figures.
+Out: progress artifacts that fill up, and table artifacts.
 """
 
 import logging
@@ -19,8 +19,11 @@ from prefect.artifacts import (
 
 from artifacts.progress import clock
 from flows.events import listen, unlisten
+from flows.figures import ERROR, Figures
 from flows.jobs.watch import PROGRESS
 from flows.record import RunRecord
+
+GIB = 1 << 30
 
 
 @contextmanager
@@ -76,12 +79,34 @@ def show_table(record: RunRecord) -> None:
             "stage": stage,
             "state": found.state,
             "time": clock(found.seconds) if found.seconds is not None else "",
+            "memory": f"{found.peak_memory / GIB:.2f} GiB" if found.peak_memory else "",
             "digest": found.digest[:12],
             "directory": found.directory,
         }
         for stage, found in record.stages.items()
     ]
-    create_table_artifact(rows, key=artifact_key(record.name, "stages"), description=record.name)
+    description = f"Stages of run `{record.name}`, {record.state}; `cloze show {record.name}`"
+    create_table_artifact(rows, key=artifact_key(record.name, "stages"), description=description)
+
+
+def show_figures(run: str, known: Figures) -> None:
+    """The run's figures as a table, the headline first."""
+    description = f"What run `{run}` has come to; its report.html says what it means"
+    key = artifact_key(run, "figures")
+    create_table_artifact(figure_rows(known), key=key, description=description)
+
+
+def figure_rows(known: Figures) -> list[dict[str, str]]:
+    """One row a figure, its standard error beside it."""
+    return [
+        {"figure": name, "value": f"{value:.4g}", "±": _error(known, name)}
+        for name, value in known.items()
+        if not name.endswith(ERROR)
+    ]
+
+
+def _error(known: Figures, name: str) -> str:
+    return f"{known[name + ERROR]:.2g}" if name + ERROR in known else ""
 
 
 def artifact_key(run: str, name: str) -> str:

@@ -22,10 +22,12 @@ from prefect.tasks import Task
 from flows.config import JobsConfig, MachineConfig, RunConfig
 from flows.ensure import Outcome
 from flows.events import tell
+from flows.figures import figures, read_summary
 from flows.jobs.watch import StageFailed
 from flows.record import RunRecord
 from flows.run import Step, work
-from flows.watching.artifact_pages import progress_bars, show_table
+from flows.watching.artifact_pages import progress_bars, show_figures, show_table
+from flows.workspace import workspace
 
 FLUSH_SECONDS = 5.0
 """So long the last logs and events may take to reach the server."""
@@ -38,6 +40,10 @@ def worked_off(
     with progress_bars(run.name):
         record = work(run, machine, wanted=wanted, step=_as_task(machine.jobs))
     show_table(record)
+    space = workspace(machine.workspace)
+    summary = read_summary(space, run.name) if "report" in record.stages else None
+    if summary:
+        show_figures(run.name, figures(summary))
     return record.model_dump(mode="json")
 
 

@@ -40,13 +40,14 @@ def test_the_flow_works_off_the_chain_and_the_server_knows(
         tasks = client.read_task_runs()
         logs = client.read_logs()
         pages = {page.key: page for page in client.read_artifacts()}
-    assert flow_run.state_name == "Completed"
+    assert (flow_run.name, flow_run.state_name) == ("try", "Completed")
     assert flow_run.parameters["run"]["name"] == "try"
     assert {task.name for task in tasks} == set(record.stages)
     assert {task.state_name for task in tasks} == {"Completed"}
     assert {f"try-{stage}" for stage in record.stages} | {"try-stages"} == set(pages)
     assert pages["try-tokens"].data == 100.0
     assert any(log.message.startswith("tokens made") for log in logs)
+    assert not any("waiting" in log.message for log in logs)
 
 
 def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.watching.artifact_pages import artifact_key, share_done
+from flows.watching.artifact_pages import artifact_key, figure_rows, share_done
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,14 @@ from flows.watching.artifact_pages import artifact_key, share_done
 )
 def test_the_share_that_is_done_is_read_from_the_line(line: str, share: float) -> None:
     assert share_done(line) == share
+
+
+def test_a_figure_stands_beside_its_error() -> None:
+    known = {"package mlm_loss": 3.01234, "tagging f1": 0.71, "tagging f1 ±": 0.0123}
+    assert figure_rows(known) == [
+        {"figure": "package mlm_loss", "value": "3.012", "±": ""},
+        {"figure": "tagging f1", "value": "0.71", "±": "0.012"},
+    ]
 
 
 def test_keys_have_the_form_that_prefect_wants() -> None:
