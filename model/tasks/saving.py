@@ -95,7 +95,7 @@ def save_model(
 
 
 def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer]:
-    """The fine-tuned model in a folder that `save_model` wrote, in fp32, and what it is for.
+    """The fine-tuned model in a folder that `save_model` wrote, fp32 without dropout; its task.
 
     Of an artifact: `artifact_source(artifact, folder="models/TASK/")`.
     """
@@ -120,7 +120,7 @@ def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer
         model.load_state_dict({**from_hugging_face(tensors, names), **head}, assign=True)
     except KeyError as error:
         raise IntegrityError(f"{source.directory}: no tensor {error.args[0]}") from None
-    return model, saved, tokenizer
+    return model.eval(), saved, tokenizer
 
 
 def _label_map(problem: Problem) -> dict[str, Any]:
