@@ -5,8 +5,8 @@
 In:  an examples artifact.
 Out: benchmarks/results/race.json and race.svg: both curves, and how much sooner ours arrives.
 
-Same text, vocabulary, architecture, batches, schedule and cores; one side after the other, each in
-a process of its own with the same allocator settings.
+Same text, vocabulary, architecture, initial weights, batches in the same order, schedule and cores;
+one side after the other, each in a process of its own with the same allocator settings.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     """The recipe both sides train by."""
     return {
         "seed": 12345,
-        "encoder": {"preset": arguments.preset},
+        "encoder": {"preset": arguments.preset, "initializer_range": arguments.initializer_range},
         "pretrain": {
             "steps": arguments.steps,
             "batch_size": arguments.batch_size,
@@ -148,6 +148,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--max-seq-length", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--initializer-range", type=float, default=0.02)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--compile", action="store_true", help="torch.compile on their side")
     parser.add_argument("--output", default="benchmarks/results/race.json")
