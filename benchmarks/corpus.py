@@ -18,9 +18,13 @@ from pipeline.texts import read_texts
 from pipeline.work import portions
 
 
-def documents(folder: str) -> Iterator[bytes]:
-    """Each document of the folder, one sentence a line."""
-    corpus = CorpusConfig(sources=(SourceConfig(reader="wikiextractor", path=folder),))
+def wikiextractor(folder: str) -> CorpusConfig:
+    """A folder of WikiExtractor files."""
+    return CorpusConfig(sources=(SourceConfig(reader="wikiextractor", path=folder),))
+
+
+def documents(corpus: CorpusConfig) -> Iterator[bytes]:
+    """Each document of the corpus, one sentence a line."""
     for portion in portions(corpus):
         for block in read_texts(portion, corpus=corpus, cleaning=CleaningConfig()):
             text, begin = block.text.tobytes(), 0
@@ -30,11 +34,11 @@ def documents(folder: str) -> Iterator[bytes]:
                 begin = end
 
 
-def write_corpus(folder: str, *, megabytes: float, output: str) -> int:
+def write_corpus(corpus: CorpusConfig, *, megabytes: float, output: str) -> int:
     """Write documents until the size is reached; returns the number of bytes."""
     written = 0
     with open(output, "wb") as file:
-        for document in documents(folder):
+        for document in documents(corpus):
             if written >= megabytes * 1e6:
                 break
             written += file.write(document + b"\n")
@@ -49,7 +53,9 @@ def main() -> None:
     parser.add_argument("--output", required=True)
     arguments = parser.parse_args()
     written = write_corpus(
-        arguments.wikiextractor, megabytes=arguments.megabytes, output=arguments.output
+        wikiextractor(arguments.wikiextractor),
+        megabytes=arguments.megabytes,
+        output=arguments.output,
     )
     print(f"{arguments.output}: {written / 1e6:.1f} MB")
     if written < arguments.megabytes * 1e6:
