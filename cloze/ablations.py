@@ -21,6 +21,9 @@ Tables = Annotated[
     list[Table], Parameter(help="Which tables: Table 5, 6, 8 of the paper.", negative="")
 ]
 
+LEFT_OUT = ("mlm_accuracy", "nsp_accuracy", "tokens seen")
+"""Figures that only the page and --json show."""
+
 
 def ablations(
     config: ConfigPath,
@@ -53,9 +56,5 @@ def _import_prefect() -> None:
 
 def _shown(lines: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """The columns a terminal has room for: losses, and the tasks' scores."""
-    kept = [
-        place
-        for place, cells in enumerate(zip(*lines, strict=True))
-        if place == 0 or cells[0].endswith("mlm_loss") or any("±" in cell for cell in cells)
-    ]
+    kept = [place for place, name in enumerate(lines[0]) if not name.endswith(LEFT_OUT)]
     return [tuple(line[place] for place in kept) for line in lines]

@@ -32,17 +32,17 @@ def ablations(
     wanted = rows(run, tables)
     for row in wanted:
         worked_off(row.run, machine)
-    return publish(run.name, wanted, workspace(machine.workspace))
+    return publish(run, wanted, workspace(machine.workspace))
 
 
-def publish(name: str, wanted: list[Row], space: Workspace) -> dict[str, Any]:
+def publish(run: RunConfig, wanted: list[Row], space: Workspace) -> dict[str, Any]:
     """Write the tables of finished rows; their place and figures."""
     results = {row.run.name: _summary(row.run.name, space) for row in wanted}
-    folder = space.run_folder(f"{name}-ablations")
+    folder = space.run_folder(f"{run.name}-ablations")
     page = filesystem.join(folder, "ablations.html")
     data = {"page": page, **as_data(wanted, results)}
     filesystem.write_bytes(filesystem.join(folder, "ablations.json"), written(data))
-    title = f"{name}: ablations"
+    title = run.report.title or f"{run.name}: ablations"
     filesystem.write_bytes(page, as_page(wanted, results, title=title).encode())
     return data
 
