@@ -36,9 +36,11 @@ class Pieces:
     def __or__(self, named: Any) -> "Pieces":
         """Run the step's function on every piece."""
         fork = multiprocessing.get_context("fork")  # the step is inherited, not pickled
-        with fork.Pool(self.workers, initializer=_begin, initargs=(named.transform,)) as pool:
-            for _ in pool.imap_unordered(_work, self.pieces, chunksize=1):
-                pass
+        pool = fork.Pool(self.workers, initializer=_begin, initargs=(named.transform,))
+        for _ in pool.imap_unordered(_work, self.pieces, chunksize=1):
+            pass
+        pool.close()
+        pool.join()
         return self
 
 

@@ -6,10 +6,17 @@ Out: the same names. Everything else imports them from here.
 On import Beam warns in the root log that Google's client libraries are absent, which concerns
 nobody who has not asked for them; that one warning is kept back. And Beam takes along what it finds
 installed for data frames and MongoDB, a third of its import time; it is told that there is nothing.
+
+pyarrow imports pandas, too, when it first makes an array, and would do so in every worker: half a
+second each for nothing. It asks once whether there is a pandas and is shown one that is too old.
 """
 
 import logging
 import sys
+import warnings
+from types import ModuleType
+
+import pyarrow
 
 _root_level = logging.getLogger().level
 logging.getLogger().setLevel(logging.ERROR)
@@ -31,6 +38,14 @@ from apache_beam.transforms.util import Reshuffle
 logging.getLogger().setLevel(_root_level)
 for _name in _left_out:
     del sys.modules[_name]
+
+if "pandas" in _left_out:
+    _too_old = ModuleType("pandas")
+    vars(_too_old)["__version__"] = "0"
+    sys.modules["pandas"] = _too_old
+    with warnings.catch_warnings(action="ignore"):
+        pyarrow.array([0])
+    del sys.modules["pandas"]
 
 __all__ = [
     "Create",
