@@ -7,8 +7,9 @@ On import Beam warns in the root log that Google's client libraries are absent, 
 nobody who has not asked for them; that one warning is kept back. And Beam takes along what it finds
 installed for data frames and MongoDB, a third of its import time; it is told that there is nothing.
 
-pyarrow imports pandas, too, when it first makes an array, and would do so in every worker: a quarter
-of a second each for nothing. It asks once whether there is a pandas and is shown one that is too old.
+pyarrow imports pandas, too, when it first makes an array, and would do so in every worker: a
+quarter of a second each for nothing. It asks once whether there is a pandas; it is shown one that
+is too old.
 """
 
 import logging
