@@ -58,6 +58,11 @@ COMMANDS = {
         "Turn documents into examples: vocabulary, tokens, examples.",
         "cloze prepare configs/text_folder.toml --set corpus.sources.0.path=~/documents",
     ),
+    "unwanted": Verb(
+        f"{STAGES}:unwanted",
+        "List near-duplicates and overlaps with evaluation sets, to be dropped.",
+        "cloze unwanted mine.toml --set unwanted.near_duplicates.threshold=0.8",
+    ),
     "vocabulary": Verb(
         f"{STAGES}:vocabulary",
         "Learn a WordPiece vocabulary from the corpus.",

@@ -1,7 +1,8 @@
 """A look at samples of a corpus: how it is to be read and how much it is.
 
 In:  a file, folder, glob or URL.
-Out: `Look`: the reader that fits, the column that holds the text, bytes of text.
+Out: `Look`: the reader that fits, the column that holds the text, bytes of text, documents, samples
+     of the text, and files that do not look like the others.
 
 Only beginnings of a few files are read. The guess is written into a configuration, where a person
 can put it right; nothing is decided by it behind anyone's back.
@@ -13,7 +14,7 @@ import json
 import lzma
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -36,6 +37,19 @@ OPENERS: Mapping[str, Callable[[Any], Any]] = {
 COMPRESSION = {".gz": 3.0, ".bz2": 4.0, ".xz": 4.0, ".zst": 3.5}
 """How many bytes of text one compressed byte usually stands for."""
 
+MARKS: Mapping[str, str] = {
+    "jsonl": r"\n",
+    "wikiextractor": r"(?m)^<doc ",
+    "mediawiki": r"<page>",
+    "blank_line_text": r"\n\s*\n",
+    "sentence_lines": r"\n\s*\n",
+}
+"""What there is one of for each document."""
+
+SAMPLED_ROWS = 100
+MOST_DAMAGE = 0.01
+"""Share of characters that are no text in a file that is."""
+
 TABLES: Mapping[str, Reader] = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
 
@@ -52,6 +66,12 @@ class Look:
     """Column or key, for readers that want one."""
     why: str = ""
     """What the guess rests on."""
+    documents: float = 0.0
+    """Estimated number."""
+    samples: tuple[str, ...] = ()
+    """The beginnings of some files, or of some rows."""
+    odd: tuple[str, ...] = ()
+    """Files that are empty, of another kind than most, or no text, each with what is odd."""
 
 
 def look(path: str) -> Look:
@@ -60,15 +80,62 @@ def look(path: str) -> Look:
     suffix = _commonest_suffix(files)
     sampled = [file for file in files if file.path.endswith(suffix)]
     sampled = sampled[:: max(1, len(sampled) // SAMPLED_FILES)][:SAMPLED_FILES]
-    reader, field, why = _reader(suffix, sampled)
+    table = TABLES.get(_plain_suffix(suffix))
+    samples = () if table else tuple(_beginning(file) for file in sampled)
+    reader, field, why = _reader(suffix, sampled, samples)
+    text_bytes = sum(file.size for file in files) * COMPRESSION.get(_last(suffix), 1.0)
+    rows = _rows(sampled[0], field) if table else Rows(())
     return Look(
         path=path,
         files=len(files),
-        text_bytes=sum(file.size for file in files) * COMPRESSION.get(_last(suffix), 1.0),
+        text_bytes=text_bytes,
         reader=reader,
         text_field=field,
         why=why,
+        documents=_documents(reader, files, text_bytes, samples=samples, rows=rows),
+        samples=samples or rows.texts,
+        odd=tuple(_odd(files, suffix, dict(zip(sampled, samples, strict=False)))),
     )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The first rows of a table."""
+
+    texts: tuple[str, ...]
+    rows_per_byte: float = 0.0
+    """Rows of the file for each of its bytes."""
+
+
+def _documents(
+    reader: Reader,
+    files: list[InputFile],
+    text_bytes: float,
+    *,
+    samples: tuple[str, ...],
+    rows: Rows,
+) -> float:
+    """How many documents there are, by what parts them in the samples."""
+    sampled = sum(len(text.encode()) for text in samples)
+    if reader in MARKS and sampled:
+        marks = sum(len(re.findall(MARKS[reader], text)) for text in samples)
+        return text_bytes * marks / sampled
+    return text_bytes * rows.rows_per_byte if rows.texts else float(len(files))
+
+
+def _odd(files: list[InputFile], suffix: str, samples: dict[InputFile, str]) -> Iterator[str]:
+    for file in files:
+        name = file.path.rsplit("/", 1)[-1]
+        if not file.size:
+            yield f"{name} (empty)"
+        elif suffix and not name.endswith(suffix):
+            yield f"{name} (does not end in {suffix})"
+        elif _is_binary(samples.get(file, "")):
+            yield f"{name} (no text)"
+
+
+def _is_binary(text: str) -> bool:
+    return text.count("\ufffd") + text.count("\0") > MOST_DAMAGE * len(text)
 
 
 def _commonest_suffix(files: list[InputFile]) -> str:
@@ -85,13 +152,19 @@ def _last(suffix: str) -> str:
     return suffix[suffix.rfind(".") :] if suffix else ""
 
 
-def _reader(suffix: str, files: list[InputFile]) -> tuple[Reader, str, str]:
-    kind = suffix
+def _plain_suffix(suffix: str) -> str:
     for compressed in COMPRESSION:
-        kind = kind.removesuffix(compressed)
+        suffix = suffix.removesuffix(compressed)
+    return suffix
+
+
+def _reader(
+    suffix: str, files: list[InputFile], samples: tuple[str, ...]
+) -> tuple[Reader, str, str]:
+    kind = _plain_suffix(suffix)
     if kind in TABLES:
         return TABLES[kind], _text_column(files[0]), f"files end in {suffix}"
-    text = _sample(files)
+    text = "\n".join(samples)
     if kind in (".jsonl", ".ndjson", ".json"):
         return "jsonl", _text_key(text, files[0].path), f"files end in {suffix}"
     if text.lstrip().startswith("<mediawiki"):
@@ -111,10 +184,6 @@ def _plain(text: str, files: list[InputFile]) -> tuple[Reader, str, str]:
     if sentences > len(lines) / 2:
         return "sentence_lines", "", "few large files, most lines end like sentences"
     return "blank_line_text", "", "few large files: blank lines are taken to part documents"
-
-
-def _sample(files: list[InputFile]) -> str:
-    return "\n".join(_beginning(file) for file in files)
 
 
 def _beginning(file: InputFile) -> str:
@@ -151,7 +220,7 @@ def _text_column(file: InputFile) -> str:
         if file.path.endswith(".parquet"):
             schema = pyarrow.parquet.read_schema(stream)
         else:
-            schema = _arrow_schema(stream)
+            schema = _arrow_reader(stream).schema
     strings = [field.name for field in schema if pa.types.is_large_string(field.type)]
     strings += [field.name for field in schema if pa.types.is_string(field.type)]
     if not strings:
@@ -159,9 +228,24 @@ def _text_column(file: InputFile) -> str:
     return "text" if "text" in strings else str(strings[0])
 
 
-def _arrow_schema(stream: IO[bytes]) -> Any:
+def _rows(file: InputFile, field: str) -> Rows:
+    """The texts of the first rows of a table."""
+    with fsspec.open(file.path, "rb") as stream:
+        if file.path.endswith(".parquet"):
+            parquet = pyarrow.parquet.ParquetFile(stream)
+            count = parquet.metadata.num_rows
+            first = next(parquet.iter_batches(SAMPLED_ROWS, columns=[field]), None)
+            column = first[field].to_pylist() if first else []
+        else:
+            table = _arrow_reader(stream).read_all()
+            count, column = len(table), table[field].slice(0, SAMPLED_ROWS).to_pylist()
+    return Rows(tuple(text or "" for text in column), count / max(file.size, 1))
+
+
+def _arrow_reader(stream: IO[bytes]) -> Any:
+    """A reader of an Arrow file or stream."""
     try:
-        return pa.ipc.open_file(stream).schema
+        return pa.ipc.open_file(stream)
     except pa.ArrowInvalid:
         stream.seek(0)
-        return pa.ipc.open_stream(stream).schema
+        return pa.ipc.open_stream(stream)

@@ -1,7 +1,8 @@
 """`cloze init`: a complete configuration for one's own corpus.
 
 In:  a file, folder, glob or URL.
-Out: a TOML file with the reader that fits and sizes that suit the amount of text, each explained.
+Out: a TOML file with the reader that fits and sizes that suit the amount of text, each explained;
+     and, for a person, what the samples say about the corpus.
 """
 
 import json
@@ -17,6 +18,7 @@ from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import write_bytes
 from cloze.answer import Answer
+from cloze.corpus_facts import fact_lines
 from cloze.corpus_look import Look, look
 from cloze.options import OUTPUT, Output
 from flows.config import RunConfig
@@ -27,6 +29,10 @@ Target = Annotated[
 ]
 Name = Annotated[
     str, Parameter(help="The run's name; by default the corpus's.", show_default=False)
+]
+Vocabulary = Annotated[
+    Path | None,
+    Parameter(help="A vocab.txt, for example Google's: says how many word-pieces a word has."),
 ]
 
 
@@ -99,19 +105,34 @@ SIZES = (Size(2e8, TOY), Size(2e9, MIDDLE), Size(float("inf"), PAPER))
 
 
 def init(
-    source: Source, /, *, output_file: Target = None, name: Name = "", output: Output = OUTPUT
+    source: Source,
+    /,
+    *,
+    output_file: Target = None,
+    name: Name = "",
+    vocabulary: Vocabulary = None,
+    output: Output = OUTPUT,
 ) -> Answer:
     """Write a configuration."""
     found = look(source)
     text = written(found, name or _name(source))
-    parse(RunConfig, tomllib.loads(text), source="the new configuration")
+    run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
+    facts = list(fact_lines(found, run, vocabulary=vocabulary))
+    data = {
+        "reader": found.reader,
+        "text_bytes": found.text_bytes,
+        "documents": found.documents,
+        "odd": found.odd,
+        "facts": facts,
+    }
     if output_file is None:
-        return Answer({"configuration": text}, text.rstrip(), output.json)
+        comments = "\n".join(f"# {fact}" for fact in facts)
+        return Answer({"configuration": text, **data}, f"{comments}\n{text.rstrip()}", output.json)
     if output_file.exists():
         raise UsageError(f"{output_file}: exists already; choose another --output")
     write_bytes(str(output_file), text.encode())
-    data = {"file": str(output_file), "reader": found.reader, "text_bytes": found.text_bytes}
-    return Answer(data, f"{output_file}: {found.why}\nnext: cloze plan {output_file}", output.json)
+    lines = [*facts, f"{output_file}: {found.why}", f"next: cloze plan {output_file}"]
+    return Answer({"file": str(output_file), **data}, "\n".join(lines), output.json)
 
 
 def written(found: Look, name: str) -> str:

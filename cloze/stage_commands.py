@@ -32,6 +32,7 @@ def _command(*stages: str) -> StageCommand:
 
 
 prepare = _command(*PREPARE)
+unwanted = _command("unwanted")
 vocabulary = _command("vocabulary")
 tokens = _command("tokens")
 examples = _command("examples")

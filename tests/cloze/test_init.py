@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pyarrow.parquet
 import pytest
 
 from artifacts.config import parse, read_toml
+from artifacts.special_tokens import SPECIAL_TOKENS
 from cloze.corpus_look import look
-from cloze.init import MIDDLE, PAPER, TOY, written
+from cloze.init import MIDDLE, PAPER, TOY, init, written
+from cloze.languages import language
 from flows.config import RunConfig
 
 DUMP = '<mediawiki xmlns="http://www.mediawiki.org/xml/">\n<page><title>A</title></page>\n'
@@ -99,3 +102,48 @@ def test_the_command_writes_a_file_that_plan_understands(
     assert cloze("plan", "mine.toml").returncode == 0
     assert cloze("init", "texts", "--output", "mine.toml").returncode == 2
     assert cloze("init", "nowhere").returncode == 2
+
+
+GERMAN = "Der Hund und die Katze sind nicht in dem Haus, das mit der Tür von gestern ist. " * 5
+ENGLISH = "The dog and the cat are not in the house that was built for the king of that land. " * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ENGLISH, "English"),
+        (GERMAN, "German"),
+        ("Это не то, что мы хотели сказать. " * 3, "Cyrillic script"),
+        ("Xyzzy foo bar baz quux.", "another language"),
+        ("12 345 !!", "no text"),
+    ],
+)
+def test_the_language_is_guessed(text: str, expected: str) -> None:
+    assert language(text) == expected
+
+
+def test_documents_are_counted_by_what_parts_them(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(LINES * 500)
+    assert look(str(tmp_path)).documents == pytest.approx(1000)
+    pa.parquet.write_table(pa.table({"text": [ENGLISH] * 700}), tmp_path / "b.parquet")
+    assert look(str(tmp_path / "b.parquet")).documents == pytest.approx(700)
+
+
+def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, content in {"a": ENGLISH, "b": ENGLISH, "c": GERMAN, "d": ""}.items():
+        (folder / f"{name}.txt").write_text(content)
+    (folder / "e.txt").write_bytes(bytes(range(256)))
+    (folder / "f.pdf").write_bytes(b"%PDF")
+    vocabulary = tmp_path / "vocab.txt"
+    pieces = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz.,", "the"]
+    vocabulary.write_text("\n".join([*pieces, *(f"##{piece}" for piece in pieces[5:31])]) + "\n")
+    answer = init(str(folder), vocabulary=vocabulary)
+    facts = json.loads(json.dumps(answer.data))["facts"]
+    assert facts[0].startswith("6 files, about 0.0 MB of text in about 6 documents")
+    assert "2 English" in facts[1]
+    assert "1 German" in facts[1]
+    assert facts[2] == ("odd files: d.txt (empty), e.txt (no text), f.pdf (does not end in .txt)")
+    assert re.fullmatch(r"word-pieces a word: [2-5]\.\d\d with vocab.txt", facts[3])
+    assert re.search(r"minutes on this machine's \d+ cores .* on Dataflow", facts[4])
