@@ -48,6 +48,30 @@ def test_run_again_everything_is_reused(golden: GoldenRun) -> None:
     assert {found["state"] for found in stages.values()} == {"reused"}
 
 
+@pytest.mark.slow
+def test_an_altered_and_a_deleted_output_are_made_again_and_nothing_else(
+    golden: GoldenRun, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "runs"
+    shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
+    (altered,) = workspace.glob("artifacts/tokens/*/train-00000.*.arrow")
+    content = bytearray(altered.read_bytes())
+    content[len(content) // 2] ^= 1
+    altered.write_bytes(content)
+    (deleted,) = workspace.glob("artifacts/labels/*/manifest.json")
+    deleted.unlink()
+    done = cloze("run", *SMOKE, "--workspace", str(workspace), "--without-prefect", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "has sha256" in done.stderr
+    stages = json.loads(done.stdout)["stages"]
+    made = {stage for stage, found in stages.items() if found["state"] == "made"}
+    assert made == {"tokens", "labels"}
+    record = json.loads((golden.workspace / "smoke" / "run.json").read_text())
+    assert {stage: found["digest"] for stage, found in stages.items()} == {
+        stage: found["digest"] for stage, found in record["stages"].items()
+    }
+
+
 def test_with_only_fine_tuning_changed_only_what_depends_on_it_would_run(
     golden: GoldenRun,
 ) -> None:
@@ -149,3 +173,26 @@ def test_without_show_text_no_text_of_the_corpus_is_in_any_report_or_log(
 def words_of(text: str) -> tuple[str, ...]:
     """Lower-case words, as the tokenizer would part them."""
     return tuple(re.findall(r"[a-z]+", text.lower()))
+
+
+@pytest.mark.slow
+def test_training_works_without_compiler_ninja_and_numactl(
+    golden: GoldenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for tool in ("sh", "bash", "env", "uname", "rm", "cat", "ls"):
+        (bare / tool).symlink_to(str(shutil.which(tool)))
+    workspace = tmp_path / "runs"
+    shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
+    monkeypatch.setenv("PATH", str(bare))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no kernel compiled before
+    assert not any(shutil.which(tool) for tool in ("gcc", "g++", "cc", "ninja", "numactl"))
+    done = cloze(
+        *("run", *SMOKE, "--workspace", str(workspace), "--without-prefect", "--json"),
+        *("--set", "pretrain.steps=20", "--set", "pretrain.evaluate_every=20"),
+    )
+    assert done.returncode == 0, done.stderr
+    stages = json.loads(done.stdout)["stages"]
+    made = {stage for stage, found in stages.items() if found["state"] == "made"}
+    assert made == {"pretrain", "finetune", "evaluate", "report"}
