@@ -3,7 +3,8 @@
     python benchmarks/finetuning.py scores --data GLUE_FOLDER --task MRPC --systems ours --seeds 5
     python benchmarks/finetuning.py speed --data GLUE_FOLDER --task MRPC [--steps 60] [--rounds 3]
 
-`scores`: the whole recipe with several seeds, and the time it took. `speed`: a few steps of ours
+`scores`: the whole recipe with several seeds, and the time it took; with `--steps` one epoch over
+as much of the training data as they take. `speed`: a few steps of ours
 (bf16), of the Trainer with bf16 and of the Trainer as it comes (fp32), in turn, several rounds.
 Both add to benchmarks/results/finetuning-*.json, so that tasks and systems may be measured one at a
 time. The fits themselves are those of `finetuning_fit.py`, each a process of its own.
@@ -61,26 +62,29 @@ def scores(arguments: argparse.Namespace) -> None:
         arguments.task, {"recipe": {**RECIPES[arguments.task], "batch": BATCH}}
     )
     headline = HEADLINES[arguments.task]
+    part = {"steps": arguments.steps} if arguments.steps else {}
     for system in arguments.systems.split(","):
         where = machine()
-        fits = [run_one(system, arguments, seed=seed) for seed in range(arguments.seeds)]
-        task[system] = {
-            "machine": where,
-            headline: spread(fit["dev"][headline] for fit in fits),
-            **{clock: spread(fit[clock] for fit in fits) for clock in CLOCKS},
-            "fits": fits,
-        }
-        keep("finetuning-scores.json", result)
+        fits: list[dict[str, Any]] = []
+        for seed in range(arguments.seeds):
+            fits.append(run_one(system, arguments, seed=seed, **part))
+            task[system] = {
+                "machine": where,
+                headline: spread(fit["dev"][headline] for fit in fits),
+                **{clock: spread(fit[clock] for fit in fits) for clock in CLOCKS},
+                "fits": fits,
+            }
+            keep("finetuning-scores.json", result)
 
 
 def speed(arguments: argparse.Namespace) -> None:
     """Seconds per step, systems in turn; medians of the rounds, and how many times ours."""
     where = machine()
     rounds = [
-        {system: run_one(system, arguments, steps=arguments.steps) for system in SYSTEMS}
+        {system: run_one(system, arguments, steps=arguments.steps or 60) for system in SYSTEMS}
         for _ in range(arguments.rounds)
     ]
-    found: dict[str, Any] = {"machine": where, "steps": arguments.steps, "batch": BATCH}
+    found: dict[str, Any] = {"machine": where, "batch": BATCH}
     for clock in CLOCKS:
         medians = {
             system: statistics.median(one[system][clock] / one[system]["steps"] for one in rounds)
@@ -118,7 +122,7 @@ def main() -> None:
     parser.add_argument("--task", default="MRPC", choices=tuple(RECIPES))
     parser.add_argument("--systems", default="ours,trainer bf16", help="scores: which, by comma")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=0, help="one epoch of so many; scores: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", default="0,1")
     arguments = parser.parse_args()
