@@ -9,6 +9,7 @@ from training_fixtures import examples_artifact, losses, run_ranks, stage_table
 
 from artifacts.store import Artifact, open_artifact
 from model.training import watchdog
+from model.training.sites import SITES
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -52,7 +53,10 @@ def test_two_ranks_equal_one_and_agree_on_every_decision(
     grid, asked = tmp_path / "two", tmp_path / "asked"
     grid.mkdir()
     asked.mkdir()
-    nan = {"site": "after_forward", "step": 4, "rank": 1, "do": "nan"}
+    nan = {"site": "after_forward", "step": 4, "rank": 0, "do": "nan"}
+    alone = _table(tmp_path, "nan alone", examples, steps=8, encoder=DRY)
+    run_ranks(1, [{**alone, "strike": nan}])
+    nan["rank"] = 1
     stop = {"site": "after_backward", "step": 11, "rank": 1, "do": "terminate"}
     stopped = _table(asked, "stopped", examples)
     wishes = [
@@ -66,9 +70,9 @@ def test_two_ranks_equal_one_and_agree_on_every_decision(
     assert [end["end"] for end in ranks[0].ends] == ["done"] * 4 + ["Terminated", "done"]
     assert [end["end"] for end in ranks[1].ends] == ["done"] * 4 + ["Terminated", "done"]
     assert _widest(grid, reference) < 1e-5
-    skipped = losses(asked / "nan")
-    assert len(skipped) == 7, "one step was skipped, on both ranks"
-    assert max(abs(a - b) for a, b in zip(skipped[:4], reference[:4], strict=True)) < 1e-5
+    skipped, expected = losses(asked / "nan"), losses(tmp_path / "nan alone")
+    assert len(skipped) == len(expected) == 7, "one step was skipped, on both ranks"
+    assert max(abs(a - b) for a, b in zip(skipped, expected, strict=True)) < 1e-5
     assert "resuming from step 12" in ranks[0].stderr
     golden, after = (open_artifact(str(asked / n / "out")) for n in ("golden", "stopped"))
     assert golden.digest == after.digest, "bit for bit, with dropout"
@@ -104,37 +108,43 @@ def test_ranks_come_and_go_and_the_order_of_the_examples_stays(
     assert _widest(moving, reference) < 1e-5
 
 
+@pytest.fixture(scope="module")
+def golden(examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of two ranks that nobody interrupted."""
+    directory = tmp_path_factory.mktemp("golden")
+    run_ranks(2, [_table(directory, "golden", examples)])
+    return losses(directory / "golden")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "site",
-    ["after_backward", "after_step", "checkpoint.mid_file", "checkpoint.before_commit",
-     "checkpoint.after_commit", "checkpoint.purge"],
-)  # fmt: skip
+@pytest.mark.parametrize("site", SITES)
 def test_kill_9_ends_all_ranks_and_the_restart_is_bit_for_bit(
-    examples: Artifact, tmp_path: Path, site: str
+    examples: Artifact, golden: list[float], tmp_path: Path, site: str
 ) -> None:
-    run_ranks(2, [_table(tmp_path, "golden", examples)])
     rank, step = (0, 10) if site.startswith("checkpoint") else (1, 13)
     struck = {"site": site, "step": step, "rank": rank, "do": "kill"}
-    wish = _table(tmp_path, "struck", examples, machine={"keep_checkpoints": 1})
-    ended = run_ranks(2, [{**wish, "strike": struck}], timeout=90)
+    machine = {"keep_checkpoints": 1}
+    wish = _table(tmp_path, "struck", examples, machine=machine)
+    ended = run_ranks(2, [{**wish, "strike": struck}])
     assert ended[rank].code == -signal.SIGKILL
     assert ended[1 - rank].code != 0
     assert run_ranks(2, [wish])[0].ends == [{"end": "done", "message": ""}]
-    assert losses(tmp_path / "struck") == losses(tmp_path / "golden")
+    assert losses(tmp_path / "struck") == golden
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("do", ["sleep", "stop"])
-def test_a_hanging_rank_ends_the_run_within_its_timeout(
-    examples: Artifact, tmp_path: Path, do: str
+def test_a_hanging_rank_ends_the_run_within_its_timeout_and_the_restart_is_bit_for_bit(
+    examples: Artifact, golden: list[float], tmp_path: Path, do: str
 ) -> None:
     struck = {"site": "before_step", "step": 8, "rank": 1, "do": do}
-    wish = _table(tmp_path, "run", examples, machine={"hang_timeout": 8})
+    wish = _table(tmp_path, "struck", examples, machine={"hang_timeout": 15})
     ended = _until_first_ends(2, [{**wish, "strike": struck}])
     assert ended.code in (1, watchdog.EXIT_CODE)
-    assert "no progress for 8 s" in ended.stderr or "Timed out" in ended.stderr
-    assert (tmp_path / "run" / "out" / "checkpoints" / "step-00000005").is_dir()
+    assert "no progress for 15 s" in ended.stderr or "Timed out" in ended.stderr
+    assert (tmp_path / "struck" / "out" / "checkpoints" / "step-00000005").is_dir()
+    assert run_ranks(2, [wish])[0].ends == [{"end": "done", "message": ""}]
+    assert losses(tmp_path / "struck") == golden
 
 
 def _until_first_ends(ranks: int, wishes: list[dict[str, Any]]) -> Any:

@@ -57,10 +57,10 @@ def test_the_supervisor_starts_killed_ranks_again_and_the_bytes_are_the_same(
 ) -> None:
     for name in ("golden", "struck"):
         (tmp_path / name).mkdir()
-    changes = {"steps": 120, "evaluate_every": 60}
+    changes = {"steps": 60, "evaluate_every": 30}
     golden = stage_table(tmp_path / "golden", examples, **changes)
     assert run_ranks(2, [{"table": str(golden)}])[0].ends[0]["end"] == "done"
-    machine = {"ranks": 2, "checkpoint_every": 20}
+    machine = {"ranks": 2, "checkpoint_every": 10}
     struck = stage_table(tmp_path / "struck", examples, machine=machine, **changes)
     module = "model.training.supervisor"
     command = [sys.executable, "-P", "-m", module, "model.training.pretrain"]
@@ -72,9 +72,9 @@ def test_the_supervisor_starts_killed_ranks_again_and_the_bytes_are_the_same(
     )
     checkpoints = Checkpoints(tmp_path / "struck" / "out" / "checkpoints", 1)
     try:
-        for step, victim in ((20, 1), (60, 0)):
+        for step, victim in ((10, 1), (30, 0)):
             _kill_rank(supervisor.pid, checkpoints, after=step, rank=victim)
-        _, stderr = supervisor.communicate(timeout=400)
+        _, stderr = supervisor.communicate(timeout=900)
     finally:
         supervisor.terminate()
         supervisor.wait(60)
