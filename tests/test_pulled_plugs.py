@@ -7,6 +7,7 @@ command is given again.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ VICTIMS = {
     "evaluate": "program",
     "report": "command",
 }
+
+WITHOUT_PREFECT = "--without-prefect"
 
 SECONDS = {"tokens": 3.0, "examples": 3.0, "pretrain": 8.0, "finetune": 6.0, "report": 0.2}
 """How long a stage may work before it is struck; 1 second where it is not said."""
@@ -68,12 +71,14 @@ def strike(workspace: Path, stage: str, running: "subprocess.Popen[bytes]") -> l
     return below
 
 
-def start(workspace: Path) -> "subprocess.Popen[bytes]":
+def start(workspace: Path, *options: str) -> "subprocess.Popen[bytes]":
     source = "from cloze.command import main; main()"
-    argv = [sys.executable, "-P", "-c", source, "run", *SMOKE, "--without-prefect"]
+    argv = [sys.executable, "-P", "-c", source, "run", *SMOKE, *options]
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     return subprocess.Popen(
         [*argv, "--workspace", str(workspace)],
         cwd=PROJECT,
+        env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -84,14 +89,35 @@ def test_killed_in_every_stage_the_run_ends_with_the_same_digests(
     golden: GoldenRun, tmp_path: Path
 ) -> None:
     workspace = tmp_path / "runs"
-    running = start(workspace)
+    running = start(workspace, WITHOUT_PREFECT)
     for stage in VICTIMS:
         below = strike(workspace, stage, running)
         assert running.wait(60) != 0
         wait_for(lambda pids=below: not any(process(p).alive for p in pids), seconds=45)
-        running = start(workspace)
+        running = start(workspace, WITHOUT_PREFECT)
     assert running.wait(600) == 0
     assert not list(descendants(os.getpid()))
+    assert {**digests(workspace), "report": ""} == {**digests(golden.workspace), "report": ""}
+
+
+@pytest.mark.slow
+def test_a_run_whose_prefect_server_is_killed_goes_on_or_is_continued_to_the_same_digests(
+    golden: GoldenRun, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "runs"
+    shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
+    for folder in ("artifacts/pretrain", "smoke/jobs/pretrain"):
+        shutil.rmtree(workspace / folder)
+    running = start(workspace)
+    job = wait_for(lambda: running_job(workspace, "pretrain"), seconds=300)
+    below = [job.keeper.pid, *descendants(job.keeper.pid)]
+    server = local_job(workspace / "prefect" / "server")
+    assert server
+    for pid in descendants(server.keeper.pid):
+        os.kill(pid, signal.SIGKILL)
+    running.wait(300)
+    wait_for(lambda: not any(process(pid).alive for pid in below), seconds=45)
+    assert start(workspace, WITHOUT_PREFECT).wait(600) == 0
     assert {**digests(workspace), "report": ""} == {**digests(golden.workspace), "report": ""}
 
 

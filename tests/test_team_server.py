@@ -278,7 +278,7 @@ def test_a_worker_killed_with_its_flow_is_noticed_told_of_and_continued_by_anoth
     listener.shutdown()
 
     team.start_worker()
-    assert team.ended(team.trigger(), seconds=300) == "Completed"
+    assert team.ended(team.trigger(), seconds=600) == "Completed"
     made_now = {stage: found["digest"] for stage, found in team.record()["stages"].items()}
     record = json.loads((golden.workspace / "smoke" / "run.json").read_text())
     first = {stage: found["digest"] for stage, found in record["stages"].items()}

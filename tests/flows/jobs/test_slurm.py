@@ -1,5 +1,6 @@
 """Slurm: a real cluster of one node, where slurm-wlm is installed; otherwise the script alone."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from flows.config import SlurmConfig
 from flows.jobs.slurm import SlurmLauncher, slurm_job
+from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze
 
 CONFIGURATION = """
 ClusterName=one
@@ -150,6 +152,58 @@ def test_a_flow_that_died_finds_its_job_again(tmp_path: Path) -> None:
     assert slurm_job(job) == first
     wait_for(lambda: again.poll(job) is not None)
     assert (again.poll(job), text(job / "log")) == (0, "once\n")
+
+
+MACHINE = """
+[training]
+checkpoint_every = 5
+[jobs]
+launcher = "slurm"
+stages = ["pretrain"]
+"""
+PRETRAIN = ("pretrain", *SMOKE, "--set", "pretrain.steps=300")
+"""Long enough to be struck in the middle."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_real_stage_that_is_requeued_in_the_middle_ends_with_the_digest_it_has_without_slurm(
+    golden: GoldenRun, tmp_path: Path
+) -> None:
+    here, there = (copied(golden, tmp_path / name) for name in ("here", "there"))
+    (tmp_path / "slurm.toml").write_text(MACHINE)
+    done = cloze(*PRETRAIN, "--workspace", str(here), "--json")
+    assert done.returncode == 0, done.stderr
+    job = there / "smoke" / "jobs" / "pretrain"
+    (job / "log").unlink()
+    source = "from cloze.command import main; main()"
+    where = ("--workspace", str(there), "--on", str(tmp_path / "slurm.toml"), "--json")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", source, *PRETRAIN, *where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=PROJECT,
+        text=True,
+    ) as running:
+        wait_for(lambda: has_unfinished_checkpoint(there), seconds=180)
+        found = slurm_job(job)
+        assert found
+        subprocess.run(["scontrol", "requeue", found.slurm_id], check=True)
+        answered, _ = running.communicate(timeout=300)
+    assert running.returncode == 0
+    assert "resuming from step" in text(job / "log")
+    digests = [json.loads(told)["pretrain"]["digest"] for told in (done.stdout, answered)]
+    assert digests[0] == digests[1]
+
+
+def has_unfinished_checkpoint(workspace: Path) -> bool:
+    found = workspace.glob("artifacts/pretrain/*/checkpoints/step-*")
+    return any(not (step.parents[1] / "manifest.json").exists() for step in found)
+
+
+def copied(golden: GoldenRun, workspace: Path) -> Path:
+    shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
+    return workspace
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
