@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from artifacts import filesystem
+from artifacts.errors import DiskFull
 
 
 @pytest.mark.parametrize("root", ["local", "memory://filesystem-test"])
@@ -36,7 +37,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DiskFull, match="no room to write .No space left on device"):
         filesystem.write_bytes(str(path), b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["manifest.json"]
