@@ -10,7 +10,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-SMOKE = ("configs/smoke.toml", "--set", "labels.tagging_train_sentences=300")
+SMOKE = ("configs/smoke.toml",)
 """The configuration of the golden run."""
 
 
