@@ -87,7 +87,7 @@ def _supervise(
     os.close(events_out)
     os.close(lifeline)
     try:
-        _watch(events, reader=reader, stall_timeout=machine.stall_timeout)
+        _watch(head, events, reader=reader, stall_timeout=machine.stall_timeout)
     finally:
         os.close(lifeline_out)
         _end_group(head)
@@ -95,29 +95,35 @@ def _supervise(
         reader.poll()
 
 
-def _watch(events: int, *, reader: MeterReader, stall_timeout: float) -> None:
+def _watch(head: int, events: int, *, reader: MeterReader, stall_timeout: float) -> None:
     """Follow the job until it says that it is done; raise as soon as it cannot be."""
     alive_at = time.monotonic()
     pending = b""
     while True:
+        ended = _has_ended(head)  # before reading: its last words come first
         readable, _, _ = select.select([events], [], [], POLL_SECONDS)
         if reader.poll():
             alive_at = time.monotonic()
-        if readable:
-            received = os.read(events, 1 << 16)
-            *lines, pending = (pending + received).split(b"\n")
-            if any(_finishes(json.loads(line)) for line in lines):
-                return
-            if not received:
-                raise JobFailed(
-                    "the job's process was killed, perhaps for memory; "
-                    "finished parts are kept, the same command goes on"
-                )
+        received = os.read(events, 1 << 16) if readable else b""
+        *lines, pending = (pending + received).split(b"\n")
+        if any(_finishes(json.loads(line)) for line in lines):
+            return
+        if ended and not received:
+            raise WorkerKilled(
+                "the job's process was killed, perhaps for memory; "
+                "finished parts are kept, the same command goes on"
+            )
         if time.monotonic() - alive_at > stall_timeout:
             raise JobFailed(
                 f"the job has finished nothing for {stall_timeout:.0f} s and was stopped; the same "
                 "command goes on, stall_timeout in the machine file allows for slower pieces"
             )
+
+
+def _has_ended(child: int) -> bool:
+    """Whether a child has ended; it stays to be waited for. Its pipes tell nothing: forks of it
+    hold them open."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _finishes(event: dict[str, Any]) -> bool:

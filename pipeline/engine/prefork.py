@@ -30,6 +30,7 @@ class PreforkedWorkers:
     def __init__(self, *, on_death: OnDeath) -> None:
         self._on_death = on_death
         self._helper = 0
+        self._ending = False
         self._directory = tempfile.TemporaryDirectory(
             prefix="cloze-", dir="/tmp"
         )  # short: 107 bytes
@@ -50,13 +51,21 @@ class PreforkedWorkers:
         if not self._helper:
             _serve(listener, self._on_death)
         listener.close()
+        self._waiting = threading.Thread(target=self._wait_for_helper, daemon=True)
+        self._waiting.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End the helper; the workers end with their connections."""
+        self._ending = True
         os.kill(self._helper, signal.SIGKILL)
-        os.waitpid(self._helper, 0)
+        self._waiting.join()
         self._directory.cleanup()
+
+    def _wait_for_helper(self) -> None:
+        _, status = os.waitpid(self._helper, 0)
+        if not self._ending:
+            self._on_death(self._helper, _cause(os.waitstatus_to_exitcode(status)))
 
 
 def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
@@ -81,10 +90,14 @@ def _reap(clients: dict[int, socket.socket], on_death: OnDeath) -> None:
             return
         code = os.waitstatus_to_exitcode(status)
         if code:
-            on_death(worker, signal.Signals(-code).name if code < 0 else f"exit code {code}")
+            on_death(worker, _cause(code))
         client = clients.pop(worker)
         client.sendall(bytes([abs(code) & 0xFF]))
         client.close()
+
+
+def _cause(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _work(client: socket.socket) -> NoReturn:

@@ -118,7 +118,7 @@ class AddressedChance:
         return self._below(random_streams.low_half(self._bits(pairing._OTHER)), sentences)
 
     def cuts(self, a_cut: int, b_cut: int) -> Iterator[bool]:
-        raise NotImplementedError("use front_cuts")
+        raise NotImplementedError("one draw a side: `front_cuts` says it whole")
 
     def front_cuts(self, a_cut: int, b_cut: int) -> tuple[int, int]:
         return self._heads(pairing._CUT_A, a_cut), self._heads(pairing._CUT_B, b_cut)

@@ -32,6 +32,20 @@ def kill_worker(unit: int) -> int:
     return unit
 
 
+def kill_helper(unit: int) -> int:
+    if unit == 3:
+        os.kill(os.getppid(), signal.SIGKILL)
+    return unit
+
+
+def kill_runner(unit: int) -> int:
+    if unit == 3:
+        helper = psutil.Process().parent()
+        assert helper
+        os.kill(helper.ppid(), signal.SIGKILL)
+    return unit
+
+
 def raise_integrity(unit: int) -> int:
     if unit == 3:
         raise IntegrityError("train-00003.arrow: damaged; run the stage again")
@@ -83,10 +97,14 @@ def test_processes_share_the_work_and_are_quiet(tmp_path, capfd):
     assert len({path.read_text() for path in tmp_path.iterdir()}) == 2
 
 
-def test_a_killed_worker_is_a_clear_error_and_no_hang(capfd):
+@pytest.mark.parametrize(
+    ("kill", "victim"),
+    [(kill_worker, "worker"), (kill_helper, "worker"), (kill_runner, "job's process")],
+)
+def test_whoever_is_killed_there_is_a_clear_error_and_no_hang(kill, victim, capfd):
     before = processes_of_this_session()
-    with pytest.raises(JobFailed, match="worker .* was ended by SIGKILL.*the same command goes on"):
-        run(kill_worker, mode="processes")
+    with pytest.raises(JobFailed, match=rf"{victim}.* was (ended|killed).*the same command goes"):
+        run(kill, mode="processes")
     assert processes_of_this_session() == before
     assert "Traceback" not in capfd.readouterr().err
 
