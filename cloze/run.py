@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from artifacts import filesystem
-from artifacts.progress import clock
+from artifacts.progress import clock, say
 from cloze.answer import Answer
 from cloze.console import watching
 from cloze.options import WANTED, ConfigPath, Wanted
@@ -20,7 +20,7 @@ from flows.plan import plan
 from flows.record import RunRecord
 from flows.report.terminal import read_lines
 from flows.run import work
-from flows.watching.server import prefect_server
+from flows.watching.server import ServerLost, prefect_server
 from flows.workspace import writable_workspace
 
 WITHOUT_PREFECT = "Do the same without Prefect: no server to watch it, no retries."
@@ -58,7 +58,11 @@ def _with_prefect(run: RunConfig, machine: MachineConfig) -> RunRecord:
         from flows.end_to_end import end_to_end
         from flows.watching.tracking import watched
 
-        return watched(end_to_end, run, machine, server=server)
+        try:
+            return watched(end_to_end, run, machine, server=server)
+        except ServerLost as error:
+            say(f"warning: {error}: going on without it")
+            return work(run, machine)
 
 
 def _import_prefect() -> None:

@@ -5,6 +5,7 @@ Out: progress artifacts that fill up, and table artifacts.
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
@@ -25,6 +26,9 @@ from flows.record import RunRecord
 
 GIB = 1 << 30
 
+AWAY_SECONDS = 60.0
+"""So long a server that did not answer is left alone: each call to it takes Prefect's retries."""
+
 
 @contextmanager
 def progress_bars(run: str) -> Iterator[None]:
@@ -44,14 +48,18 @@ class ProgressBars(logging.Handler):
         super().__init__()
         self.run = run
         self._bars: dict[str, UUID] = {}
+        self._asked_again = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Create, move or fill the bar of a stage; a server that is away must not stop the work."""
+        if time.monotonic() < self._asked_again:
+            return
         values = vars(record)
         try:
             self._show(str(values["stage"]), str(values["state"]), str(values["text"]))
         except HTTPError as error:
             logging.getLogger(__name__).debug("bar not moved: %s", error)
+            self._asked_again = time.monotonic() + AWAY_SECONDS
 
     def _show(self, stage: str, state: str, text: str) -> None:
         if state == "running":

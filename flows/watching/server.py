@@ -22,6 +22,11 @@ from artifacts.errors import ClozeError
 from flows.jobs.local import LocalLauncher
 from flows.workspace import Workspace
 
+
+class ServerLost(ClozeError):
+    """The Prefect server that a run reports to does not answer any more."""
+
+
 START_SECONDS = 120.0
 """A new home takes 10 s, an old one 3 s; a busy machine longer."""
 
@@ -43,6 +48,10 @@ TEMPORARY = {
     "PREFECT__SERVER_FINAL": "1",
 }
 """What Prefect itself sets for a temporary server (prefect/server/api/server.py)."""
+
+NEAR = {"PREFECT_CLIENT_MAX_RETRIES": "2"}
+"""A server of our own answers at once or is dead; five attempts, a minute for each call, are for
+one far away."""
 
 
 def quiet_environment() -> None:
@@ -69,7 +78,7 @@ def prefect_server(
     free = port or _free_port()
     url = f"http://127.0.0.1:{free}/api"
     launcher = LocalLauncher(grace=STOP_SECONDS, environment={} if port else TEMPORARY)
-    os.environ.update(PREFECT_HOME=str(home), PREFECT_API_URL=url)
+    os.environ.update(NEAR, PREFECT_HOME=str(home), PREFECT_API_URL=url)
     try:
         launcher.start(_full_server(free) if port else _temporary_server(free), job=home / "server")
         meanwhile()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 from prefect import Flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
@@ -27,6 +28,7 @@ from flows.jobs.watch import StageFailed
 from flows.record import RunRecord
 from flows.run import Step, work
 from flows.watching.artifact_pages import progress_bars, show_figures, show_table
+from flows.watching.server import ServerLost
 from flows.workspace import workspace
 
 FLUSH_SECONDS = 5.0
@@ -49,10 +51,18 @@ def worked_off(
 
 @contextmanager
 def reported(server: str) -> Iterator[None]:
-    """Flows called inside report to the API at `server`, which has heard everything afterwards."""
+    """Flows called inside report to the API at `server`, which has heard everything afterwards.
+
+    Raises ServerLost if it dies meanwhile.
+    """
     with temporary_settings(updates={PREFECT_API_URL: server}):
         try:
             yield
+        except httpx.TransportError as error:
+            raise ServerLost(
+                f"the Prefect server at {server} answers no more ({type(error).__name__}); "
+                "finished stages are kept for the next attempt"
+            ) from error
         finally:
             for worker in (APILogWorker, EventsWorker):
                 worker.drain_all(timeout=FLUSH_SECONDS)
