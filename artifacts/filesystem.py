@@ -10,8 +10,8 @@ and need none: an upload appears at once or never.
 import errno
 import os
 import shutil
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -176,8 +176,9 @@ def naming_full_disk(path: str) -> Iterator[None]:
 def temporary_beside(path: str) -> Iterator[str]:
     """A fresh name in the same directory as the local `path`; gone afterwards."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".tmp-")
-    os.close(handle)
+    temporary = os.path.join(os.path.dirname(path) or ".", f".tmp-{uuid.uuid4().hex}")
+    # not mkstemp: its files are readable by nobody else, and a team shares a workspace
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield temporary
     finally:

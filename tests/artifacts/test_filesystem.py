@@ -43,6 +43,15 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
     assert os.listdir(tmp_path) == ["manifest.json"]
 
 
+def test_who_may_read_a_file_is_what_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        filesystem.write_bytes(str(tmp_path / "shared.json"), b"{}")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "shared.json").stat().st_mode & 0o777 == 0o640
+
+
 def test_nothing_lies_inside_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert not filesystem.exists(str(tmp_path / "file" / "inside"))
