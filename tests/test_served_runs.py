@@ -99,7 +99,7 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert "prefect deployment run end-to-end/smoke" in lines[1], lines
         yield Served(workspace, f"http://127.0.0.1:{port}/api", running.pid)
         below = list(descendants(running.pid))
-        running.send_signal(signal.SIGINT)
+        running.terminate()
         running.communicate(timeout=60)
     assert [pid for pid in below if process(pid).alive] == []
 

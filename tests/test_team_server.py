@@ -87,7 +87,7 @@ def database() -> Iterator[str]:
         create = [*as_user, str(POSTGRES[-1] / "createdb"), *here, "prefect"]
         wait_for(lambda: succeeds(create), seconds=60)
         yield f"postgresql+asyncpg://postgres@127.0.0.1:{port}/prefect"
-        running.send_signal(signal.SIGINT)
+        running.terminate()
     shutil.rmtree(folder)
 
 

@@ -91,7 +91,7 @@ class Problem(ABC):
 
     def positions(self, split: str, rows: Places) -> Places:
         """Places in the packed tokens of `rows` that the head reads (`reads == "tokens"` only)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: its head reads whole sequences")
 
     def reads_of(self, split: str) -> Places:
         """[sequences] how many rows of logits each sequence gives."""
