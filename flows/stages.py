@@ -160,7 +160,7 @@ def _examples(run: RunConfig) -> Stage:
 
 def _pretrain(run: RunConfig) -> Stage:
     config = PretrainStage(seed=run.seed, encoder=run.encoder, pretrain=run.pretrain)
-    init = {"init": Outside(artifacts={"pretrain.init": run.pretrain.init})}
+    init = {"init": Outside(models={"pretrain.init": run.pretrain.init})}
     return Stage(config, inputs={"examples": "examples"}, outside=init if run.pretrain.init else {})
 
 
@@ -181,7 +181,7 @@ def _finetune(run: RunConfig) -> Stage:
         f"task {task.name}": _task_data(task, f"finetune.tasks.{index}")
         for index, task in enumerate(run.finetune.tasks)
     }
-    second = Outside(artifacts={"finetune.second_encoder": run.finetune.second_encoder})
+    second = Outside(models={"finetune.second_encoder": run.finetune.second_encoder})
     encoders = {"second_encoder": second} if run.finetune.second_encoder else {}
     return Stage(
         FinetuneStage(finetune=run.finetune),
