@@ -417,7 +417,7 @@ class FinetuneStage(StageConfig):
 
 
 class EvaluateStage(StageConfig):
-    """encoder + held-out examples + predictions → scores."""
+    """encoder + predictions, and held-out examples if it was trained on a corpus → scores."""
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "model.tasks.evaluate"
