@@ -10,7 +10,8 @@ from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
-from flows.record import list_runs, run_artifact
+from flows.plan import flat
+from flows.record import list_runs, read_record, run_artifact
 from flows.workspace import Workspace
 
 
@@ -31,6 +32,9 @@ def named_artifact(name: str, workspace: Workspace) -> Artifact:
 def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain") -> str:
     """Where the model called `name` lies: what a run's `stage` made, or any directory there is."""
     if name in list_runs(workspace):
+        given = flat(read_record(workspace, name).config).get("finetune.encoder")
+        if stage == "pretrain" and given:  # a run without a corpus: its encoder came finished
+            return str(given)
         return run_artifact(workspace, name, stage=stage).directory
     path = os.path.expanduser(name)
     if filesystem.exists(path):

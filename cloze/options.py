@@ -20,7 +20,7 @@ ConfigPath = Annotated[Path, Parameter(help="The run's configuration (TOML).")]
 RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]
 EngineOption = Annotated[str, Parameter(help="Options for the engine, after --.")]
 
-MODEL_PLACES = ("pretrain.init", "finetune.second_encoder")
+MODEL_PLACES = ("pretrain.init", "finetune.encoder", "finetune.second_encoder")
 """Fields of a configuration that name a model."""
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from artifacts.errors import UsageError
 from cloze.answer import Answer
 from cloze.corpus_look import look
 from cloze.forecast_text import corpus_lines, training_lines
@@ -51,6 +52,8 @@ def plan(
 ) -> Answer:
     """What `cloze run` would reuse and what it would make, stage by stage, and what it takes."""
     run, machine = wanted.run(config), wanted.machine()
+    if gigabytes and not run.corpus:
+        raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; leave it out")
     stages = () if gigabytes else plan_run(run, workspace=wanted.space())
     text_bytes = gigabytes * GIGABYTE or _text_bytes(run)
     to_run = {stage.stage for stage in stages if stage.action == "run"}
@@ -81,7 +84,8 @@ def _forecast(
 
 def _text_bytes(run: RunConfig) -> float:
     """Estimated bytes of text; 0 where it lies in packages, which nobody has measured."""
-    return sum(look(source.path).text_bytes for source in run.corpus.sources if source.path)
+    sources = run.corpus.sources if run.corpus else ()
+    return sum(look(source.path).text_bytes for source in sources if source.path)
 
 
 def _stage_lines(stages: Sequence[PlannedStage]) -> list[str]:

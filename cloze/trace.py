@@ -1,5 +1,7 @@
 """`cloze trace`: score ← model ← examples ← tokens ← document, one line each.
 
+An encoder that came finished is followed as far as this workspace knows it.
+
 In:  a run, and which training example to follow down to its document.
 Out: every step with its digest, from the score to the words.
 """
@@ -33,7 +35,8 @@ Story = list[tuple[str, str, str]]
 def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place = PLACE) -> Answer:
     """Trace a run's score down to a document."""
     space = place.space()
-    last = "evaluate" if "evaluate" in read_record(space, run).stages else "pretrain"
+    finished = read_record(space, run).stages
+    last = next((stage for stage in ("evaluate", "finetune") if stage in finished), "pretrain")
     found = ancestors(run_artifact(space, run, stage=last), store=space.store)
     story = [*_score(run, space, found), *_model(found), *_data(found, split=split, row=row)]
     data = [dict(zip(("what", "digest", "words"), step, strict=True)) for step in story]
@@ -55,6 +58,8 @@ def _score(run: str, space: Workspace, found: dict[str, Artifact]) -> Story:
 
 
 def _model(found: dict[str, Artifact]) -> Story:
+    if "pretrain" not in found:
+        return _given(found)
     manifest = found["pretrain"].manifest
     encoder, recipe = manifest.config["encoder"], manifest.config["pretrain"]
     size = f"{encoder['num_hidden_layers']}×{encoder['hidden_size']}"
@@ -66,7 +71,17 @@ def _model(found: dict[str, Artifact]) -> Story:
     ]
 
 
+def _given(found: dict[str, Artifact]) -> Story:
+    """An encoder that came finished: an imported one has a source."""
+    user = found.get("evaluate") or found["finetune"]
+    imported = found.get("import")
+    source = f"imported from {imported.manifest.execution['source']}" if imported else "as given"
+    return [("model", user.manifest.inputs["encoder"], f"finished encoder, {source}")]
+
+
 def _data(found: dict[str, Artifact], *, split: str, row: int) -> Story:
+    if "examples" not in found:
+        return []
     examples, tokens = found["examples"], found["tokens"]
     example = find_example(examples, split=split, row=row)
     origin = find_origin(example, tokens)

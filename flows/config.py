@@ -29,6 +29,20 @@ from pipeline.config import (
 RESERVED_NAMES = ("artifacts", "prefect")
 """Folders of a workspace that no run may be called."""
 
+WITH_A_CORPUS = (
+    *("cleaning", "unwanted", "vocabulary", "examples"),
+    *("encoder", "pretrain", "evaluate"),
+)
+"""Tables about learning from a corpus and about its held-out text; they say nothing without one."""
+
+
+class FinetuneRunConfig(FinetuneConfig):
+    """Fine-tuning, and of what: the stage itself is given its encoder as an input."""
+
+    encoder: str = ""
+    """Encoder to fine-tune in a run without a corpus: a run's name, an artifact's directory, or a
+    folder in Hugging Face's layout. Empty: the one that this run trains."""
+
 
 class ReportConfig(Config):
     """The report."""
@@ -56,8 +70,8 @@ class RunConfig(Config):
     seed: int = 12345
     """All chance in the run follows from it."""
 
-    corpus: CorpusConfig
-    """Documents."""
+    corpus: CorpusConfig | None = None
+    """Documents to train an encoder on; absent where `finetune.encoder` names a finished one."""
 
     cleaning: CleaningConfig = CleaningConfig()
     """Which documents are dropped."""
@@ -80,7 +94,7 @@ class RunConfig(Config):
     labels: LabelsConfig | None = None
     """Labelled tasks made from docstrings; absent for one's own text."""
 
-    finetune: FinetuneConfig = FinetuneConfig()
+    finetune: FinetuneRunConfig = FinetuneRunConfig()
     """Fine-tuning; without tasks the stage is left out."""
 
     evaluate: EvaluateConfig = EvaluateConfig()
@@ -88,6 +102,31 @@ class RunConfig(Config):
 
     report: ReportConfig = ReportConfig()
     """The report."""
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> "RunConfig":
+        if self.corpus and self.finetune.encoder:
+            raise ValueError(
+                "finetune.encoder names a finished encoder, and [corpus] is there to train one; "
+                "choose one (to train on from a finished one: pretrain.init)"
+            )
+        if not self.corpus and not (self.finetune.encoder and self.finetune.tasks):
+            raise ValueError(
+                "nothing to begin with; give [[corpus.sources]] to train an encoder, or "
+                "finetune.encoder and [[finetune.tasks]] to fine-tune a finished one"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_about_a_corpus_without_one(self) -> "RunConfig":
+        fields = type(self).model_fields
+        idle = [name for name in WITH_A_CORPUS if getattr(self, name) != fields[name].default]
+        if idle and not self.corpus:
+            raise ValueError(
+                f"[{idle[0]}] says nothing in a run without a corpus; take it out, or give "
+                "[[corpus.sources]] instead of finetune.encoder"
+            )
+        return self
 
     @model_validator(mode="after")
     def _answers_fit_the_sentences(self) -> "RunConfig":

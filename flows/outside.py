@@ -1,6 +1,7 @@
 """Digests of data from outside: what a stage reads that is no artifact.
 
-In:  a file, folder, glob or fsspec URL; or names of installed packages.
+In:  a file, folder, glob or fsspec URL; names of installed packages; a model that was trained
+     elsewhere.
 Out: a digest that depends on the contents alone, not on names, order or where they lie.
 
 Nothing is read twice: local digests are kept by size, mtime and inode (`artifacts/digests.py`), and
@@ -14,11 +15,16 @@ from importlib import metadata
 
 import fsspec
 
+from artifacts import filesystem
 from artifacts.digests import cached_digest_of_file, digest_of, digest_of_stream
 from artifacts.errors import UsageError
 from artifacts.filesystem import is_local
 from artifacts.inputs import InputFile, find_files
+from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
+
+MODEL_CONFIG = "config.json"
+"""What a model has, be it an artifact or a folder in Hugging Face's layout."""
 
 CHECKSUM_FIELDS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
 """What object stores call the checksum of a file's content."""
@@ -37,6 +43,9 @@ class Outside:
     artifacts: Mapping[str, str] = field(default_factory=dict)
     """Directories of artifacts that no stage of this run makes."""
 
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Models that no stage of this run makes: artifacts, or folders in Hugging Face's layout."""
+
     folders: Mapping[str, str] = field(default_factory=dict)
     """Places that only help to write the files down (a task's folder) or hold nothing (a test file
     that is not there); their contents are not looked at."""
@@ -44,13 +53,14 @@ class Outside:
     @property
     def places(self) -> dict[str, str]:
         """The fields that say where the data lie, which is nothing for a key."""
-        return {**self.files, **self.artifacts, **self.folders}
+        return {**self.files, **self.artifacts, **self.models, **self.folders}
 
     def digest(self) -> str:
         """Digest of all contents, in the order of the places that name them."""
         parts = [digest_of_packages(names, place=place) for place, names in self.packages.items()]
         parts += [digest_of_files(path, place=place) for place, path in self.files.items()]
         parts += [open_artifact(located(path)).digest for path in self.artifacts.values()]
+        parts += [digest_of_model(path, place=place) for place, path in self.models.items()]
         return digest_of(parts)
 
 
@@ -80,6 +90,31 @@ def digest_of_files(path: str, *, place: str) -> str:
     return digest_of(sorted(_content(file, place=place) for file in files))
 
 
+def digest_of_model(path: str, *, place: str) -> str:
+    """Digest of a model: an artifact's own, or that of the files of a folder."""
+    directory = located(path)
+    if is_artifact(directory):
+        return open_artifact(directory).digest
+    if not filesystem.exists(filesystem.join(directory, MODEL_CONFIG)):
+        raise UsageError(
+            f"{place}: {path}: no model there; expected an artifact of Cloze or a folder with "
+            f"{MODEL_CONFIG} and model.safetensors"
+        )
+    return digest_of_files(directory, place=place)
+
+
+def read_model_config(directory: str) -> bytes:
+    """The `config.json` of a model from outside."""
+    if is_artifact(directory):
+        return open_artifact(directory).read_bytes(MODEL_CONFIG)
+    return filesystem.read_bytes(filesystem.join(directory, MODEL_CONFIG))
+
+
+def is_artifact(directory: str) -> bool:
+    """Whether a finished artifact lies in `directory`."""
+    return filesystem.exists(filesystem.join(directory, MANIFEST_NAME))
+
+
 def _content(file: InputFile, *, place: str) -> str:
     """Digest of one file's content, or the checksum that its object store keeps."""
     if is_local(file.path):
@@ -87,12 +122,12 @@ def _content(file: InputFile, *, place: str) -> str:
             return cached_digest_of_file(file.path)
         except OSError as error:
             raise UsageError(f"{place}: {file.path}: {error.strerror}") from None
-    filesystem, inner = fsspec.core.url_to_fs(file.path)
-    info = filesystem.info(inner)
+    remote, inner = fsspec.core.url_to_fs(file.path)
+    info = remote.info(inner)
     for checksum in CHECKSUM_FIELDS:
         if info.get(checksum):
             return f"{checksum}:{info[checksum]}:{file.size}"
-    with filesystem.open(inner, "rb") as stream:
+    with remote.open(inner, "rb") as stream:
         return digest_of_stream(stream)
 
 

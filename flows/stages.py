@@ -17,7 +17,7 @@ from artifacts.filesystem import is_local
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, Store
 from flows.config import ReportStage, RunConfig
-from flows.outside import Outside, located
+from flows.outside import Outside, digest_of_model, located
 from model.config import (
     DATASETS_PREFIX,
     EvaluateStage,
@@ -26,6 +26,7 @@ from model.config import (
     TaskConfig,
 )
 from pipeline.config import (
+    CorpusConfig,
     ExamplesStage,
     LabelsConfig,
     LabelsStage,
@@ -47,6 +48,8 @@ class Stage:
     """Role to the stage whose artifact plays it."""
     outside: Mapping[str, Outside] = field(default_factory=dict)
     """Role to data from outside."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Role to the directory of a finished model from outside, which is an input like any other."""
 
     @property
     def name(self) -> str:
@@ -56,8 +59,7 @@ class Stage:
 
 def chain(run: RunConfig) -> tuple[Stage, ...]:
     """The stages of `run` in an order in which each finds its inputs finished."""
-    stages = [_unwanted(run)] if run.unwanted.wanted else []
-    stages += [_vocabulary(run), _tokens(run), _examples(run), _pretrain(run)]
+    stages = _training(run, run.corpus) if run.corpus else []
     if run.finetune.tasks:
         stages += [_labels(run.labels, seed=run.seed)] if run.labels else []
         stages += [_finetune(run)]
@@ -88,8 +90,12 @@ def stage_table(
         role: InputRef(digest=finished[source].digest, path=finished[source].directory)
         for role, source in stage.inputs.items()
     }
+    given = {
+        role: InputRef(digest=digest_of_model(directory, place=role), path=located(directory))
+        for role, directory in stage.given.items()
+    }
     outside = {role: InputRef(digest=data.digest()) for role, data in stage.outside.items()}
-    table = _table(stage, inputs={**inputs, **outside}, machine=machine)
+    table = _table(stage, inputs={**inputs, **given, **outside}, machine=machine)
     return table.model_copy(update={"output": store.directory(stage.name, table.key)})
 
 
@@ -122,15 +128,23 @@ def _with_absolute_paths(stage: Stage) -> dict[str, Any]:
     return config
 
 
-def _unwanted(run: RunConfig) -> Stage:
+def _training(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
+    """From documents to an encoder."""
+    return [
+        *([_unwanted(run, corpus)] if run.unwanted.wanted else []),
+        *(_vocabulary(run, corpus), _tokens(run, corpus), _examples(run), _pretrain(run)),
+    ]
+
+
+def _unwanted(run: RunConfig, corpus: CorpusConfig) -> Stage:
     config = UnwantedStage(
-        seed=run.seed, corpus=run.corpus, cleaning=run.cleaning, unwanted=run.unwanted
+        seed=run.seed, corpus=corpus, cleaning=run.cleaning, unwanted=run.unwanted
     )
     overlap = run.unwanted.overlap
     sets = enumerate(overlap.paths if overlap else ())
     files = {f"unwanted.overlap.paths.{index}": path for index, path in sets}
     evaluation = {"evaluation sets": Outside(files=files)} if files else {}
-    return Stage(config, outside={**_corpus(run), **evaluation})
+    return Stage(config, outside={**_documents(run, corpus), **evaluation})
 
 
 def _drop_list(run: RunConfig) -> dict[str, str]:
@@ -138,19 +152,19 @@ def _drop_list(run: RunConfig) -> dict[str, str]:
     return {"drop_list": "unwanted"} if run.unwanted.wanted else {}
 
 
-def _vocabulary(run: RunConfig) -> Stage:
+def _vocabulary(run: RunConfig, corpus: CorpusConfig) -> Stage:
     config = VocabularyStage(
-        seed=run.seed, corpus=run.corpus, cleaning=run.cleaning, vocabulary=run.vocabulary
+        seed=run.seed, corpus=corpus, cleaning=run.cleaning, vocabulary=run.vocabulary
     )
     given = {"vocabulary": Outside(files={"vocabulary.path": run.vocabulary.path})}
-    outside = {**_corpus(run), **(given if run.vocabulary.path else {})}
+    outside = {**_documents(run, corpus), **(given if run.vocabulary.path else {})}
     return Stage(config, inputs=_drop_list(run), outside=outside)
 
 
-def _tokens(run: RunConfig) -> Stage:
-    config = TokensStage(seed=run.seed, corpus=run.corpus, cleaning=run.cleaning)
+def _tokens(run: RunConfig, corpus: CorpusConfig) -> Stage:
+    config = TokensStage(seed=run.seed, corpus=corpus, cleaning=run.cleaning)
     inputs = {"vocabulary": "vocabulary", **_drop_list(run)}
-    return Stage(config, inputs=inputs, outside=_corpus(run))
+    return Stage(config, inputs=inputs, outside=_documents(run, corpus))
 
 
 def _examples(run: RunConfig) -> Stage:
@@ -160,7 +174,7 @@ def _examples(run: RunConfig) -> Stage:
 
 def _pretrain(run: RunConfig) -> Stage:
     config = PretrainStage(seed=run.seed, encoder=run.encoder, pretrain=run.pretrain)
-    init = {"init": Outside(artifacts={"pretrain.init": run.pretrain.init})}
+    init = {"init": Outside(models={"pretrain.init": run.pretrain.init})}
     return Stage(config, inputs={"examples": "examples"}, outside=init if run.pretrain.init else {})
 
 
@@ -181,11 +195,12 @@ def _finetune(run: RunConfig) -> Stage:
         f"task {task.name}": _task_data(task, f"finetune.tasks.{index}")
         for index, task in enumerate(run.finetune.tasks)
     }
-    second = Outside(artifacts={"finetune.second_encoder": run.finetune.second_encoder})
+    second = Outside(models={"finetune.second_encoder": run.finetune.second_encoder})
     encoders = {"second_encoder": second} if run.finetune.second_encoder else {}
     return Stage(
-        FinetuneStage(finetune=run.finetune),
-        inputs={"encoder": "pretrain", **labels},
+        FinetuneStage(finetune=run.finetune),  # dumped as the stage knows it, without the encoder
+        inputs={**_encoder(run), **labels},
+        given=_given(run),
         outside={**{role: given for role, given in data.items() if given.places}, **encoders},
     )
 
@@ -219,20 +234,34 @@ def _is_absent(path: str) -> bool:
 
 
 def _evaluate(run: RunConfig) -> Stage:
-    inputs = {"encoder": "pretrain", "examples": "examples", "tokens": "tokens"}
+    text = {"examples": "examples", "tokens": "tokens"} if run.corpus else {}
     finetune = {"finetune": "finetune"} if run.finetune.tasks else {}
-    return Stage(EvaluateStage(seed=run.seed, evaluate=run.evaluate), inputs={**inputs, **finetune})
+    return Stage(
+        EvaluateStage(seed=run.seed, evaluate=run.evaluate),
+        inputs={**_encoder(run), **text, **finetune},
+        given=_given(run),
+    )
 
 
 def _report(run: RunConfig, stages: list[Stage]) -> Stage:
     config = ReportStage(name=run.name, report=run.report)
-    return Stage(config, inputs={stage.name: stage.name for stage in stages})
+    return Stage(config, inputs={stage.name: stage.name for stage in stages}, given=_given(run))
 
 
-def _corpus(run: RunConfig) -> dict[str, Outside]:
+def _encoder(run: RunConfig) -> dict[str, str]:
+    """The encoder, if this run trains one, as an input."""
+    return {"encoder": "pretrain"} if run.corpus else {}
+
+
+def _given(run: RunConfig) -> dict[str, str]:
+    """The encoder, if it came finished."""
+    return {"encoder": run.finetune.encoder} if run.finetune.encoder else {}
+
+
+def _documents(run: RunConfig, corpus: CorpusConfig) -> dict[str, Outside]:
     """The corpus and the list of documents dropped from it."""
-    sources = list(enumerate(run.corpus.sources))
-    corpus = Outside(
+    sources = list(enumerate(corpus.sources))
+    documents = Outside(
         files={
             f"corpus.sources.{index}.path": source.path for index, source in sources if source.path
         },
@@ -244,4 +273,4 @@ def _corpus(run: RunConfig) -> dict[str, Outside]:
     )
     drop_list = run.cleaning.drop_list
     dropped = {"drop_list": Outside(artifacts={"cleaning.drop_list": drop_list})}
-    return {"corpus": corpus, **(dropped if drop_list else {})}
+    return {"corpus": documents, **(dropped if drop_list else {})}

@@ -174,7 +174,8 @@ class PretrainConfig(Config):
     """Held-out examples per evaluation during training."""
 
     init: str = ""
-    """Artifact directory of an encoder to begin from; empty: from scratch."""
+    """An encoder to begin from: a run's name, an artifact's directory, or a folder in Hugging
+    Face's layout; empty: from scratch."""
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> "PretrainConfig":
@@ -346,8 +347,8 @@ class FinetuneConfig(Config):
     """Feature-based ways, beside fine-tuning."""
 
     second_encoder: str = ""
-    """Artifact directory of a second encoder whose layers the features are joined with: ELMo's way,
-    with a left-to-right and a right-to-left one."""
+    """A second encoder, named like `pretrain.init`, whose layers the features are joined with:
+    ELMo's way, with a left-to-right and a right-to-left one."""
 
     grid: GridConfig | None = None
     """Search before the seeds; None: the tasks' own values."""
@@ -416,7 +417,7 @@ class FinetuneStage(StageConfig):
 
 
 class EvaluateStage(StageConfig):
-    """encoder + held-out examples + predictions → scores."""
+    """encoder + predictions, and held-out examples if it was trained on a corpus → scores."""
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "model.tasks.evaluate"

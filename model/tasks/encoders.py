@@ -37,6 +37,13 @@ class Beginning:
         """Those of the whole vocabulary, [V, H]."""
         return self.parameters[ENCODER_PREFIX + WORD_EMBEDDINGS]
 
+    @property
+    def parameter_count(self) -> int:
+        """Of the encoder with both pre-training heads."""
+        with torch.device("meta"):
+            model = PretrainingModel(self.config, self.tokenizer.size)
+        return sum(parameter.numel() for parameter in model.parameters())
+
     def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
         """The encoder with both pre-training heads, in fp32; what is missing is drawn."""
         with torch.device("meta"):

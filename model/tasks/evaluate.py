@@ -1,6 +1,7 @@
 """Stage evaluate: what the encoder is worth, beside what it must beat.
 
-In:  the encoder, held-out examples, the training tokens; fine-tuned fits, where there are any.
+In:  the encoder; where it was trained on a corpus, held-out examples and the training tokens; where
+     it was fine-tuned, the fits.
 Out: `scores.json` (model/tasks/scores.py says its form) and `masked_sentences.json`.
 """
 
@@ -74,15 +75,41 @@ class Judges:
     unigram_entropy: float
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What an encoder makes of text of its corpus that it has not seen; nothing without one."""
+
+    language_model: tuple[LanguageModelScore, ...] = ()
+    sentences: tuple[MaskedSentence, ...] = ()
+
+
 def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
     """Run the stage."""
     stage = parse(EvaluateStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     torch.set_num_threads(threads_per_rank(machine))
     beginning = read_beginning(table.input_path("encoder"))
+    has_corpus = "examples" in table.inputs
+    progress = Progress("evaluate", total=4 if has_corpus else 1, unit="parts", interval=0.0)
+    reading = _reading(table, stage, beginning, progress) if has_corpus else Reading()
+    fits = _fits(table)
+    tasks = task_scores(fits, beginning.config)
+    scores = Scores(
+        parameters=beginning.parameter_count,
+        language_model=reading.language_model,
+        tasks=tasks,
+        glue_average=glue_average(fits, tasks),
+    )
+    progress.advance(1, "task scores")
+    return _finish(table, scores, MaskedSentences(sentences=reading.sentences))
+
+
+def _reading(
+    table: StageTable, stage: EvaluateStage, beginning: Beginning, progress: Progress
+) -> Reading:
+    """Judge the encoder on held-out text, and let it fill the gaps of the sentences."""
     examples = open_artifact(table.input_path("examples"))
     _require_same_tokenizer(examples, beginning)
-    progress = Progress("evaluate", total=4, unit="parts", interval=0.0)
     parts = held_out(examples, beginning, limit=stage.evaluate.examples)
     tokens = open_artifact(table.input_path("tokens"))
     counts = _count_model(tokens, parts, beginning, stage.evaluate)
@@ -99,16 +126,7 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
     progress.advance(1, "held-out loss")
     sentences = _sentences(stage.evaluate, judges, beginning)
     progress.advance(1, "masked sentences")
-    fits = _fits(table)
-    tasks = task_scores(fits, beginning.config)
-    scores = Scores(
-        parameters=sum(parameter.numel() for parameter in judges.ours.parameters()),
-        language_model=language_model,
-        tasks=tasks,
-        glue_average=glue_average(fits, tasks),
-    )
-    progress.advance(1, "task scores")
-    return _finish(table, scores, MaskedSentences(sentences=sentences))
+    return Reading(language_model, sentences)
 
 
 def held_out(examples: Artifact, beginning: Beginning, *, limit: int) -> list[HeldOut]:

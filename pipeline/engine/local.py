@@ -121,8 +121,10 @@ def _watch(head: int, events: int, *, reader: MeterReader, stall_timeout: float)
 
 
 def _has_ended(child: int) -> bool:
-    """Whether a child has ended; it stays to be waited for. Its pipes tell nothing: forks of it
-    hold them open."""
+    """Whether a child has ended; it stays to be waited for.
+
+    Its pipes do not tell: forks of it hold them open.
+    """
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

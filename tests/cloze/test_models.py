@@ -9,41 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
+from tiny_model import write_model
 
 import cloze as api
-from artifacts.special_tokens import SPECIAL_TOKENS
-from artifacts.tokenizer import WordPieceTokenizer
-from model.config import EncoderConfig
-from model.encoder.pretraining import PretrainingModel
-from model.use.hugging_face_config import hugging_face_config
-from model.use.names import to_hugging_face
 
 Cloze = Callable[..., Any]
-TOKENIZER = WordPieceTokenizer(
-    (*SPECIAL_TOKENS, "the", "list", "of", "names", "a", "b"), lowercase=True
-)
-CONFIG = EncoderConfig(
-    preset=None,
-    num_hidden_layers=2,
-    hidden_size=8,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=16,
-)
 
 
 @pytest.fixture
 def model(folder: Path) -> str:
-    directory = folder / "encoder"
-    directory.mkdir()
-    torch.manual_seed(0)
-    weights = PretrainingModel(CONFIG, TOKENIZER.size).state_dict()
-    save_file(to_hugging_face(weights), directory / "model.safetensors")
-    config = hugging_face_config(CONFIG, TOKENIZER.size)
-    (directory / "config.json").write_text(json.dumps(config))
-    (directory / "vocab.txt").write_text(TOKENIZER.vocab_txt())
+    write_model(folder / "encoder")
     return "encoder"
 
 

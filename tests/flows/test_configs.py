@@ -15,8 +15,11 @@ def read(path: Path) -> RunConfig:
 
 
 def of_training(config: RunConfig) -> set[str]:
-    sources: tuple[SourceConfig, ...] = config.corpus.sources
-    return {name for source in sources if not source.heldout for name in source.packages}
+    return {name for source in sources(config) if not source.heldout for name in source.packages}
+
+
+def sources(config: RunConfig) -> tuple[SourceConfig, ...]:
+    return config.corpus.sources if config.corpus else ()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -37,9 +40,7 @@ def test_lengths_that_are_trained_on_are_made_and_fit_the_encoder(path: Path) ->
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_packages_that_are_tested_on_are_not_trained_on(path: Path) -> None:
     config = read(path)
-    heldout = {
-        name for source in config.corpus.sources if source.heldout for name in source.packages
-    }
+    heldout = {name for source in sources(config) if source.heldout for name in source.packages}
     assert not heldout & of_training(config)
     if config.labels:
         assert set(config.labels.test_packages) <= heldout

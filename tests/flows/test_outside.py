@@ -1,5 +1,6 @@
 """Digests of data from outside."""
 
+import json
 import time
 from pathlib import Path
 
@@ -7,7 +8,15 @@ import fsspec
 import pytest
 
 from artifacts.errors import UsageError
-from flows.outside import digest_of_files, digest_of_packages
+from artifacts.stage import StageTable
+from artifacts.store import commit, put_json
+from flows.outside import (
+    Outside,
+    digest_of_files,
+    digest_of_model,
+    digest_of_packages,
+    read_model_config,
+)
 
 
 def digest(path: object) -> str:
@@ -71,3 +80,33 @@ def test_packages_count_by_name_and_version_in_any_order() -> None:
 def test_a_package_that_is_not_installed_is_refused_with_the_remedy() -> None:
     with pytest.raises(UsageError, match="^p: no-such-thing is not installed here; pip install"):
         digest_of_packages(("no-such-thing",), place="p")
+
+
+def model_folder(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text('{"hidden_size": 8}')
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_a_models_folder_counts_by_its_files(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    before = digest_of_model(str(folder), place="init")
+    assert digest_of_model(str(folder.rename(tmp_path / "moved")), place="init") == before
+    (tmp_path / "moved" / "model.safetensors").write_bytes(b"others")
+    assert digest_of_model(str(tmp_path / "moved"), place="init") != before
+
+
+def test_a_model_that_is_an_artifact_counts_by_the_artifacts_digest(tmp_path: Path) -> None:
+    output = str(tmp_path / "artifact")
+    table = StageTable(stage="import", format_version=1, config={}, output=output)
+    artifact = commit(table, [put_json(output, {"hidden_size": 8}, name="config.json")])
+    assert digest_of_model(output, place="init") == artifact.digest
+    as_model, as_artifact = Outside(models={"init": output}), Outside(artifacts={"init": output})
+    assert as_model.digest() == as_artifact.digest()
+    assert json.loads(read_model_config(output)) == {"hidden_size": 8}
+
+
+def test_a_folder_without_a_model_is_refused(texts: Path) -> None:
+    with pytest.raises(UsageError, match=r"^init: .*texts: no model there; expected an artifact"):
+        digest_of_model(str(texts), place="init")

@@ -1,18 +1,22 @@
 """From artifacts to the summary: what each file's fields become."""
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 from report_run import LANGUAGE_MODEL, METRICS, SENTENCES, TASK, report_table
 
+from artifacts.stage import InputRef
 from flows.report.figures.training import companions, learning_curve, story
 from flows.report.form.summary import Summary
 from flows.report.gather.corpus import entropy, powers_of_two, rank_frequency
 from flows.report.gather.training import length_at, read_clock
 from flows.report.gather.whole import gather
+from flows.report.page.render import render
 from flows.report.stage import make_report
 from flows.report.terminal import lines, read_lines
+from flows.report.text import words
 from model.tasks.scores import MaskedSentences, Scores
 
 
@@ -24,6 +28,32 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
 def test_the_made_up_scores_have_the_form_that_the_evaluation_writes() -> None:
     Scores.model_validate({"parameters": 1, "language_model": [LANGUAGE_MODEL], "tasks": [TASK]})
     MaskedSentences.model_validate(SENTENCES)
+
+
+def test_an_encoder_that_came_finished_is_told_without_a_word_about_a_corpus(
+    tmp_path: Path,
+) -> None:
+    table = report_table(tmp_path, present=("finetune", "evaluate"))
+    config = {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12}
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({**config, "intermediate_size": 3072, "vocab_size": 30522})
+    )
+    encoder = InputRef(digest="0" * 64, path=str(folder))
+    inputs = {**table.inputs, "encoder": encoder}
+    summary = gather(table.model_copy(update={"inputs": inputs}))
+    assert summary.encoder is not None
+    assert words.shape(summary.encoder) == (
+        "BERT-base: 12 layers × 768, 12 heads, 30,522 word-pieces, 1,000 parameters"
+    )
+    assert words.lede(summary.model_copy(update={"language_model": ()})) == [
+        "The encoder came finished and was fine-tuned here: 4 fits on 1 task."
+    ]
+    assert [step.stage for step in summary.steps] == ["finetune", "evaluate"]
+    page = render(summary)
+    assert "It learnt from" not in page
+    assert "cloze export" not in page
 
 
 def test_the_corpus_is_told_whole(summary: Summary) -> None:

@@ -115,6 +115,22 @@ def test_two_runs_share_what_they_have_in_common(
     assert states(record) == {"vocabulary": "reused", "tokens": "reused", "examples": "made"}
 
 
+def test_a_run_that_is_given_anothers_encoder_reuses_what_was_fine_tuned_from_it(
+    inline: Callable[..., None],
+    run: RunConfig,
+    run_table: dict[str, Any],
+    machine: MachineConfig,
+) -> None:
+    encoder = work(run, machine).stages["pretrain"].directory
+    finetune = {**run_table["finetune"], "encoder": encoder}
+    other = {**run_table, "name": "other", "corpus": None, "finetune": finetune}
+    record = work(RunConfig.model_validate(other), machine)
+    assert states(record) == {
+        **{"labels": "reused", "finetune": "reused"},
+        **{"evaluate": "made", "report": "made"},
+    }
+
+
 def test_a_workspace_that_cannot_be_written_is_refused(run: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     machine = MachineConfig(workspace=str(tmp_path / "file" / "runs"))

@@ -24,6 +24,11 @@ def changed(table: dict[str, Any], place: str, value: Any) -> RunConfig:
     return RunConfig.model_validate({**table, first: inner})
 
 
+def given_encoder(table: dict[str, Any], encoder: str) -> RunConfig:
+    finetune = {**table["finetune"], "encoder": encoder}
+    return RunConfig.model_validate({**table, "corpus": None, "finetune": finetune})
+
+
 def test_every_stage_finds_its_inputs_before_it(run: RunConfig) -> None:
     seen: list[str] = []
     for stage in chain(run):
@@ -35,6 +40,31 @@ def test_every_stage_finds_its_inputs_before_it(run: RunConfig) -> None:
 def test_without_tasks_there_is_nothing_to_label_and_to_finetune(run: RunConfig) -> None:
     plain = run.model_copy(update={"finetune": type(run.finetune)()})
     assert [stage.name for stage in chain(plain)] == [*ALL[:4], "evaluate", "report"]
+
+
+def test_with_a_finished_encoder_the_chain_begins_with_fine_tuning(
+    run_table: dict[str, Any],
+) -> None:
+    stages = chain(given_encoder(run_table, "there"))
+    assert [stage.name for stage in stages] == ALL[4:]
+    users = {stage.name for stage in stages if stage.given == {"encoder": "there"}}
+    assert users == {"finetune", "evaluate", "report"}
+
+
+def test_a_stage_is_not_told_where_its_encoder_came_from(
+    run: RunConfig, run_table: dict[str, Any]
+) -> None:
+    def finetune(run: RunConfig) -> dict[str, Any]:
+        return keyed_config(next(stage for stage in chain(run) if stage.name == "finetune"))
+
+    assert finetune(given_encoder(run_table, "there")) == finetune(run)
+
+
+def test_a_configuration_without_a_corpus_is_the_same_when_it_is_read_back(
+    run_table: dict[str, Any],
+) -> None:
+    run = given_encoder(run_table, "there")
+    assert RunConfig.model_validate(run.model_dump(mode="json")) == run
 
 
 def test_a_drop_list_is_made_first_and_given_to_whoever_reads_documents(

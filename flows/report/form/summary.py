@@ -66,7 +66,7 @@ class Summary(Config):
     show_text: bool = True
     """Whether text of the corpus may appear."""
     encoder: Encoder | None = None
-    """What was trained."""
+    """What was trained; without `pretraining`, what came finished."""
     corpus: Corpus | None = None
     """What it was trained on."""
     examples: tuple[ExampleSet, ...] = ()

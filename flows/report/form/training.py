@@ -10,7 +10,7 @@ from artifacts.config import Config
 
 
 class Encoder(Config):
-    """What was trained."""
+    """What was trained, or given."""
 
     layers: int
     """L."""
@@ -25,7 +25,7 @@ class Encoder(Config):
     preset: str = ""
     """Published size of the same shape; empty if none."""
     precision: str = ""
-    """Arithmetic of pre-training."""
+    """Arithmetic of pre-training; empty where it came finished."""
 
 
 class HeldoutPoint(Config):

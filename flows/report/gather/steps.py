@@ -15,9 +15,8 @@ from artifacts.stage import StageTable
 from flows.config import ReportConfig, RunConfig
 from flows.record import RunRecord, StageRecord
 from flows.report.form.summary import Step
+from flows.report.gather.training import SIZES
 from model.config import PRESETS
-
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 
 
 def read_run_record(table: StageTable) -> RunRecord | None:

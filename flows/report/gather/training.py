@@ -1,4 +1,4 @@
-"""How pre-training went, from the artifact `pretrain`.
+"""How pre-training went, from the artifact `pretrain`, or what was given in its place.
 
 In:  its manifest, `curve.jsonl` (losses by step) and `metrics.jsonl` (rates by step).
 Out: `Encoder` and `Pretraining`. The names inside these files are known here alone.
@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from artifacts.store import Artifact
+from flows.outside import read_model_config
 from flows.report.form.training import CurvePoint, Encoder, HeldoutPoint, Pretraining
 from flows.report.gather.facts import Facts
 from model.config import PRESETS
+
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+"""In the order of `PRESETS`."""
 
 POINTS = 160
 HELDOUT = "heldout"
@@ -55,22 +59,19 @@ class Clock:
 def gather_encoder(pretrain: Artifact) -> Encoder:
     """The encoder's shape."""
     facts, config = pretrain.manifest.statistics, pretrain.manifest.config
-    shape = config["encoder"]
-    sizes = (
-        shape["num_hidden_layers"],
-        shape["hidden_size"],
-        shape["num_attention_heads"],
-        shape["intermediate_size"],
-    )
     return Encoder(
-        layers=sizes[0],
-        hidden_size=sizes[1],
-        heads=sizes[2],
+        **_shape(config["encoder"]),
         vocabulary_size=facts["vocabulary_size"],
         parameters=facts.get("parameters"),
-        preset=next((name for name, known in PRESETS.items() if known == sizes), ""),
         precision=config["pretrain"]["precision"],
     )
+
+
+def gather_given_encoder(directory: str, *, parameters: int | None) -> Encoder:
+    """The shape of an encoder that came finished."""
+    config = json.loads(read_model_config(directory))
+    vocabulary_size = config["vocab_size"]
+    return Encoder(**_shape(config), vocabulary_size=vocabulary_size, parameters=parameters)
 
 
 def gather_pretraining(pretrain: Artifact) -> Pretraining:
@@ -112,6 +113,17 @@ def length_at(step: int, *, phases: Sequence[tuple[int, float]], steps: int) -> 
         if step <= round(reached * steps):
             return length
     return phases[-1][0]
+
+
+def _shape(config: Facts) -> dict[str, Any]:
+    """Sizes as our configuration and Hugging Face's both call them, and what they are known as."""
+    sizes = tuple(config[name] for name in SIZES)
+    return {
+        "layers": config["num_hidden_layers"],
+        "hidden_size": config["hidden_size"],
+        "heads": config["num_attention_heads"],
+        "preset": next((name for name, known in PRESETS.items() if known == sizes), ""),
+    }
 
 
 def _curve(

@@ -1,7 +1,7 @@
 """The summary of a run, gathered from its artifacts.
 
-In:  the report's stage table: an artifact for each stage of the run. `labels`, `finetune` and
-     `evaluate` may be missing, and so may any other: then its part of the report is.
+In:  the report's stage table: an artifact for each stage of the run, and the encoder, if it came
+     finished. Any stage may be missing: then its part of the report is.
 Out: `Summary`.
 """
 
@@ -16,18 +16,27 @@ from flows.report.form.summary import Summary
 from flows.report.gather.corpus import gather_corpus, gather_examples
 from flows.report.gather.scores import gather_language_model, gather_sentences, gather_tasks
 from flows.report.gather.steps import configuration, gather_step, read_run_record
-from flows.report.gather.training import gather_encoder, gather_pretraining
+from flows.report.gather.training import (
+    gather_encoder,
+    gather_given_encoder,
+    gather_pretraining,
+)
 
 SCORES = "scores.json"
 SENTENCES = "masked_sentences.json"
 SECONDS = "seconds.json"
+
+GIVEN = "encoder"
+"""Role of an encoder that no stage of the run has made; it may be no artifact of ours."""
 
 
 def gather(table: StageTable) -> Summary:
     """Read everything."""
     config = parse(ReportStage, table.config, source="stage report")
     report = config.report
-    found = {role: open_artifact(ref.path) for role, ref in table.inputs.items() if ref.path}
+    inputs = {role: ref.path for role, ref in table.inputs.items() if ref.path}
+    given = inputs.pop(GIVEN, "")
+    found = {stage: open_artifact(path) for stage, path in inputs.items()}
     manifests = {role: artifact.manifest for role, artifact in found.items()}
     record = read_run_record(table)
     return Summary(
@@ -38,7 +47,7 @@ def gather(table: StageTable) -> Summary:
         steps=tuple(gather_step(manifest, record) for manifest in manifests.values()),
         configuration=configuration(manifests, record, name=config.name, report=report),
         **_data(found, show_text=report.show_text),
-        **_training(found),
+        **(_given(found, given) if given else _training(found)),
         **_scores(found, config),
     )
 
@@ -57,6 +66,11 @@ def _training(found: Mapping[str, Artifact]) -> dict[str, Any]:
         return {}
     pretrain = found["pretrain"]
     return {"encoder": gather_encoder(pretrain), "pretraining": gather_pretraining(pretrain)}
+
+
+def _given(found: Mapping[str, Artifact], directory: str) -> dict[str, Any]:
+    scores = found["evaluate"].read_json(SCORES) if "evaluate" in found else {}
+    return {"encoder": gather_given_encoder(directory, parameters=scores.get("parameters"))}
 
 
 def _scores(found: Mapping[str, Artifact], config: ReportStage) -> dict[str, Any]:

@@ -110,11 +110,17 @@ def _totals(summary: Summary) -> dict[str, Any]:
 
 
 def _commands(summary: Summary) -> list[str]:
-    file = f"{summary.name}.toml"
+    name, task = summary.name, summary.tasks[0].name if summary.tasks else ""
+    saved = summary.configuration.get("finetune", {}).get("save") == "best"
     return [
-        f"cloze plan {file}    # what would run, what is there already, and why",
-        f"cloze run {file}",
-        f"cloze export {summary.name} my_encoder    # for transformers: AutoModelForMaskedLM",
+        f"cloze plan {name}.toml    # what would run, what is there already, and why",
+        f"cloze run {name}.toml",
+        *(
+            [f"cloze export {name} my_encoder    # for transformers: AutoModelForMaskedLM"]
+            if summary.pretraining
+            else []
+        ),
+        *([f"cloze predict {name} --task {task} < new.txt"] if saved and task else []),
     ]
 
 

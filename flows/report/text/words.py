@@ -7,7 +7,17 @@ Out: plain text. A gain is called one only where the evaluation's own rule calls
 from flows.report.form.scores import Comparison, ErrorExample, LanguageModel, Spread, Task
 from flows.report.form.summary import Summary
 from flows.report.form.training import Encoder
-from flows.report.text.numbers import MINUS, duration, integer, nats, percent, points, short, size
+from flows.report.text.numbers import (
+    MINUS,
+    duration,
+    integer,
+    nats,
+    percent,
+    plural,
+    points,
+    short,
+    size,
+)
 
 SYSTEMS = {
     "random": "random initialisation",
@@ -65,7 +75,8 @@ def shape(encoder: Encoder) -> str:
 
 def lede(summary: Summary) -> list[str]:
     """The report's first sentences; fewer where a run has less to say."""
-    return [sentence for sentence in (_guessing(summary), _reading(summary)) if sentence]
+    sentences = (_guessing(summary), _reading(summary), _given(summary))
+    return [sentence for sentence in sentences if sentence]
 
 
 def verdict(task: Task) -> Comparison | None:
@@ -73,6 +84,11 @@ def verdict(task: Task) -> Comparison | None:
     by_name = {comparison.against: comparison for comparison in task.comparisons}
     against_random = by_name.get("random")
     return against_random or min(by_name.values(), key=lambda c: c.difference, default=None)
+
+
+def has_random(summary: Summary) -> bool:
+    """Whether the same architecture was also trained from random weights."""
+    return any(system.role == "random" for task in summary.tasks for system in task.systems)
 
 
 def verdict_kind(comparison: Comparison) -> str:
@@ -224,6 +240,16 @@ def _reading(summary: Summary) -> str:
     time = f", {duration(training.seconds)}" if training.seconds else ""
     device = f" on {training.device}" if training.device else ""
     return f"It learnt from {what}: {seen} in {integer(training.steps)} steps{time}{device}."
+
+
+def _given(summary: Summary) -> str:
+    if summary.pretraining or not (summary.encoder and summary.tasks):
+        return ""
+    fits = sum(system.fits for task in summary.tasks for system in task.systems)
+    return (
+        f"The encoder came finished and was fine-tuned here: {plural(fits, 'fit')} on "
+        f"{plural(len(summary.tasks), 'task')}."
+    )
 
 
 def _guessing(summary: Summary) -> str:

@@ -27,6 +27,7 @@ from model.tasks.predict import load_predictor
 from model.tasks.readers import FineTuning
 from model.tasks.saving import read_model
 from model.tasks.scores import MaskedSentences, Scores
+from model.use.encoder_files import read_encoder_files
 from model.use.source import artifact_source
 
 
@@ -242,6 +243,26 @@ def test_a_saved_model_predicts_rows_and_files(
     assert 0.5 <= guess["probability"] <= 1.0
     with pytest.raises(UsageError, match="rows:1: has text_a; task pairs"):
         list(pairs.rows([{"text_a": "the list"}]))
+
+
+def test_without_a_corpus_the_tasks_alone_are_judged(
+    fitted: Artifact, encoder: Artifact, tmp_path: Path
+) -> None:
+    table = stage_table(
+        "evaluate",
+        tmp_path,
+        config={"seed": 1, "evaluate": {}},
+        inputs=inputs(encoder=encoder, finetune=fitted),
+        machine={"threads": 1},
+    )
+    artifact = evaluate(table, [])
+    scores = Scores.model_validate(artifact.read_json("scores.json"))
+    assert [task.name for task in scores.tasks] == ["tags", "pairs"]
+    assert scores.language_model == ()
+    assert scores.parameters == sum(
+        tensor.numel() for tensor in read_encoder_files(encoder.directory).tensors.values()
+    )
+    assert artifact.read_json("masked_sentences.json") == {"sentences": []}
 
 
 def test_evaluation_says_everything_beside_its_baselines(
