@@ -168,6 +168,14 @@ def _commit(
         put_bytes(job.output, vocabulary.read_bytes(name), name=name) for name in TOKENIZER_FILES
     ]
     occurrences = _occurrences(groups, job)
+    splits = _split_statistics(entries)
+    share = job.stage.corpus.heldout_share
+    if share and splits.keys() == {TRAIN}:
+        say(
+            f"warning: of {counts.documents} documents none was drawn to be held out "
+            f"(corpus.heldout_share = {share}), so nothing can be judged on unseen text; raise it, "
+            "or hold out a source"
+        )
     with exchange.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
         paths = chain(early, _late_lists(groups, job.output, local))
         listed, dropped = put_dropped(paths, work=work, output=job.output, scratch=local)
@@ -178,7 +186,7 @@ def _commit(
         statistics={
             "tokenizer_digest": vocabulary.manifest.statistics["tokenizer_digest"],
             "vocabulary_size": job.vocabulary_size,
-            "splits": _split_statistics(entries),
+            "splits": splits,
             "documents_read": counts.documents,
             "damaged_documents": counts.damaged,
             "dropped": dropped,

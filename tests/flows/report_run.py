@@ -266,7 +266,11 @@ def _files(stage: str, output: str) -> tuple[list[FileEntry], list[FileEntry]]:
         ], []
     content = [put_json(output, {}, name="content.json")]
     if stage == "finetune":
-        return content, [put_json(output, SECONDS, name="seconds.json")]
+        halves = (dict(list(SECONDS.items())[::2]), dict(list(SECONDS.items())[1::2]))
+        return content, [
+            put_json(output, half, name=f"seconds-{worker}.json")
+            for worker, half in enumerate(halves)
+        ]
     return content, []
 
 

@@ -7,6 +7,7 @@ import pytest
 from flows.report.charts.moments import below, crossing, interpolate, plateau
 from flows.report.form.scores import Comparison, ErrorExample, LanguageModel, Spread, System, Task
 from flows.report.form.summary import Summary
+from flows.report.form.training import Pretraining
 from flows.report.text.numbers import (
     THIN,
     duration,
@@ -130,6 +131,13 @@ def test_a_loss_above_the_entropy_is_called_so() -> None:
     )
     (sentence,) = lede(Summary(name="x", title="x", language_model=(model,)))
     assert "0.80 nats above the entropy" in sentence.replace(THIN, " ")
+
+
+def test_without_held_out_text_the_report_says_what_it_cannot_know() -> None:
+    training = Pretraining(steps=10, batch_size=2)
+    sentences = lede(Summary(name="x", title="x", pretraining=training))
+    assert "No text was held out" in sentences[-1]
+    assert "corpus.heldout_share" in sentences[-1]
 
 
 def test_one_value_has_no_error() -> None:

@@ -183,6 +183,19 @@ class TestHeldOut:
         assert held_out("c", heldout_share=0.1, seed=6) != tenth
         assert held_out("d", heldout_share=0.0) == set()
 
+    @pytest.mark.parametrize(("share", "warned"), [(1e-9, True), (0.2, False), (0.0, False)])
+    def test_it_is_said_if_chance_held_out_nothing(
+        self,
+        share: float,
+        warned: bool,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        run(tmp_path, [source(corpus)], vocabulary, heldout_share=share)
+        assert ("none was drawn to be held out" in capfd.readouterr().err) == warned
+
     def test_a_held_out_source_keeps_its_documents_to_itself(
         self, corpus: Path, vocabulary: Artifact, tmp_path: Path
     ) -> None:

@@ -24,7 +24,8 @@ from flows.report.gather.training import (
 
 SCORES = "scores.json"
 SENTENCES = "masked_sentences.json"
-SECONDS = "seconds.json"
+SECONDS = "seconds-"
+"""Records of a launch's workers begin with it."""
 
 GIVEN = "encoder"
 """Role of an encoder that no stage of the run has made; it may be no artifact of ours."""
@@ -78,7 +79,7 @@ def _scores(found: Mapping[str, Artifact], config: ReportStage) -> dict[str, Any
         return {}
     evaluated = found["evaluate"]
     scores = evaluated.read_json(SCORES)
-    seconds = _record(found.get("finetune"), SECONDS)
+    seconds = _seconds(found["finetune"]) if "finetune" in found else {}
     facts = {
         "language_model": gather_language_model(scores),
         "tasks": gather_tasks(scores, seconds=seconds, show_text=config.report.show_text),
@@ -89,8 +90,7 @@ def _scores(found: Mapping[str, Artifact], config: ReportStage) -> dict[str, Any
     return facts
 
 
-def _record(artifact: Artifact | None, name: str) -> Any:
-    """A record's value; empty where there is none."""
-    if artifact is None or name not in {entry.name for entry in artifact.manifest.records}:
-        return {}
-    return artifact.read_json(name)
+def _seconds(finetuned: Artifact) -> dict[str, float]:
+    """What every fit took, whichever worker did it."""
+    names = [e.name for e in finetuned.manifest.records if e.name.startswith(SECONDS)]
+    return {fit: spent for name in names for fit, spent in finetuned.read_json(name).items()}

@@ -75,7 +75,7 @@ def shape(encoder: Encoder) -> str:
 
 def lede(summary: Summary) -> list[str]:
     """The report's first sentences; fewer where a run has less to say."""
-    sentences = (_guessing(summary), _reading(summary), _given(summary))
+    sentences = (_guessing(summary), _reading(summary), _unjudged(summary), _given(summary))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -240,6 +240,15 @@ def _reading(summary: Summary) -> str:
     time = f", {duration(training.seconds)}" if training.seconds else ""
     device = f" on {training.device}" if training.device else ""
     return f"It learnt from {what}: {seen} in {integer(training.steps)} steps{time}{device}."
+
+
+def _unjudged(summary: Summary) -> str:
+    if summary.pretraining is None or summary.language_model:
+        return ""
+    return (
+        "No text was held out, so nothing here says how well it knows text it has not read: raise "
+        "corpus.heldout_share, or hold out a source."
+    )
 
 
 def _given(summary: Summary) -> str:
