@@ -10,7 +10,7 @@ SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup setup-dev demo test test-all check format bench clean
+.PHONY: help setup setup-dev demo test test-all test-again check format bench clean
 
 help: ## what can be done
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -27,6 +27,9 @@ test: $(VENV)/.installed-dev ## the tests, under 10 minutes on 2 cores
 
 test-all: $(VENV)/.installed-dev ## all tests that need no GPU
 	$(BIN)/python -m pytest -m "not gpu"
+
+test-again: $(VENV)/.installed-dev ## those that failed last time
+	$(BIN)/python -m pytest -m "not gpu" --last-failed --last-failed-no-failures none
 
 check: $(VENV)/.installed-dev ## lint and types
 	$(BIN)/ruff format --check .

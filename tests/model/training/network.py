@@ -7,8 +7,9 @@ Out: names of namespaces whose `eth0` have the addresses 10.77.0.1 and 10.77.0.2
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
@@ -48,3 +49,38 @@ def two_machines() -> Iterator[tuple[str, str]]:
         for name in names:
             _ip("netns", "del", name)
         _ip("link", "del", ends[0])
+
+
+@contextmanager
+def ssh_between(machines: Sequence[str], folder: Path) -> Iterator[Path]:
+    """A server on each machine, and the configuration with which root may log in from the other."""
+    host_key, key, allowed = folder / "host_key", folder / "key", folder / "allowed"
+    for path in (host_key, key):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    shutil.copy(f"{key}.pub", allowed)
+    Path("/run/sshd").mkdir(exist_ok=True)  # where sshd puts itself in chains
+    options = {
+        "AuthorizedKeysFile": allowed,
+        "StrictModes": "no",
+        "PasswordAuthentication": "no",
+        "PermitRootLogin": "prohibit-password",
+        "UsePAM": "no",
+        "PidFile": "none",
+    }
+    flags = [f"-o{name}={value}" for name, value in options.items()]
+    config = folder / "ssh_config"
+    config.write_text(
+        f"Host 10.77.0.*\nIdentityFile {key}\nStrictHostKeyChecking no\n"
+        "UserKnownHostsFile /dev/null\nLogLevel ERROR\n"
+    )
+    server = [shutil.which("sshd") or "sshd", "-D", "-f", "/dev/null", f"-h{host_key}", *flags]
+    servers = [
+        subprocess.Popen(["ip", "netns", "exec", machine, *server, f"-oListenAddress={address}:22"])
+        for machine, address in zip(machines, ADDRESSES, strict=True)
+    ]
+    try:
+        yield config
+    finally:
+        for running in servers:
+            running.terminate()
+            running.wait(30)
