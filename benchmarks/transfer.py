@@ -42,12 +42,12 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def squad(data: Path, folder: Path) -> dict[str, Any]:
-    """2,000 questions, two passes."""
+    """1,000 questions, two passes."""
     return {
         "kind": "span",
         "train": str(data / "squad" / "train-v1.1.small.json"),
         "dev": str(data / "squad" / "xquad.en.json"),
-        "train_examples": 2000,
+        "train_examples": 1000,
         "max_seq_length": 384,
         "epochs": 2,
     }

@@ -83,16 +83,13 @@ def judge_unigram(unigram_V: NDArray[np.float32], cloze: Cloze) -> Judged:
 
 
 @torch.inference_mode()
-def judge_encoder(
-    model: PretrainingModel, examples: Examples, *, precision: str = "fp32"
-) -> Judged:
+def judge_encoder(model: PretrainingModel, examples: Examples) -> Judged:
     """The encoder with its heads."""
     model.eval()
     device = next(model.parameters()).device
     sums = np.zeros(3)
     for part in by_length(examples):
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            found = model(pack_examples(part).to(device))
+        found = model(pack_examples(part).to(device))
         sums += (
             float(found.masked_lm_loss),
             float(found.masked_lm_correct),

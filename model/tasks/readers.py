@@ -19,7 +19,7 @@ from model.tasks.feature_head import FeatureHead
 from model.tasks.features import Places, evaluation_batches
 from model.tasks.problem import Problem
 from model.tasks.task_model import TaskModel
-from model.training.precision import Rounded
+from model.training.precision import Rounded, rounded
 
 FEATURE_TOKENS = 8192
 
@@ -127,15 +127,14 @@ def _computed(
     precision: str,
 ) -> Tensor:
     """[P, K, H] bf16 or fp32 on the CPU, in the order of the sequences."""
-    encoder.eval()
+    encoder = (rounded(encoder) if precision == "bf16" else encoder).eval()
     device = next(encoder.parameters()).device
     sequences = problem.sequences[split]
     sizes = _sizes(problem, split)
     starts = np.cumsum(sizes) - sizes
     result: Tensor | None = None
     for rows in evaluation_batches(sequences.lengths, token_budget=FEATURE_TOKENS):
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            states = encoder.hidden_states(sequences.batch(rows).to(device))
+        states = encoder.hidden_states(sequences.batch(rows).to(device))
         picked = layers(states).cpu()
         if problem.reads == "tokens":
             picked = picked[torch.from_numpy(problem.positions(split, rows))]

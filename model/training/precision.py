@@ -8,12 +8,20 @@ micro-batches. Rounding is one autograd node for all parameters; with `autocast`
 each use of each.
 """
 
-from typing import Any
+import copy
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from model.encoder.autograd import apply
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def rounded(module: M) -> M:
+    """A copy of `module` with bf16 parameters, for computing without gradients."""
+    return copy.deepcopy(module).to(torch.bfloat16)
 
 
 class Rounded(nn.Module):

@@ -229,6 +229,20 @@ def test_features_of_two_encoders_stand_side_by_side(problem: Problem) -> None:
     torch.testing.assert_close(values[..., STILL.hidden_size :], one.take("dev", rows)[0])
 
 
+def test_features_in_bf16_are_those_in_fp32_but_for_rounding(problem: Problem) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(STILL, TOKENIZER.size)
+    exact, rounded = (
+        FeatureCache(problem, [encoder], LAYERS["last"], precision=precision)
+        for precision in ("fp32", "bf16")
+    )
+    rows = np.arange(4)
+    found, wanted = rounded.take("dev", rows)[0], exact.take("dev", rows)[0]
+    assert not torch.equal(found, wanted)
+    torch.testing.assert_close(found, wanted, atol=0.1, rtol=0.0)
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+
+
 def test_sequences_beyond_the_position_table_are_refused_before_anything_runs(
     tmp_path: Path,
 ) -> None:
