@@ -24,6 +24,7 @@ from corpora import (
     tokens_table,
     write_jsonl,
 )
+from object_store import faulty_store
 
 from artifacts import filesystem
 from artifacts.errors import IntegrityError, UsageError
@@ -380,6 +381,20 @@ class TestSameBytes:
     ) -> None:
         table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
         found = make_tokens(table.model_copy(update={"output": "memory://store/tokens"}), [])
+        assert found.digest == golden
+
+    def test_in_a_store_that_fails_now_and_then_and_lists_late(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        faulty_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(faulty_store, "LATE_SECONDS", 60.0)
+        table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
+        found = make_tokens(table.model_copy(update={"output": f"{faulty_url}/tokens"}), [])
         assert found.digest == golden
 
     def test_elsewhere_neighbouring_buckets_fetch_their_runs_once(
