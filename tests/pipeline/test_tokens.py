@@ -2,12 +2,9 @@
 
 import hashlib
 import json
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -21,17 +18,19 @@ from corpora import (
     given_vocabulary,
     letters_tokenizer,
     source,
+    started,
     tokens_table,
+    twice,
     write_jsonl,
 )
 from object_store import faulty_store
 
 from artifacts import filesystem
 from artifacts.errors import IntegrityError, UsageError
-from artifacts.stage import StageTable, write_stage_table
+from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_file
 from artifacts.tables import tokens_schema
-from pipeline import bucketing, shuffle, sketch, tokens, work
+from pipeline import bucketing, shuffle, sketch, spill, tokens, work
 from pipeline.shuffle import RunnerShuffle
 from pipeline.tokens import make_tokens
 
@@ -335,6 +334,20 @@ class TestSameBytes:
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1, machine=machine)
         assert found.digest == golden
 
+    def test_any_piece_of_work_done_twice(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for module in (spill, tokens):
+            monkeypatch.setattr(module, "spread", twice)
+        machine = {"worker_mode": "processes", "workers": 2}
+        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1, machine=machine)
+        assert found.digest == golden
+
     @pytest.mark.parametrize("files", [1, 7, 60])
     def test_any_order_naming_and_splitting_of_files(
         self, golden: str, vocabulary: Artifact, tmp_path: Path, files: int
@@ -421,20 +434,6 @@ class TestSameBytes:
         write_jsonl(tmp_path / "a.jsonl", [*TEXTS[:-1], TEXTS[-1] + " More."])
         found = run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary, heldout_share=0.1)
         assert found.digest != golden
-
-
-def started(table: StageTable, folder: Path, *, site: str, count: int) -> "subprocess.Popen[str]":
-    path = folder / "table.json"
-    write_stage_table(table, path)
-    script = Path(__file__).with_name("killed_tokens.py")
-    return subprocess.Popen(
-        [sys.executable, str(script), str(path), site, str(count)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
 
 
 class TestKilled:
