@@ -8,6 +8,8 @@ import json
 import lzma
 import os
 import random
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -224,16 +226,40 @@ def test_an_archive_is_no_text_and_nothing_of_it_is_unpacked(
     assert not (tmp_path.parent.parent / "escaped.txt").exists()
 
 
-def test_a_small_file_that_unpacks_to_gigabytes_is_read_in_small_parts(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.zst"
-    path.write_bytes(zstandard.ZstdCompressor(level=19).compress(b"spam " * 8_000_000))
-    sizes = [len(block.text) for block in READERS["text"].read(Piece(str(path)), _source(path))]
-    assert sum(sizes) >= 40_000_000
-    assert max(sizes) < 3 * documents.BLOCK_BYTES
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from pipeline.config import CleaningConfig, CorpusConfig
+from pipeline.texts import read_texts
+from pipeline.work import portions
+reader, path, room = sys.argv[1:]
+corpus = CorpusConfig.model_validate({"sources": [{"reader": reader, "path": path}]})
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(room), used + int(room)))
+(portion,) = portions(corpus)
+blocks = read_texts(portion, corpus=corpus, cleaning=CleaningConfig())
+print(sum(len(block.text) for block in blocks))
+"""
 
 
-def _source(path: Path) -> SourceConfig:
-    return SourceConfig(reader="text", path=str(path))
+@pytest.mark.parametrize(
+    ("reader", "kind"), [*(("text", kind) for kind in COMPRESSORS), ("blank_line_text", "zst")]
+)
+def test_a_small_file_that_unpacks_to_a_giant_document_is_read_in_bounded_memory(
+    tmp_path: Path, reader: str, kind: str
+) -> None:
+    size, room = 200_000_000, 150_000_000
+    path = tmp_path / f"giant.{kind}"
+    path.write_bytes(COMPRESSORS[kind](b"a" * size))
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, reader, str(path), str(room)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= size
 
 
 def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> None:
