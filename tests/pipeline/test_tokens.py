@@ -6,6 +6,7 @@ import random
 import re
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,15 @@ def drop_list_artifact(directory: Path, digests: list[bytes]) -> Artifact:
     return commit(stage, [entry])
 
 
+def runner_shuffle(bits: int) -> Callable[..., RunnerShuffle]:
+    """The exchange of an engine elsewhere, with 2**bits partitions."""
+
+    def choose(portions: Any, *, job: Any, machine: Any) -> RunnerShuffle:
+        return RunnerShuffle(replace(job, scratch=""), f"{job.output}/work", bits)
+
+    return choose
+
+
 class TestSameBytes:
     @pytest.fixture(scope="class")
     def golden(self, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
@@ -381,10 +391,29 @@ class TestSameBytes:
         monkeypatch: pytest.MonkeyPatch,
         bits: int,
     ) -> None:
-        def shuffled(portions: Any, *, job: Any, machine: Any) -> RunnerShuffle:
-            return RunnerShuffle(replace(job, scratch=""), f"{job.output}/work", bits)
+        monkeypatch.setattr(tokens, "choose_exchange", runner_shuffle(bits))
+        monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
+        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
+        assert found.digest == golden
 
-        monkeypatch.setattr(tokens, "choose_exchange", shuffled)
+    def test_through_a_shuffle_whose_gathered_bundles_come_twice_in_another_order(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        write = shuffle._write_partition
+
+        def write_twice(gathered: tuple[int, Iterable[bytes]], *, exchange: RunnerShuffle) -> int:
+            number, blobs = gathered[0], list(gathered[1])
+            assert len(blobs) > 1
+            write((number, blobs), exchange=exchange)
+            return write((number, blobs[::-1]), exchange=exchange)
+
+        monkeypatch.setattr(shuffle, "_write_partition", write_twice)
+        monkeypatch.setattr(tokens, "choose_exchange", runner_shuffle(2))
         monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
