@@ -81,8 +81,9 @@ class RunnerShuffle:
         return numbers
 
     def finish(self) -> None:
-        """Write down which partitions there are: all that the job has left an index of."""
-        names = [name for name in filesystem.list_names(self.directory) if _is_index(name)]
+        """Write down which partitions there are, each asked for: a store may list them late."""
+        every = (_index_name(number) for number in range(1 << self.bits))
+        names = [name for name in every if filesystem.exists(filesystem.join(self.directory, name))]
         content = json.dumps(names).encode()
         filesystem.write_bytes(filesystem.join(self.directory, FINISHED), content)
 
@@ -202,10 +203,6 @@ def _bounded(blobs: Iterable[bytes]) -> Iterator[pa.Table]:
 
 def _index_name(number: int) -> str:
     return f"partition-{number:05}.json"
-
-
-def _is_index(name: str) -> bool:
-    return name.startswith("partition-") and name.endswith(".json")
 
 
 @lru_cache(maxsize=2)

@@ -6,7 +6,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec
 import pytest
+from object_store.faulty_store import FaultyStore
+
+from artifacts import filesystem
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -21,6 +25,16 @@ def shared_data() -> Path:
     if not directory.is_dir():
         pytest.skip("no ../shared/data here: this test wants its real corpora")
     return directory
+
+
+@pytest.fixture
+def faulty_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An object store of which every third call fails."""
+    fsspec.register_implementation("faulty", FaultyStore, clobber=True)
+    monkeypatch.setenv("FAULTY_EVERY", "3")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
+    return f"faulty://{tmp_path}/store"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ MODULES = {
     for package in PACKAGES
     for path in sorted((PROJECT / package).rglob("*.py"))
 }
+UNPICKLING = {
+    *("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
+    *("torch.load", "np.load", "numpy.load", "eval", "exec"),
+}
 CONFIGS = {"pipeline.config", "model.config", "flows.config"}
 
 ALLOWED = {
@@ -49,6 +53,12 @@ def imports(path: Path, *, whole: bool = True) -> Iterator[str]:
             assert node.module
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def calls(path: Path) -> set[str]:
+    """What a module calls, as written: `torch.load`, `self.close`."""
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    return {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
 
 
 def ours(path: Path) -> set[str]:
@@ -139,3 +149,27 @@ def test_flow_modules_do_not_postpone_annotations() -> None:
         if module.startswith("flows.") and "__future__.annotations" in imports(path)
     ]
     assert wrong == []
+
+
+def test_nothing_that_is_read_can_execute_code() -> None:
+    wrong = [
+        f"{module}: {name}"
+        for module, path in MODULES.items()
+        for name in UNPICKLING & {*imports(path), *calls(path)}
+    ]
+    assert wrong == []
+
+
+def test_prefect_keeps_no_results() -> None:
+    """They are pickles, and whoever can write them could have code run."""
+    decorators = [
+        ast.unparse(decorator)
+        for module, path in MODULES.items()
+        if module.startswith("flows.")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+        if ast.unparse(decorator).startswith(("flow", "task"))
+    ]
+    assert len(decorators) >= 7
+    assert [line for line in decorators if "persist_result=False" not in line] == []

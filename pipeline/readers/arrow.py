@@ -4,6 +4,7 @@ In:  a column of strings.
 Out: its rows; a piece of a file is the record batches that lie, nominally, in its range of bytes.
 """
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from pipeline.readers.columns import block_of_strings, nominal_rows, require_str
 from pipeline.readers.documents import DocumentBlock, Piece, Reader
 
 FILE_MAGIC = b"ARROW1"
+STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""Without it a stream that was cut between two batches would pass for a shorter one."""
 
 
 def read(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
@@ -57,6 +60,12 @@ def _stream_batches(opened: Any, piece: Piece) -> Iterator[tuple[int, pa.RecordB
     """All batches of an IPC stream, which has no index: whoever reads its first byte reads all."""
     if piece.start:
         return
+    opened.seek(-len(STREAM_END), os.SEEK_END)
+    if opened.read() != STREAM_END:
+        raise IntegrityError(
+            f"{piece.path}: not a whole Arrow stream: it has no end mark; copy it again"
+        )
+    opened.seek(0)
     first = 0
     for batch in pa.ipc.open_stream(opened):
         yield first, batch

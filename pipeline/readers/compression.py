@@ -20,19 +20,19 @@ import fsspec
 import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
+from pipeline.readers.decompressors import Decompressor, Gzip, Zstd
 
 READ_BYTES = 1 << 20
-ZSTD_READ_BYTES = 1 << 14
-"""One byte of zstd can stand for many thousands: little in, so that not too much comes out."""
+"""Read at a time, and also what may come out of a compressed file at a time."""
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 """Only whole files can be read of these; what is called so must be so."""
 
-_FORMATS: dict[bytes, tuple[str, Callable[[], Any]]] = {
-    b"\x1f\x8b": (".gz", lambda: zlib.decompressobj(wbits=31)),
+_FORMATS: dict[bytes, tuple[str, Callable[[], Decompressor]]] = {
+    b"\x1f\x8b": (".gz", Gzip),
     b"BZh": (".bz2", bz2.BZ2Decompressor),
     b"\xfd7zXZ\x00": (".xz", lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ)),
-    b"\x28\xb5\x2f\xfd": (".zst", lambda: zstandard.ZstdDecompressor().decompressobj()),
+    b"\x28\xb5\x2f\xfd": (".zst", Zstd),
 }
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
 _LONGEST_MAGIC = 6
@@ -52,7 +52,7 @@ def stream(path: str, start: int = 0, *, lookback: int = 0) -> Iterator[bytes]:
         if whole and start:
             return
         file.seek(start - lookback)
-        chunks = _chunks(file, ZSTD_READ_BYTES if suffix == ".zst" else READ_BYTES)
+        chunks = _chunks(file)
         if decompressor:
             chunks = _decompress(path, chunks, suffix=suffix, decompressor=decompressor)
         first = next(chunks, b"")
@@ -68,7 +68,7 @@ def _refuse_archive(path: str, first: bytes) -> None:
         )
 
 
-def _format(path: str, magic: bytes) -> tuple[str, Callable[[], Any] | None]:
+def _format(path: str, magic: bytes) -> tuple[str, Callable[[], Decompressor] | None]:
     """What the first bytes say a file is; an error if its name says otherwise."""
     for mark, (suffix, decompressor) in _FORMATS.items():
         if magic.startswith(mark):
@@ -81,26 +81,26 @@ def _format(path: str, magic: bytes) -> tuple[str, Callable[[], Any] | None]:
     return "", None
 
 
-def _chunks(file: Any, size: int) -> Iterator[bytes]:
-    while chunk := file.read(size):
+def _chunks(file: Any) -> Iterator[bytes]:
+    while chunk := file.read(READ_BYTES):
         yield chunk
 
 
 def _decompress(
-    path: str, chunks: Iterator[bytes], *, suffix: str, decompressor: Callable[[], Any]
+    path: str, chunks: Iterator[bytes], *, suffix: str, decompressor: Callable[[], Decompressor]
 ) -> Iterator[bytes]:
     current = decompressor()
     position = 0
     for chunk in chunks:
         rest = chunk
-        while rest:
+        while rest or not (current.eof or current.needs_input):
             if current.eof:
                 rest = rest.lstrip(b"\0")  # tapes and block devices pad with zeros
                 if not rest:
                     break
                 current = decompressor()
             try:
-                content = current.decompress(rest)
+                content = current.decompress(rest, READ_BYTES)
             except _DAMAGE as error:
                 raise IntegrityError(
                     f"{path}: damaged {suffix} data near byte {position}: {error}; copy it again"

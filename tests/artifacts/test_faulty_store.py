@@ -1,27 +1,13 @@
 """Artifacts on an object store that answers 503 now and then and cuts uploads."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
+from object_store import faulty_store
 
 from artifacts import filesystem
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, finished_file, open_artifact, put_bytes
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "object_store"))
-import faulty_store
-
-
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    fsspec.register_implementation("faulty", faulty_store.FaultyStore, clobber=True)
-    monkeypatch.setenv("FAULTY_EVERY", "3")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.001)
-    yield f"faulty://{tmp_path}/store"
 
 
 def table(store: Store) -> StageTable:
@@ -29,8 +15,8 @@ def table(store: Store) -> StageTable:
     return bare.model_copy(update={"output": store.directory("words", bare.key)})
 
 
-def test_an_artifact_is_written_and_read_in_spite_of_faults(url: str) -> None:
-    store = Store(url)
+def test_an_artifact_is_written_and_read_in_spite_of_faults(faulty_url: str) -> None:
+    store = Store(faulty_url)
     wanted = table(store)
     contents = {f"file-{number}.txt": bytes([number]) * 1000 for number in range(8)}
     entries = [put_bytes(wanted.output, content, name=name) for name, content in contents.items()]
@@ -41,32 +27,32 @@ def test_an_artifact_is_written_and_read_in_spite_of_faults(url: str) -> None:
     assert all(Path(found.path(name)).read_bytes() == contents[name] for name in contents)
 
 
-def test_a_cut_upload_is_no_finished_file(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_upload_is_no_finished_file(faulty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filesystem, "ATTEMPTS", 1)
     monkeypatch.setenv("FAULTY_EVERY", "1")
-    wanted = table(Store(url))
+    wanted = table(Store(faulty_url))
     with pytest.raises(OSError, match="503"):
         put_bytes(wanted.output, b"0123456789", name="a.txt")
     monkeypatch.setenv("FAULTY_EVERY", "0")
     assert finished_file(wanted.output, "a.txt") is None
-    assert Store(url).find("words", wanted.key) is None
+    assert Store(faulty_url).find("words", wanted.key) is None
     commit(wanted, [put_bytes(wanted.output, b"0123456789", name="a.txt")])
     assert open_artifact(wanted.output).read_bytes("a.txt") == b"0123456789"
 
 
-def test_a_fault_is_not_taken_for_absence(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    filesystem.write_bytes(f"{url}/a", b"1")
-    assert all(filesystem.exists(f"{url}/a") for _ in range(10))
+def test_a_fault_is_not_taken_for_absence(faulty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem.write_bytes(f"{faulty_url}/a", b"1")
+    assert all(filesystem.exists(f"{faulty_url}/a") for _ in range(10))
     monkeypatch.setenv("FAULTY_EVERY", "1")
     with pytest.raises(OSError, match="503"):
-        filesystem.exists(f"{url}/a")
+        filesystem.exists(f"{faulty_url}/a")
 
 
 def test_what_was_just_written_is_found_though_it_is_listed_late(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    faulty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faulty_store, "LATE_SECONDS", 60.0)
-    store = Store(url)
+    store = Store(faulty_url)
     wanted = table(store)
     commit(wanted, [put_bytes(wanted.output, b"1", name="a.txt")])
     assert store.find("words", wanted.key) is not None

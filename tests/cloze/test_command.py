@@ -192,3 +192,15 @@ def test_doctor_finds_this_machine_fit(cloze: Cloze) -> None:
     answer = json.loads(done.stdout)
     assert done.returncode == (0 if answer["healthy"] else 1)
     assert {check["state"] for check in answer["checks"] if check["name"] == "python"} == {"good"}
+
+
+def test_doctor_names_the_lock_of_a_killed_build(
+    cloze: Cloze, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
+    lock = folder / "py311_cu130" / "fused_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    done = cloze("doctor")
+    assert f"build lock      unless a build is running now, rm {lock}" in done.stdout
+    assert done.returncode == 1

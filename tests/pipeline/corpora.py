@@ -2,16 +2,21 @@
 
 import gzip
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from artifacts.special_tokens import SPECIAL_TOKENS
-from artifacts.stage import InputRef, StageTable
+from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact
 from artifacts.tokenizer import WordPieceTokenizer
 from pipeline.config import TokensStage, VocabularyStage
+from pipeline.engine.beam import PCollection, Pipeline
+from pipeline.engine.graph import spread
 from pipeline.vocabulary import make_vocabulary
 
 WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "by", "it")
@@ -106,4 +111,26 @@ def tokens_table(
         inputs={"vocabulary": InputRef(digest=vocabulary.digest, path=vocabulary.directory)},
         output=str(output),
         machine=machine or INLINE,
+    )
+
+
+def twice(pipeline: Pipeline, pieces: Sequence[Any]) -> PCollection[Any]:
+    """`spread` on an engine that gives every piece of work to two workers."""
+    return spread(pipeline, [*pieces, *pieces])
+
+
+def started(
+    table: StageTable, folder: Path, *, site: str = "", count: int = 0
+) -> "subprocess.Popen[str]":
+    """The stage of `table` as a program; who passes `site` for the `count`-th time is killed."""
+    path = folder / "table.json"
+    write_stage_table(table, path)
+    script = Path(__file__).with_name("killed_stage.py")
+    return subprocess.Popen(
+        [sys.executable, str(script), str(path), site, str(count)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )

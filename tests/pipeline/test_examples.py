@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
+from corpora import twice
 from synthetic_tokens import (
     examples_table,
     random_documents,
@@ -150,6 +151,13 @@ def test_every_way_to_run_gives_the_same_bytes(artifact, tokens, tmp_path, machi
         entry.sha256 for entry in artifact.manifest.files
     ]
     assert not list(tmp_path.glob("attempt.*"))
+
+
+def test_a_bucket_made_twice_gives_the_same_bytes(artifact, tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.examples.spread", twice)
+    machine = {"worker_mode": "processes", "workers": 2}
+    table = examples_table(tokens, tmp_path, config=CONFIG, machine=machine)
+    assert make_examples(table, []).digest == artifact.digest
 
 
 def test_a_length_is_the_same_alone_and_with_fewer_copies(artifact, tokens, tmp_path):

@@ -6,8 +6,12 @@ import io
 import itertools
 import json
 import lzma
+import os
 import random
+import subprocess
+import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +21,7 @@ import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
 from pipeline.config import CorpusConfig, SourceConfig
-from pipeline.readers import compression, documents, parquet, scanning, text
+from pipeline.readers import arrow, compression, documents, parquet, scanning, text
 from pipeline.readers.documents import DocumentBlock, Piece
 from pipeline.readers.registry import READERS
 
@@ -184,29 +188,78 @@ def test_utf_16_is_read_as_what_it_says(tmp_path: Path, encoding: str) -> None:
     assert read(path, "blank_line_text", start=8) == []
 
 
-def test_an_archive_is_no_text_and_nothing_of_it_is_unpacked(tmp_path: Path) -> None:
+def tar(member: str) -> bytes:
     raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
-        member = tarfile.TarInfo("../../escaped.txt")
-        member.size = 4
-        archive.addfile(member, io.BytesIO(b"evil"))
-    path = tmp_path / "archive.tar.gz"
-    path.write_bytes(raw.getvalue())
-    with pytest.raises(UsageError, match=r"archive\.tar\.gz.*archive"):
-        texts(path, "text")
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+        archive.addfile(link)
+        archive.addfile(tarfile.TarInfo(member), io.BytesIO())
+    return raw.getvalue()
+
+
+def zipped(member: str) -> bytes:
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        archive.writestr(member, "evil")
+    return raw.getvalue()
+
+
+ARCHIVES = {
+    "tar": tar,
+    "tar.gz": lambda member: gzip.compress(tar(member)),
+    "tar.zst": lambda member: COMPRESSORS["zst"](tar(member)),
+    "zip": zipped,
+    "zip.gz": lambda member: gzip.compress(zipped(member)),
+}
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+@pytest.mark.parametrize("reader", ["text", "jsonl"])
+def test_an_archive_is_no_text_and_nothing_of_it_is_unpacked(
+    tmp_path: Path, kind: str, reader: str
+) -> None:
+    path = tmp_path / f"archive.{kind}"
+    path.write_bytes(ARCHIVES[kind]("../../escaped.txt"))
+    with pytest.raises(UsageError, match=rf"archive\.{kind}: an archive of files; unpack it"):
+        texts(path, reader)
     assert not (tmp_path.parent.parent / "escaped.txt").exists()
 
 
-def test_a_small_file_that_unpacks_to_gigabytes_is_read_in_small_parts(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.zst"
-    path.write_bytes(zstandard.ZstdCompressor(level=19).compress(b"spam " * 8_000_000))
-    sizes = [len(block.text) for block in READERS["text"].read(Piece(str(path)), _source(path))]
-    assert sum(sizes) >= 40_000_000
-    assert max(sizes) < 3 * documents.BLOCK_BYTES
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from pipeline.config import CleaningConfig, CorpusConfig
+from pipeline.texts import read_texts
+from pipeline.work import portions
+reader, path, room = sys.argv[1:]
+corpus = CorpusConfig.model_validate({"sources": [{"reader": reader, "path": path}]})
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + int(room), used + int(room)))
+(portion,) = portions(corpus)
+blocks = read_texts(portion, corpus=corpus, cleaning=CleaningConfig())
+print(sum(len(block.text) for block in blocks))
+"""
 
 
-def _source(path: Path) -> SourceConfig:
-    return SourceConfig(reader="text", path=str(path))
+@pytest.mark.parametrize(
+    ("reader", "kind"), [*(("text", kind) for kind in COMPRESSORS), ("blank_line_text", "zst")]
+)
+def test_a_small_file_that_unpacks_to_a_giant_document_is_read_in_bounded_memory(
+    tmp_path: Path, reader: str, kind: str
+) -> None:
+    size, room = 200_000_000, 150_000_000
+    path = tmp_path / f"giant.{kind}"
+    path.write_bytes(COMPRESSORS[kind](b"a" * size))
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, reader, str(path), str(room)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= size
 
 
 def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> None:
@@ -302,6 +355,16 @@ class TestColumns:
         path.write_bytes(path.read_bytes()[:-20])
         with pytest.raises(IntegrityError, match=f"not a whole {reader.title()} file"):
             texts(path, reader)
+
+    def test_a_stream_cut_between_two_batches_is_an_error(self, tmp_path: Path) -> None:
+        path = tmp_path / "cut"
+        with pa.ipc.new_stream(str(path), pa.schema([("text", pa.string())])) as writer:
+            for _ in range(2):
+                writer.write_table(pa.table({"text": ["one", "two"]}))
+        for size in (path.stat().st_size - len(arrow.STREAM_END), 3, 0):
+            os.truncate(path, size)
+            with pytest.raises(IntegrityError, match="not a whole Arrow"):
+                texts(path, "arrow")
 
     @pytest.mark.parametrize("reader", ["parquet", "arrow"])
     def test_a_missing_column_is_named_with_what_there_is(

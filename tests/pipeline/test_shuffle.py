@@ -1,4 +1,4 @@
-"""The graphs of the first two stages on engines other than the local one."""
+"""The graphs of the stages that read the corpus, on engines other than the local one."""
 
 import importlib.util
 from pathlib import Path
@@ -10,17 +10,20 @@ from corpora import documents, given_vocabulary, source, tokens_table, write_jso
 from artifacts.config import parse
 from artifacts.progress import Progress
 from pipeline import tokens
-from pipeline.config import PipelineMachine, TokensStage
+from pipeline.candidates import Search
+from pipeline.config import PipelineMachine, TokensStage, UnwantedStage
 from pipeline.engine.beam import Pipeline
 from pipeline.engine.errors import JobFailed
 from pipeline.engine.graph import consume, run_graph
 from pipeline.engine.meter import Meter
 from pipeline.sampling import Sampling
 from pipeline.shuffle import RunnerShuffle, partition_bits, partition_of
+from pipeline.unwanted import search_graph
 from pipeline.vocabulary import candidates_graph
 from pipeline.work import portions
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
+STAGES = ["vocabulary", "unwanted", "tokens"]
 DRY_RUN = [
     "--dry_run=True",
     "--no_auth",
@@ -35,7 +38,7 @@ DRY_RUN = [
 
 @pytest.fixture
 def builds(tmp_path: Path):
-    """Functions that add the graphs of both stages as an engine elsewhere gets them."""
+    """Functions that add the graphs of the stages as an engine elsewhere gets them."""
     write_jsonl(tmp_path / "all.jsonl", documents(1, 40))
     vocabulary = given_vocabulary(tmp_path / "vocabulary")
     table = tokens_table(tmp_path / "out", [source(tmp_path / "all.jsonl")], vocabulary=vocabulary)
@@ -46,15 +49,19 @@ def builds(tmp_path: Path):
     exchange = tokens.choose_exchange(work, job=job, machine=remote)
     assert isinstance(exchange, RunnerShuffle)
     sampling = Sampling(stage.corpus, stage.cleaning, 1, 1 << 64)
+    wanted = {"near_duplicates": {}}
+    unwanted = UnwantedStage.model_validate({**table.config, "unwanted": wanted})
+    search = Search(unwanted, "gs://bucket/unwanted")
     return {
         "tokens": lambda pipeline, meter: exchange.graph(pipeline, work, meter),
         "vocabulary": lambda pipeline, meter: candidates_graph(
             pipeline, meter, work=work, sampling=sampling, directory="gs://bucket/work"
         ),
+        "unwanted": lambda pipeline, meter: search_graph(pipeline, meter, work=work, search=search),
     }
 
 
-@pytest.mark.parametrize("stage", ["tokens", "vocabulary"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_the_graph_is_a_chain(builds, stage: str) -> None:
     pipeline = Pipeline()
     consume(builds[stage], pipeline, Meter(""))
@@ -64,7 +71,7 @@ def test_the_graph_is_a_chain(builds, stage: str) -> None:
 
 
 @pytest.mark.skipif(not DATAFLOW, reason="apache-beam[gcp] is not installed")
-@pytest.mark.parametrize("stage", ["tokens", "vocabulary"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_dataflow_translates_the_graph_offline(builds, stage: str) -> None:
     with pytest.raises(JobFailed, match="the graph was translated; a dry run submits nothing"):
         run_graph(

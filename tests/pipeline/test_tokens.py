@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +19,19 @@ from corpora import (
     given_vocabulary,
     letters_tokenizer,
     source,
+    started,
     tokens_table,
+    twice,
     write_jsonl,
 )
+from object_store import faulty_store
 
 from artifacts import filesystem
 from artifacts.errors import IntegrityError, UsageError
-from artifacts.stage import StageTable, write_stage_table
+from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_file
 from artifacts.tables import tokens_schema
-from pipeline import bucketing, shuffle, sketch, tokens, work
+from pipeline import bucketing, shuffle, sketch, spill, tokens, work
 from pipeline.shuffle import RunnerShuffle
 from pipeline.tokens import make_tokens
 
@@ -310,6 +311,15 @@ def drop_list_artifact(directory: Path, digests: list[bytes]) -> Artifact:
     return commit(stage, [entry])
 
 
+def runner_shuffle(bits: int) -> Callable[..., RunnerShuffle]:
+    """The exchange of an engine elsewhere, with 2**bits partitions."""
+
+    def choose(portions: Any, *, job: Any, machine: Any) -> RunnerShuffle:
+        return RunnerShuffle(replace(job, scratch=""), f"{job.output}/work", bits)
+
+    return choose
+
+
 class TestSameBytes:
     @pytest.fixture(scope="class")
     def golden(self, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
@@ -331,6 +341,20 @@ class TestSameBytes:
     def test_any_workers(
         self, golden: str, corpus: Path, vocabulary: Artifact, tmp_path: Path, machine
     ) -> None:
+        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1, machine=machine)
+        assert found.digest == golden
+
+    def test_any_piece_of_work_done_twice(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for module in (spill, tokens):
+            monkeypatch.setattr(module, "spread", twice)
+        machine = {"worker_mode": "processes", "workers": 2}
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1, machine=machine)
         assert found.digest == golden
 
@@ -367,10 +391,29 @@ class TestSameBytes:
         monkeypatch: pytest.MonkeyPatch,
         bits: int,
     ) -> None:
-        def shuffled(portions: Any, *, job: Any, machine: Any) -> RunnerShuffle:
-            return RunnerShuffle(replace(job, scratch=""), f"{job.output}/work", bits)
+        monkeypatch.setattr(tokens, "choose_exchange", runner_shuffle(bits))
+        monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
+        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
+        assert found.digest == golden
 
-        monkeypatch.setattr(tokens, "choose_exchange", shuffled)
+    def test_through_a_shuffle_whose_gathered_bundles_come_twice_in_another_order(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        write = shuffle._write_partition
+
+        def write_twice(gathered: tuple[int, Iterable[bytes]], *, exchange: RunnerShuffle) -> int:
+            number, blobs = gathered[0], list(gathered[1])
+            assert len(blobs) > 1
+            write((number, blobs), exchange=exchange)
+            return write((number, blobs[::-1]), exchange=exchange)
+
+        monkeypatch.setattr(shuffle, "_write_partition", write_twice)
+        monkeypatch.setattr(tokens, "choose_exchange", runner_shuffle(2))
         monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
@@ -380,6 +423,20 @@ class TestSameBytes:
     ) -> None:
         table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
         found = make_tokens(table.model_copy(update={"output": "memory://store/tokens"}), [])
+        assert found.digest == golden
+
+    def test_in_a_store_that_fails_now_and_then_and_lists_late(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        faulty_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(faulty_store, "LATE_SECONDS", 60.0)
+        table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
+        found = make_tokens(table.model_copy(update={"output": f"{faulty_url}/tokens"}), [])
         assert found.digest == golden
 
     def test_elsewhere_neighbouring_buckets_fetch_their_runs_once(
@@ -406,20 +463,6 @@ class TestSameBytes:
         write_jsonl(tmp_path / "a.jsonl", [*TEXTS[:-1], TEXTS[-1] + " More."])
         found = run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary, heldout_share=0.1)
         assert found.digest != golden
-
-
-def started(table: StageTable, folder: Path, *, site: str, count: int) -> "subprocess.Popen[str]":
-    path = folder / "table.json"
-    write_stage_table(table, path)
-    script = Path(__file__).with_name("killed_tokens.py")
-    return subprocess.Popen(
-        [sys.executable, str(script), str(path), site, str(count)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
 
 
 class TestKilled:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from corpora import INLINE, given_vocabulary, source, tokens_table, write_jsonl
+from corpora import INLINE, given_vocabulary, source, started, tokens_table, write_jsonl
 
 from artifacts.errors import UsageError
 from artifacts.stage import InputRef, StageTable
@@ -34,14 +34,14 @@ def edited(original: str, *, place: int = 60) -> str:
     return " ".join(words)
 
 
-def run(
+def unwanted_table(
     output: Path,
     sources: list[dict[str, Any]],
     unwanted: dict[str, Any],
     *,
     machine: dict[str, Any] | None = None,
     **corpus: Any,
-) -> Artifact:
+) -> StageTable:
     config = UnwantedStage.model_validate(
         {
             "seed": 5,
@@ -50,14 +50,19 @@ def run(
             "unwanted": unwanted,
         }
     )
-    table = StageTable(
+    return StageTable(
         stage="unwanted",
         format_version=1,
         config=config.model_dump(mode="json"),
         output=str(output),
         machine=machine or INLINE,
     )
-    return make_unwanted(table, [])
+
+
+def run(
+    output: Path, sources: list[dict[str, Any]], unwanted: dict[str, Any], **options: Any
+) -> Artifact:
+    return make_unwanted(unwanted_table(output, sources, unwanted, **options), [])
 
 
 def listed(artifact: Artifact) -> list[dict[str, Any]]:
@@ -115,6 +120,21 @@ def test_the_list_does_not_depend_on_files_and_workers(
     found = run(tmp_path / "out", [source(tmp_path / "corpus")], NEAR, machine=machine)
     assert found.digest == golden
     assert not (tmp_path / "out" / "work").exists()
+
+
+def test_a_killed_worker_ends_the_search_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "all.jsonl", [*ORIGINALS, *COPIES])
+    sources = [source(tmp_path / "all.jsonl")]
+    golden = run(tmp_path / "golden", sources, NEAR)
+    machine = {"worker_mode": "processes", "workers": 2}
+    table = unwanted_table(tmp_path / "out", sources, NEAR, machine=machine)
+    first = started(table, tmp_path, site="before candidates are put", count=2)
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert "was ended by SIGKILL" in errors
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    digest, errors = started(table, tmp_path).communicate(timeout=60)
+    assert digest.strip() == golden.digest, errors
 
 
 def test_a_held_out_document_stays_and_the_first_source_comes_before_the_second(

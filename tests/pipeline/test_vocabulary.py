@@ -1,13 +1,14 @@
 """The vocabulary is the same whoever learns it from whatever files, and never saw held-out text."""
 
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from corpora import documents, source, vocabulary_table, write_jsonl
+from corpora import INLINE, documents, source, started, twice, vocabulary_table, write_jsonl
 
 from artifacts.errors import UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
@@ -55,6 +56,35 @@ class TestSameBytes:
         machine = {"worker_mode": "processes", "workers": workers}
         again = learn(tmp_path / "out", [tmp_path / "all.jsonl"], machine=machine)
         assert again.digest == golden.digest
+
+    def test_any_portion_read_twice(
+        self, golden: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pipeline.vocabulary.spread", twice)
+        write_jsonl(tmp_path / "all.jsonl", TEXTS)
+        machine = {"worker_mode": "processes", "workers": 2}
+        again = learn(tmp_path / "out", [tmp_path / "all.jsonl"], machine=machine)
+        assert again.digest == golden.digest
+
+    @pytest.mark.parametrize(
+        ("machine", "code"),
+        [(INLINE, -signal.SIGKILL), ({"worker_mode": "processes", "workers": 2}, 1)],
+        ids=["program", "worker"],
+    )
+    def test_killed_and_started_again(
+        self, golden: Artifact, tmp_path: Path, machine: dict[str, object], code: int
+    ) -> None:
+        write_jsonl(tmp_path / "all.jsonl", TEXTS)
+        output, sources = tmp_path / "out", [source(tmp_path / "all.jsonl")]
+        table = vocabulary_table(output, sources, vocabulary=SMALL, machine=machine)
+        first = started(table, tmp_path, site="before a sample is put", count=2)
+        _, errors = first.communicate(timeout=60)
+        assert first.returncode == code, errors
+        assert "was ended by SIGKILL" in errors or machine is INLINE
+        assert not (output / "manifest.json").exists()
+        digest, errors = started(table, tmp_path).communicate(timeout=60)
+        assert digest.strip() == golden.digest, errors
+        assert not list(output.glob("attempt.*"))
 
     def test_in_a_workspace_elsewhere(self, golden: Artifact, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "all.jsonl", TEXTS)

@@ -2,6 +2,7 @@
 
     python rank_program.py '[{"table": PATH, "strike": {"site": …, "step": …, "rank": …, "do": …}}]'
 
+In a table's path `{rank}` stands for the number of the rank.
 Out: one JSON line for each table: `{"end": "done" | error name, "message": …}`.
 """
 
@@ -65,8 +66,9 @@ def fill_disk(size: int = 200) -> None:
 
 def run_one(wish: dict[str, Any]) -> dict[str, str]:
     """Pre-train once; every expected end as a word."""
+    path = wish["table"].format(rank=os.environ["RANK"])
     try:
-        pretrain(read_stage_table(wish["table"]), [], at=strike(wish.get("strike")))
+        pretrain(read_stage_table(path), [], at=strike(wish.get("strike")))
     except (ClozeError, Terminated, StruckDown) as error:
         return {"end": type(error).__name__, "message": str(error)}
     except SystemExit as left:

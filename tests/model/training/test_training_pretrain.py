@@ -291,3 +291,16 @@ def test_an_encoder_of_another_shape_is_refused(
     )
     with pytest.raises(UsageError, match="intermediate_size: it has 64, wanted 128"):
         run(table)
+
+
+def test_an_encoder_of_another_tokenizer_is_refused(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    trained, other = open_artifact(str(golden / "out")), tmp_path / "other"
+    other.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (other / name).write_bytes(trained.read_bytes(name))
+    *words, one, two = trained.read_bytes("vocab.txt").decode().splitlines()
+    (other / "vocab.txt").write_text("\n".join([*words, two, one]))
+    with pytest.raises(UsageError, match="its tokenizer is .*, the examples were made with"):
+        run(stage_table(tmp_path, examples, init=str(other)))

@@ -1,5 +1,6 @@
 """Several ranks: the same losses however a batch is cut, the same decisions on all of them."""
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,33 @@ def test_two_ranks_equal_one_and_agree_on_every_decision(
     assert "resuming from step 12" in ranks[0].stderr
     golden, after = (open_artifact(str(asked / n / "out")) for n in ("golden", "stopped"))
     assert golden.digest == after.digest, "bit for bit, with dropout"
+
+
+def test_ranks_with_different_examples_are_refused_and_named(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    others = examples_artifact(tmp_path / "others", seed=1)
+    for rank, given in enumerate((examples, others)):
+        _table(tmp_path, f"rank {rank}", given)
+    wish = {"table": str(tmp_path / "rank {rank}" / "table.json")}
+    for ours, ended in enumerate(run_ranks(2, [wish])):
+        ((end, message),) = (tuple(said.values()) for said in ended.ends)
+        assert end == "IntegrityError"
+        assert re.search(
+            rf"rank {1 - ours} has stage table \w+, rank {ours} has \w+; give", message
+        )
+        assert not list(tmp_path.glob("*/out/*"))
+
+
+def test_the_lock_of_a_killed_build_is_not_waited_for_on_a_processor(
+    examples: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    lock = tmp_path / "extensions" / "deepspeed_shm_comm" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    (ended,) = run_ranks(1, [_table(tmp_path, "run", examples, steps=2)], timeout=120)
+    assert [end["end"] for end in ended.ends] == ["done"], ended.stderr
 
 
 @pytest.mark.slow

@@ -98,6 +98,14 @@ def test_a_shard_with_other_rows_than_promised_is_refused(tmp_path: Path) -> Non
         shards.sizes(0, np.array([0]), np.array([0]))
 
 
+def test_a_shard_with_other_columns_than_promised_is_refused(tmp_path: Path) -> None:
+    artifact = examples_artifact(tmp_path, rows=((4,),))
+    artifact.manifest.statistics["vocabulary_size"] = 70_000  # more ids than the files' uint16
+    shards = ExampleShards(artifact, split="train", max_seq_length=32)
+    with pytest.raises(IntegrityError, match=r"columns are .*uint16.*run the examples stage again"):
+        shards.sizes(0, np.array([0]), np.array([0]))
+
+
 def test_ids_are_below_the_vocabulary_size(shards: ExampleShards) -> None:
     found = shards.gather(0, np.array([0, 2]), np.array([0, 0]))
     assert found.input_ids.max() < WORDS

@@ -185,6 +185,13 @@ def test_what_is_not_this_encoder_is_named(
         load(exported)
 
 
+def test_a_vocabulary_of_another_size_than_the_weights_is_refused(exported: Path) -> None:
+    (exported / "tokenizer.json").unlink()
+    (exported / "vocab.txt").write_text(TOKENIZER.vocab_txt() + "more\n")
+    with pytest.raises(IntegrityError, match=r"word_embeddings.weight is \[18, 32\].*say \[19, 32"):
+        load(exported)
+
+
 def test_an_untied_decoder_is_refused(exported: Path) -> None:
     tensors = load_file(exported / "model.safetensors")
     tensors["cls.predictions.decoder.weight"] = (

@@ -1,6 +1,6 @@
-"""Stage `tokens` with the structure of a large corpus, killed at a given moment.
+"""A stage that reads the corpus, with the structure of a large one, killed at a given moment.
 
-    python killed_tokens.py TABLE.json SITE COUNT
+    python killed_stage.py TABLE.json SITE COUNT
 
 At the COUNT-th passage of SITE the process that passes it kills itself (0: nobody is killed).
 """
@@ -12,9 +12,29 @@ from collections.abc import Callable
 from typing import Any
 
 from artifacts.program import run_program
-from pipeline import bucketing, runs, sketch, spill, tokens, work
+from artifacts.stage import read_stage_table
+from pipeline import (
+    bucketing,
+    candidates,
+    runs,
+    sampling,
+    sketch,
+    spill,
+    tokens,
+    unwanted,
+    vocabulary,
+    work,
+)
+
+STAGES = {
+    "vocabulary": vocabulary.make_vocabulary,
+    "unwanted": unwanted.make_unwanted,
+    "tokens": tokens.make_tokens,
+}
 
 SITES: dict[str, tuple[Any, str]] = {
+    "before a sample is put": (sampling.filesystem, "put_file"),
+    "before candidates are put": (candidates, "put_file"),
     "before a run is renamed": (runs.os, "replace"),
     "before a run is finished": (spill, "_write_index"),
     "before a bucket is put": (bucketing, "put_file"),
@@ -43,4 +63,4 @@ if __name__ == "__main__":
     if int(count):
         module, name = SITES[site]
         setattr(module, name, dying(getattr(module, name), int(count)))
-    run_program(tokens.make_tokens, ["--config", table])
+    run_program(STAGES[read_stage_table(table).stage], ["--config", table])
