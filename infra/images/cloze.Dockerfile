@@ -2,6 +2,7 @@
 #   model                  trainer: torch with CUDA, DeepSpeed
 #   flows                  Prefect worker that starts stages elsewhere
 #   pipeline,model,flows   everything on one machine
+# A workspace or corpus behind gs:// or s3:// works with each of them.
 # torch's own wheels bring CUDA, and nothing is compiled: a slim base is enough.
 FROM python:3.11-slim-bookworm
 
@@ -30,7 +31,7 @@ COPY model model
 COPY pipeline pipeline
 # torch first and alone, so that pip never weighs two builds of it
 RUN case ",$EXTRAS," in *,model,*) pip install -c constraints.txt torch ;; esac \
-    && pip install -c constraints.txt ".[$EXTRAS]"
+    && pip install -c constraints.txt ".[$EXTRAS,gs,s3]"
 
 USER 10001
 WORKDIR /home/cloze
