@@ -12,6 +12,7 @@ import hcl2
 import pytest
 import yaml
 from prefect.events.schemas.automations import AutomationCore
+from prefect.workers.process import ProcessJobConfiguration
 
 from artifacts.config import parse, read_toml
 from flows.config import MachineConfig, RunConfig
@@ -114,6 +115,18 @@ def test_every_deployment_names_a_flow_that_is_there() -> None:
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     shown = found["definitions"]["common"]["parameters"]
     parse(RunConfig, shown["run"], source="prefect.yaml")
+
+
+def test_flows_run_where_their_worker_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = yaml.safe_load((PROJECT / "prefect.yaml").read_text())
+    for deployment in found["deployments"]:
+        job = ProcessJobConfiguration.model_validate(deployment["work_pool"]["job_variables"])
+        assert job.working_dir
+        assert job.working_dir.resolve() == tmp_path
+        assert job.env == {"PYTHONSAFEPATH": "1"}
 
 
 @pytest.mark.parametrize("path", files("machines/*.toml"), ids=named)
