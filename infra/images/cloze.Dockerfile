@@ -35,4 +35,6 @@ RUN case ",$EXTRAS," in *,model,*) pip install -c constraints.txt torch ;; esac 
 
 USER 10001
 WORKDIR /home/cloze
+# a new volume mounted there takes its owner from here; otherwise it belongs to root
+RUN mkdir runs
 ENTRYPOINT ["cloze"]
