@@ -47,6 +47,13 @@ def test_images_pass_hadolint_and_run_as_an_ordinary_user(path: Path) -> None:
     assert users and users[-1] not in {"0", "root"}
 
 
+def test_every_image_that_is_named_is_built_once() -> None:
+    built = re.findall(r"-t (\S+)", (INFRA / "images" / "README.md").read_text())
+    assert len(built) == len(set(built))
+    text = "\n".join(path.read_text() for path in [*files("*.yaml"), *files("*.toml")])
+    assert set(re.findall(r"^\s*image\s*[:=]\s*\"?(cloze[^\s\"]*)", text, re.M)) <= set(built)
+
+
 def test_compose_file_fits_its_schema() -> None:
     passes(
         "check-jsonschema", "--builtin-schema", "vendor.compose-spec",
