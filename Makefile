@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DATAFLOW := .venv-dataflow
 CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
 SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 
@@ -10,10 +11,10 @@ SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup setup-dev demo test test-all test-again check format bench clean
+.PHONY: help setup setup-dev demo test test-all test-again test-dataflow check format bench clean
 
 help: ## what can be done
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
 
 setup: $(VENV)/.installed ## create .venv and install the pinned packages
 
@@ -31,6 +32,9 @@ test-all: $(VENV)/.installed-dev ## all tests that need no GPU
 test-again: $(VENV)/.installed-dev ## those that failed last time
 	$(BIN)/python -m pytest -m "not gpu" --last-failed --last-failed-no-failures none
 
+test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
+	$(DATAFLOW)/bin/python -m pytest tests/pipeline/test_engines.py tests/pipeline/test_shuffle.py -k dataflow
+
 check: $(VENV)/.installed-dev ## lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -43,8 +47,8 @@ format: $(VENV)/.installed-dev ## let ruff mend what it can
 bench: $(VENV)/.installed-dev ## the benchmarks that need no peer's checkout
 	$(BIN)/python -m benchmarks
 
-clean: ## remove the environment and caches; runs stay
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove the environments and caches; runs stay
+	rm -rf $(VENV) $(DATAFLOW) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cloze needs Python 3.11 or newer; make PYTHON=python3.11 ...")'
@@ -56,4 +60,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install -q -c constraints.txt -e '.[pipeline,model,flows,demo,dev]'
+	touch $@
+
+# Beam imports Google's packages wherever they are, so everything else stays free of them.
+$(DATAFLOW)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DATAFLOW)
+	$(DATAFLOW)/bin/pip install -q -c constraints.txt -e '.[pipeline,dataflow]' hypothesis psutil pytest
 	touch $@

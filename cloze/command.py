@@ -23,6 +23,15 @@ from cloze.answer import Answer, put_lines
 
 OUR_PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")
 
+EXTRA_WITH = {
+    **dict.fromkeys(("apache_beam", "datasketch", "zstandard"), "pipeline"),
+    **dict.fromkeys(("deepspeed", "numpy", "safetensors", "scipy", "sklearn", "torch"), "model"),
+    **dict.fromkeys(("jinja2", "matplotlib", "prefect"), "flows"),
+    "gcsfs": "gs",
+    "s3fs": "s3",
+}
+"""The extra of ours that a module comes with."""
+
 
 @dataclass(frozen=True)
 class Verb:
@@ -228,7 +237,8 @@ def _missing_part(error: ImportError) -> str:
     name = (getattr(cause, "name", None) or "").partition(".")[0]
     if not isinstance(cause, ModuleNotFoundError) or name in OUR_PACKAGES:
         raise error
-    return f"{name} is not installed; pip install 'cloze[pipeline,model,flows]'"
+    wanted = f"'cloze[{EXTRA_WITH[name]}]'" if name in EXTRA_WITH else name
+    return f"{name} is not installed; pip install {wanted}"
 
 
 def _refused(message: str, arguments: list[str], *, code: int) -> int:

@@ -23,7 +23,7 @@ from flows.run import work
 from flows.watching.server import ServerLost, prefect_server
 from flows.workspace import writable_workspace
 
-WITHOUT_PREFECT = "Do the same without Prefect: no server to watch it, no retries."
+WITHOUT_PREFECT = "Do the same without Prefect: no server to watch it."
 
 
 def run(

@@ -18,13 +18,13 @@ from artifacts.errors import ClozeError
 from artifacts.progress import clock
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
-from flows.config import MachineConfig, RunConfig
+from flows.config import JobsConfig, MachineConfig, RunConfig
 from flows.ensure import Outcome, ensure, look_up
 from flows.events import tell, tell_waiting
 from flows.jobs.argv import program_argv
 from flows.jobs.choice import launcher_for
 from flows.jobs.local import local_job
-from flows.jobs.watch import JobResult, run_job
+from flows.jobs.watch import JobResult, StageFailed, run_job
 from flows.listener import Listener
 from flows.lock import locked
 from flows.record import (
@@ -46,9 +46,29 @@ PUBLISHED = ("report.html", "summary.json")
 """Files of the report that are copied into the run's folder."""
 
 
-def directly(stage: str, function: Callable[[], Outcome]) -> Outcome:
-    """Do `function` here and now: the step without Prefect."""
-    return function()
+def directly(jobs: JobsConfig) -> Step:
+    """The step without Prefect: here and now, and once more if the stage was killed."""
+
+    def step(stage: str, function: Callable[[], Outcome]) -> Outcome:
+        left = jobs.retries
+        while True:
+            try:
+                return function()
+            except StageFailed as error:
+                if not left or not worth_retrying(stage, error):
+                    raise
+            left -= 1
+            time.sleep(jobs.retry_delay)
+
+    return step
+
+
+def worth_retrying(stage: str, error: object) -> bool:
+    """Whether `stage` was killed, and says so; one that failed by itself would fail again."""
+    again = isinstance(error, StageFailed) and error.retryable
+    if again:
+        tell(stage, "warned", f"{error}; trying again")
+    return again
 
 
 def work(
@@ -57,12 +77,13 @@ def work(
     *,
     wanted: tuple[str, ...] = (),
     options: Sequence[str] = (),
-    step: Step = directly,
+    step: Step | None = None,
 ) -> RunRecord:
     """Make everything `wanted` (all by default) and what it needs, and nothing that is there.
 
     `options` go to the engine of the last stage.
     """
+    step = step or directly(machine.jobs)
     stages = up_to(chain(run), wanted) if wanted else chain(run)
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=run.name):

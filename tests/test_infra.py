@@ -12,6 +12,7 @@ import hcl2
 import pytest
 import yaml
 from prefect.events.schemas.automations import AutomationCore
+from prefect.workers.process import ProcessJobConfiguration
 
 from artifacts.config import parse, read_toml
 from flows.config import MachineConfig, RunConfig
@@ -44,6 +45,13 @@ def test_images_pass_hadolint_and_run_as_an_ordinary_user(path: Path) -> None:
     passes("hadolint", str(path))
     users = re.findall(r"^USER (.+)$", path.read_text(), re.M)
     assert users and users[-1] not in {"0", "root"}
+
+
+def test_every_image_that_is_named_is_built_once() -> None:
+    built = re.findall(r"-t (\S+)", (INFRA / "images" / "README.md").read_text())
+    assert len(built) == len(set(built))
+    text = "\n".join(path.read_text() for path in [*files("*.yaml"), *files("*.toml")])
+    assert set(re.findall(r"^\s*image\s*[:=]\s*\"?(cloze[^\s\"]*)", text, re.M)) <= set(built)
 
 
 def test_compose_file_fits_its_schema() -> None:
@@ -114,6 +122,18 @@ def test_every_deployment_names_a_flow_that_is_there() -> None:
         assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     shown = found["definitions"]["common"]["parameters"]
     parse(RunConfig, shown["run"], source="prefect.yaml")
+
+
+def test_flows_run_where_their_worker_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = yaml.safe_load((PROJECT / "prefect.yaml").read_text())
+    for deployment in found["deployments"]:
+        job = ProcessJobConfiguration.model_validate(deployment["work_pool"]["job_variables"])
+        assert job.working_dir
+        assert job.working_dir.resolve() == tmp_path
+        assert job.env == {"PYTHONSAFEPATH": "1"}
 
 
 @pytest.mark.parametrize("path", files("machines/*.toml"), ids=named)

@@ -1,8 +1,8 @@
 """Pull the plug in every stage: what is started again ends with the same digests.
 
 One run from nothing, by the real command; in each stage something is killed with SIGKILL once: the
-stage's program, one of its workers, the keeper, or the command itself. After every death the same
-command is given again.
+stage's program, one of its workers, the keeper, or the command itself. Nothing is tried again by
+itself (`jobs.retries = 0`): after every death the same command is given again.
 """
 
 import json
@@ -33,8 +33,6 @@ VICTIMS = {
     "evaluate": "program",
     "report": "command",
 }
-
-WITHOUT_PREFECT = "--without-prefect"
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float) -> Any:
@@ -107,13 +105,15 @@ def start() -> Iterator[Start]:
 def test_killed_in_every_stage_the_run_ends_with_the_same_digests(
     golden: GoldenRun, tmp_path: Path, start: Start
 ) -> None:
-    workspace = tmp_path / "runs"
-    running = start(workspace, WITHOUT_PREFECT)
+    workspace, machine = tmp_path / "runs", tmp_path / "machine.toml"
+    machine.write_text("[jobs]\nretries = 0\n")
+    options = ("--without-prefect", "--on", str(machine))
+    running = start(workspace, *options)
     for stage in VICTIMS:
         below = strike(workspace, stage, running)
         assert running.wait(60) != 0
         wait_for(lambda pids=below: not any(process(p).alive for p in pids), seconds=45)
-        running = start(workspace, WITHOUT_PREFECT)
+        running = start(workspace, *options)
     assert running.wait(600) == 0
     assert not list(descendants(os.getpid()))
     assert {**digests(workspace), "report": ""} == {**digests(golden.workspace), "report": ""}

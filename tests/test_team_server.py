@@ -115,14 +115,14 @@ class Team:
         self.worker = subprocess.Popen(
             [*argv, "--type", "process"],
             env=self.environment,
-            cwd=self.workspace,
+            cwd=self.workspace.parent,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
 
     def trigger(self) -> UUID:
-        where = {"workspace": str(self.workspace)}
-        parameters = json.dumps({"run": self.config, "machine": where})
+        # the machine is the default one: its workspace is `runs`, beside which the worker started
+        parameters = json.dumps({"run": self.config})
         said = self.prefect("deployment", "run", "end-to-end/cloze", "--params", parameters)
         (line,) = [line for line in said.splitlines() if "UUID:" in line]
         return UUID(line.split("UUID:")[1].strip())

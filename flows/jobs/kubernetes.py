@@ -9,6 +9,7 @@ DIRECTORY/job.json.
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from artifacts.config import Config
-from artifacts.errors import ClozeError
+from artifacts.errors import ClozeError, UsageError
 from flows.config import KubernetesConfig
 from flows.jobs.launcher import LOST, identity
 
@@ -62,6 +63,7 @@ class KubernetesLauncher:
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
         """Create a Job for `argv`, unless the very same one is there already."""
+        self._seen_by_pods(job)
         found = kubernetes_job(job)
         if found and self._ask(found) is not None:
             if found.identity == identity(argv) and not (job / "exit").exists():
@@ -169,6 +171,15 @@ class KubernetesLauncher:
             keeper=shlex.join((*keeper, *options)),
             program=shlex.join(program),
         )
+
+    def _seen_by_pods(self, job: Path) -> None:
+        """Refuse a job whose directory a pod would not find: nothing would ever come of it."""
+        mount = self.config.mount
+        if not Path(os.path.abspath(job)).is_relative_to(mount):
+            raise UsageError(
+                f"{job.name}: {job} is not below {mount} (kubernetes.mount), so its pod would not "
+                f"see it; choose a workspace below {mount}, and copy there what lies in a bucket"
+            )
 
     def _ask(self, job: KubernetesJob) -> dict[str, Any] | None:
         """The Job's status; None if there is no such Job."""

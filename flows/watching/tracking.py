@@ -22,11 +22,9 @@ from prefect.tasks import Task
 
 from flows.config import JobsConfig, MachineConfig, RunConfig
 from flows.ensure import Outcome
-from flows.events import tell
 from flows.figures import figures, read_summary
-from flows.jobs.watch import StageFailed
 from flows.record import RunRecord
-from flows.run import Step, work
+from flows.run import Step, work, worth_retrying
 from flows.watching.artifact_pages import progress_bars, show_figures, show_table
 from flows.watching.server import ServerLost
 from flows.workspace import workspace
@@ -76,13 +74,9 @@ def watched(
         return RunRecord.model_validate(flow(run, machine))
 
 
-def worth_retrying(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """A stage that was killed may be tried again; one that failed by itself would fail again."""
-    error = state.result(raise_on_failure=False)
-    again = isinstance(error, StageFailed) and error.retryable
-    if again:
-        tell(run.name, "warned", f"{error}; trying again")
-    return again
+def was_killed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+    """Whether Prefect tries again."""
+    return worth_retrying(run.name, state.result(raise_on_failure=False))
 
 
 @task(
@@ -90,7 +84,7 @@ def worth_retrying(task: Task[..., Any], run: TaskRun, state: State[Any]) -> boo
     task_run_name="{stage}",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retry_condition_fn=worth_retrying,
+    retry_condition_fn=was_killed,
 )
 def ensured(stage: str, function: Callable[[], Outcome]) -> Outcome:
     """Ensure one stage."""

@@ -5,9 +5,8 @@ resource "google_container_cluster" "trainers" {
   initial_node_count       = 1
   deletion_protection      = false
 
-  workload_identity_config {
-    workload_pool = "${var.project}.svc.id.goog"
-  }
+  # without workload identity a pod acts as its node's account, which may do little more than read
+  # and write the bucket
 
   addons_config {
     gcp_filestore_csi_driver_config {

@@ -1,4 +1,5 @@
-# What Dataflow and Flink start for each worker: Beam's own SDK image with our pipeline, without torch.
+# What Dataflow and Flink start for each worker: Beam's own SDK image with our pipeline, without torch, and
+# what a workspace or corpus behind gs:// or s3:// wants.
 FROM apache/beam_python3.11_sdk:2.77.0
 
 ENV PIP_NO_CACHE_DIR=1 PYTHONSAFEPATH=1
@@ -10,7 +11,7 @@ COPY cloze cloze
 COPY flows flows
 COPY model model
 COPY pipeline pipeline
-RUN pip install -c constraints.txt ".[pipeline]" \
+RUN pip install -c constraints.txt ".[pipeline,dataflow,s3]" \
     && useradd --create-home --uid 10001 cloze
 
 USER 10001

@@ -1,7 +1,8 @@
 # One image for everything of ours but Beam workers; EXTRAS chooses what it can do:
-#   model                  trainer: torch with CUDA, DeepSpeed
-#   flows                  Prefect worker that starts stages elsewhere
-#   pipeline,model,flows   everything on one machine
+#   pipeline,model,flows   cloze           everything on one machine
+#   model                  cloze-trainer   torch with CUDA, DeepSpeed
+#   pipeline,flows         cloze-flows     Prefect worker: prepares itself, trains in other pods
+# A workspace or corpus behind gs:// or s3:// works with each of them.
 # torch's own wheels bring CUDA, and nothing is compiled: a slim base is enough.
 FROM python:3.11-slim-bookworm
 
@@ -30,8 +31,10 @@ COPY model model
 COPY pipeline pipeline
 # torch first and alone, so that pip never weighs two builds of it
 RUN case ",$EXTRAS," in *,model,*) pip install -c constraints.txt torch ;; esac \
-    && pip install -c constraints.txt ".[$EXTRAS]"
+    && pip install -c constraints.txt ".[$EXTRAS,gs,s3]"
 
 USER 10001
 WORKDIR /home/cloze
+# a new volume mounted there takes its owner from here; otherwise it belongs to root
+RUN mkdir runs
 ENTRYPOINT ["cloze"]

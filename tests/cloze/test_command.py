@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloze.command import COMMANDS, exit_code
+from cloze.command import COMMANDS, EXTRA_WITH, exit_code
 from flows.lock import locked
+from tests.conftest import PROJECT
 
 Cloze = Callable[..., Any]
 
@@ -100,6 +102,35 @@ def test_with_json_an_error_is_an_answer_too(cloze: Cloze) -> None:
     answer = json.loads(done.stdout)
     assert answer["exit_code"] == done.returncode == 2
     assert error_line(done.stderr) == answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("workspace", "remedy"),
+    [
+        ("gs://bucket/runs", "gcsfs is not installed; pip install 'cloze[gs]'"),
+        ("s3://bucket/runs", "s3fs is not installed; pip install 'cloze[s3]'"),
+        ("abfs://bucket/runs", "adlfs is not installed; pip install adlfs"),
+    ],
+)
+def test_a_workspace_whose_library_is_missing_names_what_to_install(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    workspace: str,
+    remedy: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, remedy.split(maxsplit=1)[0], None)
+    assert exit_code(["runs", "--workspace", workspace]) == 1
+    assert error_line(capsys.readouterr().err) == remedy
+
+
+def test_every_named_extra_has_the_library() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    called = {"apache_beam": "apache-beam", "sklearn": "scikit-learn"}
+    for module, extra in EXTRA_WITH.items():
+        wanted = called.get(module, module)
+        assert any(entry.startswith(wanted) for entry in extras[extra]), module
 
 
 def test_plan_says_what_would_run_and_writes_nothing(cloze: Cloze, folder: Path) -> None:

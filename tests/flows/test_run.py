@@ -72,6 +72,32 @@ def test_a_stage_that_fails_ends_the_run_and_the_next_one_goes_on_there(
     assert [stage for stage, state in states(again).items() if state == "made"] == ALL[2:]
 
 
+def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
+    standins: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    tmp_path: Path,
+    events: list[tuple[str, str, str]],
+) -> None:
+    standins(vocabulary={"kill": str(tmp_path / "killed")}, tokens={"fail": 1})
+    with pytest.raises(StageFailed, match="^tokens: the text: is wrong"):
+        work(run, machine)
+    warned = [(stage, text) for stage, state, text in events if state == "warned"]
+    ((stage, text),) = warned
+    assert stage == "vocabulary"
+    assert "killed by signal 9" in text
+    assert text.endswith("; trying again")
+
+
+def test_a_killed_stage_is_tried_no_oftener_than_asked_for(
+    standins: Callable[..., None], run: RunConfig, machine: MachineConfig, tmp_path: Path
+) -> None:
+    once = machine.model_copy(update={"jobs": machine.jobs.model_copy(update={"retries": 0})})
+    standins(vocabulary={"kill": str(tmp_path / "killed")})
+    with pytest.raises(StageFailed, match="killed by signal 9"):
+        work(run, once)
+
+
 def test_only_what_is_wanted_is_made_and_the_record_keeps_the_rest(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:

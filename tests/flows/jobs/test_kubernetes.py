@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from artifacts.errors import UsageError
 from flows.config import KubernetesConfig
 from flows.jobs.kubernetes import KubernetesLauncher, kubernetes_job
 
@@ -44,7 +45,14 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubernetesLauncher:
+def config(tmp_path: Path) -> KubernetesConfig:
+    return KubernetesConfig(mount=str(tmp_path))
+
+
+@pytest.fixture
+def launcher(
+    config: KubernetesConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> KubernetesLauncher:
     (tmp_path / "bin").mkdir()
     kubectl = tmp_path / "bin" / "kubectl"
     kubectl.write_text(KUBECTL)
@@ -53,7 +61,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubernetesLaunc
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     # the image's own interpreter is this one
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    return KubernetesLauncher(KubernetesConfig(), grace=2.0)
+    return KubernetesLauncher(config, grace=2.0)
 
 
 def python(source: str) -> list[str]:
@@ -79,10 +87,12 @@ def test_a_cancelled_job_is_gone(launcher: KubernetesLauncher, tmp_path: Path) -
     assert not (tmp_path / "bin" / found.name).exists()
 
 
-def test_a_flow_that_died_finds_its_job_again(launcher: KubernetesLauncher, tmp_path: Path) -> None:
+def test_a_flow_that_died_finds_its_job_again(
+    config: KubernetesConfig, launcher: KubernetesLauncher, tmp_path: Path
+) -> None:
     job, argv = tmp_path / "pretrain", python("import time; time.sleep(2); print('once')")
     launcher.start(argv, job=job)
-    again = KubernetesLauncher(KubernetesConfig(), grace=2.0)
+    again = KubernetesLauncher(config, grace=2.0)
     again.start(argv, job=job)
     wait_for(lambda: again.poll(job) is not None)
     assert (again.poll(job), (job / "log").read_text()) == (0, "once\n")
@@ -99,6 +109,14 @@ def test_a_job_that_nobody_knows_any_more_is_lost(
     code = launcher.poll(job)
     assert code is not None
     assert code < 0
+
+
+def test_a_job_that_no_pod_would_see_is_refused(tmp_path: Path) -> None:
+    """As of a workspace in a bucket: its jobs lie on the flow's own disk."""
+    job = tmp_path / "pretrain"
+    with pytest.raises(UsageError, match=r"pretrain is not below /workspace \(kubernetes.mount\)"):
+        KubernetesLauncher(KubernetesConfig(), grace=2.0).start(python(""), job=job)
+    assert not job.exists()
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
