@@ -346,6 +346,9 @@ class FinetuneConfig(Config):
     fine_tuning: bool = True
     """Train all parameters; False leaves only the feature-based ways."""
 
+    bilstm: bool = False
+    """Fine-tune with a BiLSTM of two layers, drawn at random, before the head (paper, 5.1)."""
+
     features: tuple[FeatureConfig, ...] = ()
     """Feature-based ways, beside fine-tuning."""
 
