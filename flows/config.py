@@ -172,6 +172,7 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "flows.report"
+    format_version: ClassVar[int] = 2
 
     name: str
     """The run's name."""
