@@ -115,7 +115,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     artifact = finetune(table, [])
     seconds = time.monotonic() - started
     fits = Fits.model_validate(artifact.read_json("fits.json"))
-    (score,) = task_scores(fits, read_beginning(encoder.directory).config)
+    (score,) = task_scores(fits, read_beginning(encoder.directory).config, published={})
     return {
         "seconds": round(seconds, 1),
         "examples": score.examples,

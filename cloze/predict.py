@@ -1,7 +1,8 @@
 """`cloze predict`: what a fine-tuned model says about new data.
 
 In:  a run that kept its models (finetune.save = "best") and texts, JSON lines, or a task file.
-Out: one JSON line a row, in order, as soon as it is known; with --json one array at the end.
+Out: one JSON line a row, in order, as soon as 2,048 rows or the end have been read; with --json one
+     array at the end.
 """
 
 import json

@@ -10,10 +10,12 @@ from pydantic import Field, field_validator, model_validator
 
 from artifacts.config import Config, StageConfig
 from model.config import (
+    Benchmark,
     EncoderConfig,
     EvaluateConfig,
     FinetuneConfig,
     PretrainConfig,
+    TaskConfig,
     TrainingMachine,
 )
 from pipeline.config import (
@@ -36,8 +38,19 @@ WITH_A_CORPUS = (
 """Tables about learning from a corpus and about its held-out text; they say nothing without one."""
 
 
+class TaskRunConfig(TaskConfig):
+    """A task, and what papers call it, on which no fit depends: the evaluation is told."""
+
+    published: Benchmark | None = None
+    """The published task whose official files these are: the paper's figures stand beside ours
+    where it has an encoder of the same size. GLUE's tasks are known by `glue`."""
+
+
 class FinetuneRunConfig(FinetuneConfig):
     """Fine-tuning, and of what: the stage itself is given its encoder as an input."""
+
+    tasks: tuple[TaskRunConfig, ...] = ()
+    """The tasks."""
 
     encoder: str = ""
     """Encoder to fine-tune in a run without a corpus: a run's name, an artifact's directory, or a
@@ -159,6 +172,7 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "flows.report"
+    format_version: ClassVar[int] = 2
 
     name: str
     """The run's name."""

@@ -198,7 +198,7 @@ def _finetune(run: RunConfig) -> Stage:
     second = Outside(models={"finetune.second_encoder": run.finetune.second_encoder})
     encoders = {"second_encoder": second} if run.finetune.second_encoder else {}
     return Stage(
-        FinetuneStage(finetune=run.finetune),  # dumped as the stage knows it, without the encoder
+        FinetuneStage(finetune=run.finetune),  # dumped as the stage knows it, which is less
         inputs={**_encoder(run), **labels},
         given=_given(run),
         outside={**{role: given for role, given in data.items() if given.places}, **encoders},
@@ -236,8 +236,9 @@ def _is_absent(path: str) -> bool:
 def _evaluate(run: RunConfig) -> Stage:
     text = {"examples": "examples", "tokens": "tokens"} if run.corpus else {}
     finetune = {"finetune": "finetune"} if run.finetune.tasks else {}
+    published = {task.name: task.published for task in run.finetune.tasks if task.published}
     return Stage(
-        EvaluateStage(seed=run.seed, evaluate=run.evaluate),
+        EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=published),
         inputs={**_encoder(run), **text, **finetune},
         given=_given(run),
     )

@@ -209,6 +209,9 @@ class SpanConfig(Config):
     """Answer "" where the null score beats the best span by more; None: chosen on dev (2.0)."""
 
 
+Benchmark = Literal["SQuAD 1.1", "SQuAD 2.0", "SWAG", "CoNLL-2003"]
+"""Tasks beside GLUE's for which the paper reports figures (Tables 2 to 4 and 7)."""
+
 DATASETS_PREFIX = "datasets:"
 """`datasets:NAME:CONFIG:SPLIT` names a Hugging Face data set, CONFIG and SPLIT may be empty."""
 
@@ -343,6 +346,9 @@ class FinetuneConfig(Config):
     fine_tuning: bool = True
     """Train all parameters; False leaves only the feature-based ways."""
 
+    bilstm: bool = False
+    """Fine-tune with a BiLSTM of two layers, drawn at random, before the head (paper, 5.1)."""
+
     features: tuple[FeatureConfig, ...] = ()
     """Feature-based ways, beside fine-tuning."""
 
@@ -426,6 +432,8 @@ class EvaluateStage(StageConfig):
     """The run's seed."""
     evaluate: EvaluateConfig
     """What is judged."""
+    published: dict[str, Benchmark] = Field(default_factory=dict)
+    """What papers call tasks of the run that are not GLUE's, by the task's name."""
 
 
 class TrainingMachine(Config):

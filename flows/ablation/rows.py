@@ -23,8 +23,13 @@ OBJECTIVE: dict[str, dict[str, Any]] = {
         "pretrain.next_sentence_loss": False,
         "encoder.attention_direction": "left_to_right",
     },
+    "left-to-right-bilstm": {
+        "pretrain.next_sentence_loss": False,
+        "encoder.attention_direction": "left_to_right",
+        "finetune.bilstm": True,
+    },
 }
-"""Paper, Table 5: BERT, without NSP, and left-to-right without NSP."""
+"""Paper, Table 5: BERT, without NSP, left-to-right without NSP, and that under a BiLSTM."""
 
 MASKING: dict[str, dict[str, Any]] = {
     f"mask{mask}-same{same}-random{random}": {

@@ -93,7 +93,7 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
     progress = Progress("evaluate", total=4 if has_corpus else 1, unit="parts", interval=0.0)
     reading = _reading(table, stage, beginning, progress) if has_corpus else Reading()
     fits = _fits(table)
-    tasks = task_scores(fits, beginning.config)
+    tasks = task_scores(fits, beginning.config, published=stage.published)
     scores = Scores(
         parameters=beginning.parameter_count,
         language_model=reading.language_model,

@@ -31,7 +31,7 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     artifact = open_artifact(location)
     source = artifact_source(artifact, folder=f"{MODELS}{saved_task(artifact, task)}/")
     model, saved, tokenizer = read_model(source)
-    card = task_card(saved, model.encoder.config, _kept_fit(artifact, saved), artifact.manifest)
+    card = task_card(saved, model, _kept_fit(artifact, saved), artifact.manifest)
     contents = {
         **{name: Path(source.path(name)).read_bytes() for name in KEPT},
         **tokenizer_files(tokenizer, positions=model.encoder.config.max_position_embeddings),

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from model.config import FeatureConfig
 from model.encoder.dropout import Noise, dropout
+from model.tasks.bilstm import BiLSTM
 
-# P places of all sequences together, B sequences, S places of the longest, K layers, H width
+# P places of all sequences together, B sequences, K layers, H width
 
-BILSTM_LAYERS = 2
 HEAD_DROPOUT = 0.1
 
 
@@ -41,25 +40,16 @@ class FeatureHead(nn.Module):
         """Parameters are drawn from torch's global generator."""
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(depth)) if depth > 1 else None
-        self.lstm: nn.LSTM | None = None
-        if config.head == "bilstm":
-            self.lstm = nn.LSTM(
-                width,
-                config.hidden_size // 2,
-                num_layers=BILSTM_LAYERS,
-                bidirectional=True,
-                batch_first=True,
-            )
-            width = config.hidden_size // 2 * 2
-        self.output = nn.Linear(width, outputs)
+        self.bilstm = BiLSTM(width, config.hidden_size) if config.head == "bilstm" else None
+        self.output = nn.Linear(self.bilstm.width if self.bilstm else width, outputs)
 
     def forward(
         self, values_PKH: Tensor, sizes: list[int], *, pool: bool, seed: int | None
     ) -> Tensor:
         """[P, outputs]; [B, outputs] of the means over each sequence where `pool`."""
         mixed_PH = self._mixed(values_PKH)
-        if self.lstm is not None:
-            mixed_PH = self._read(mixed_PH, sizes)
+        if self.bilstm is not None:
+            mixed_PH = self.bilstm(mixed_PH, sizes)
         if pool:
             mixed_PH = torch.stack([part.mean(0) for part in torch.split(mixed_PH, sizes)])
         noise = Noise((seed,)) if seed is not None else None
@@ -70,14 +60,3 @@ class FeatureHead(nn.Module):
         if self.weights is None:
             return values_PKH[:, 0]
         return torch.einsum("pkh,k->ph", values_PKH, self.weights.softmax(0))
-
-    def _read(self, mixed_PH: Tensor, sizes: list[int]) -> Tensor:
-        """The BiLSTM over each sequence, [P, width]."""
-        if self.lstm is None:
-            return mixed_PH
-        padded_BSH = nn.utils.rnn.pad_sequence(list(torch.split(mixed_PH, sizes)), batch_first=True)
-        packed = pack_padded_sequence(
-            padded_BSH, torch.tensor(sizes), batch_first=True, enforce_sorted=False
-        )
-        read_BSH, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-        return torch.cat([row[:size] for row, size in zip(read_BSH, sizes, strict=True)])

@@ -110,7 +110,12 @@ class Runner:
         )
         torch.manual_seed(recipe.chance("head"))
         problem = job.problem
-        model = TaskModel(encoder, outputs=problem.outputs, head_dropout=problem.head_dropout)
+        model = TaskModel(
+            encoder,
+            outputs=problem.outputs,
+            head_dropout=problem.head_dropout,
+            bilstm=self.config.bilstm,
+        )
         return FineTuning(problem, model.to(self.device), precision=self.config.precision)
 
     def _features(self, job: Job, feature: FeatureConfig, recipe: Recipe) -> Reader:

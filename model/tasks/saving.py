@@ -28,7 +28,11 @@ from model.use.names import from_hugging_face, to_hugging_face
 from model.use.source import Source
 from model.use.weights import read_weights
 
+ENCODER = "encoder."
 HEAD = "head."
+BILSTM = "bilstm."
+"""Beginnings of our parameters' names; a BiLSTM, which no class of theirs has, keeps its own."""
+
 _CLASSES = {
     "classification": ("BertForSequenceClassification", "classifier."),
     "pair_classification": ("BertForSequenceClassification", "classifier."),
@@ -66,9 +70,9 @@ def save_model(
     """Write `models/TASK/…` into an unfinished artifact; `learnt`: problem and configuration."""
     problem, task = learnt
     architecture, prefix = _CLASSES[problem.config.kind]
-    head = {name: value for name, value in weights.items() if name.startswith(HEAD)}
-    inner = to_hugging_face({name: value for name, value in weights.items() if name not in head})
-    tensors = {**inner, **{prefix + name.removeprefix(HEAD): head[name] for name in head}}
+    inner = {name: value for name, value in weights.items() if name.startswith(ENCODER)}
+    outer = {name: value for name, value in weights.items() if name not in inner}
+    tensors = {**to_hugging_face(inner), **_renamed(outer, HEAD, prefix)}
     saved = SavedTask(
         task=task,
         outputs=problem.outputs,
@@ -108,19 +112,31 @@ def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer
     tokenizer, tensors = read_tokenizer(source), read_weights(source)
     with torch.device("meta"):
         encoder = Encoder(encoder_config, tokenizer.size)
-        model = TaskModel(encoder, outputs=saved.outputs, head_dropout=saved.head_dropout)
-    prefix = _CLASSES[saved.task.kind][1]
-    names = [name for name in model.state_dict() if not name.startswith(HEAD)]
-    head = {
-        HEAD + name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
+        model = TaskModel(
+            encoder,
+            outputs=saved.outputs,
+            head_dropout=saved.head_dropout,
+            bilstm=any(name.startswith(BILSTM) for name in tensors),
+        )
+    names = [name for name in model.state_dict() if name.startswith(ENCODER)]
+    outer = {
+        name: value
+        for name, value in _renamed(tensors, _CLASSES[saved.task.kind][1], HEAD).items()
+        if name.startswith((HEAD, BILSTM))
     }
     try:
-        model.load_state_dict({**from_hugging_face(tensors, names), **head}, assign=True)
+        model.load_state_dict({**from_hugging_face(tensors, names), **outer}, assign=True)
     except KeyError as error:
         raise IntegrityError(f"{source.directory}: no tensor {error.args[0]}") from None
     return model.eval(), saved, tokenizer
+
+
+def _renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> dict[str, Tensor]:
+    """The tensors, those whose names begin with `old` beginning with `new` instead."""
+    return {
+        new + name.removeprefix(old) if name.startswith(old) else name: value
+        for name, value in tensors.items()
+    }
 
 
 def _label_map(problem: Problem) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """The model card of a fine-tuned model.
 
-In:  its task, its encoder's shape, the fit whose weights it has, the manifest it came with.
+In:  its task, the model, the fit whose weights it has, the manifest it came with.
 Out: README.md in the form that Hugging Face's hub shows. No text of the data appears.
 """
 
 from artifacts.manifest import Manifest
-from model.config import EncoderConfig
 from model.tasks.fits import FitRecord
 from model.tasks.saving import SavedTask
+from model.tasks.task_model import TaskModel
 from model.use.model_card import header, limits, origin, table, transformers_use
 
 _PIPELINES = {
@@ -20,9 +20,9 @@ _PIPELINES = {
 }
 
 
-def task_card(saved: SavedTask, encoder: EncoderConfig, fit: FitRecord, manifest: Manifest) -> str:
+def task_card(saved: SavedTask, model: TaskModel, fit: FitRecord, manifest: Manifest) -> str:
     """The whole card; `fit` is the one whose weights were kept."""
-    task = saved.task
+    task, encoder = saved.task, model.encoder.config
     sections = [
         header(_PIPELINES[task.kind]),
         f"# {task.name}\n\nA BERT encoder of {encoder.num_hidden_layers} layers × "
@@ -30,7 +30,7 @@ def task_card(saved: SavedTask, encoder: EncoderConfig, fit: FitRecord, manifest
         _recipe(saved, fit),
         _scores(fit),
         origin(manifest),
-        transformers_use(saved.architecture, encoder),
+        transformers_use(saved.architecture, encoder, bilstm=model.bilstm is not None),
         limits("model", "training data"),
     ]
     return "\n\n".join(sections) + "\n"

@@ -7,7 +7,7 @@ Out: `TaskScore` for each task: means, spreads, comparisons, curves, and which s
 import statistics
 from collections.abc import Mapping, Sequence
 
-from model.config import EncoderConfig
+from model.config import Benchmark, EncoderConfig
 from model.tasks.fits import BaselineRecord, FitRecord, Fits, TaskRecord
 from model.tasks.glue import IN_AVERAGE
 from model.tasks.published import published_scores
@@ -44,13 +44,15 @@ def glue_average(fits: Fits, scores: tuple[TaskScore, ...]) -> float | None:
     return statistics.fmean(means) if means else None
 
 
-def task_scores(fits: Fits, encoder: EncoderConfig) -> tuple[TaskScore, ...]:
-    """One score a task."""
+def task_scores(
+    fits: Fits, encoder: EncoderConfig, *, published: Mapping[str, Benchmark]
+) -> tuple[TaskScore, ...]:
+    """One score a task; `published`: what papers call those that are not GLUE's."""
     return tuple(
         _task_score(
             task,
             [fit for fit in fits.fits if fit.task == task.name and not fit.point],
-            published_scores(task.glue, encoder),
+            published_scores(published.get(task.name, task.glue), encoder),
         )
         for task in fits.tasks
     )

@@ -99,13 +99,15 @@ def _class(files: EncoderFiles) -> str:
     return "BertForMaskedLM" if files.has_heads else "BertModel"
 
 
-def transformers_use(name: str, encoder: EncoderConfig) -> str:
+def transformers_use(name: str, encoder: EncoderConfig, *, bilstm: bool = False) -> str:
     """How `transformers` loads it as its class `name`, where that computes the same."""
-    if encoder.attention_direction != "bidirectional":
+    direction = encoder.attention_direction.replace("_", " ")
+    strange = [f"{direction} attention"] if direction != "bidirectional" else []
+    strange += ["a BiLSTM before its head"] if bilstm else []
+    if strange:
         return (
-            f"## Use\n\nIts attention is {encoder.attention_direction.replace('_', ' ')}, which "
-            "`transformers` does not know of BERT: loaded there it computes something else. Use "
-            '`cloze.load("this folder")`.'
+            f"## Use\n\nIt has {' and '.join(strange)}, which `transformers` does not know of "
+            'BERT: loaded there it computes something else. Use `cloze.load("this folder")`.'
         )
     return (
         "## Use\n\n```python\n"

@@ -1,6 +1,6 @@
 """Where a model's files come from: an artifact of ours, or a folder in Hugging Face's layout.
 
-In:  a directory or URL.
+In:  the directory or URL of an artifact, or a local folder.
 Out: `Source`: its files by name. An artifact's are verified against the manifest.
 """
 
@@ -44,15 +44,15 @@ class Source:
 
 
 def open_source(location: str | Path) -> Source:
-    """The model at `location`, a directory or a URL."""
+    """The model at `location`: an artifact, wherever it lies, or a folder on this machine."""
     directory = str(location).rstrip("/")
     if filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
         return artifact_source(open_artifact(directory))
     folder = Path(filesystem.local_path(directory)) if filesystem.is_local(directory) else None
     if folder is None or not folder.is_dir():
         raise UsageError(
-            f"{directory}: no model there; expected an artifact of Cloze or a folder with "
-            "config.json and model.safetensors"
+            f"{directory}: no model there; expected an artifact of Cloze, or a folder on this "
+            "machine with config.json and model.safetensors"
         )
     names = tuple(sorted(path.name for path in folder.iterdir() if path.is_file()))
     return Source(directory, names, lambda name: str(folder / name))

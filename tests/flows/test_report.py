@@ -13,6 +13,8 @@ from report_run import PRESENT, SECRET, report_table
 from artifacts.errors import UsageError
 from artifacts.stage import write_stage_table
 from artifacts.store import open_artifact
+from flows.report.figures.quality import task_spread
+from flows.report.form.scores import Published
 from flows.report.form.summary import Summary
 from flows.report.gather.whole import gather
 from flows.report.page.render import render
@@ -73,6 +75,26 @@ def test_the_page_gives_the_headline_figures(summary: Summary) -> None:
         assert figure in page
     assert "Pre-training wins: 5.3 ± 0.6 points over random initialisation." in page
     assert "held-out package rich" in page
+
+
+def test_a_published_figure_stands_in_its_own_column_and_beside_the_same_split(
+    summary: Summary,
+) -> None:
+    (task,) = summary.tasks
+    paper = {"system": "BERT-base", "metric": task.metric, "source": "a paper, Table 7"}
+    published = tuple(
+        Published.model_validate({**paper, "value": value, "split": split})
+        for split, value in (("dev", 0.964), ("test", 0.924))
+    )
+    known = task.model_copy(update={"published": published})
+    page = render(summary.model_copy(update={"tasks": (known,)}))
+    dev, test = re.findall(r"<tr>(?:(?!<tr>).)*BERT-base, published.*?</tr>", page, re.DOTALL)
+    assert re.search("96.4.*–.*Table 7", dev, re.DOTALL)
+    assert re.search("–.*92.4.*Table 7", test, re.DOTALL)
+    assert "BERT-base 92.4" in task_spread(known, split="test")
+    judged = tuple(system.model_copy(update={"dev": system.test}) for system in known.systems)
+    on_dev = known.model_copy(update={"systems": judged})
+    assert "BERT-base 96.4" in task_spread(on_dev, split="dev")
 
 
 def test_every_artifact_is_named_with_its_digest(summary: Summary) -> None:

@@ -5,9 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
-from report_run import LANGUAGE_MODEL, METRICS, SENTENCES, TASK, report_table
+from report_run import LANGUAGE_MODEL, METRICS, RUN, SENTENCES, TASK, report_table
 
 from artifacts.stage import InputRef
+from flows.figures import figures
 from flows.report.figures.training import companions, learning_curve, story
 from flows.report.form.summary import Summary
 from flows.report.gather.corpus import entropy, powers_of_two, rank_frequency
@@ -90,6 +91,18 @@ def test_the_curve_has_times_and_held_out_looks(summary: Summary) -> None:
     assert training.curve[1].heldout["heldout"].mlm_loss == 6.05
     assert training.curve[2].heldout == {}
     assert training.seconds == 90.0
+
+
+def test_an_encoder_that_has_not_learnt_next_sentences_is_not_asked_about_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RUN, "pretrain", {**RUN["pretrain"], "next_sentence_loss": False})
+    summary = gather(report_table(tmp_path))
+    assert not any("nsp" in name for name in figures(summary))
+    assert "ext sentence" not in render(summary)
+    assert summary.pretraining is not None
+    looks = [look for point in summary.pretraining.curve for look in point.heldout.values()]
+    assert [(look.mlm_loss, look.nsp_accuracy) for look in looks] == [(6.05, None), (3.1, None)]
 
 
 def test_the_encoder_knows_its_published_name(summary: Summary) -> None:

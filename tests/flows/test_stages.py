@@ -60,6 +60,23 @@ def test_a_stage_is_not_told_where_its_encoder_came_from(
     assert finetune(given_encoder(run_table, "there")) == finetune(run)
 
 
+def test_what_papers_call_a_task_is_told_to_the_evaluation_alone(
+    run: RunConfig, run_table: dict[str, Any]
+) -> None:
+    (task, *_) = run_table["finetune"]["tasks"]
+    finetune = {**run_table["finetune"], "tasks": [{**task, "published": "SWAG"}]}
+    plain = changed(run_table, "finetune.tasks", [task])
+    named = changed(run_table, "finetune", finetune)
+    differing = [
+        ours.name
+        for ours, theirs in zip(chain(named), chain(plain), strict=True)
+        if keyed_config(ours) != keyed_config(theirs)
+    ]
+    assert differing == ["evaluate"]
+    with pytest.raises(ValueError, match="SQuAD 1.1"):
+        changed(run_table, "finetune.tasks", [{**task, "published": "SQuAD"}])
+
+
 def test_a_configuration_without_a_corpus_is_the_same_when_it_is_read_back(
     run_table: dict[str, Any],
 ) -> None:

@@ -97,11 +97,11 @@ def task_spread(task: Task, *, split: str) -> Markup:
         for system in task.systems
         if (measured := (system.test if split == "test" else system.dev).get(task.metric))
     }
-    published = next((score for score in task.published if score.metric == task.metric), None)
+    published = [score for score in task.published if score.metric == task.metric]
     chart = Spread(
         rows=list(rows.values()),
         compared=_compared(verdict(task), list(rows)),
-        published=_published(published),
+        published=_published(published, split=split),
     )
     label = f"{task_name(task.name)}: {task.metric} of every seed"
     return twice(lambda width: spread(chart, width=width, label=label))
@@ -175,7 +175,9 @@ def _compared(comparison: Comparison | None, names: list[str]) -> tuple[int, int
     return names.index(comparison.against), names.index(comparison.system)
 
 
-def _published(score: Published | None) -> tuple[float, str] | None:
+def _published(scores: list[Published], *, split: str) -> tuple[float, str] | None:
+    """The figure on this split; on the other one, where papers have no more."""
+    score = min(scores, key=lambda score: score.split != split, default=None)
     return (100 * score.value, f"{score.system} {100 * score.value:.1f}") if score else None
 
 

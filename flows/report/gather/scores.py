@@ -17,10 +17,23 @@ from flows.report.gather.facts import Facts
 
 ALTERNATIVES = "|"
 
+NO_NEXT_SENTENCES = {
+    "next_sentence_examples": 0,
+    "next_sentence_accuracy": None,
+    "next_sentence_majority": None,
+}
 
-def gather_language_model(scores: Facts) -> tuple[LanguageModel, ...]:
-    """Held-out quality: the headline split first, then by name and length."""
+
+def gather_language_model(
+    scores: Facts, *, learnt_next_sentences: bool
+) -> tuple[LanguageModel, ...]:
+    """Held-out quality: the headline split first, then by name and length.
+
+    Answers about next sentences mean nothing where the encoder has not learnt to give them.
+    """
     found = [LanguageModel.model_validate(entry) for entry in scores["language_model"]]
+    if not learnt_next_sentences:
+        found = [model.model_copy(update=NO_NEXT_SENTENCES) for model in found]
     return tuple(sorted(found, key=lambda m: (not m.headline, m.split, m.max_seq_length)))
 
 

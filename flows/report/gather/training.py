@@ -80,6 +80,9 @@ def gather_pretraining(pretrain: Artifact) -> Pretraining:
     clock = read_clock(_json_lines(pretrain, METRICS))
     phases = tuple((phase["max_seq_length"], phase["share"]) for phase in recipe["phases"])
     points = _json_lines(pretrain, CURVE)
+    curve = tuple(_curve(points, clock, phases=phases, steps=recipe["steps"]))
+    if not recipe["next_sentence_loss"]:
+        curve = tuple(_without_next_sentences(point) for point in curve)
     return Pretraining(
         steps=recipe["steps"],
         batch_size=recipe["batch_size"],
@@ -88,7 +91,7 @@ def gather_pretraining(pretrain: Artifact) -> Pretraining:
         device=execution.get("device", ""),
         ranks=execution.get("ranks"),
         phases=phases,
-        curve=tuple(_curve(points, clock, phases=phases, steps=recipe["steps"])),
+        curve=curve,
     )
 
 
@@ -160,6 +163,15 @@ def _look(values: Mapping[str, float]) -> HeldoutPoint:
         mlm_accuracy=values["masked_lm_accuracy"],
         nsp_accuracy=values["next_sentence_accuracy"],
     )
+
+
+def _without_next_sentences(point: CurvePoint) -> CurvePoint:
+    """The point of an encoder that is not trained to tell them: its answers say nothing."""
+    silent = {
+        split: look.model_copy(update={"nsp_accuracy": None})
+        for split, look in point.heldout.items()
+    }
+    return point.model_copy(update={"train_nsp_loss": None, "heldout": silent})
 
 
 def _json_lines(artifact: Artifact, name: str) -> list[dict[str, Any]]:

@@ -81,13 +81,22 @@ def _scores(found: Mapping[str, Artifact], config: ReportStage) -> dict[str, Any
     scores = evaluated.read_json(SCORES)
     seconds = _seconds(found["finetune"]) if "finetune" in found else {}
     facts = {
-        "language_model": gather_language_model(scores),
+        "language_model": gather_language_model(
+            scores, learnt_next_sentences=_learnt_next_sentences(found)
+        ),
         "tasks": gather_tasks(scores, seconds=seconds, show_text=config.report.show_text),
         "glue_average": scores.get("glue_average"),
     }
     if SENTENCES in {entry.name for entry in evaluated.manifest.files}:
         facts["sentences"] = gather_sentences(evaluated.read_json(SENTENCES), config.report)
     return facts
+
+
+def _learnt_next_sentences(found: Mapping[str, Artifact]) -> bool:
+    """Whether the encoder was trained to tell next sentences, as far as is known."""
+    if "pretrain" not in found:
+        return True
+    return bool(found["pretrain"].manifest.config["pretrain"]["next_sentence_loss"])
 
 
 def _seconds(finetuned: Artifact) -> dict[str, float]:

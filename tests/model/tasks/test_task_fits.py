@@ -217,6 +217,20 @@ def test_the_bilstm_reads_each_sequence_for_itself() -> None:
     assert head(values, [2, 3], pool=True, seed=None).shape == (2, 3)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_gradients_reach_a_bilstm_before_the_head_and_through_it_the_encoder(
+    problem: Problem, precision: str
+) -> None:
+    torch.manual_seed(0)
+    model = TaskModel(Encoder(STILL, TOKENIZER.size), outputs=2, bilstm=True)
+    batch = problem.sequences["train"].batch(np.arange(8))
+    reader = FineTuning(problem, model, precision=precision)
+    reader.call(batch, torch.arange(batch.tokens), None).square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    met = {name for name, gradient in gradients.items() if gradient is not None and gradient.any()}
+    assert gradients.keys() - met == {"encoder.pooler.dense.weight", "encoder.pooler.dense.bias"}
+
+
 def test_features_of_two_encoders_stand_side_by_side(problem: Problem) -> None:
     torch.manual_seed(0)
     encoders = [Encoder(STILL, TOKENIZER.size) for _ in range(2)]

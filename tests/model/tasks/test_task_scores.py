@@ -1,10 +1,11 @@
 import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from task_builders import TINY
 
-from model.config import EncoderConfig, FinetuneConfig, TaskConfig
+from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
 from model.tasks.data import load_tables
 from model.tasks.fits import BaselineRecord, EpochRecord, FitRecord, Fits, TaskRecord
 from model.tasks.glue import GLUE, submission_name, task_fields
@@ -74,7 +75,7 @@ def fits(pretrained: list[float], random: list[float], **changes: object) -> Fit
 
 
 def verdicts(pretrained: list[float], random: list[float]) -> TaskScore:
-    return task_scores(fits(pretrained, random), TINY)[0]
+    return task_scores(fits(pretrained, random), TINY, published={})[0]
 
 
 def test_a_win_needs_three_points_and_three_standard_errors() -> None:
@@ -103,16 +104,17 @@ def test_systems_come_from_the_simplest_to_ours_with_their_curves() -> None:
 def test_grid_points_do_not_count_as_seeds() -> None:
     found = fits([0.8], [0.7])
     tried = found.fits[1].model_copy(update={"point": "b16-lr5e-05-e2", "dev": {"accuracy": 0.1}})
-    score = task_scores(found.model_copy(update={"fits": (*found.fits, tried)}), TINY)[0]
+    every = found.model_copy(update={"fits": (*found.fits, tried)})
+    (score,) = task_scores(every, TINY, published={})
     assert score.systems[-1].fits == 1
 
 
 def test_the_glue_average_is_that_of_glue_tasks_without_wnli() -> None:
     sst = fits([0.8, 0.9], [0.5, 0.5], glue="SST-2")
-    assert glue_average(sst, task_scores(sst, TINY)) == pytest.approx(0.85)
+    assert glue_average(sst, task_scores(sst, TINY, published={})) == pytest.approx(0.85)
     for name in ("", "WNLI"):
         other = fits([0.8], [0.5], glue=name)
-        assert glue_average(other, task_scores(other, TINY)) is None
+        assert glue_average(other, task_scores(other, TINY, published={})) is None
 
 
 def test_published_figures_stand_beside_the_same_size_only() -> None:
@@ -122,6 +124,23 @@ def test_published_figures_stand_beside_the_same_size_only() -> None:
     assert base.value == pytest.approx(0.521)
     assert published_scores("SST-2", TINY) == ()
     assert published_scores("", EncoderConfig()) == ()
+
+
+def test_figures_of_the_paper_stand_beside_the_task_that_is_called_so() -> None:
+    found = fits([0.8], [0.5])
+    called = task_scores(found, EncoderConfig(), published={"t": "CoNLL-2003"})[0].published
+    assert [(p.split, p.metric, round(100 * p.value, 1)) for p in called] == [
+        ("dev", "entity_f1", 96.4),
+        ("test", "entity_f1", 92.4),
+    ]
+    assert task_scores(found, EncoderConfig(), published={"other": "SWAG"})[0].published == ()
+
+
+@pytest.mark.parametrize("task", [*get_args(Benchmark), *set(GLUE) - {"WNLI"}])
+def test_every_task_that_can_be_named_has_its_figures_for_the_large_encoder(task: str) -> None:
+    large = published_scores(task, EncoderConfig(preset="large"))
+    assert {score.system for score in large} == {"BERT-large"}
+    assert all(0.5 < score.value < 1.0 for score in large)
 
 
 def test_every_glue_task_is_a_whole_task() -> None:

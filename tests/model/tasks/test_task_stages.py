@@ -20,6 +20,7 @@ from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.tasks.data import load_problem, load_tables
 from model.tasks.evaluate import evaluate
+from model.tasks.exporting import export_task
 from model.tasks.finetune import finetune
 from model.tasks.fits import FitRecord, Fits
 from model.tasks.inference import split_logits
@@ -243,6 +244,25 @@ def test_a_saved_model_predicts_rows_and_files(
     assert 0.5 <= guess["probability"] <= 1.0
     with pytest.raises(UsageError, match="rows:1: has text_a; task pairs"):
         list(pairs.rows([{"text_a": "the list"}]))
+
+
+def test_a_saved_model_keeps_its_bilstm_and_its_card_says_so(
+    data: Path, encoder: Artifact, tmp_path: Path
+) -> None:
+    wanted = {"initialisations": ["pretrained"], "save": "best", "seeds": [0], "bilstm": True}
+    artifact = run_finetune(finetune_config(data, **wanted), encoder, tmp_path / "artifact")
+    for task in ("tags", "pairs"):
+        record = FitRecord.model_validate(artifact.read_json(f"fits/{task}-pretrained-0.json"))
+        predictor = load_predictor(artifact.directory, task=task)
+        assert predictor.model.bilstm is not None
+        assert task == "pairs" or record.test["accuracy"] > 0.95
+        found = [row["prediction"] for row in predictor.file(data / task / "test.jsonl")]
+        assert found == record.predictions["test"]
+    export_task(artifact.directory, tmp_path / "out", task="tags")
+    assert "a BiLSTM before its head" in (tmp_path / "out" / "README.md").read_text()
+    rows = [{"words": ["list", "of", "names"]}]
+    ours = load_predictor(artifact.directory, task="tags").predict(rows)
+    assert load_predictor(tmp_path / "out").predict(rows) == ours
 
 
 def test_without_a_corpus_the_tasks_alone_are_judged(
