@@ -19,6 +19,7 @@ from cloze.init import MIDDLE, PAPER, TOY, init, written
 from cloze.languages import language
 from flows.config import RunConfig
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 DUMP = '<mediawiki xmlns="http://www.mediawiki.org/xml/">\n<page><title>A</title></page>\n'
 ROWS = [{"id": "7", "body": "A long enough text.", "n": 1}, {"id": "8", "body": "Another."}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -85,6 +86,11 @@ def test_what_is_written_is_a_valid_configuration_that_suits_the_size(
     (tmp_path / "mine.toml").write_text(text)
     run = parse(RunConfig, read_toml(tmp_path / "mine.toml"), source="mine.toml")
     assert run.corpus.sources[0].path == str(tmp_path / "it's.txt")
+
+
+def test_little_text_gets_the_recipe_of_the_text_folder() -> None:
+    _, _, recipe = TOY.partition("\n")
+    assert (CONFIGS / "text_folder.toml").read_text().endswith(f"\n\n{recipe}")
 
 
 def test_of_few_documents_enough_are_held_out(tmp_path: Path) -> None:
