@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import lzma
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import zstandard
 
 from artifacts.config import parse, read_toml
+from artifacts.errors import IntegrityError, UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
-from cloze.corpus_look import look
+from cloze.corpus_look import SAMPLE_BYTES, look
 from cloze.init import MIDDLE, PAPER, TOY, init, written
 from cloze.languages import language
 from flows.config import RunConfig
@@ -48,6 +51,14 @@ def feather(path: Path) -> None:
             "jsonl",
             "body",
         ),
+        (
+            "a.jsonl.zst",
+            lambda path: path.write_bytes(zstandard.compress(LINES.encode())),
+            "jsonl",
+            "body",
+        ),
+        ("a.jsonl", lambda path: path.write_bytes(gzip.compress(LINES.encode())), "jsonl", "body"),
+        ("a.jsonl", lambda path: path.write_text(LINES, "utf-16"), "jsonl", "body"),
         ("a.parquet", table, "parquet", "text"),
         ("a.arrow", feather, "arrow", "body"),
         ("x-pages.xml", lambda path: path.write_text(DUMP), "mediawiki", ""),
@@ -67,6 +78,33 @@ def test_the_reader_is_guessed_from_name_and_content(
     found = look(str(tmp_path))
     assert (found.reader, found.text_field) == (reader, field)
     assert found.why
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
+def test_samples_are_what_the_readers_see(tmp_path: Path, suffix: str) -> None:
+    pack = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+        ".zst": zstandard.compress,
+    }
+    text = "".join(f"Sentence number {number} of a text.\n" for number in range(10_000))
+    (tmp_path / f"a.txt{suffix}").write_bytes(pack[suffix](text.encode()))
+    found = look(str(tmp_path))
+    assert found.samples == (text[:SAMPLE_BYTES],)
+    assert found.odd == ()
+
+
+def test_a_file_that_is_not_what_its_name_promises_and_an_archive_are_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.gz").write_text("Words.\n")
+    with pytest.raises(IntegrityError, match=r"a\.gz: begins with 57 6f 72 64"):
+        look(str(tmp_path / "a.gz"))
+    (tmp_path / "b.zip").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UsageError, match=r"b\.zip: an archive of files; unpack it"):
+        look(str(tmp_path / "b.zip"))
 
 
 def test_the_kind_with_most_bytes_decides(tmp_path: Path) -> None:
