@@ -21,6 +21,7 @@ import pyarrow.parquet
 
 from artifacts.errors import UsageError
 from artifacts.inputs import InputFile, find_files
+from cloze.plain_layout import BLANK_LINE, plain_layout
 from pipeline.config import Reader
 from pipeline.readers.compression import stream
 
@@ -34,8 +35,8 @@ MARKS: Mapping[str, str] = {
     "jsonl": r"\n",
     "wikiextractor": r"(?m)^<doc ",
     "mediawiki": r"<page>",
-    "blank_line_text": r"\n\s*\n",
-    "sentence_lines": r"\n\s*\n",
+    "blank_line_text": BLANK_LINE,
+    "sentence_lines": BLANK_LINE,
 }
 """What there is one of for each document."""
 
@@ -75,8 +76,10 @@ def look(path: str) -> Look:
     sampled = sampled[:: max(1, len(sampled) // SAMPLED_FILES)][:SAMPLED_FILES]
     table = TABLES.get(_plain_suffix(suffix))
     samples = () if table else tuple(_beginning(file) for file in sampled)
-    reader, field, why = _reader(suffix, sampled, samples)
     text_bytes = sum(file.size for file in files) * COMPRESSION.get(_last(suffix), 1.0)
+    reader, field, why = _reader(suffix, sampled, samples)
+    if reader == "text":
+        reader, why = plain_layout(samples, files=len(files), text_bytes=text_bytes)
     rows = _rows(sampled[0], field) if table else Rows(())
     return Look(
         path=path,
@@ -164,19 +167,7 @@ def _reader(
         return "mediawiki", "", "a MediaWiki dump by its first element"
     if re.search(r'^<doc id="', text, re.MULTILINE):
         return "wikiextractor", "", 'documents begin with <doc id="…">'
-    return _plain(text, files)
-
-
-def _plain(text: str, files: list[InputFile]) -> tuple[Reader, str, str]:
-    """One document a file, unless few large files hold many, parted by blank lines."""
-    large = len(files) < SAMPLED_FILES and sum(file.size for file in files) / len(files) > 10**8
-    if not large:
-        return "text", "", "plain text: each file is taken as one document"
-    lines = text.splitlines()
-    sentences = sum(line.rstrip().endswith((".", "!", "?")) for line in lines)
-    if sentences > len(lines) / 2:
-        return "sentence_lines", "", "few large files, most lines end like sentences"
-    return "blank_line_text", "", "few large files: blank lines are taken to part documents"
+    return "text", "", "plain text"
 
 
 def _beginning(file: InputFile) -> str:

@@ -164,8 +164,7 @@ heldout_share = {_heldout_share(found):.3g}  # of the documents, for judging
 def _heldout_share(found: Look) -> float:
     """A smaller share of more text; of few documents more, or there would be none."""
     share = 0.02 if found.text_bytes < 2e8 else 0.01 if found.text_bytes < 2e9 else 0.001
-    documents = found.files if found.reader == "text" else 10**6
-    return max(share, min(0.2, 20 / documents))
+    return max(share, min(0.2, 20 / max(found.documents, 1)))
 
 
 def _name(source: str) -> str:

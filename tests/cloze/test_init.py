@@ -173,6 +173,13 @@ def test_documents_are_counted_by_what_parts_them(tmp_path: Path) -> None:
     assert look(str(tmp_path / "b.parquet")).documents == pytest.approx(700)
 
 
+def test_one_file_of_many_documents_is_not_one_document(tmp_path: Path) -> None:
+    (tmp_path / "all.txt").write_text("The first sentence.\nThe second one.\n\n" * 3000)
+    found = look(str(tmp_path))
+    assert found.reader == "sentence_lines"
+    assert found.documents == pytest.approx(3000, rel=0.01)
+
+
 def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
