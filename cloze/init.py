@@ -32,7 +32,9 @@ Name = Annotated[
 ]
 Vocabulary = Annotated[
     Path | None,
-    Parameter(help="A vocab.txt, for example Google's: says how many word-pieces a word has."),
+    Parameter(
+        help="A vocab.txt or tokenizer.json, for example Google's: how many word-pieces a word has."
+    ),
 ]
 
 

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import zstandard
 from artifacts.config import parse, read_toml
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
+from artifacts.tokenizer import WordPieceTokenizer
+from cloze.corpus_facts import fact_lines
 from cloze.corpus_look import SAMPLE_BYTES, look
 from cloze.init import MIDDLE, PAPER, TOY, init, written
 from cloze.languages import language
@@ -187,14 +190,33 @@ def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
         (folder / f"{name}.txt").write_text(content)
     (folder / "e.txt").write_bytes(bytes(range(256)))
     (folder / "f.pdf").write_bytes(b"%PDF")
-    vocabulary = tmp_path / "vocab.txt"
-    pieces = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz.,", "the"]
-    vocabulary.write_text("\n".join([*pieces, *(f"##{piece}" for piece in pieces[5:31])]) + "\n")
-    answer = init(str(folder), vocabulary=vocabulary)
-    facts = json.loads(json.dumps(answer.data))["facts"]
+    facts = json.loads(json.dumps(init(str(folder)).data))["facts"]
     assert facts[0].startswith("6 files, about 0.0 MB of text in about 6 documents")
     assert "2 English" in facts[1]
     assert "1 German" in facts[1]
     assert facts[2] == ("odd files: d.txt (empty), e.txt (no text), f.pdf (does not end in .txt)")
-    assert re.fullmatch(r"word-pieces a word: [2-5]\.\d\d with vocab.txt", facts[3])
+    assert facts[3].startswith("word-pieces a word: --vocabulary FILE tells")
     assert re.search(r"minutes on this machine's \d+ cores .* on Dataflow", facts[4])
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.mark.parametrize(
+    ("name", "capitals", "expected"),
+    [
+        ("vocab.txt", "", "1.00 with vocab.txt (uncased)"),
+        ("vocab.txt", LETTERS.upper(), "1.00 with vocab.txt (cased)"),
+        ("tokenizer.json", "", "1.00 with tokenizer.json (uncased)"),
+    ],
+)
+def test_word_pieces_are_counted_with_a_given_vocabulary(
+    tmp_path: Path, name: str, capitals: str, expected: str
+) -> None:
+    (tmp_path / "a.txt").write_text("A b c D")
+    tokenizer = WordPieceTokenizer((*SPECIAL_TOKENS, *LETTERS, *capitals), lowercase=not capitals)
+    form = tokenizer.vocab_txt() if name == "vocab.txt" else tokenizer.tokenizer_json()
+    (tmp_path / name).write_text(form)
+    run = parse(RunConfig, tomllib.loads(written(look(str(tmp_path / "a.txt")), "a")), source="a")
+    facts = fact_lines(look(str(tmp_path / "a.txt")), run, vocabulary=tmp_path / name)
+    assert f"word-pieces a word: {expected}" in list(facts)
