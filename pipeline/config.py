@@ -38,6 +38,10 @@ class SourceConfig(Config):
     text_field: str = "text"
     """Column or key that holds the text (`jsonl`, `parquet`, `arrow`)."""
 
+    html: bool | None = None
+    """Whether HTML's entities and `<br>` in the text become what they mean. Unless told, for
+    `wikiextractor` and `mediawiki`; set it for JSON lines or tables from a crawl."""
+
     weight: int = Field(default=1, ge=1, le=255)
     """How many copies of each document enter the examples; their ordinal is part of the seed."""
 
