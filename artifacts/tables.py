@@ -1,4 +1,4 @@
-"""The two tables that cross a border: tokens and examples, as Arrow IPC files.
+"""The tables that cross a border: tokens, examples, dropped documents, as Arrow IPC files.
 
 tokens (one file per split and bucket, rows sorted by digest):
     document_digest   fixed binary 16   first half of blake2b of the cleaned text
@@ -13,12 +13,33 @@ examples (one file per split, length and bucket; record batch c holds copy c):
     masked_lm_ids         list<id>      what stood there
     next_sentence_label   int8          0 is next, 1 random, -1 not asked (no second segment)
 
+dropped (a record beside the tokens, one file):
+    document_digest   fixed binary 16   as above, had the document been kept
+    source            uint16            which of the corpus's sources it comes from
+    path              string            its file
+    position          int64             where in it, as the reader has it: a byte, a row, an ordinal
+    reason            string            why it was dropped
+
 `id` is uint16 for vocabularies up to 65,536 words, uint32 above.
 """
 
 import pyarrow as pa
 
 TOKEN_DIGEST_BYTES = 16
+
+DROPPED_NAME = "dropped.arrow"
+"""The list of dropped documents."""
+
+DROPPED_SCHEMA = pa.schema(
+    [
+        pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
+        pa.field("source", pa.uint16()),
+        pa.field("path", pa.string()),
+        pa.field("position", pa.int64()),
+        pa.field("reason", pa.string()),
+    ]
+)
+"""Schema of that list."""
 
 
 def id_type(vocabulary_size: int) -> pa.DataType:

@@ -136,6 +136,13 @@ def bert_pipeline(model: models.Model, *, lowercase: bool) -> Tokenizer:
     return tokenizer
 
 
+def read_vocabulary(path: str | Path, *, lowercase: bool) -> WordPieceTokenizer:
+    """The tokenizer of a `tokenizer.json`, or of a `vocab.txt`, which does not say `lowercase`."""
+    if str(path).endswith(".json"):
+        return read_tokenizer_json(path)
+    return read_vocab_txt(path, lowercase=lowercase)
+
+
 def read_vocab_txt(path: str | Path, *, lowercase: bool) -> WordPieceTokenizer:
     """The tokenizer of a `vocab.txt`."""
     try:

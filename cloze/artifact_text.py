@@ -4,17 +4,19 @@ In:  an artifact's Arrow files (artifacts/tables.py) and its tokenizer.
 Out: one string per document or example; masked places are marked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
+from artifacts.errors import UsageError
 from artifacts.special_tokens import CONTINUATION, MASK
 from artifacts.store import Artifact
 from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
 
+TRAIN = "train"
 LABELS = {0: "B follows A", 1: "B is from elsewhere", -1: "one segment"}
 """What a next_sentence_label says."""
 
@@ -30,13 +32,39 @@ class Row:
 
 
 def shown_rows(artifact: Artifact, *, split: str, count: int, document: str) -> list[Row]:
-    """The first `count` rows of `split`; with `document`, the one whose digest begins so."""
+    """The first `count` rows of `split`; with `document`, those whose digest begins so.
+
+    Without `split` these are looked for in all splits, and other rows taken from `train`.
+    """
     tokenizer = read_tokenizer_json(artifact.path("tokenizer.json"))
     show = show_example if artifact.manifest.stage == "examples" else show_document
-    rows = _rows(artifact, split)
-    if document:
-        rows = (row for row in rows if row["document_digest"].hex().startswith(document))
-    return [show(row, tokenizer) for row in islice(rows, count)]
+    names = _names_by_split(artifact)
+    if split and split not in names:
+        raise UsageError(f"--split {split}: there is none; the splits are {', '.join(names)}")
+    wanted = [split] if split else list(names) if document else [TRAIN]
+    rows = (
+        row
+        for each in wanted
+        for name in names.get(each, ())
+        for row in read_rows(artifact, name, document=document)
+    )
+    found = [show(row, tokenizer) for row in islice(rows, count)]
+    if document and not found:
+        raise UsageError(
+            f"--document {document}: no digest begins so in {', '.join(wanted)}; "
+            "--dropped lists the documents left out"
+        )
+    return found
+
+
+def read_rows(artifact: Artifact, name: str, *, document: str = "") -> Iterator[dict[str, Any]]:
+    """The rows of the table `name`; with `document`, those whose digest begins so."""
+    with pa.memory_map(artifact.path(name)) as source:
+        file = pa.ipc.open_file(source)
+        for index in range(file.num_record_batches):
+            batch = file.get_batch(index)
+            for place in _places(batch, document):
+                yield batch.slice(place, 1).to_pylist()[0]
 
 
 def show_document(row: dict[str, Any], tokenizer: WordPieceTokenizer) -> Row:
@@ -66,18 +94,21 @@ def show_example(row: dict[str, Any], tokenizer: WordPieceTokenizer) -> Row:
     return Row(title, "\n".join(segment for segment in segments if segment))
 
 
-def _rows(artifact: Artifact, split: str) -> Iterator[dict[str, Any]]:
+def _names_by_split(artifact: Artifact) -> dict[str, list[str]]:
+    """The names of the tables of each split."""
+    found: dict[str, list[str]] = {}
     for entry in artifact.manifest.files:
-        if entry.name.startswith(f"{split}-") and entry.name.endswith(".arrow"):
-            with pa.memory_map(artifact.path(entry.name)) as source:
-                yield from _rows_of_file(pa.ipc.open_file(source))
+        if "split" in entry.statistics:
+            found.setdefault(entry.statistics["split"], []).append(entry.name)
+    return found
 
 
-def _rows_of_file(file: Any) -> Iterator[dict[str, Any]]:
-    for index in range(file.num_record_batches):
-        batch = file.get_batch(index)
-        for row in range(batch.num_rows):
-            yield batch.slice(row, 1).to_pylist()[0]
+def _places(batch: pa.RecordBatch, document: str) -> Iterable[int]:
+    """The rows wanted; of a search only the column of digests is looked at."""
+    if not document:
+        return range(batch.num_rows)
+    digests = batch.column("document_digest").to_pylist()
+    return [place for place, digest in enumerate(digests) if digest.hex().startswith(document)]
 
 
 def _words(ids: list[int], tokenizer: WordPieceTokenizer) -> list[str]:

@@ -7,9 +7,11 @@ Out: lines of text: documents, languages, odd files, word-pieces a word, time an
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from artifacts.tokenizer import read_vocab_txt
+from artifacts.special_tokens import SPECIAL_TOKENS
+from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
 from cloze.corpus_look import Look
 from cloze.languages import language
 from flows.config import RatesConfig, RunConfig
@@ -30,11 +32,29 @@ def fact_lines(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Itera
     if found.odd:
         more = f" and {len(found.odd) - SHOWN_FILES:,} more" if len(found.odd) > SHOWN_FILES else ""
         yield f"odd files: {', '.join(found.odd[:SHOWN_FILES])}{more}"
-    if vocabulary:
-        text = " ".join(found.samples)
-        pieces = len(read_vocab_txt(str(vocabulary), lowercase=True).encode(text))
-        yield f"word-pieces a word: {pieces / max(len(text.split()), 1):.2f} with {vocabulary.name}"
+    yield _word_pieces(found, vocabulary)
     yield _cost(found, run)
+
+
+def _word_pieces(found: Look, vocabulary: Path | None) -> str:
+    if vocabulary is None:
+        return (
+            "word-pieces a word: --vocabulary FILE tells, with the vocab.txt or tokenizer.json "
+            "of any BERT, for example Google's"
+        )
+    tokenizer = _tokenizer(vocabulary)
+    text = " ".join(found.samples)
+    share = len(tokenizer.encode(text)) / max(len(text.split()), 1)
+    case = "uncased" if tokenizer.lowercase else "cased"
+    return f"word-pieces a word: {share:.2f} with {vocabulary.name} ({case})"
+
+
+def _tokenizer(path: Path) -> WordPieceTokenizer:
+    """The tokenizer in a file; words with capitals show that a vocab.txt is cased."""
+    tokenizer = read_vocabulary(path, lowercase=True)
+    words = (word for word in tokenizer.vocabulary if word not in SPECIAL_TOKENS)
+    cased = any(word.isascii() and word != word.lower() for word in words)
+    return replace(tokenizer, lowercase=tokenizer.lowercase and not cased)
 
 
 def _cost(found: Look, run: RunConfig) -> str:

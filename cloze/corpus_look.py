@@ -8,13 +8,10 @@ Only beginnings of a few files are read. The guess is written into a configurati
 can put it right; nothing is decided by it behind anyone's back.
 """
 
-import bz2
-import gzip
 import json
-import lzma
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -24,16 +21,13 @@ import pyarrow.parquet
 
 from artifacts.errors import UsageError
 from artifacts.inputs import InputFile, find_files
+from cloze.plain_layout import BLANK_LINE, plain_layout
 from pipeline.config import Reader
+from pipeline.readers.compression import stream
 
 SAMPLE_BYTES = 1 << 16
 SAMPLED_FILES = 16
 
-OPENERS: Mapping[str, Callable[[Any], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
 COMPRESSION = {".gz": 3.0, ".bz2": 4.0, ".xz": 4.0, ".zst": 3.5}
 """How many bytes of text one compressed byte usually stands for."""
 
@@ -41,8 +35,8 @@ MARKS: Mapping[str, str] = {
     "jsonl": r"\n",
     "wikiextractor": r"(?m)^<doc ",
     "mediawiki": r"<page>",
-    "blank_line_text": r"\n\s*\n",
-    "sentence_lines": r"\n\s*\n",
+    "blank_line_text": BLANK_LINE,
+    "sentence_lines": BLANK_LINE,
 }
 """What there is one of for each document."""
 
@@ -82,8 +76,10 @@ def look(path: str) -> Look:
     sampled = sampled[:: max(1, len(sampled) // SAMPLED_FILES)][:SAMPLED_FILES]
     table = TABLES.get(_plain_suffix(suffix))
     samples = () if table else tuple(_beginning(file) for file in sampled)
-    reader, field, why = _reader(suffix, sampled, samples)
     text_bytes = sum(file.size for file in files) * COMPRESSION.get(_last(suffix), 1.0)
+    reader, field, why = _reader(suffix, sampled, samples)
+    if reader == "text":
+        reader, why = plain_layout(samples, files=len(files), text_bytes=text_bytes)
     rows = _rows(sampled[0], field) if table else Rows(())
     return Look(
         path=path,
@@ -171,32 +167,17 @@ def _reader(
         return "mediawiki", "", "a MediaWiki dump by its first element"
     if re.search(r'^<doc id="', text, re.MULTILINE):
         return "wikiextractor", "", 'documents begin with <doc id="…">'
-    return _plain(text, files)
-
-
-def _plain(text: str, files: list[InputFile]) -> tuple[Reader, str, str]:
-    """One document a file, unless few large files hold many, parted by blank lines."""
-    large = len(files) < SAMPLED_FILES and sum(file.size for file in files) / len(files) > 10**8
-    if not large:
-        return "text", "", "plain text: each file is taken as one document"
-    lines = text.splitlines()
-    sentences = sum(line.rstrip().endswith((".", "!", "?")) for line in lines)
-    if sentences > len(lines) / 2:
-        return "sentence_lines", "", "few large files, most lines end like sentences"
-    return "blank_line_text", "", "few large files: blank lines are taken to part documents"
+    return "text", "", "plain text"
 
 
 def _beginning(file: InputFile) -> str:
-    with fsspec.open(file.path, "rb") as stream:
-        return _read(stream, _last(file.path)).decode("utf-8", "replace")
-
-
-def _read(stream: IO[bytes], suffix: str) -> bytes:
-    if suffix == ".zst":
-        return b""  # its sample would want a library of its own; the suffix before says enough
-    opener = OPENERS.get(suffix)
-    with (opener or (lambda plain: plain))(stream) as plain:
-        return bytes(plain.read(SAMPLE_BYTES))
+    """The first text of a file, as the readers will see it."""
+    found = b""
+    for chunk in stream(file.path, at_a_time=SAMPLE_BYTES):
+        found += chunk
+        if len(found) >= SAMPLE_BYTES:
+            break
+    return found[:SAMPLE_BYTES].decode("utf-8", "replace")
 
 
 def _text_key(text: str, path: str) -> str:
@@ -216,11 +197,11 @@ def _text_key(text: str, path: str) -> str:
 
 def _text_column(file: InputFile) -> str:
     """The first column of strings; `text` if there is one."""
-    with fsspec.open(file.path, "rb") as stream:
+    with fsspec.open(file.path, "rb") as opened:
         if file.path.endswith(".parquet"):
-            schema = pyarrow.parquet.read_schema(stream)
+            schema = pyarrow.parquet.read_schema(opened)
         else:
-            schema = _arrow_reader(stream).schema
+            schema = _arrow_reader(opened).schema
     strings = [field.name for field in schema if pa.types.is_large_string(field.type)]
     strings += [field.name for field in schema if pa.types.is_string(field.type)]
     if not strings:
@@ -230,22 +211,22 @@ def _text_column(file: InputFile) -> str:
 
 def _rows(file: InputFile, field: str) -> Rows:
     """The texts of the first rows of a table."""
-    with fsspec.open(file.path, "rb") as stream:
+    with fsspec.open(file.path, "rb") as opened:
         if file.path.endswith(".parquet"):
-            parquet = pyarrow.parquet.ParquetFile(stream)
+            parquet = pyarrow.parquet.ParquetFile(opened)
             count = parquet.metadata.num_rows
             first = next(parquet.iter_batches(SAMPLED_ROWS, columns=[field]), None)
             column = first[field].to_pylist() if first else []
         else:
-            table = _arrow_reader(stream).read_all()
+            table = _arrow_reader(opened).read_all()
             count, column = len(table), table[field].slice(0, SAMPLED_ROWS).to_pylist()
     return Rows(tuple(text or "" for text in column), count / max(file.size, 1))
 
 
-def _arrow_reader(stream: IO[bytes]) -> Any:
+def _arrow_reader(opened: IO[bytes]) -> Any:
     """A reader of an Arrow file or stream."""
     try:
-        return pa.ipc.open_file(stream)
+        return pa.ipc.open_file(opened)
     except pa.ArrowInvalid:
-        stream.seek(0)
-        return pa.ipc.open_stream(stream)
+        opened.seek(0)
+        return pa.ipc.open_stream(opened)

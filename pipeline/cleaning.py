@@ -8,7 +8,7 @@ Everything happens to whole blocks: a byte is looked at by a table, the few inte
 rewritten by index arithmetic, and document ends move along. What is done, in this order:
 invalid UTF-8 becomes U+FFFD and is counted; control characters, byte order marks and invisible
 format characters go; every kind of line end becomes a line feed and every kind of space a space;
-HTML's entities and line breaks become what they mean (formats made from HTML only); white space
+HTML's entities and line breaks become what they mean (only of what was made from HTML); white space
 is collapsed, and line breaks that only wrap a paragraph become spaces.
 """
 

@@ -38,6 +38,10 @@ class SourceConfig(Config):
     text_field: str = "text"
     """Column or key that holds the text (`jsonl`, `parquet`, `arrow`)."""
 
+    html: bool | None = None
+    """Whether HTML's entities and `<br>` in the text become what they mean. Unless told, for
+    `wikiextractor` and `mediawiki`; set it for JSON lines or tables from a crawl."""
+
     weight: int = Field(default=1, ge=1, le=255)
     """How many copies of each document enter the examples; their ordinal is part of the seed."""
 
@@ -86,11 +90,36 @@ class CleaningConfig(Config):
     min_words: int = Field(default=0, ge=0)
     """Drop shorter documents (Gopher: 50)."""
 
+    max_words: int = Field(default=0, ge=0)
+    """Drop longer documents; 0 is off (Gopher: 100,000)."""
+
+    min_mean_word_length: float = Field(default=0.0, ge=0.0)
+    """Drop documents whose words have fewer characters on average; 0 is off (Gopher: 3)."""
+
+    max_mean_word_length: float = Field(default=0.0, ge=0.0)
+    """Drop documents whose words have more characters on average; 0 is off (Gopher: 10)."""
+
     max_symbol_to_word_ratio: float = Field(default=0.0, ge=0.0)
     """Drop documents with more hashes or ellipses per word; 0 is off (Gopher: 0.1)."""
 
+    max_bullet_line_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Drop documents with more lines that begin with a bullet; 0 is off (Gopher: 0.9)."""
+
+    max_ellipsis_line_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Drop documents with more lines that end with an ellipsis; 0 is off (Gopher: 0.3)."""
+
     min_alphabetic_share: float = Field(default=0.0, ge=0.0, le=1.0)
     """Drop documents with fewer words that contain a letter; 0 is off (Gopher: 0.8)."""
+
+    min_stop_words: int = Field(default=0, ge=0, le=8)
+    """Drop documents with fewer different ones of the, be, to, of, and, that, have, with; for
+    English only (Gopher: 2)."""
+
+    drop_curly_brackets: bool = False
+    """Drop documents with a `{`: code rather than text (C4)."""
+
+    drop_lorem_ipsum: bool = False
+    """Drop documents with `lorem ipsum` (C4)."""
 
     max_replacement_share: float = Field(default=0.1, ge=0.0, le=1.0)
     """Drop documents in which more of the characters were invalid bytes."""

@@ -16,21 +16,9 @@ import pyarrow as pa
 
 from artifacts.manifest import FileEntry
 from artifacts.store import put_file
-from artifacts.tables import TOKEN_DIGEST_BYTES
+from artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA
 from pipeline.filters import Reason
 from pipeline.work import Portion
-
-NAME = "dropped.arrow"
-
-SCHEMA = pa.schema(
-    [
-        pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
-        pa.field("source", pa.uint16()),
-        pa.field("path", pa.string()),
-        pa.field("position", pa.int64()),
-        pa.field("reason", pa.string()),
-    ]
-)
 
 _REASONS = pa.array([reason.name.lower() for reason in Reason])
 
@@ -42,14 +30,14 @@ def put_dropped(
     names = _file_names(work)
     counts: Counter[str] = Counter()
     rows = 0
-    local = os.path.join(scratch, NAME)
-    with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+    local = os.path.join(scratch, DROPPED_NAME)
+    with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, DROPPED_SCHEMA) as writer:
         for batch in _batches(paths):
             listed = _listed(batch, names)
             writer.write_batch(listed)
             rows += len(listed)
             counts.update(listed["reason"].to_pylist())
-    return put_file(output, local, name=NAME, rows=rows), dict(sorted(counts.items()))
+    return put_file(output, local, name=DROPPED_NAME, rows=rows), dict(sorted(counts.items()))
 
 
 def _file_names(work: Iterable[Portion]) -> dict[int, pa.Array]:
@@ -89,5 +77,5 @@ def _listed(batch: pa.RecordBatch, names: dict[int, pa.Array]) -> pa.RecordBatch
             batch["position"],
             _REASONS.take(batch["reason"]),
         ],
-        schema=SCHEMA,
+        schema=DROPPED_SCHEMA,
     )

@@ -57,11 +57,12 @@ def read_texts(
     """The documents of a portion of the corpus."""
     source = corpus.sources[portion.source]
     reader = READERS[source.reader]
+    from_html = reader.from_html if source.html is None else source.html
     blocks = (
         (work.file, block) for work in portion.pieces for block in reader.read(work.piece, source)
     )
     for block, files_D in _evenly(blocks):
-        cleaned = clean(block, line_break=reader.line_break, from_html=reader.from_html)
+        cleaned = clean(block, line_break=reader.line_break, from_html=from_html)
         text, ends_D = cleaned.text, cleaned.ends
         if reader.line_break != "sentence":
             text, ends_D = split_sentences(text, ends_D)

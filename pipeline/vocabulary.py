@@ -21,7 +21,7 @@ from artifacts.program import run_program
 from artifacts.progress import Progress, say
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes
-from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vocab_txt
+from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
 from pipeline.attempts import attempt_directory
 from pipeline.chunks import count_chunks
 from pipeline.config import PipelineMachine, VocabularyStage
@@ -77,10 +77,7 @@ def _candidates_name(portion: Portion) -> str:
 
 
 def _given(stage: VocabularyStage) -> WordPieceTokenizer:
-    path = stage.vocabulary.path
-    if path.endswith(".json"):
-        return read_tokenizer_json(path)
-    return read_vocab_txt(path, lowercase=stage.vocabulary.lowercase)
+    return read_vocabulary(stage.vocabulary.path, lowercase=stage.vocabulary.lowercase)
 
 
 def _learnt(

@@ -39,8 +39,10 @@ _LONGEST_MAGIC = 6
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def stream(path: str, start: int = 0, *, lookback: int = 0) -> Iterator[bytes]:
-    """The content of a file from `lookback` bytes before `start` on.
+def stream(
+    path: str, start: int = 0, *, lookback: int = 0, at_a_time: int = READ_BYTES
+) -> Iterator[bytes]:
+    """The content of a file from `lookback` bytes before `start` on, read `at_a_time` bytes.
 
     A compressed or UTF-16 file has no meaningful middle: `start` > 0 gives nothing there, because
     whoever reads from 0 reads all of it.
@@ -52,7 +54,7 @@ def stream(path: str, start: int = 0, *, lookback: int = 0) -> Iterator[bytes]:
         if whole and start:
             return
         file.seek(start - lookback)
-        chunks = _chunks(file)
+        chunks = _chunks(file, at_a_time)
         if decompressor:
             chunks = _decompress(path, chunks, suffix=suffix, decompressor=decompressor)
         first = next(chunks, b"")
@@ -81,8 +83,8 @@ def _format(path: str, magic: bytes) -> tuple[str, Callable[[], Decompressor] | 
     return "", None
 
 
-def _chunks(file: Any) -> Iterator[bytes]:
-    while chunk := file.read(READ_BYTES):
+def _chunks(file: Any, at_a_time: int) -> Iterator[bytes]:
+    while chunk := file.read(at_a_time):
         yield chunk
 
 

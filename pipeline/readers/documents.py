@@ -74,7 +74,7 @@ class Reader:
     """Whether `read` keeps to `start` and `stop`; otherwise it is always given whole files."""
 
     from_html: bool = False
-    """Whether the text may hold HTML's entities and `<br>`."""
+    """Whether the text may hold HTML's entities and `<br>`, unless its source says otherwise."""
 
     find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(source.path)
     """The source's files, sorted by path."""

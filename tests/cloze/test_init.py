@@ -3,7 +3,9 @@
 import bz2
 import gzip
 import json
+import lzma
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import zstandard
 
 from artifacts.config import parse, read_toml
+from artifacts.errors import IntegrityError, UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
-from cloze.corpus_look import look
+from artifacts.tokenizer import WordPieceTokenizer
+from cloze.corpus_facts import fact_lines
+from cloze.corpus_look import SAMPLE_BYTES, look
 from cloze.init import MIDDLE, PAPER, TOY, init, written
 from cloze.languages import language
 from flows.config import RunConfig
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 DUMP = '<mediawiki xmlns="http://www.mediawiki.org/xml/">\n<page><title>A</title></page>\n'
 ROWS = [{"id": "7", "body": "A long enough text.", "n": 1}, {"id": "8", "body": "Another."}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -47,6 +54,14 @@ def feather(path: Path) -> None:
             "jsonl",
             "body",
         ),
+        (
+            "a.jsonl.zst",
+            lambda path: path.write_bytes(zstandard.compress(LINES.encode())),
+            "jsonl",
+            "body",
+        ),
+        ("a.jsonl", lambda path: path.write_bytes(gzip.compress(LINES.encode())), "jsonl", "body"),
+        ("a.jsonl", lambda path: path.write_text(LINES, "utf-16"), "jsonl", "body"),
         ("a.parquet", table, "parquet", "text"),
         ("a.arrow", feather, "arrow", "body"),
         ("x-pages.xml", lambda path: path.write_text(DUMP), "mediawiki", ""),
@@ -68,6 +83,33 @@ def test_the_reader_is_guessed_from_name_and_content(
     assert found.why
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
+def test_samples_are_what_the_readers_see(tmp_path: Path, suffix: str) -> None:
+    pack = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+        ".zst": zstandard.compress,
+    }
+    text = "".join(f"Sentence number {number} of a text.\n" for number in range(10_000))
+    (tmp_path / f"a.txt{suffix}").write_bytes(pack[suffix](text.encode()))
+    found = look(str(tmp_path))
+    assert found.samples == (text[:SAMPLE_BYTES],)
+    assert found.odd == ()
+
+
+def test_a_file_that_is_not_what_its_name_promises_and_an_archive_are_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.gz").write_text("Words.\n")
+    with pytest.raises(IntegrityError, match=r"a\.gz: begins with 57 6f 72 64"):
+        look(str(tmp_path / "a.gz"))
+    (tmp_path / "b.zip").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UsageError, match=r"b\.zip: an archive of files; unpack it"):
+        look(str(tmp_path / "b.zip"))
+
+
 def test_the_kind_with_most_bytes_decides(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("Read me.\n")
     (tmp_path / "data.jsonl").write_text(LINES * 10)
@@ -85,6 +127,11 @@ def test_what_is_written_is_a_valid_configuration_that_suits_the_size(
     (tmp_path / "mine.toml").write_text(text)
     run = parse(RunConfig, read_toml(tmp_path / "mine.toml"), source="mine.toml")
     assert run.corpus.sources[0].path == str(tmp_path / "it's.txt")
+
+
+def test_little_text_gets_the_recipe_of_the_text_folder() -> None:
+    _, _, recipe = TOY.partition("\n")
+    assert (CONFIGS / "text_folder.toml").read_text().endswith(f"\n\n{recipe}")
 
 
 def test_of_few_documents_enough_are_held_out(tmp_path: Path) -> None:
@@ -129,6 +176,13 @@ def test_documents_are_counted_by_what_parts_them(tmp_path: Path) -> None:
     assert look(str(tmp_path / "b.parquet")).documents == pytest.approx(700)
 
 
+def test_one_file_of_many_documents_is_not_one_document(tmp_path: Path) -> None:
+    (tmp_path / "all.txt").write_text("The first sentence.\nThe second one.\n\n" * 3000)
+    found = look(str(tmp_path))
+    assert found.reader == "sentence_lines"
+    assert found.documents == pytest.approx(3000, rel=0.01)
+
+
 def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -136,14 +190,33 @@ def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
         (folder / f"{name}.txt").write_text(content)
     (folder / "e.txt").write_bytes(bytes(range(256)))
     (folder / "f.pdf").write_bytes(b"%PDF")
-    vocabulary = tmp_path / "vocab.txt"
-    pieces = [*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz.,", "the"]
-    vocabulary.write_text("\n".join([*pieces, *(f"##{piece}" for piece in pieces[5:31])]) + "\n")
-    answer = init(str(folder), vocabulary=vocabulary)
-    facts = json.loads(json.dumps(answer.data))["facts"]
+    facts = json.loads(json.dumps(init(str(folder)).data))["facts"]
     assert facts[0].startswith("6 files, about 0.0 MB of text in about 6 documents")
     assert "2 English" in facts[1]
     assert "1 German" in facts[1]
     assert facts[2] == ("odd files: d.txt (empty), e.txt (no text), f.pdf (does not end in .txt)")
-    assert re.fullmatch(r"word-pieces a word: [2-5]\.\d\d with vocab.txt", facts[3])
+    assert facts[3].startswith("word-pieces a word: --vocabulary FILE tells")
     assert re.search(r"minutes on this machine's \d+ cores .* on Dataflow", facts[4])
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.mark.parametrize(
+    ("name", "capitals", "expected"),
+    [
+        ("vocab.txt", "", "1.00 with vocab.txt (uncased)"),
+        ("vocab.txt", LETTERS.upper(), "1.00 with vocab.txt (cased)"),
+        ("tokenizer.json", "", "1.00 with tokenizer.json (uncased)"),
+    ],
+)
+def test_word_pieces_are_counted_with_a_given_vocabulary(
+    tmp_path: Path, name: str, capitals: str, expected: str
+) -> None:
+    (tmp_path / "a.txt").write_text("A b c D")
+    tokenizer = WordPieceTokenizer((*SPECIAL_TOKENS, *LETTERS, *capitals), lowercase=not capitals)
+    form = tokenizer.vocab_txt() if name == "vocab.txt" else tokenizer.tokenizer_json()
+    (tmp_path / name).write_text(form)
+    run = parse(RunConfig, tomllib.loads(written(look(str(tmp_path / "a.txt")), "a")), source="a")
+    facts = fact_lines(look(str(tmp_path / "a.txt")), run, vocabulary=tmp_path / name)
+    assert f"word-pieces a word: {expected}" in list(facts)

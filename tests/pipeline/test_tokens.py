@@ -284,6 +284,17 @@ class TestDropped:
         )
         assert artifact.manifest.statistics["dropped"] == {"no_tokens": 1}
 
+    @pytest.mark.parametrize(
+        ("html", "sentences"), [(None, 1), (False, 1), (True, 2)], ids=["untold", "off", "on"]
+    )
+    def test_what_came_from_html_is_read_so_if_its_source_says_so(
+        self, vocabulary: Artifact, tmp_path: Path, html: bool | None, sentences: int
+    ) -> None:
+        write_jsonl(tmp_path / "a.jsonl", ["the cat &amp; the dog<br>on it"])
+        sources = [source(tmp_path / "a.jsonl", html=html)]
+        (row,) = rows_of(run(tmp_path / "out", sources, vocabulary, heldout_share=0.0), "train")
+        assert len(row["sentence_lengths"]) == sentences
+
     def test_a_drop_list_is_obeyed(
         self, corpus: Path, vocabulary: Artifact, tmp_path: Path
     ) -> None:

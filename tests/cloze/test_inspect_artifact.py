@@ -1,0 +1,100 @@
+"""A look into artifacts: what is asked for is found, or the answer says what there is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.errors import UsageError
+from artifacts.store import Artifact
+from cloze.answer import Answer
+from cloze.inspect_artifact import inspect
+from pipeline.examples import make_examples
+from pipeline.tokens import make_tokens
+from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
+from tests.pipeline.synthetic_tokens import examples_table
+
+Look = Callable[..., Answer]
+TEXTS = documents(1, 60)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """Two splits, and of the training documents 3 doubles and 1 empty one."""
+    folder = tmp_path_factory.mktemp("tokens")
+    write_jsonl(folder / "train.jsonl", [*TEXTS[:40], *TEXTS[:3], ""])
+    write_jsonl(folder / "apart.jsonl", TEXTS[40:])
+    sources = [source(folder / "train.jsonl"), source(folder / "apart.jsonl", heldout="apart")]
+    vocabulary = given_vocabulary(folder / "vocabulary")
+    table = tokens_table(folder / "out", sources, vocabulary=vocabulary, heldout_share=0.0)
+    return make_tokens(table, [])
+
+
+@pytest.fixture(scope="module")
+def examples(tokens: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    output = tmp_path_factory.mktemp("examples")
+    return make_examples(examples_table(tokens, output, config={"max_seq_lengths": [64]}), [])
+
+
+def look(artifact: Artifact, **options: Any) -> dict[str, Any]:
+    answer = inspect(artifact.directory, **options)
+    assert isinstance(answer.data, dict)
+    return answer.data
+
+
+def digest(row: dict[str, Any]) -> str:
+    return str(row["title"]).split()[1].rstrip(",")
+
+
+@pytest.mark.parametrize("split", ["train", "apart"])
+def test_a_document_is_found_in_whatever_split_it_is(tokens: Artifact, split: str) -> None:
+    (row,) = look(tokens, split=split, rows=1)["rows"]
+    assert look(tokens, document=digest(row))["rows"] == [row]
+    assert look(tokens, document=digest(row), split=split)["rows"] == [row]
+
+
+def test_what_is_not_there_is_refused_with_what_there_is(tokens: Artifact) -> None:
+    with pytest.raises(UsageError, match="--split nosuch: there is none; the splits are apart, t"):
+        inspect(tokens.directory, split="nosuch")
+    with pytest.raises(UsageError, match="no digest begins so in apart, train; --dropped lists"):
+        inspect(tokens.directory, document="xyz")
+    (row,) = look(tokens, split="apart", rows=1)["rows"]
+    with pytest.raises(UsageError, match="no digest begins so in train;"):
+        inspect(tokens.directory, document=digest(row), split="train")
+
+
+@pytest.mark.parametrize("options", [{"document": "3f9c"}, {"dropped": []}])
+def test_examples_keep_no_documents_and_say_where_they_are(
+    examples: Artifact, options: dict[str, Any]
+) -> None:
+    (option,) = options
+    with pytest.raises(UsageError, match=f"--{option}: examples has .*; look into RUN/tokens"):
+        inspect(examples.directory, **options)
+    assert len(look(examples, split="apart", rows=3)["rows"]) == 3
+
+
+def test_dropped_documents_are_listed_with_reason_file_and_place(tokens: Artifact) -> None:
+    listed = look(tokens, dropped=[])["dropped"]
+    assert sorted(row["reason"] for row in listed) == [*["duplicate"] * 3, "empty"]
+    assert {Path(row["path"]).name for row in listed} == {"train.jsonl"}
+    (empty,) = look(tokens, dropped=["empty"])["dropped"]
+    text = inspect(tokens.directory, dropped=["empty"]).text
+    assert text.splitlines()[-1].startswith(f"empty  {empty['document_digest']}  {empty['path']}")
+    assert len(look(tokens, dropped=["duplicate"], rows=2)["dropped"]) == 2
+    (one,) = look(tokens, dropped=[], document=listed[0]["document_digest"])["dropped"]
+    assert one == listed[0]
+
+
+def test_a_reason_for_which_nothing_was_dropped_is_refused(tokens: Artifact) -> None:
+    with pytest.raises(UsageError, match="--dropped short: .* dropped are: duplicate 3, empty 1"):
+        inspect(tokens.directory, dropped=["short", "empty"])
+
+
+def test_dropped_may_be_asked_for_with_and_without_a_reason(
+    cloze: Callable[..., Any], tokens: Artifact
+) -> None:
+    for reason, expected in (((), 4), (("duplicate",), 3), (("duplicate", "empty"), 4)):
+        done = cloze("inspect", tokens.directory, "--dropped", *reason)
+        assert done.returncode == 0
+        assert len(done.stdout.rpartition("\n\n")[2].splitlines()) == expected

@@ -1,0 +1,50 @@
+"""Plain text is read as it seems to lie in its files."""
+
+import pytest
+
+from cloze.plain_layout import plain_layout
+
+GOOGLE = "The first sentence.\nHe asked: why?\nNobody knew!\n\n" * 500
+ARTICLES = "A title\nOne paragraph. It goes on. And on.\nAnother one. It ends.\n\n" * 500
+NOVEL = (
+    "It was the best of times, it was the worst of times, it was the age\n"
+    "of wisdom. It was the age of foolishness, it was the epoch of belief,\n"
+    "it was the epoch of incredulity.\n\n"
+) * 500
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "expected"),
+    [
+        (GOOGLE, 1, "sentence_lines"),
+        (GOOGLE, 100, "sentence_lines"),
+        (ARTICLES, 1, "blank_line_text"),
+        (ARTICLES, 100, "text"),
+        (NOVEL, 1, "text"),
+        (GOOGLE[:500], 1, "text"),
+        (ARTICLES[:500], 1, "text"),
+        ("", 1, "text"),
+    ],
+)
+def test_many_blocks_are_documents_unless_lines_are_wrapped_or_files_many(
+    text: str, files: int, expected: str
+) -> None:
+    reader, why = plain_layout((text,) * files, files=files, text_bytes=len(text) * files)
+    assert reader == expected
+    assert why
+
+
+@pytest.mark.parametrize(
+    ("text", "reader"), [(GOOGLE, "sentence_lines"), (ARTICLES, "blank_line_text")]
+)
+def test_blocks_are_reckoned_from_a_sample(text: str, reader: str) -> None:
+    sample = text[: len(text) // 100]
+    assert plain_layout((sample,), files=1, text_bytes=len(sample))[0] == "text"
+    assert plain_layout((sample,), files=1, text_bytes=len(text))[0] == reader
+
+
+def test_the_reason_says_what_else_it_could_be() -> None:
+    _, why = plain_layout((ARTICLES,), files=1, text_bytes=len(ARTICLES))
+    assert (
+        why == "about 500 blocks of lines a file, taken as documents; if they are paragraphs: text"
+    )
