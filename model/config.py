@@ -380,6 +380,15 @@ class FinetuneConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
     """Moments, decay and clipping; the rate and warm-up come from the task and `warmup_share`."""
 
+    @model_validator(mode="after")
+    def _bilstm_stands_on_what_is_fine_tuned(self) -> "FinetuneConfig":
+        if self.bilstm and not self.fine_tuning:
+            raise ValueError(
+                "finetune.bilstm is for fine-tuning, which fine_tuning = false leaves out; on a "
+                'frozen encoder: [[finetune.features]] with head = "bilstm"'
+            )
+        return self
+
 
 class EvaluateConfig(Config):
     """What the evaluation looks at beyond the tasks."""

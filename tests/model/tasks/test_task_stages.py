@@ -246,6 +246,17 @@ def test_a_saved_model_predicts_rows_and_files(
         list(pairs.rows([{"text_a": "the list"}]))
 
 
+def test_a_bilstm_to_fine_tune_is_refused_where_nothing_is_fine_tuned(tmp_path: Path) -> None:
+    table = stage_table(
+        "finetune",
+        tmp_path / "out",
+        config={"finetune": {"tasks": [], "bilstm": True, "fine_tuning": False}},
+        inputs=inputs(encoder=encoder_artifact(tmp_path / "encoder")),
+    )
+    with pytest.raises(UsageError, match=r"head = .bilstm"):
+        finetune(table, [])
+
+
 def test_a_saved_model_keeps_its_bilstm_and_its_card_says_so(
     data: Path, encoder: Artifact, tmp_path: Path
 ) -> None:
