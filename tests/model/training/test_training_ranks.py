@@ -108,7 +108,7 @@ def test_the_lock_of_a_killed_build_is_not_waited_for_on_a_processor(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 1e-2)])
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 5e-3)])
 def test_no_cut_changes_the_losses(
     examples: Artifact, tmp_path: Path, ranks: int, precision: str, bound: float
 ) -> None:
