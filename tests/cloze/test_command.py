@@ -195,7 +195,8 @@ def test_a_signal_ends_it_with_one_line(
     folder: Path, signum: signal.Signals, code: int, word: str
 ) -> None:
     source = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
 from cloze import command
 command.application = lambda: lambda *_, **__: (print("ready", flush=True), time.sleep(60))
 command.main()
