@@ -23,7 +23,7 @@ dropped (a record beside the tokens, one file):
 `id` is uint16 for vocabularies up to 65,536 words, uint32 above.
 """
 
-import pyarrow as pa
+from artifacts.arrow import pa
 
 TOKEN_DIGEST_BYTES = 16
 

@@ -163,10 +163,7 @@ def _peer_run(peer: Peer, corpus: str, workers: int) -> dict[str, Any]:
 
 
 def _rates(prepared: Prepared, setting: Setting) -> dict[str, Any]:
-    plain = setting.driver == "plain"  # counts from after the imports
-    parts = (prepared.tokens, prepared.examples)
-    wall = sum(part.said["wall"] if plain else part.wall for part in parts)
-    cpu = sum(part.said["cpu"] if plain else part.cpu for part in parts)
+    wall, cpu = prepared.wall, prepared.cpu
     megabytes = _megabytes(setting.corpus)
     return {
         "megabytes": megabytes,

@@ -67,7 +67,7 @@ class FastWordPiece:
     def __init__(self, tokenizer: WordPieceTokenizer) -> None:
         self._tokenizer = tokenizer
         self._fold = folding(lowercase=tokenizer.lowercase)
-        self._dtype = np.dtype(id_type(tokenizer.size).to_pandas_dtype())
+        self._dtype = np.dtype(str(id_type(tokenizer.size)))  # their names are the same
         self._model = tokenizer.backend.model
         self._characters = Characters(tokenizer)
         self._isolated = self._characters.isolated()
@@ -234,18 +234,12 @@ class FastWordPiece:
         self._medium.insert([key[medium] for key in keys], values[medium])
 
     def _start_afresh(self) -> None:
-        """Forget all chunks but the vocabulary's own words and the ASCII punctuation."""
+        """Forget all chunks but the ASCII punctuation."""
         self._short.clear()
         self._medium.clear()
         self._long.clear()
         self._used = 1  # so that no value is 0, which would mean absent
-        known = (word.encode() for word in self._tokenizer.vocabulary if word.isascii())
-        words = [
-            word
-            for word in known
-            if word.isalnum() and word == word.translate(self._fold) and len(word) <= LONGEST_KEY
-        ]
-        self._learn_words([*PUNCTUATION, *words])
+        self._learn_words(list(PUNCTUATION))
         self._anchor = keys_of_words([PUNCTUATION[0]], 1)[0][0]
 
 

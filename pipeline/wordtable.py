@@ -33,14 +33,14 @@ class WordTable:
     def __init__(self, *, width: int, slots: int) -> None:
         """`width` integers a word, 1 or 2; `slots` is a power of two."""
         self.width = width
-        self.count = 0
-        self._rows = np.zeros((slots, width + 1), dtype=np.uint64)
+        self._slots = slots
+        self.clear()
         self._last = slots - 1
         self._shift = np.uint64(64 - (slots.bit_length() - 1))
 
     def clear(self) -> None:
         """Forget everything."""
-        self._rows[:] = ABSENT
+        self._rows = np.zeros((self._slots, self.width + 1), dtype=np.uint64)
         self.count = 0
 
     def find(self, keys: list[Keys]) -> Keys:

@@ -21,7 +21,6 @@ from pipeline.engine import prefork_client
 from pipeline.engine.beam import sdk_worker_main
 
 OnDeath = Callable[[int, str], None]
-REAP_SECONDS = 0.05
 
 
 class PreforkedWorkers:
@@ -71,16 +70,24 @@ class PreforkedWorkers:
 def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
     """The helper: fork a worker per connection, tell its client how it ended."""
     clients: dict[int, socket.socket] = {}
+    deaths, deaths_out = socket.socketpair()
+    deaths_out.setblocking(False)
+    signal.set_wakeup_fd(deaths_out.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        readable, _, _ = select.select([listener], [], [], REAP_SECONDS)
-        if readable:
+        readable, _, _ = select.select([listener, deaths], [], [])
+        if deaths in readable:
+            deaths.recv(1 << 10)
+            _reap(clients, on_death)
+        if listener in readable:
             client, _ = listener.accept()
             worker = os.fork()
             if not worker:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.set_wakeup_fd(-1)
                 listener.close()
                 _work(client)
             clients[worker] = client
-        _reap(clients, on_death)
 
 
 def _reap(clients: dict[int, socket.socket], on_death: OnDeath) -> None:
