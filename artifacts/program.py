@@ -3,7 +3,8 @@
 In:  the command line.
 Out: the finished artifact's digest on standard output; an exit code.
 
-0 done, 1 failed, 2 wrong use or configuration, 130 interrupted, 143 terminated.
+0 done, 1 failed, 2 wrong use or configuration, 130 interrupted, 137 a worker was killed, 143
+terminated.
 """
 
 import argparse

@@ -11,6 +11,7 @@ import pytest
 from object_store.faulty_store import FaultyStore
 
 from artifacts import filesystem
+from tests.running import RunFolder
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -44,6 +45,10 @@ class GoldenRun:
     workspace: Path
     stdout: str
     stderr: str
+
+    def digests(self) -> dict[str, str]:
+        """Every stage's digest but the report's."""
+        return RunFolder(self.workspace).digests()
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,26 +20,15 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.states import Cancelling
 
 from flows.jobs.keeper import descendants
-from flows.jobs.local import local_job
-from flows.jobs.processes import process
 from flows.watching.server import QUIET
 from tests.conftest import PROJECT, GoldenRun
+from tests.running import Deployment, RunFolder, all_gone, wait_for
 
 pytestmark = pytest.mark.slow
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-FINAL = {"Completed", "Failed", "Crashed", "Cancelled"}
-
-
-def wait_for(condition: Callable[[], Any], *, seconds: float) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
-    return found
 
 
 def free_port() -> int:
@@ -91,70 +79,31 @@ def database() -> Iterator[str]:
     shutil.rmtree(folder)
 
 
-@dataclass
-class Team:
-    """A server with our deployments, one worker, and a copy of the golden workspace."""
+@dataclass(frozen=True)
+class Team(Deployment):
+    """A server with our deployments, its workers, and a copy of the golden workspace."""
 
-    url: str
-    environment: dict[str, str]
-    workspace: Path
+    run: RunFolder
     config: dict[str, Any]
-    worker: "subprocess.Popen[bytes] | None" = field(default=None)
-
-    def prefect(self, *arguments: str) -> str:
-        """`prefect …` as a person would type it."""
-        argv = [sys.executable, "-P", "-m", "prefect", *arguments]
-        done = subprocess.run(
-            argv, env=self.environment, capture_output=True, text=True, cwd=PROJECT, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    workers: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
     def start_worker(self) -> None:
         argv = [sys.executable, "-P", "-m", "prefect", "worker", "start", "--pool", "cloze"]
-        self.worker = subprocess.Popen(
+        worker = subprocess.Popen(
             [*argv, "--type", "process"],
             env=self.environment,
-            cwd=self.workspace.parent,
+            cwd=self.run.workspace.parent,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        self.workers.append(worker)
 
-    def trigger(self) -> UUID:
-        # the machine is the default one: its workspace is `runs`, beside which the worker started
-        parameters = json.dumps({"run": self.config})
-        said = self.prefect("deployment", "run", "end-to-end/cloze", "--params", parameters)
-        (line,) = [line for line in said.splitlines() if "UUID:" in line]
-        return UUID(line.split("UUID:")[1].strip())
+    def start(self) -> UUID:
+        """Trigger the golden run's configuration on the default machine.
 
-    def state(self, run: UUID) -> str:
-        with SyncPrefectClient(self.url) as client:
-            return client.read_flow_run(run).state_name or ""
-
-    def ended(self, run: UUID, *, seconds: float) -> str:
-        wait_for(lambda: self.state(run) in FINAL, seconds=seconds)
-        return self.state(run)
-
-    def record(self) -> dict[str, Any]:
-        return dict(json.loads((self.workspace / "smoke" / "run.json").read_text()))
-
-    def processes_of_training(self) -> list[int]:
-        """The keeper and everything below it, once the trainer has said something."""
-        folder = self.workspace / "smoke" / "jobs" / "pretrain"
-
-        def begun() -> bool:
-            log = folder / "log"
-            return log.exists() and log.stat().st_size > 0 and local_job(folder) is not None
-
-        wait_for(begun, seconds=180)
-        job = local_job(folder)
-        assert job
-        return [job.keeper.pid, *descendants(job.keeper.pid)]
-
-    def forget_training(self) -> None:
-        """As if it had never run."""
-        for folder in ("artifacts/pretrain", "smoke/jobs/pretrain"):
-            shutil.rmtree(self.workspace / folder, ignore_errors=True)
+        Its workspace is `runs`, beside which the worker was started.
+        """
+        return self.trigger("--params", json.dumps({"run": self.config}))
 
 
 @pytest.fixture(scope="module")
@@ -173,10 +122,10 @@ def team(
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": database,
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     }
-    config = json.loads((workspace / "smoke" / "run.json").read_text())["config"]
+    run = RunFolder(workspace)
     server = [sys.executable, "-P", "-m", "prefect", "server", "start", "--port", str(port)]
     with subprocess.Popen(server, env=environment, stdout=subprocess.DEVNULL) as running:
-        team = Team(url, environment, workspace, config)
+        team = Team("cloze", url, environment, run, run.record()["config"])
         try:
             wait_for(lambda: healthy(url), seconds=120)
             team.prefect("work-pool", "create", "cloze", "--type", "process")
@@ -184,8 +133,8 @@ def team(
             team.start_worker()
             yield team
         finally:
-            if team.worker:
-                ended(team.worker)
+            for worker in team.workers:
+                ended(worker)
             ended(running)
 
 
@@ -208,17 +157,16 @@ def test_every_flow_is_deployed_with_a_described_form(team: Team) -> None:
 
 
 def test_a_run_from_the_pool_reuses_what_another_server_saw_made(team: Team) -> None:
-    assert team.ended(team.trigger(), seconds=180) == "Completed"
-    assert {stage["state"] for stage in team.record()["stages"].values()} == {"reused"}
+    assert team.ended(team.start(), seconds=180) == "Completed"
+    assert {stage["state"] for stage in team.run.record()["stages"].values()} == {"reused"}
 
 
 def test_a_run_cancelled_on_a_worker_leaves_no_process(team: Team) -> None:
-    team.forget_training()
-    run = team.trigger()
-    below = team.processes_of_training()
-    with SyncPrefectClient(team.url) as client:
-        client.set_flow_run_state(run, Cancelling())
-    wait_for(lambda: not any(process(pid).alive for pid in below), seconds=40)
+    team.run.forget("pretrain")
+    run = team.start()
+    below = team.run.processes_at_work("pretrain")
+    team.cancel(run)
+    all_gone(below, seconds=40)
     assert team.ended(run, seconds=120) == "Cancelled"
 
 
@@ -265,21 +213,18 @@ def test_a_worker_killed_with_its_flow_is_noticed_told_of_and_continued_by_anoth
     (tmp_path / "notify.yaml").write_text(notify)
     team.prefect("automation", "create", "--from-file", str(tmp_path / "notify.yaml"))
 
-    team.forget_training()
-    run = team.trigger()
-    below = team.processes_of_training()
-    assert team.worker
-    killed([team.worker.pid, *(p for p in descendants(team.worker.pid) if p not in below)])
-    team.worker.wait()
-    wait_for(lambda: not any(process(pid).alive for pid in below), seconds=45)
+    team.run.forget("pretrain")
+    run = team.start()
+    below = team.run.processes_at_work("pretrain")
+    worker = team.workers.pop()
+    killed([worker.pid, *(pid for pid in descendants(worker.pid) if pid not in below)])
+    worker.wait()
+    all_gone(below)
     assert team.state(run) == "Running"  # nobody is left to say otherwise
     assert team.ended(run, seconds=240) == "Crashed"
     wait_for(lambda: any("Crashed" in message for message in Messages.heard), seconds=60)
     listener.shutdown()
 
     team.start_worker()
-    assert team.ended(team.trigger(), seconds=600) == "Completed"
-    made_now = {stage: found["digest"] for stage, found in team.record()["stages"].items()}
-    record = json.loads((golden.workspace / "smoke" / "run.json").read_text())
-    first = {stage: found["digest"] for stage, found in record["stages"].items()}
-    assert {**made_now, "report": ""} == {**first, "report": ""}  # a report tells of times
+    assert team.ended(team.start(), seconds=600) == "Completed"
+    assert team.run.digests() == golden.digests()

@@ -21,6 +21,9 @@ class JobFailed(ClozeError):
 class WorkerKilled(JobFailed):
     """A worker was killed from outside; what it wrote before says nothing about why."""
 
+    exit_code = 128 + 9
+    """As if the program itself had been killed: another try may help."""
+
 
 _KINDS = {kind.__name__: kind for kind in (DiskFull, IntegrityError, UsageError)}
 

@@ -13,7 +13,7 @@ from artifacts.errors import IntegrityError
 from artifacts.progress import Progress
 from pipeline.config import PipelineMachine
 from pipeline.engine.beam import Map, PCollection, Pipeline
-from pipeline.engine.errors import JobFailed, job_error
+from pipeline.engine.errors import JobFailed, WorkerKilled, job_error
 from pipeline.engine.graph import run_graph, spread
 from pipeline.engine.meter import Meter
 
@@ -103,8 +103,11 @@ def test_processes_share_the_work_and_are_quiet(tmp_path, capfd):
 )
 def test_whoever_is_killed_there_is_a_clear_error_and_no_hang(kill, victim, capfd):
     before = processes_of_this_session()
-    with pytest.raises(JobFailed, match=rf"{victim}.* was (ended|killed).*the same command goes"):
+    with pytest.raises(
+        WorkerKilled, match=rf"{victim}.* was (ended|killed).*the same command goes"
+    ) as caught:
         run(kill, mode="processes")
+    assert caught.value.exit_code == 137  # so that a flow tries again
     assert processes_of_this_session() == before
     assert "Traceback" not in capfd.readouterr().err
 

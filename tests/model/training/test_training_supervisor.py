@@ -52,6 +52,10 @@ def test_a_kill_is_reported_as_a_shell_does() -> None:
     assert Supervisor(command, {}, 0).run() == 137
 
 
+def test_a_killed_rank_is_reported_as_killed_through_deepspeeds_launcher() -> None:
+    assert Supervisor([sys.executable, "-c", "import sys; sys.exit(-9)"], {}, 0).run() == 137
+
+
 def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) -> None:
     child = (
         "import pathlib, signal, sys, time\n"
