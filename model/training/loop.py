@@ -156,7 +156,9 @@ class Trainer:
         started: float,
         waited: float,
     ) -> None:
-        loss = scores.masked_lm_loss + scores.next_sentence_loss
+        loss = scores.masked_lm_loss
+        if self.plan.recipe.next_sentence_loss:
+            loss += scores.next_sentence_loss
         self.curve.add(
             self.step,
             (loss, scores.masked_lm_loss, scores.next_sentence_loss, scores.masked_lm_accuracy),
@@ -164,6 +166,7 @@ class Trainer:
         self.watch.telemetry.add(
             StepRecord(
                 step=self.step,
+                loss=loss,
                 **asdict(scores),
                 gradient_norm=outcome.gradient_norm,
                 learning_rate=rate,

@@ -27,6 +27,8 @@ class StepRecord:
 
     step: int
     """Steps done, this one included."""
+    loss: float
+    """What training makes small: the second one counts where it is asked for."""
     masked_lm_loss: float
     masked_lm_accuracy: float
     next_sentence_loss: float
@@ -100,11 +102,10 @@ class Telemetry:
 
     def line(self, record: StepRecord) -> str:
         """The line a person sees."""
-        loss = record.masked_lm_loss + record.next_sentence_loss
         rate = record.tokens / record.seconds
         remaining = clock((self.steps - record.step) * self._since_start / self._done)
         return (
-            f"{self.stage} step={record.step}/{self.steps} loss={loss:.3f} "
+            f"{self.stage} step={record.step}/{self.steps} loss={record.loss:.3f} "
             f"mlm={record.masked_lm_loss:.3f} nsp={record.next_sentence_loss:.3f} "
             f"tokens_per_s={rate:,.0f} remaining={remaining}"
         )
@@ -138,6 +139,7 @@ def summary(window: list[StepRecord], matrix_rate: float) -> dict[str, float]:
     means: dict[str, Any] = {
         name: sum(asdict(record)[name] for record in window) / len(window)
         for name in (
+            "loss",
             "masked_lm_loss",
             "masked_lm_accuracy",
             "next_sentence_loss",

@@ -230,6 +230,17 @@ def test_two_lengths_are_one_run(examples: Artifact, tmp_path: Path) -> None:
     assert artifact.manifest.statistics["updates"] == 8
 
 
+def test_without_the_second_objective_the_loss_is_the_first_alone(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    artifact = run(stage_table(tmp_path, examples, steps=3, next_sentence_loss=False))
+    lines = [json.loads(line) for line in artifact.read_bytes("curve.jsonl").splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert len(steps) == 3
+    assert all(line["loss"] == line["masked_lm_loss"] for line in steps)
+    assert all(line["next_sentence_loss"] > 0 for line in steps)  # shown nevertheless
+
+
 def test_lamb_and_redrawn_masks_train(examples: Artifact, tmp_path: Path) -> None:
     recipe = {"optimizer": {"name": "lamb"}, "masks": "redrawn", "steps": 6}
     assert run(stage_table(tmp_path, examples, **recipe)).manifest.statistics["updates"] == 6

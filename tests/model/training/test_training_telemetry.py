@@ -16,7 +16,7 @@ from model.training.telemetry import StepRecord, Telemetry, peak_memory, trainin
 
 def _record(step: int, **changes: Any) -> StepRecord:
     values = {
-        "masked_lm_loss": 2.81, "masked_lm_accuracy": 0.4, "next_sentence_loss": 0.6,
+        "loss": 3.41, "masked_lm_loss": 2.81, "masked_lm_accuracy": 0.4, "next_sentence_loss": 0.6,
         "next_sentence_accuracy": 0.7, "gradient_norm": 1.5, "learning_rate": 1e-3, "examples": 10,
         "tokens": 1000, "flops": 2e9, "seconds": 0.5, "waited": 0.05, "imbalance": 0.01,
     }  # fmt: skip
