@@ -11,9 +11,11 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 
 from flows.jobs.keeper import descendants
 from flows.jobs.processes import process
+from tests.browser import browser
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.running import VICTIMS, Deployment, RunFolder, all_gone, parent
 
@@ -55,6 +57,24 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_a_triggered_run_reuses_everything(served: Served) -> None:
     assert served.ended(served.trigger(), seconds=120) == "Completed"
     assert {stage["state"] for stage in served.run.record()["stages"].values()} == {"reused"}
+
+
+def test_people_see_the_run_its_tables_and_a_described_form(served: Served) -> None:
+    flow_run = served.trigger()
+    assert served.ended(flow_run, seconds=120) == "Completed"
+    ui = served.url.removesuffix("/api")
+    with SyncPrefectClient(served.url) as client:
+        deployment = client.read_deployment_by_name("end-to-end/smoke").id
+        tables = {artifact.key: artifact.id for artifact in client.read_artifacts()}
+    with browser() as page:
+        page.open(f"{ui}/runs/flow-run/{flow_run}", height=2000)
+        page.text("end-to-end", "Completed", *(f"{stage} reused" for stage in VICTIMS))
+        page.open(f"{ui}/artifacts/artifact/{tables['smoke-stages']}", height=2000)
+        page.text("Stages of run smoke, finished", "reused", *VICTIMS)
+        page.open(f"{ui}/artifacts/artifact/{tables['smoke-figures']}", height=2000)
+        page.text("What run smoke has come to", "pairs pretrained accuracy", "tokens seen")
+        page.open(f"{ui}/deployments/deployment/{deployment}/run")
+        page.text("Masked Lm Prob", "All chance in the run follows from it.")
 
 
 def test_a_run_cancelled_while_training_leaves_no_process(served: Served) -> None:
