@@ -1,6 +1,8 @@
 """Every file in infra/ passes its validator, holds no secret, and is described."""
 
 import ast
+import asyncio
+import json
 import re
 import shutil
 import subprocess
@@ -11,8 +13,11 @@ from uuid import uuid4
 import hcl2
 import pytest
 import yaml
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import FlowRun
 from prefect.events.schemas.automations import AutomationCore
 from prefect.workers.process import ProcessJobConfiguration
+from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
 from artifacts.config import parse, read_toml
 from flows.config import MachineConfig, RunConfig
@@ -64,6 +69,30 @@ def test_compose_file_fits_its_schema() -> None:
 @pytest.mark.parametrize("path", files("kubernetes/*.yaml"), ids=named)
 def test_kubernetes_objects_are_valid_strictly(path: Path) -> None:
     passes("kubernetes-validate", "--strict", str(path))
+
+
+def test_a_flow_of_the_kubernetes_pool_is_a_valid_job_of_an_ordinary_user(tmp_path: Path) -> None:
+    template = json.loads((INFRA / "kubernetes" / "pool.json").read_text())
+    deployment = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"][0]
+    values = {**deployment["work_pool"]["job_variables"], "memory_limit": "32Gi"}
+    nobody = PrefectClient("http://127.0.0.1:9/api")  # the template refers to nothing on a server
+    form = KubernetesWorkerJobConfiguration.from_template_and_values
+    job = asyncio.run(form(template, values, client=nobody))
+    job.prepare_for_flow_run(FlowRun(flow_id=uuid4(), name="smoke"))
+    pod = job.job_manifest["spec"]["template"]["spec"]
+    for misplaced in ("completions", "parallelism"):  # Prefect wants them there, a server drops them
+        assert pod.pop(misplaced) == 1
+    metadata = job.job_manifest["metadata"]
+    metadata["name"] = metadata.pop("generateName") + "0"  # as the server does
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(yaml.safe_dump(job.job_manifest))
+    passes("kubernetes-validate", "--strict", str(manifest))
+    (container,) = pod["containers"]
+    assert [*container["command"], *container["args"]] == ["env", "prefect", "flow-run", "execute"]
+    assert {"name": "PYTHONSAFEPATH", "value": "1"} in container["env"]
+    assert container["resources"]["limits"] == {"memory": "32Gi"}
+    assert container["workingDir"] == container["volumeMounts"][0]["mountPath"] == "/workspace"
+    assert pod["securityContext"]["runAsNonRoot"]
 
 
 @pytest.mark.parametrize("path", [*files("*.yaml"), PROJECT / "prefect.yaml"], ids=str)

@@ -156,6 +156,15 @@ def test_every_flow_is_deployed_with_a_described_form(team: Team) -> None:
     assert schema["definitions"]["PretrainConfig"]["properties"]["steps"]["description"]
 
 
+def test_a_server_takes_the_pool_whose_flows_are_pods(team: Team) -> None:
+    template = PROJECT / "infra" / "kubernetes" / "pool.json"
+    kind = ["--type", "kubernetes", "--base-job-template", str(template)]
+    team.prefect("work-pool", "create", "pods", *kind)
+    with SyncPrefectClient(team.url) as client:
+        taken = client.read_work_pool("pods").base_job_template
+    assert taken["variables"]["properties"]["image"]["default"] == "cloze-flows:0.1.0"
+
+
 def test_a_run_from_the_pool_reuses_what_another_server_saw_made(team: Team) -> None:
     assert team.ended(team.start(), seconds=180) == "Completed"
     assert {stage["state"] for stage in team.run.record()["stages"].values()} == {"reused"}

@@ -1,7 +1,7 @@
 # One image for everything of ours but Beam workers; EXTRAS chooses what it can do:
 #   pipeline,model,flows   cloze           everything on one machine
 #   model                  cloze-trainer   torch with CUDA, DeepSpeed
-#   pipeline,flows         cloze-flows     Prefect worker: prepares itself, trains in other pods
+#   pipeline,flows,kubernetes  cloze-flows  Prefect worker: prepares itself, trains in other pods
 # A workspace or corpus behind gs:// or s3:// works with each of them.
 # torch's own wheels bring CUDA, and nothing is compiled: a slim base is enough.
 FROM python:3.11-slim-bookworm
