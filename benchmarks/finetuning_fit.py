@@ -25,7 +25,7 @@ from model.config import OptimizerConfig, TaskConfig
 
 RECIPES: dict[str, dict[str, Any]] = {
     "MRPC": {"epochs": 3, "learning_rate": 1e-4},
-    "SST-2": {"epochs": 2, "learning_rate": 1e-4},
+    "SST-2": {"epochs": 3, "learning_rate": 5e-5},
 }
 BATCH = 32
 WARMUP_SHARE = 0.1
