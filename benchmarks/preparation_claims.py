@@ -117,13 +117,13 @@ def _sizes(runs: Runs) -> Iterator[Claim]:
 
 
 def _by_size(runs: Runs, label: str) -> list[Mapping[str, Any]]:
-    found = [
-        run
-        for part in ("drivers", "sizes")
+    found = {
+        run["megabytes"]: run
+        for part in ("sizes", "drivers")
         for name, run in runs.get(part, {}).items()
         if name.endswith(f" MB, {label}")
-    ]
-    return sorted(found, key=lambda run: run["megabytes"])
+    }
+    return [found[size] for size in sorted(found)]
 
 
 def _largest(runs: Runs, label: str) -> Mapping[str, Any] | None:

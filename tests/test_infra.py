@@ -80,7 +80,10 @@ def test_a_flow_of_the_kubernetes_pool_is_a_valid_job_of_an_ordinary_user(tmp_pa
     job = asyncio.run(form(template, values, client=nobody))
     job.prepare_for_flow_run(FlowRun(flow_id=uuid4(), name="smoke"))
     pod = job.job_manifest["spec"]["template"]["spec"]
-    for misplaced in ("completions", "parallelism"):  # Prefect wants them there, a server drops them
+    for misplaced in (
+        "completions",
+        "parallelism",
+    ):  # Prefect wants them there, a server drops them
         assert pod.pop(misplaced) == 1
     metadata = job.job_manifest["metadata"]
     metadata["name"] = metadata.pop("generateName") + "0"  # as the server does
