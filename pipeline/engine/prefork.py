@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from pipeline.engine import prefork_client
@@ -98,9 +99,8 @@ def _reap(clients: dict[int, socket.socket], on_death: OnDeath) -> None:
         code = os.waitstatus_to_exitcode(status)
         if code:
             on_death(worker, _cause(code))
-        client = clients.pop(worker)
-        client.sendall(bytes([abs(code) & 0xFF]))
-        client.close()
+        with clients.pop(worker) as client, suppress(BrokenPipeError):  # it may be gone, too
+            client.sendall(bytes([abs(code) & 0xFF]))
 
 
 def _cause(code: int) -> str:
