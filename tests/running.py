@@ -1,6 +1,6 @@
-"""A run as its tests see it from outside: its folder, its processes, its Prefect server.
+"""A run as its tests see it from outside: its folder and its processes.
 
-In:  a workspace in which configs/smoke.toml runs; the URL of a server with its deployment.
+In:  a workspace in which configs/smoke.toml runs.
 Out: what the run is doing now, its digests at the end; and ways to disturb it.
 """
 
@@ -8,23 +8,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import UUID
-
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.states import Cancelling
 
 from flows.jobs.keeper import descendants
 from flows.jobs.local import LocalJob, local_job
 from flows.jobs.processes import process
-
-FINAL = {"Completed", "Failed", "Crashed", "Cancelled"}
 
 VICTIMS = {
     "vocabulary": "program",
@@ -107,46 +99,3 @@ class RunFolder:
 def parent(pid: int) -> int:
     """Who started this process: a keeper's is the process in which the flow runs."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """A deployment of the flow end-to-end on a real Prefect server."""
-
-    name: str
-    url: str
-    environment: Mapping[str, str]
-
-    def trigger(self, *options: str) -> UUID:
-        """Start a run as a person would, from the command line."""
-        said = self.prefect("deployment", "run", f"end-to-end/{self.name}", *options)
-        (line,) = [line for line in said.splitlines() if "UUID:" in line]
-        return UUID(line.split("UUID:")[1].strip())
-
-    def prefect(self, *arguments: str) -> str:
-        """`prefect …` as a person would type it."""
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "prefect", *arguments],
-            env={**self.environment, "PREFECT_API_URL": self.url},
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=Path(__file__).resolve().parent.parent,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def cancel(self, run: UUID) -> None:
-        """What the UI's button does."""
-        with SyncPrefectClient(self.url) as client:
-            client.set_flow_run_state(run, Cancelling())
-
-    def state(self, run: UUID) -> str:
-        """Its state's name."""
-        with SyncPrefectClient(self.url) as client:
-            return client.read_flow_run(run).state_name or ""
-
-    def ended(self, run: UUID, *, seconds: float) -> str:
-        """Its last state, once it has one."""
-        wait_for(lambda: self.state(run) in FINAL, seconds=seconds)
-        return self.state(run)

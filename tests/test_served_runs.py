@@ -17,7 +17,8 @@ from flows.jobs.keeper import descendants
 from flows.jobs.processes import process
 from tests.browser import browser
 from tests.conftest import PROJECT, SMOKE, GoldenRun
-from tests.running import VICTIMS, Deployment, RunFolder, all_gone, parent
+from tests.deployed import Deployment
+from tests.running import VICTIMS, RunFolder, all_gone, parent
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from flows.jobs.keeper import descendants
 from flows.watching.server import QUIET
 from tests.conftest import PROJECT, GoldenRun
-from tests.running import Deployment, RunFolder, all_gone, wait_for
+from tests.deployed import Deployment
+from tests.running import RunFolder, all_gone, wait_for
 
 pytestmark = pytest.mark.slow
 
