@@ -10,9 +10,12 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from flows.jobs.keeper import descendants
 from flows.jobs.local import LocalJob, local_job
@@ -20,15 +23,19 @@ from flows.jobs.processes import process
 
 VICTIMS = {
     "vocabulary": "program",
-    "tokens": "worker",
+    "tokens": "Beam worker",
     "examples": "flow",
-    "pretrain": "worker",
+    "pretrain": "trainer",
     "labels": "keeper",
     "finetune": "flow",
     "evaluate": "program",
     "report": "flow",
 }
-"""Who is killed in each stage. A worker is what the stage's program has started: Beam's, a rank."""
+"""Who is killed in each stage."""
+
+GENERATION = {"flow": -1, "keeper": 0, "program": 1, "trainer": 1, "Beam worker": 4}
+"""How many births after the keeper: a lone trainer is its stage's program; a Beam worker is a child
+of a helper, which is one of the runner, which is one of the program."""
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float, what: str = "it") -> Any:
@@ -88,14 +95,42 @@ class RunFolder:
         job = wait_for(lambda: self.job_at_work(stage), seconds=seconds, what=f"{stage} at work")
         return [job.keeper.pid, *descendants(job.keeper.pid)]
 
+    def processes(self) -> list[str]:
+        """The command lines of all processes that name the workspace."""
+        lines = (one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"]))
+        return [" ".join(line) for line in lines if str(self.workspace) in " ".join(line)]
+
     def strike(self, stage: str) -> list[int]:
-        """SIGKILL the stage's victim as soon as it shows work; the processes that were there."""
-        keeper, *below = found = self.processes_at_work(stage)
-        victims = {"flow": parent(keeper), "keeper": keeper, "program": below[0]}
-        os.kill(victims.get(VICTIMS[stage], below[-1]), signal.SIGKILL)
+        """SIGKILL the stage's victim as soon as it is there; the processes that were there.
+
+        All but a Beam worker, which may live for half a second only, have shown work before.
+        """
+        generation = GENERATION[VICTIMS[stage]]
+        there = self.running_job if VICTIMS[stage] == "Beam worker" else self.job_at_work
+        job = wait_for(lambda: there(stage), seconds=120, what=stage)
+        keeper = job.keeper.pid
+        victims = wait_for(lambda: born(keeper, generation), seconds=60, what=VICTIMS[stage])
+        found = [keeper, *descendants(keeper)]
+        os.kill(victims[0], signal.SIGKILL)
         return found
 
+    def started_again(self, stage: str, *, keeper: int) -> None:
+        """Wait until the stage has another keeper than this one."""
 
-def parent(pid: int) -> int:
-    """Who started this process: a keeper's is the process in which the flow runs."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        def another() -> bool:
+            job = local_job(self.job(stage))
+            return job is not None and job.keeper.pid != keeper
+
+        wait_for(another, seconds=90, what=f"{stage} again")
+
+
+def born(keeper: int, generation: int) -> list[int]:
+    """The processes so many births after the keeper; one before it is the flow's."""
+    if generation < 0:
+        return [psutil.Process(keeper).ppid()]
+    family = [psutil.Process(keeper)]
+    with suppress(psutil.NoSuchProcess):
+        for _ in range(generation):
+            family = [child for one in family for child in one.children()]
+        return [one.pid for one in family]
+    return []

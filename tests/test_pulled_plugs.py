@@ -62,7 +62,7 @@ def test_killed_in_every_stage_the_run_ends_with_the_same_digests(
         all_gone(struck)
         running = start(workspace, *options)
     assert running.wait(600) == 0
-    assert not list(descendants(os.getpid()))
+    assert not RunFolder(workspace).processes()
     assert RunFolder(workspace).digests() == golden.digests()
 
 
@@ -80,5 +80,5 @@ def test_a_run_whose_prefect_server_is_killed_goes_on_to_the_same_digests(
     for pid in descendants(server.keeper.pid):
         os.kill(pid, signal.SIGKILL)
     assert running.wait(300) == 0
-    assert not list(descendants(os.getpid()))
+    assert not RunFolder(workspace).processes()
     assert RunFolder(workspace).digests() == golden.digests()

@@ -68,7 +68,7 @@ class TestSameBytes:
 
     @pytest.mark.parametrize(
         ("machine", "code"),
-        [(INLINE, -signal.SIGKILL), ({"worker_mode": "processes", "workers": 2}, 1)],
+        [(INLINE, -signal.SIGKILL), ({"worker_mode": "processes", "workers": 2}, 137)],
         ids=["program", "worker"],
     )
     def test_killed_and_started_again(
