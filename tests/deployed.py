@@ -14,18 +14,19 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Cancelling
 
 from tests.conftest import PROJECT
-from tests.running import wait_for
+from tests.running import RunFolder, all_gone, wait_for
 
 FINAL = {"Completed", "Failed", "Crashed", "Cancelled"}
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A deployment of the flow end-to-end on a real Prefect server."""
+    """A deployment of the flow end-to-end on a real Prefect server, and its run's folder."""
 
     name: str
     url: str
     environment: Mapping[str, str]
+    run: RunFolder
 
     def trigger(self, *options: str) -> UUID:
         """Start a run as a person would, from the command line."""
@@ -46,10 +47,13 @@ class Deployment:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def cancel(self, run: UUID) -> None:
-        """What the UI's button does."""
+    def cancelled_at_work(self, flow_run: UUID, stage: str, *, seconds: float) -> str:
+        """The run's last state after the UI's button, which no process of the stage outlives."""
+        below = self.run.processes_at_work(stage)
         with SyncPrefectClient(self.url) as client:
-            client.set_flow_run_state(run, Cancelling())
+            client.set_flow_run_state(flow_run, Cancelling())
+        all_gone(below, seconds=40)
+        return self.ended(flow_run, seconds=seconds)
 
     def state(self, run: UUID) -> str:
         """Its state's name."""

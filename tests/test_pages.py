@@ -10,6 +10,9 @@ from tests.conftest import GoldenRun
 def test_the_report_fits_the_window_and_shows_every_section(golden: GoldenRun, width: int) -> None:
     with browser() as page:
         page.open((golden.workspace / "smoke" / "report.html").as_uri(), width=width)
-        page.text("How it learnt", "Fill the gap", "What it is good for", "What it cost")
+        sections = ["How it learnt", "Fill the gap", "What it is good for", "What it cost"]
+        page.text(*sections)
+        headings = page.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+        assert set(sections) <= set(headings)
         root = "document.documentElement"
         assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 
 import psutil
 import pytest
@@ -22,15 +21,9 @@ from tests.deployed import Deployment
 from tests.running import VICTIMS, RunFolder, all_gone
 
 
-@dataclass(frozen=True)
-class Served(Deployment):
-    """A process that serves the flows, and a copy of the golden workspace."""
-
-    run: RunFolder
-
-
 @pytest.fixture(scope="module")
-def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A process that serves the flows, on a copy of the golden workspace."""
     workspace = tmp_path_factory.mktemp("served") / "runs"
     shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
     with closing(socket.socket()) as probe:
@@ -49,19 +42,19 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert running.stderr
         lines = [running.stderr.readline() for _ in range(2)]
         assert "prefect deployment run end-to-end/smoke" in lines[1], lines
-        yield Served("smoke", f"http://127.0.0.1:{port}/api", environment, RunFolder(workspace))
+        yield Deployment("smoke", f"http://127.0.0.1:{port}/api", environment, RunFolder(workspace))
         below = list(descendants(running.pid))
         running.terminate()
         running.communicate(timeout=60)
     assert [pid for pid in below if process(pid).alive] == []
 
 
-def test_a_triggered_run_reuses_everything(served: Served) -> None:
+def test_a_triggered_run_reuses_everything(served: Deployment) -> None:
     assert served.ended(served.trigger(), seconds=120) == "Completed"
     assert {stage["state"] for stage in served.run.record()["stages"].values()} == {"reused"}
 
 
-def test_people_see_the_run_its_tables_and_a_described_form(served: Served) -> None:
+def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) -> None:
     flow_run = served.trigger()
     assert served.ended(flow_run, seconds=120) == "Completed"
     ui = served.url.removesuffix("/api")
@@ -79,17 +72,13 @@ def test_people_see_the_run_its_tables_and_a_described_form(served: Served) -> N
         page.text("Masked Lm Prob", "All chance in the run follows from it.")
 
 
-def test_a_run_cancelled_while_training_leaves_no_process(served: Served) -> None:
+def test_a_run_cancelled_while_training_leaves_no_process(served: Deployment) -> None:
     served.run.forget("pretrain")
-    flow_run = served.trigger()
-    below = served.run.processes_at_work("pretrain")
-    served.cancel(flow_run)
-    all_gone(below, seconds=40)
-    assert served.ended(flow_run, seconds=40) == "Cancelled"
+    assert served.cancelled_at_work(served.trigger(), "pretrain", seconds=40) == "Cancelled"
 
 
 def test_a_flow_killed_while_training_is_continued_to_the_same_digests(
-    served: Served, golden: GoldenRun
+    served: Deployment, golden: GoldenRun
 ) -> None:
     served.run.forget("pretrain")
     flow_run = served.trigger()
@@ -103,7 +92,7 @@ def test_a_flow_killed_while_training_is_continued_to_the_same_digests(
 
 @pytest.mark.slow
 def test_killed_in_every_stage_a_served_run_ends_with_the_same_digests(
-    served: Served, golden: GoldenRun
+    served: Deployment, golden: GoldenRun
 ) -> None:
     served.run.forget(*VICTIMS)
     flow_run = served.trigger()

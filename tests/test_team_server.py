@@ -84,7 +84,6 @@ def database() -> Iterator[str]:
 class Team(Deployment):
     """A server with our deployments, its workers, and a copy of the golden workspace."""
 
-    run: RunFolder
     config: dict[str, Any]
     workers: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
@@ -173,11 +172,7 @@ def test_a_run_from_the_pool_reuses_what_another_server_saw_made(team: Team) -> 
 
 def test_a_run_cancelled_on_a_worker_leaves_no_process(team: Team) -> None:
     team.run.forget("pretrain")
-    run = team.start()
-    below = team.run.processes_at_work("pretrain")
-    team.cancel(run)
-    all_gone(below, seconds=40)
-    assert team.ended(run, seconds=120) == "Cancelled"
+    assert team.cancelled_at_work(team.start(), "pretrain", seconds=120) == "Cancelled"
 
 
 class Messages(BaseHTTPRequestHandler):

@@ -30,9 +30,9 @@ from model.training.environment import training_command, training_environment
 FINAL = (0, 2, 130, 143)
 """Exit codes after which nothing is started again: done, wrong use, interrupted, terminated."""
 
-LARGEST = 128 + 64
-"""The largest exit code of a shell: what is above is negative. DeepSpeed's launcher gives a killed
-rank's -9 to sys.exit, which makes it 247."""
+LARGEST_CODE = 128 + 64
+"""The largest exit code with which a shell reports a signal; what is above is negative. DeepSpeed's
+launcher gives a killed rank's -9 to sys.exit, which makes it 247."""
 
 PAUSE = 1.0
 """Seconds between an end and the next start."""
@@ -67,7 +67,7 @@ class Supervisor:
     def _run_once(self) -> int:
         self._child = subprocess.Popen(self.command, env={**os.environ, **self.environment})
         code = self._child.wait()
-        if code > LARGEST:
+        if code > LARGEST_CODE:
             code -= 256
         return code if code >= 0 else 128 - code
 

@@ -28,7 +28,7 @@ class StepRecord:
     step: int
     """Steps done, this one included."""
     loss: float
-    """What training makes small: the second one counts where it is asked for."""
+    """What is minimised: masked-LM, and next-sentence if `pretrain.next_sentence_loss`."""
     masked_lm_loss: float
     masked_lm_accuracy: float
     next_sentence_loss: float
