@@ -11,7 +11,7 @@ from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
 from flows.plan import flat
-from flows.record import list_runs, read_record, run_artifact
+from flows.record import RECORD_NAME, list_runs, read_record, run_artifact
 from flows.workspace import Workspace
 
 
@@ -37,6 +37,12 @@ def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain")
             return str(given)
         return run_artifact(workspace, name, stage=stage).directory
     path = os.path.expanduser(name)
+    if filesystem.exists(filesystem.join(path, RECORD_NAME)):
+        folder, run = os.path.split(os.path.normpath(path))
+        raise UsageError(
+            f"{name}: the folder of a run, which holds no model; call the run by its name, {run}, "
+            f"with --workspace {folder or '.'} if that is not {workspace.root}"
+        )
     if filesystem.exists(path):
         return path
     raise UsageError(
