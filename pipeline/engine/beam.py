@@ -13,6 +13,9 @@ import gc
 import logging
 import sys
 
+SAMPLING_PERIOD_MS = 10
+"""A bundle ends when the thread that samples its state wakes up, by default up to 200 ms later."""
+
 _root_level = logging.getLogger().level
 logging.getLogger().setLevel(logging.ERROR)
 _collecting = gc.isenabled()
@@ -28,11 +31,12 @@ from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 from apache_beam.runners.runner import PipelineState
-from apache_beam.runners.worker import sdk_worker_main
+from apache_beam.runners.worker import sdk_worker_main, statesampler
 from apache_beam.transforms import environments
 from apache_beam.transforms.core import Create, DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
 from apache_beam.transforms.util import Reshuffle
 
+statesampler.StateSampler.__init__.__defaults__ = (SAMPLING_PERIOD_MS,)
 logging.getLogger().setLevel(_root_level)
 gc.freeze()
 if _collecting:
