@@ -49,7 +49,7 @@ def run_one(system: str, arguments: argparse.Namespace, **more: int) -> dict[str
     options["threads"] = len(arguments.cores.split(","))
     command = [sys.executable, FIT, side]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    taken = measure(command, cores=arguments.cores, env=ALLOCATOR)
+    taken = measure(command, cores=arguments.cores, env=ALLOCATOR, memory=True)
     found = {**more, **taken.said, "peak_pss_mb": round(taken.peak_pss)}
     print(f"{arguments.task} {system}: {found}", file=sys.stderr, flush=True)
     return found

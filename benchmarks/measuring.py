@@ -1,7 +1,8 @@
 """Running a program on given cores and saying what it took.
 
 In:  a command line, the cores it and all its children may use.
-Out: `Measurement`: wall time, processor time, the largest memory of all its processes together.
+Out: `Measurement`: wall time, processor time; if asked for, the largest memory of all its processes
+     together. Looking at it walks their page tables and holds them up, so time is taken without.
 """
 
 import json
@@ -29,14 +30,19 @@ class Measurement:
     """Seconds from start to exit."""
     cpu: float
     """Seconds of processor time, of all its processes."""
-    peak_pss: float
-    """Largest proportional set size of all its processes together, in MB."""
+    peak_pss: float | None
+    """Largest proportional set size of all its processes together, in MB, if it was looked at."""
     said: dict[str, Any] = field(default_factory=dict)
     """The JSON line the program printed last, if it did."""
 
 
 def measure(
-    command: list[str], *, cores: str, cwd: Path = ROOT, env: dict[str, str] | None = None
+    command: list[str],
+    *,
+    cores: str,
+    cwd: Path = ROOT,
+    env: dict[str, str] | None = None,
+    memory: bool = False,
 ) -> Measurement:
     """Run `command` on `cores` (as `taskset -c` takes them); a failure ends the benchmark."""
     started, before = time.monotonic(), os.times()
@@ -48,7 +54,7 @@ def measure(
         stderr=subprocess.PIPE,
         text=True,
     )
-    peak = _watch_memory(process.pid)
+    peak = _watch_memory(process.pid) if memory else lambda: None
     output, errors = process.communicate()
     wall, after = time.monotonic() - started, os.times()
     if process.returncode:
@@ -56,7 +62,7 @@ def measure(
     cpu = (
         after.children_user + after.children_system - before.children_user - before.children_system
     )
-    return Measurement(wall, cpu, peak() / 1e6, _last_json(output))
+    return Measurement(wall, cpu, peak(), _last_json(output))
 
 
 def machine() -> dict[str, Any]:
@@ -81,7 +87,7 @@ def write_result(path: str, result: dict[str, Any]) -> None:
     Path(path).write_text(json.dumps(result, indent=1, default=asdict) + "\n")
 
 
-def _watch_memory(pid: int) -> Callable[[], float]:
+def _watch_memory(pid: int) -> Callable[[], float | None]:
     peak = [0.0]
     stop = threading.Event()
 
@@ -95,7 +101,7 @@ def _watch_memory(pid: int) -> Callable[[], float]:
     def finish() -> float:
         stop.set()
         thread.join()
-        return peak[0]
+        return peak[0] / 1e6
 
     return finish
 

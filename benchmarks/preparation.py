@@ -64,10 +64,19 @@ def measure_drivers(arguments: argparse.Namespace) -> Labelled:
 
 
 def measure_sizes(arguments: argparse.Namespace) -> Labelled:
-    """The small corpus and the largest ones: whether time grows as text does, and memory not."""
+    """The small corpus and the largest ones: whether time grows as text does."""
     for corpus in (arguments.small, *arguments.sizes):
         setting = Setting(corpus=corpus, vocabulary=arguments.vocabulary, workers=2, cores="0-1")
         yield f"{_megabytes(corpus):.0f} MB, 2 workers", _repeated(setting, arguments)
+
+
+def measure_memory(arguments: argparse.Namespace) -> Labelled:
+    """The largest corpus, looked at while it is prepared."""
+    for corpus in arguments.sizes[-1:]:
+        setting = Setting(
+            corpus=corpus, vocabulary=arguments.vocabulary, workers=2, cores="0-1", memory=True
+        )
+        yield f"{_megabytes(corpus):.0f} MB, 2 workers", _run(setting)
 
 
 def measure_start_up(arguments: argparse.Namespace) -> Labelled:
@@ -129,6 +138,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "start-up": (measure_start_up, ""),
     "lengths and copies": (measure_lengths_and_copies, ""),
     "sizes": (measure_sizes, "sizes"),
+    "memory": (measure_memory, "sizes"),
     "paragraphs": (measure_paragraphs, "paragraphs"),
     "small files": (measure_small_files, "small_files"),
 }
@@ -158,7 +168,6 @@ def _peer_run(peer: Peer, corpus: str, workers: int) -> dict[str, Any]:
         "mb_per_cpu_second": megabytes / took["cpu"],
         "examples_per_second": took["examples"] / took["seconds"],
         "bytes_per_example": took["bytes"] / took["examples"],
-        "peak_pss_mb": took["peak_pss"],
     }
 
 
@@ -176,8 +185,8 @@ def _rates(prepared: Prepared, setting: Setting) -> dict[str, Any]:
         "examples": prepared.rows,
         "examples_per_second": prepared.rows / wall,
         "bytes_per_example": prepared.bytes / prepared.rows,
-        "peak_pss_mb": prepared.peak_pss,
         "digest": prepared.digest[:12],
+        **({"peak_pss_mb": prepared.peak_pss} if setting.memory else {}),
     }
 
 
@@ -198,8 +207,8 @@ def _print(label: str, result: dict[str, Any]) -> None:
     print(
         f"{label:42} {result['mb_per_second']:8.2f} MB/s "
         f"{result['mb_per_cpu_second']:8.2f} MB/cpu-s "
-        f"{result['examples_per_second']:10,.0f} examples/s {result['bytes_per_example']:5.0f} B "
-        f"{result['peak_pss_mb']:6.0f} MB",
+        f"{result['examples_per_second']:10,.0f} examples/s {result['bytes_per_example']:5.0f} B"
+        + (f" {result['peak_pss_mb']:6.0f} MB" if "peak_pss_mb" in result else ""),
         flush=True,
     )
 

@@ -33,6 +33,8 @@ class Setting:
     reader: str = "sentence_lines"
     driver: str = "beam"
     """`beam`, or `plain`: the same functions in a multiprocessing loop."""
+    memory: bool = False
+    """Whether to look at the memory."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,9 @@ class Prepared:
         return self.tokens.cpu + self.examples.cpu
 
     @property
-    def peak_pss(self) -> float:
-        """Largest memory of all processes, MB."""
-        return max(self.tokens.peak_pss, self.examples.peak_pss)
+    def peak_pss(self) -> float | None:
+        """Largest memory of all processes, MB, if it was looked at."""
+        return max(filter(None, (self.tokens.peak_pss, self.examples.peak_pss)), default=None)
 
 
 def prepare(setting: Setting, workspace: Path) -> Prepared:
@@ -112,5 +114,6 @@ def _run(
     program = ["-m", f"pipeline.{stage}"]
     if setting.driver == "plain" and stage != "vocabulary":
         program = [str(ROOT / "benchmarks/plain_driver.py"), stage]
-    took = measure([sys.executable, *program, "--config", str(path)], cores=setting.cores)
+    command = [sys.executable, *program, "--config", str(path)]
+    took = measure(command, cores=setting.cores, memory=setting.memory)
     return open_artifact(str(output)), took
