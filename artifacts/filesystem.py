@@ -139,6 +139,20 @@ def fetch_file(path: str, destination: str) -> None:
         replace_durably(temporary, destination)
 
 
+@contextmanager
+def brought_here(path: str, scratch: str) -> Iterator[str]:
+    """A local path of the file at `path`: its own, or a copy in `scratch`, gone afterwards."""
+    if is_local(path):
+        yield local_path(path)
+        return
+    copy = os.path.join(scratch, uuid.uuid4().hex)
+    fetch_file(path, copy)
+    try:
+        yield copy
+    finally:
+        os.unlink(copy)
+
+
 def list_names(directory: str) -> list[str]:
     """Names directly inside `directory`, sorted; empty if it does not exist."""
     filesystem, inner = _open(directory)

@@ -37,7 +37,7 @@ class Progress:
         """Count `amount` more units as done."""
         self.done += amount
         now = time.monotonic()
-        if now - self.printed >= self.interval or self.done >= self.total:
+        if now - self.printed >= self.interval or (amount and self.done >= self.total):
             self.printed = now
             say(self.line(note))
 

@@ -11,6 +11,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,29 +39,24 @@ class Unused(metaclass=_Names):
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with every piece."""
+    """What is done with every piece; each gives any number of results."""
 
     begin: Callable[[], None]
-    work: Callable[[Any], None]
+    work: Callable[[Any], list[Any]]
 
     def __rrshift__(self, name: str) -> "Step":
         """`name >> step`."""
         return self
 
 
-def par_do(fn: Any, *args: Any, **kwargs: Any) -> Step:
+def par_do(fn: Any) -> Step:
     """Stands for ParDo."""
-
-    def work(piece: Any) -> None:
-        for _ in fn.process(piece, *args, **kwargs):
-            pass
-
-    return Step(fn.setup, work)
+    return Step(fn.setup, lambda piece: list(fn.process(piece)))
 
 
 def each(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Step:
     """Stands for Map."""
-    return Step(lambda: None, lambda piece: fn(piece, *args, **kwargs))
+    return Step(lambda: None, lambda piece: [fn(piece, *args, **kwargs)])
 
 
 _beam = ModuleType("pipeline.engine.beam")
@@ -70,7 +66,8 @@ sys.modules["pipeline.engine.beam"] = _beam
 from artifacts.program import exit_code
 from pipeline import examples, tokens
 from pipeline.config import PipelineMachine
-from pipeline.engine.meter import Meter
+from pipeline.engine import graph
+from pipeline.engine.crew import Crew
 
 STAGES = {"tokens": (tokens, tokens.make_tokens), "examples": (examples, examples.make_examples)}
 
@@ -83,14 +80,16 @@ class Pieces:
         self.workers = workers
 
     def __or__(self, step: Step) -> "Pieces":
-        """Do the step with every piece."""
+        """Do the step with every piece: in the pool, unless there is but one."""
+        if len(self.pieces) == 1:
+            step.begin()
+            return Pieces(step.work(self.pieces[0]), workers=self.workers)
         fork = multiprocessing.get_context("fork")  # the step is inherited, not pickled
         with fork.Pool(self.workers, initializer=_begin, initargs=(step,)) as pool:
-            for _ in pool.imap_unordered(_work, self.pieces, chunksize=1):
-                pass
+            results = list(pool.imap_unordered(_work, self.pieces, chunksize=1))
             pool.close()
             pool.join()
-        return self
+        return Pieces(list(chain.from_iterable(results)), workers=self.workers)
 
 
 _steps: list[Step] = []
@@ -101,8 +100,17 @@ def _begin(step: Step) -> None:
     _steps.append(step)
 
 
-def _work(piece: Any) -> None:
-    _steps[-1].work(piece)
+def _work(piece: Any) -> list[Any]:
+    return _steps[-1].work(piece)
+
+
+def stand_ins(workers: int) -> dict[str, Callable[..., Pieces]]:
+    """What stands for the functions that a graph is made of."""
+    return {
+        "spread": lambda _, pieces, crew: Pieces(pieces, workers=workers),
+        "share_out": lambda every, crew, *, label: Pieces(*every.pieces, workers=workers),
+        "gather": lambda results, *, label: Pieces([results.pieces], workers=workers),
+    }
 
 
 def main() -> int:
@@ -110,10 +118,13 @@ def main() -> int:
     module, make = STAGES[sys.argv[1]]
 
     def run_graph(build: Any, *, machine: PipelineMachine, **_: Any) -> None:
-        for name, loaded in sys.modules.items():
-            if name.startswith("pipeline.") and hasattr(loaded, "spread"):
-                loaded.spread = lambda _, pieces: Pieces(pieces, workers=machine.workers)
-        build(None, Meter(""))
+        loaded = [found for name, found in sys.modules.items() if name.startswith("pipeline.")]
+        for name, stand_in in stand_ins(machine.workers).items():
+            original = getattr(graph, name)
+            for found in loaded:
+                if vars(found).get(name) is original:
+                    setattr(found, name, stand_in)
+        build(None, Crew())
 
     module.run_graph = run_graph
     return exit_code(make, sys.argv[2:])

@@ -19,9 +19,10 @@ from artifacts.store import finished_file, put_bytes, put_file
 from artifacts.tables import tokens_name
 from pipeline.buckets import BucketRange, read_bucket, tokens_table
 from pipeline.droplist import read_drop_list
-from pipeline.engine.meter import Meter
+from pipeline.engine.crew import Crew
 from pipeline.exchange import Exchange
 from pipeline.sketch import bucket_bits
+from pipeline.splits import split_names
 from pipeline.token_statistics import statistics_of
 from pipeline.tokenise import WORK, Job
 
@@ -58,10 +59,10 @@ class BucketGroup:
         return [tokens_name(self.split, bucket.number) for bucket in self.buckets]
 
 
-def bucket_groups(exchange: Exchange, names: Sequence[str]) -> list[BucketGroup]:
+def bucket_groups(exchange: Exchange, job: Job) -> list[BucketGroup]:
     """All buckets of all splits, in groups; splits without documents have none."""
     groups = []
-    for split, name in enumerate(names):
+    for split, name in enumerate(split_names(job.stage.corpus)):
         bits = bucket_bits(exchange.sketch(split))
         if bits is None:
             continue
@@ -72,7 +73,7 @@ def bucket_groups(exchange: Exchange, names: Sequence[str]) -> list[BucketGroup]
     return groups
 
 
-def write_group(group: BucketGroup, *, job: Job, exchange: Exchange, meter: Meter) -> str:
+def write_group(group: BucketGroup, *, job: Job, exchange: Exchange, crew: Crew) -> str:
     """Write the buckets of a group, and the lists and counts that belong to it."""
     counts = np.zeros(job.vocabulary_size, dtype=np.int64)
     dropped = []
@@ -81,7 +82,7 @@ def write_group(group: BucketGroup, *, job: Job, exchange: Exchange, meter: Mete
             occurring, lost = _write_bucket(bucket, runs, split=group.split, job=job)
             counts += occurring
             dropped.append(lost)
-            meter.report(1)
+            crew.report(buckets=1)
     _put_dropped(pa.concat_tables(dropped), job, name=group.dropped_name)
     put_bytes(job.output, counts.tobytes(), name=group.counts_name)
     return group.counts_name

@@ -17,7 +17,7 @@ from artifacts.filesystem import naming_full_disk
 from artifacts.store import put_file
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config import UnwantedStage
-from pipeline.engine.meter import Meter
+from pipeline.engine.crew import Crew
 from pipeline.evaluation_text import evaluation_passages, overlapping
 from pipeline.filters import Reason
 from pipeline.near_duplicates import band_keys, bands_for
@@ -62,7 +62,7 @@ def candidates_name(portion: Portion) -> str:
     return f"{WORK}/{portion.name}.arrow"
 
 
-def write_candidates(portion: Portion, *, search: Search, meter: Meter) -> str:
+def write_candidates(portion: Portion, *, search: Search, crew: Crew) -> str:
     """Put a portion's candidates into the artifact; returns their file's name."""
     documents = 0
     stage = search.stage
@@ -73,7 +73,7 @@ def write_candidates(portion: Portion, *, search: Search, meter: Meter) -> str:
                 documents += len(block.ends_D)
                 writer.write_batch(_candidates(block, search, source=portion.source))
         put_file(search.output, path, name=candidates_name(portion))
-    meter.report(portion.size / MEGABYTE, documents=documents)
+    crew.report(MB=portion.size / MEGABYTE, documents=documents)
     return candidates_name(portion)
 
 

@@ -24,11 +24,12 @@ from artifacts.tables import examples_name, examples_schema
 from pipeline.assembly import SpecialIds, assemble, framed
 from pipeline.config import ExamplesConfig
 from pipeline.documents import Documents, read_documents
-from pipeline.engine.meter import Meter
+from pipeline.engine.crew import Crew
 from pipeline.example_statistics import Statistics, total
 from pipeline.masking import MaskingRule
 from pipeline.pairing import ORDER, PairingRule, Pairs, pair_segments
 from pipeline.random_streams import draw, stream_seed
+from pipeline.work import MEGABYTE
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Destination:
     """Local scratch directory shared with the launcher; empty: one of the worker's own."""
 
 
-def write_bucket(bucket: Bucket, *, recipe: Recipe, destination: Destination, meter: Meter) -> str:
+def write_bucket(bucket: Bucket, *, recipe: Recipe, destination: Destination, crew: Crew) -> str:
     """Make and put the bucket's files; returns the bucket's name, for the graph to count."""
     scratch_here = tempfile.TemporaryDirectory(dir=destination.scratch or None)
     with scratch_here as scratch, naming_full_disk(scratch):
@@ -95,7 +96,7 @@ def write_bucket(bucket: Bucket, *, recipe: Recipe, destination: Destination, me
                 rows=sum(copy.rows for copy in copies),
                 statistics=_entry_statistics(bucket, max_seq_length, copies),
             )
-    meter.report(bucket.entry.size / 1e6, documents=documents.count)
+    crew.report(MB=bucket.entry.size / MEGABYTE, documents=documents.count)
     return bucket.entry.name
 
 

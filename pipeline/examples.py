@@ -33,8 +33,8 @@ from pipeline.assembly import SpecialIds
 from pipeline.attempts import attempt_directory
 from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
 from pipeline.engine.beam import Map, PCollection, Pipeline
+from pipeline.engine.crew import Crew
 from pipeline.engine.graph import run_graph, spread
-from pipeline.engine.meter import Meter
 from pipeline.example_files import (
     Bucket,
     Destination,
@@ -43,6 +43,7 @@ from pipeline.example_files import (
     write_bucket,
 )
 from pipeline.example_statistics import Statistics, summary
+from pipeline.work import MEGABYTE
 
 TRAIN = "train"
 TOKENS_NAME = re.compile(r"(?P<split>.+)-(?P<bucket>\d{5,})\.arrow")
@@ -70,11 +71,11 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
 
 
 def example_graph(
-    pipeline: Pipeline, buckets: list[Bucket], *, recipe: Recipe, place: Destination, meter: Meter
+    pipeline: Pipeline, buckets: list[Bucket], *, recipe: Recipe, place: Destination, crew: Crew
 ) -> PCollection[str]:
     """Each bucket is one piece of work; the names of the finished ones come out."""
-    write = Map(write_bucket, recipe=recipe, destination=place, meter=meter)
-    names: PCollection[str] = spread(pipeline, buckets) | "WriteExamples" >> write
+    write = Map(write_bucket, recipe=recipe, destination=place, crew=crew)
+    names: PCollection[str] = spread(pipeline, buckets, crew) | "WriteExamples" >> write
     return names
 
 
@@ -86,13 +87,13 @@ def _make(
     machine: PipelineMachine,
     options: list[str],
 ) -> None:
-    megabytes = sum(bucket.entry.size for bucket in buckets) / 1e6
-    progress = Progress("examples", total=megabytes, unit="MB of tokens")
+    megabytes = sum(bucket.entry.size for bucket in buckets) / MEGABYTE
+    progress = Progress("examples", total=megabytes, unit="MB")
     with attempt_directory(output) as scratch:
         place = Destination(output, scratch if machine.runner == "local" else "")
         run_graph(
-            lambda pipeline, meter: example_graph(
-                pipeline, buckets, recipe=recipe, place=place, meter=meter
+            lambda pipeline, crew: example_graph(
+                pipeline, buckets, recipe=recipe, place=place, crew=crew
             ),
             machine=machine,
             options=options,

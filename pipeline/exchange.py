@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pipeline.buckets import BucketRange
 from pipeline.engine.beam import PCollection, Pipeline
-from pipeline.engine.meter import Meter
+from pipeline.engine.crew import Crew
 from pipeline.runs import RunCounts
 from pipeline.sketch import Sketch
 from pipeline.work import Portion
@@ -27,11 +27,11 @@ class Exchange(Protocol):
     def unfinished(self, work: Sequence[Portion]) -> list[Portion]:
         """The portions that an earlier attempt has not brought into runs."""
 
-    def graph(self, pipeline: Pipeline, work: list[Portion], meter: Meter) -> PCollection[Any]:
-        """The job that brings portions into runs."""
+    def graph(self, pipeline: Pipeline, work: list[Portion], crew: Crew) -> PCollection[Any]:
+        """Bring portions into runs."""
 
-    def finish(self) -> None:
-        """Called after the job has ended well."""
+    def finish(self, results: Sequence[Any]) -> None:
+        """Called with all that came out of `graph`, once it has."""
 
     def counts(self) -> RunCounts:
         """What all portions held."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +25,8 @@ from artifacts import filesystem
 from artifacts.digests import digest_of_file
 from pipeline.buckets import BucketRange, close_runs
 from pipeline.engine.beam import DoFn, GroupByKey, Map, ParDo, PCollection, Pipeline
+from pipeline.engine.crew import Crew
 from pipeline.engine.graph import spread
-from pipeline.engine.meter import Meter
 from pipeline.random_streams import Int64s, UInt64s
 from pipeline.runs import KEY, RUN_TOKENS, RunCounts, dropped_path, open_batches, write_run
 from pipeline.sketch import EMPTY, SKETCH_DOCUMENTS, Sketch, sketch_of
@@ -69,21 +70,20 @@ class RunnerShuffle:
         done = filesystem.exists(filesystem.join(self.directory, FINISHED))
         return [] if done else list(work)
 
-    def graph(self, pipeline: Pipeline, work: list[Portion], meter: Meter) -> PCollection[int]:
+    def graph(self, pipeline: Pipeline, work: list[Portion], crew: Crew) -> PCollection[int]:
         """Documents are shuffled by partition; the partitions' numbers come out."""
-        scatter = ParDo(_Scatter(self.job, self.bits, meter))
+        scatter = ParDo(_Scatter(self.job, self.bits, crew))
         numbers: PCollection[int] = (
-            spread(pipeline, work)
+            spread(pipeline, work, crew)
             | "Tokenise" >> scatter.with_output_types(tuple[int, bytes])
             | "Shuffle" >> GroupByKey()
             | "WriteRuns" >> Map(_write_partition, exchange=self)
         )
         return numbers
 
-    def finish(self) -> None:
-        """Write down which partitions there are, each asked for: a store may list them late."""
-        every = (_index_name(number) for number in range(1 << self.bits))
-        names = [name for name in every if filesystem.exists(filesystem.join(self.directory, name))]
+    def finish(self, results: Sequence[Any]) -> None:
+        """Write down which partitions there are."""
+        names = [_index_name(number) for number in sorted(set(results))]
         content = json.dumps(names).encode()
         filesystem.write_bytes(filesystem.join(self.directory, FINISHED), content)
 
@@ -125,12 +125,12 @@ class RunnerShuffle:
 
 
 class _Scatter(DoFn):
-    """A portion becomes pairs of partition and documents, as Arrow streams."""
+    """A portion becomes pairs of partition and documents, as Arrow streams; one pair at least."""
 
-    def __init__(self, job: Job, bits: int, meter: Meter) -> None:
+    def __init__(self, job: Job, bits: int, crew: Crew) -> None:
         self._job = job
         self._bits = bits
-        self._meter = meter
+        self._crew = crew
 
     def setup(self) -> None:
         """Build the tokenizer, once a worker."""
@@ -142,20 +142,27 @@ class _Scatter(DoFn):
         for table in self._tokeniser.tables(portion):
             documents += len(table)
             yield from _by_partition(table.combine_chunks(), self._bits)
-        self._meter.report(portion.size / MEGABYTE, documents=documents)
+        self._crew.report(MB=portion.size / MEGABYTE, documents=documents)
 
 
 def _by_partition(documents: pa.Table, bits: int) -> Iterator[tuple[int, bytes]]:
+    if not len(documents):
+        yield 0, _stream(documents)
+        return
     numbers = partition_of(documents[KEY].to_numpy(), bits)
     order = np.argsort(numbers, kind="stable")
     sorted_numbers = numbers[order]
     rows = documents.take(pa.array(order))
     first = np.flatnonzero(np.diff(sorted_numbers, prepend=-1))
     for start, stop in pairwise([*first.tolist(), len(order)]):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows.slice(start, stop - start))
-        yield int(sorted_numbers[start]), sink.getvalue().to_pybytes()
+        yield int(sorted_numbers[start]), _stream(rows.slice(start, stop - start))
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def partition_of(keys_D: UInt64s, bits: int) -> Int64s:

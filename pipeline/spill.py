@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
 from artifacts.errors import IntegrityError
-from artifacts.filesystem import naming_full_disk, replace_durably, temporary_beside
+from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
 from pipeline.buckets import BucketRange
 from pipeline.engine.beam import DoFn, ParDo, PCollection, Pipeline
+from pipeline.engine.crew import Crew
 from pipeline.engine.graph import spread
-from pipeline.engine.meter import Meter
 from pipeline.runs import RunCounts, dropped_path, open_batches, write_run
 from pipeline.sketch import EMPTY, Sketch, sketch_of
 from pipeline.tokenise import Job, Tokeniser
@@ -44,16 +45,19 @@ class SpillFiles:
     """Names of all portions."""
 
     def unfinished(self, work: Sequence[Portion]) -> list[Portion]:
-        """The portions without an index."""
-        return [portion for portion in work if _read_index(self.directory, portion.name) is None]
+        """The portions without an index.
 
-    def graph(self, pipeline: Pipeline, work: list[Portion], meter: Meter) -> PCollection[str]:
+        What a machine wrote before it went down may be damaged, and is made again.
+        """
+        return [portion for portion in work if not self._is_finished(portion)]
+
+    def graph(self, pipeline: Pipeline, work: list[Portion], crew: Crew) -> PCollection[str]:
         """Portions become runs; the portions' names come out."""
-        write = ParDo(_WriteRuns(self, meter))
-        names: PCollection[str] = spread(pipeline, work) | "WriteRuns" >> write
+        write = ParDo(_WriteRuns(self, crew))
+        names: PCollection[str] = spread(pipeline, work, crew) | "WriteRuns" >> write
         return names
 
-    def finish(self) -> None:
+    def finish(self, results: Sequence[Any]) -> None:
         """Nothing: every portion is finished by itself."""
 
     def counts(self) -> RunCounts:
@@ -74,13 +78,18 @@ class SpillFiles:
         """The lists beside the runs."""
         yield (dropped_path(path) for path in _paths(self))
 
+    def _is_finished(self, portion: Portion) -> bool:
+        if _read_index(self.directory, portion.name) is None:
+            return False
+        return not older_than_this_start(_index_path(self.directory, portion.name))
+
 
 class _WriteRuns(DoFn):
     """A portion becomes runs and an index; its name comes out."""
 
-    def __init__(self, spill: SpillFiles, meter: Meter) -> None:
+    def __init__(self, spill: SpillFiles, crew: Crew) -> None:
         self._spill = spill
-        self._meter = meter
+        self._crew = crew
 
     def setup(self) -> None:
         """Build the tokenizer, once a worker."""
@@ -96,7 +105,7 @@ class _WriteRuns(DoFn):
                 runs.append(f"{name}-{len(runs)}.arrow")
                 counts += write_run(os.path.join(directory, runs[-1]), table, splits=splits)
             _write_index(directory, name, _Index(tuple(runs), counts))
-        self._meter.report(portion.size / MEGABYTE, documents=counts.documents)
+        self._crew.report(MB=portion.size / MEGABYTE, documents=counts.documents)
         yield name
 
 
@@ -121,16 +130,20 @@ def _paths(spill: SpillFiles) -> tuple[str, ...]:
 
 def _read_index(directory: str, name: str) -> _Index | None:
     try:
-        with open(os.path.join(directory, f"{name}.json"), "rb") as file:
+        with open(_index_path(directory, name), "rb") as file:
             table = json.load(file)
     except (FileNotFoundError, ValueError):
         return None
     return _Index(tuple(table["runs"]), RunCounts(**table["counts"]))
 
 
+def _index_path(directory: str, name: str) -> str:
+    return os.path.join(directory, f"{name}.json")
+
+
 def _write_index(directory: str, name: str, index: _Index) -> None:
-    path = os.path.join(directory, f"{name}.json")
+    path = _index_path(directory, name)
     with temporary_beside(path) as temporary:
         with open(temporary, "w") as file:
             json.dump(asdict(index), file)
-        replace_durably(temporary, path)
+        os.replace(temporary, path)

@@ -6,15 +6,14 @@ Out: `{split}-{bucket}.arrow` (artifacts/tables.py), tokenizer.json, vocab.txt, 
 
     python -P -m pipeline.tokens --config TABLE.json [engine options]
 
-Two jobs: portions of the corpus become runs sorted by digest; ranges of digests, taken from all
-runs, become buckets. What an interrupted attempt has finished of either is kept.
+One job in two halves: portions of the corpus become runs sorted by digest; ranges of digests, taken
+from all runs, become buckets. What an interrupted attempt has finished of either is kept.
 """
 
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -42,13 +41,13 @@ from pipeline.config import PipelineMachine, TokensStage
 from pipeline.droplist import with_drop_list
 from pipeline.dropped import put_dropped
 from pipeline.engine.beam import Map, PCollection, Pipeline
-from pipeline.engine.graph import Build, run_graph, spread
-from pipeline.engine.meter import Meter
+from pipeline.engine.crew import Crew
+from pipeline.engine.graph import Build, gather, run_graph, share_out, spread
 from pipeline.exchange import Exchange
 from pipeline.runs import RunCounts
 from pipeline.shuffle import RunnerShuffle, partition_bits
 from pipeline.spill import SpillFiles
-from pipeline.splits import TRAIN, split_names
+from pipeline.splits import TRAIN
 from pipeline.token_statistics import Statistics, statistics_of_entry, summary
 from pipeline.tokenise import WORK, Job, read_tokenizer
 from pipeline.work import MEGABYTE, Portion, portions
@@ -60,15 +59,15 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: what is finished is kept, the rest is made, the manifest is written."""
     stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
-    engine = Engine(parse(PipelineMachine, table.machine, source="stage tokens, machine"), options)
+    machine = parse(PipelineMachine, table.machine, source="stage tokens, machine")
     work = portions(stage.corpus)
     job = _job(table, stage)
-    exchange = choose_exchange(work, job=job, machine=engine.machine)
-    _write_runs(work, exchange, engine)
-    groups = bucket_groups(exchange, split_names(stage.corpus))
+    exchange = choose_exchange(work, job=job, machine=machine)
+    graph, progress = _what_is_missing(work, exchange, job)
+    run_graph(graph, machine=machine, options=options, progress=progress)
+    groups = bucket_groups(exchange, job)
     if not groups:
         raise UsageError(_nothing_left(exchange.counts()))
-    _write_buckets(groups, exchange, job=job, engine=engine)
     artifact = _commit(table, work=work, groups=groups, exchange=exchange, job=job)
     for leftover in (WORK, f"{FINISHED}/{WORK}"):
         filesystem.remove(filesystem.join(table.output, leftover))
@@ -83,25 +82,33 @@ def choose_exchange(work: Sequence[Portion], *, job: Job, machine: PipelineMachi
     return RunnerShuffle(job, filesystem.join(job.output, WORK), bits)
 
 
-def buckets_graph(
-    pipeline: Pipeline, meter: Meter, *, groups: list[BucketGroup], exchange: Exchange, job: Job
+def tokens_graph(
+    pipeline: Pipeline, crew: Crew, *, work: list[Portion], exchange: Exchange, job: Job
 ) -> PCollection[str]:
-    """Groups of buckets are written; the names of their counts come out."""
-    write = Map(write_group, job=job, exchange=exchange, meter=meter)
-    names: PCollection[str] = spread(pipeline, groups) | "WriteBuckets" >> write
+    """Portions become runs, and all runs buckets; the names of the groups' counts come out."""
+    runs = gather(exchange.graph(pipeline, work, crew), label="Runs")
+    groups = runs | "Groups" >> Map(_groups_of_runs, exchange=exchange, job=job)
+    return _written(share_out(groups, crew, label="Groups"), crew, exchange=exchange, job=job)
+
+
+def buckets_graph(
+    pipeline: Pipeline, crew: Crew, *, groups: list[BucketGroup], exchange: Exchange, job: Job
+) -> PCollection[str]:
+    """The second half of it, when all runs are there."""
+    return _written(spread(pipeline, groups, crew), crew, exchange=exchange, job=job)
+
+
+def _written(
+    groups: PCollection[BucketGroup], crew: Crew, *, exchange: Exchange, job: Job
+) -> PCollection[str]:
+    write = Map(write_group, job=job, exchange=exchange, crew=crew)
+    names: PCollection[str] = groups | "WriteBuckets" >> write
     return names
 
 
-@dataclass(frozen=True)
-class Engine:
-    """Where the jobs run."""
-
-    machine: PipelineMachine
-    options: list[str]
-
-    def run(self, build: Build, progress: Progress) -> None:
-        """Run one job to its end."""
-        run_graph(build, machine=self.machine, options=self.options, progress=progress)
+def _groups_of_runs(names: list[str], *, exchange: Exchange, job: Job) -> list[BucketGroup]:
+    exchange.finish(names)
+    return bucket_groups(exchange, job)
 
 
 def _job(table: StageTable, stage: TokensStage) -> Job:
@@ -126,31 +133,22 @@ def _job(table: StageTable, stage: TokensStage) -> Job:
     )
 
 
-def _write_runs(work: list[Portion], exchange: Exchange, engine: Engine) -> None:
+def _what_is_missing(work: list[Portion], exchange: Exchange, job: Job) -> tuple[Build, Progress]:
+    """The graph of what earlier attempts have not finished."""
     missing = exchange.unfinished(work)
-    if len(missing) < len(work):
-        say(f"tokens: {len(work) - len(missing)} of {len(work)} portions are finished already")
     if missing:
+        if len(missing) < len(work):
+            say(f"tokens: {len(work) - len(missing)} of {len(work)} portions are finished already")
         total = sum(portion.size for portion in missing) / MEGABYTE
-        engine.run(
-            lambda pipeline, meter: exchange.graph(pipeline, missing, meter),
-            Progress("tokens", total=total, unit="MB"),
-        )
-        exchange.finish()
-
-
-def _write_buckets(
-    groups: list[BucketGroup], exchange: Exchange, *, job: Job, engine: Engine
-) -> None:
-    missing = [group for group in groups if finished_file(job.output, group.counts_name) is None]
-    if len(missing) < len(groups):
-        say(f"tokens: {len(groups) - len(missing)} of {len(groups)} groups are finished already")
-    if missing:
-        total = sum(len(group.buckets) for group in missing)
-        engine.run(
-            partial(buckets_graph, groups=missing, exchange=exchange, job=job),
-            Progress("tokens", total=total, unit="buckets"),
-        )
+        graph = partial(tokens_graph, work=missing, exchange=exchange, job=job)
+        return graph, Progress("tokens", total=total, unit="MB")
+    every = bucket_groups(exchange, job)
+    groups = [group for group in every if finished_file(job.output, group.counts_name) is None]
+    done = f"{len(every) - len(groups)} of {len(every)} groups"
+    say(f"tokens: all {len(work)} portions and {done} are finished already")
+    total = sum(len(group.buckets) for group in groups)
+    graph = partial(buckets_graph, groups=groups, exchange=exchange, job=job)
+    return graph, Progress("tokens", total=total, unit="buckets")
 
 
 def _commit(
@@ -197,9 +195,8 @@ def _commit(
 def _late_lists(groups: list[BucketGroup], output: str, scratch: str) -> Iterator[str]:
     """Local paths of the lists of documents that were dropped for others of their bucket."""
     for entry in _finished(output, [group.dropped_name for group in groups]):
-        path = os.path.join(scratch, "list.arrow")
-        filesystem.fetch_file(filesystem.join(output, entry.stored_name), path)
-        yield path
+        with filesystem.brought_here(filesystem.join(output, entry.stored_name), scratch) as path:
+            yield path
 
 
 def _split_statistics(entries: list[FileEntry]) -> dict[str, Any]:

@@ -31,8 +31,8 @@ from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.candidates import Search, candidates_name, write_candidates
 from pipeline.config import PipelineMachine, UnwantedStage
 from pipeline.engine.beam import Map, PCollection, Pipeline
+from pipeline.engine.crew import Crew
 from pipeline.engine.graph import run_graph, spread
-from pipeline.engine.meter import Meter
 from pipeline.near_duplicates import representatives
 from pipeline.random_streams import Int64s, UInt64s
 from pipeline.splits import digest_bytes, halves
@@ -84,11 +84,11 @@ def make_unwanted(table: StageTable, options: list[str]) -> Artifact:
 
 
 def search_graph(
-    pipeline: Pipeline, meter: Meter, *, work: list[Portion], search: Search
+    pipeline: Pipeline, crew: Crew, *, work: list[Portion], search: Search
 ) -> PCollection[str]:
     """Every portion is searched; the names of what was found come out."""
-    found: PCollection[str] = spread(pipeline, work) | "Search" >> Map(
-        write_candidates, search=search, meter=meter
+    found: PCollection[str] = spread(pipeline, work, crew) | "Search" >> Map(
+        write_candidates, search=search, crew=crew
     )
     return found
 
@@ -140,7 +140,6 @@ def _first_of_equals(digests_D2: UInt64s) -> Int64s:
 
 
 def _tables(work: list[Portion], output: str, scratch: str) -> Iterator[pa.Table]:
-    path = os.path.join(scratch, "candidates.arrow")
     for portion in work:
         entry = finished_file(output, candidates_name(portion))
         if entry is None:
@@ -148,8 +147,8 @@ def _tables(work: list[Portion], output: str, scratch: str) -> Iterator[pa.Table
                 f"{output}/{candidates_name(portion)}: not there after the job; "
                 "was the workspace changed meanwhile? run the stage again"
             )
-        filesystem.fetch_file(filesystem.join(output, entry.stored_name), path)
-        with pa.OSFile(path, "rb") as file:
+        stored = filesystem.join(output, entry.stored_name)
+        with filesystem.brought_here(stored, scratch) as path, pa.OSFile(path, "rb") as file:
             yield pa.ipc.open_file(file).read_all()
 
 

@@ -27,8 +27,8 @@ from pipeline.chunks import count_chunks
 from pipeline.config import PipelineMachine, VocabularyStage
 from pipeline.droplist import read_drop_list, with_drop_list
 from pipeline.engine.beam import Map, PCollection, Pipeline
+from pipeline.engine.crew import Crew
 from pipeline.engine.graph import run_graph, spread
-from pipeline.engine.meter import Meter
 from pipeline.sampling import (
     Sampling,
     candidate_bytes,
@@ -57,18 +57,18 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
 
 
 def candidates_graph(
-    pipeline: Pipeline, meter: Meter, *, work: list[Portion], sampling: Sampling, directory: str
+    pipeline: Pipeline, crew: Crew, *, work: list[Portion], sampling: Sampling, directory: str
 ) -> PCollection[int]:
     """The candidates of all portions are written; the portions' numbers of documents come out."""
-    sample = Map(_sample_portion, sampling=sampling, directory=directory, meter=meter)
-    counts: PCollection[int] = spread(pipeline, work) | "Sample" >> sample
+    sample = Map(_sample_portion, sampling=sampling, directory=directory, crew=crew)
+    counts: PCollection[int] = spread(pipeline, work, crew) | "Sample" >> sample
     return counts
 
 
-def _sample_portion(portion: Portion, *, sampling: Sampling, directory: str, meter: Meter) -> int:
+def _sample_portion(portion: Portion, *, sampling: Sampling, directory: str, crew: Crew) -> int:
     path = filesystem.join(directory, _candidates_name(portion))
     documents = write_candidates(path, portion, sampling)
-    meter.report(portion.size / MEGABYTE, documents=documents)
+    crew.report(MB=portion.size / MEGABYTE, documents=documents)
     return documents
 
 

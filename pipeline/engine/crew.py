@@ -1,46 +1,69 @@
-"""How workers tell the launcher what they have done, on every local runner.
+"""What the workers of a job on this machine share with each other and with the launcher.
 
-In:  finished work, reported by any thread or process of the job.
-Out: sums, read by the launcher once a moment, for the progress line and the stall time-out.
+In:  pieces of work to share out; reports of finished ones, from any thread or process of the job.
+Out: every piece for whoever is free first; sums of the reports, for the progress line and the stall
+     time-out.
 
-Beam's local runner reports no progress while a job runs, so the reports go through a small file:
-one short appended line each, which the operating system never tears.
+Beam's local runner deals work out before it begins and says nothing while a job runs. So both go
+through the file system: a piece belongs to whoever creates its file, and reports are short appended
+lines, which the operating system never tears.
 """
 
 import os
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from artifacts.progress import Progress
 
 
 @dataclass(frozen=True)
-class Meter:
+class Crew:
     """What a worker holds: cheap to pickle, safe to use from anywhere."""
 
-    path: str
-    """The launcher's file; empty where workers share no disk with it, as on Dataflow."""
+    directory: str = ""
+    """The job's own; empty where workers share no disk with the launcher, as on Dataflow."""
+    workers: int = 1
 
-    def report(self, amount: float, documents: int = 0) -> None:
-        """Count `amount` more units, in the unit of the launcher's `Progress`, as done."""
-        if self.path:
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-            try:
-                os.write(handle, f"{amount:.9g} {documents}\n".encode())
-            finally:
-                os.close(handle)
+    @property
+    def reports(self) -> str:
+        """The file of reports."""
+        return os.path.join(self.directory, "reports")
+
+    def claim(self, pieces: Sequence[Any], *, label: str) -> Iterator[Any]:
+        """The pieces that nobody else has taken, each as soon as the one before is done with."""
+        directory = os.path.join(self.directory, label)
+        os.makedirs(directory, exist_ok=True)
+        for number, piece in enumerate(pieces):
+            if _created(os.path.join(directory, str(number))):
+                yield piece
+
+    def report(self, **done: float) -> None:
+        """Add what is done, by the names of the units; that of the launcher's `Progress` moves it.
+
+        The others are shown beside it.
+        """
+        if not self.directory:
+            return
+        words = (f"{unit}={amount:.9g}" for unit, amount in done.items())
+        handle = os.open(self.reports, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(handle, " ".join(words).encode() + b"\n")
+        finally:
+            os.close(handle)
 
 
-class MeterReader:
+class ReportReader:
     """The launcher's end: moves new reports into a `Progress`."""
 
     def __init__(self, path: str, progress: Progress) -> None:
         self._path = path
         self._progress = progress
         self._offset = 0
-        self._documents = 0
+        self._others: dict[str, float] = defaultdict(float)
 
     def poll(self) -> bool:
         """Read what is new, print a line if it is time; True if there was anything new."""
@@ -50,15 +73,19 @@ class MeterReader:
         if not whole:
             return False
         self._offset += len(whole) + 1
-        reports = [line.split() for line in whole.split(b"\n")]
-        self._documents += sum(int(documents) for _, documents in reports)
-        note = f"{self._documents:,} documents" if self._documents else ""
-        self._progress.advance(sum(float(amount) for amount, _ in reports), note)
+        done = 0.0
+        for unit, _, amount in (word.partition("=") for word in whole.decode().split()):
+            if unit == self._progress.unit:
+                done += float(amount)
+            else:
+                self._others[unit] += float(amount)
+        noted = (f"{amount:,.0f} {unit}" for unit, amount in self._others.items() if amount)
+        self._progress.advance(done, ", ".join(noted))
         return True
 
 
 @contextmanager
-def polling(reader: MeterReader, *, interval: float = 0.5) -> Iterator[None]:
+def polling(reader: ReportReader, *, interval: float = 0.5) -> Iterator[None]:
     """Poll from a thread while the body runs a job in this very process."""
     finished = threading.Event()
 
@@ -74,3 +101,12 @@ def polling(reader: MeterReader, *, interval: float = 0.5) -> Iterator[None]:
         finished.set()
         thread.join()
         reader.poll()
+
+
+def _created(path: str) -> bool:
+    """Whether the file at `path` was not there and is now."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True

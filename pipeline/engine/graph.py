@@ -24,13 +24,13 @@ from pipeline.engine.beam import (
     PipelineOptions,
     PipelineState,
 )
+from pipeline.engine.crew import Crew, ReportReader
 from pipeline.engine.errors import JobFailed
 from pipeline.engine.local import run_inline, run_supervised
-from pipeline.engine.meter import Meter, MeterReader
 
-Build = Callable[[Pipeline, Meter], PCollection[Any]]
+Build = Callable[[Pipeline, Crew], PCollection[Any]]
 """Adds the job to a pipeline. Everything it puts into the graph must be importable and picklable;
-whatever does work calls `Meter.report` once per finished piece, seconds apart at most."""
+whatever does work calls `Crew.report` once per finished piece, seconds apart at most."""
 
 
 def run_graph(
@@ -45,56 +45,89 @@ def run_graph(
     if machine.runner != "local":
         _run_on_engine(build, machine=machine, options=options)
         return
+    inline = machine.worker_mode == "inline"
     with tempfile.TemporaryDirectory(prefix="cloze-job-") as scratch:
-        meter = Meter(os.path.join(scratch, "meter"))
+        crew = Crew(scratch, workers=1 if inline else machine.workers)
         log = os.path.join(scratch, "log")
-        for path in (meter.path, log):
+        for path in (crew.reports, log):
             open(path, "wb").close()
-        reader = MeterReader(meter.path, progress)
+        reader = ReportReader(crew.reports, progress)
 
         def fill(pipeline: Pipeline) -> None:
-            consume(build, pipeline, meter)
+            consume(build, pipeline, crew)
 
-        if machine.worker_mode == "inline":
+        if inline:
             run_inline(fill, options=options, reader=reader)
         else:
             run_supervised(fill, machine=machine, options=options, reader=reader, log=log)
 
 
-def spread(pipeline: Pipeline, pieces: Sequence[Any]) -> PCollection[Any]:
-    """The `pieces` of work as a collection, spread evenly over all workers.
+def spread(pipeline: Pipeline, pieces: Sequence[Any], crew: Crew) -> PCollection[Any]:
+    """The `pieces` of work as a collection, shared out among all workers."""
+    every = pipeline | "Start" >> Impulse() | "Pieces" >> Map(_instead, list(pieces))
+    return share_out(every, crew, label="Share")
 
-    The same as `Create` and `Reshuffle` in four steps instead of twenty: each step of a graph costs
-    10 ms of processor time before the first worker begins.
+
+def share_out(every: PCollection[Any], crew: Crew, *, label: str) -> PCollection[Any]:
+    """The pieces of work in a collection's only element, a list, shared out among all workers.
+
+    On this machine every worker is dealt all of them and takes one after another of those that
+    nobody has taken: who is slower, or has met a larger piece, takes fewer. Elsewhere the engine
+    sees to that. (`Create` and `Reshuffle` would be twenty steps of a graph instead of three, and
+    each costs 10 ms of processor time before the first worker begins.)
     """
-    spread_out: PCollection[Any] = (
-        pipeline
-        | "Start" >> Impulse()
-        | "Number" >> FlatMap(_numbered, list(pieces)).with_output_types(tuple[int, Any])
-        | "Spread" >> GroupByKey()
-        | "Pieces" >> FlatMap(_piece).with_output_types(Any)
+    shared_out: PCollection[Any] = (
+        every
+        | f"{label}:Deal" >> FlatMap(_hands, crew).with_output_types(tuple[int, Any])
+        | f"{label}:Spread" >> GroupByKey()
+        | f"{label}:Take" >> FlatMap(_take, crew, label).with_output_types(Any)
     )
-    return spread_out
+    return shared_out
 
 
-def consume(build: Build, pipeline: Pipeline, meter: Meter) -> None:
+def gather(results: PCollection[Any], *, label: str) -> PCollection[Any]:
+    """All elements as one list, in any order, as soon as the last of them is there."""
+    gathered: PCollection[Any] = (
+        results
+        | f"{label}:Key" >> Map(_keyed).with_output_types(tuple[int, Any])
+        | f"{label}:Gather" >> GroupByKey()
+        | f"{label}:List" >> Map(_listed)
+    )
+    return gathered
+
+
+def consume(build: Build, pipeline: Pipeline, crew: Crew) -> None:
     """Add the graph and something that consumes its end.
 
     A worker that dies in a step whose output nobody reads would go unnoticed by the runner.
     """
     _ = (
-        build(pipeline, meter)
+        build(pipeline, crew)
         | "Finished" >> Map(_finished).with_output_types(tuple[int, int])
         | "Consume" >> GroupByKey()
     )
 
 
-def _numbered(_: bytes, pieces: list[Any]) -> Iterable[tuple[int, Any]]:
-    return enumerate(pieces)
+def _instead(_: bytes, value: Any) -> Any:
+    return value
 
 
-def _piece(numbered: tuple[int, Iterable[Any]]) -> Iterable[Any]:
-    return numbered[1]
+def _hands(pieces: list[Any], crew: Crew) -> Iterable[tuple[int, list[Any]]]:
+    hands = [pieces] * crew.workers if crew.directory else [[piece] for piece in pieces]
+    return enumerate(hands)
+
+
+def _take(hand: tuple[int, Iterable[list[Any]]], crew: Crew, label: str) -> Iterable[Any]:
+    (pieces,) = hand[1]
+    return crew.claim(pieces, label=label) if crew.directory else pieces
+
+
+def _keyed(element: Any) -> tuple[int, Any]:
+    return 0, element
+
+
+def _listed(keyed: tuple[int, Iterable[Any]]) -> list[Any]:
+    return list(keyed[1])
 
 
 def _finished(_: Any) -> tuple[int, int]:
@@ -104,7 +137,7 @@ def _finished(_: Any) -> tuple[int, int]:
 def _run_on_engine(build: Build, *, machine: PipelineMachine, options: Sequence[str]) -> None:
     flags = [f"--runner={machine.runner}", *options]
     pipeline = Pipeline(options=PipelineOptions(flags))
-    consume(build, pipeline, Meter(""))
+    consume(build, pipeline, Crew())
     state = pipeline.run().wait_until_finish()
     if state is None:  # what Dataflow's runner gives for --dry_run
         raise JobFailed(f"{machine.runner}: the graph was translated; a dry run submits nothing")

@@ -34,16 +34,18 @@ from pipeline.engine.beam import (
     environments,
     fn_runner,
 )
+from pipeline.engine.crew import ReportReader, polling
 from pipeline.engine.errors import JobFailed, WorkerKilled, job_error, own_error
-from pipeline.engine.meter import MeterReader, polling
 from pipeline.engine.prefork import PreforkedWorkers
 
 Fill = Callable[[Pipeline], None]
 POLL_SECONDS = 0.25
 LONGEST_LOG = 20_000
+QUIET_AND_UNCHECKED = ("--default_sdk_harness_log_level=WARNING", "--no_pipeline_type_check")
+"""Our graphs' types are checked statically; Beam parses its options anew for each check."""
 
 
-def run_inline(fill: Fill, *, options: Sequence[str], reader: MeterReader) -> None:
+def run_inline(fill: Fill, *, options: Sequence[str], reader: ReportReader) -> None:
     """Run in this very process, one bundle after another: for tests, debuggers and small inputs."""
     environment = environments.EmbeddedPythonEnvironment.default()
     with polling(reader):
@@ -55,7 +57,7 @@ def run_inline(fill: Fill, *, options: Sequence[str], reader: MeterReader) -> No
 
 
 def run_supervised(
-    fill: Fill, *, machine: PipelineMachine, options: Sequence[str], reader: MeterReader, log: str
+    fill: Fill, *, machine: PipelineMachine, options: Sequence[str], reader: ReportReader, log: str
 ) -> None:
     """Run with threads or processes in a forked process group, watched from here.
 
@@ -73,7 +75,7 @@ def run_supervised(
 
 
 def _supervise(
-    fill: Fill, *, machine: PipelineMachine, options: Sequence[str], reader: MeterReader, log: str
+    fill: Fill, *, machine: PipelineMachine, options: Sequence[str], reader: ReportReader, log: str
 ) -> None:
     flags = [*options, f"--direct_num_workers={machine.workers}"]
     events, events_out = os.pipe()
@@ -95,7 +97,7 @@ def _supervise(
         reader.poll()
 
 
-def _watch(head: int, events: int, *, reader: MeterReader, stall_timeout: float) -> None:
+def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
     """Follow the job until it says that it is done; raise as soon as it cannot be."""
     alive_at = time.monotonic()
     pending = b""
@@ -180,7 +182,7 @@ def _run_with_workers(
 
 
 def _run_pipeline(fill: Fill, environment: environments.Environment, *, flags: list[str]) -> None:
-    options = PipelineOptions(["--default_sdk_harness_log_level=WARNING", *flags])
+    options = PipelineOptions([*QUIET_AND_UNCHECKED, *flags])
     encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
     # built by hand, because processes would otherwise get none of the options
     provision = fn_runner.ExtendedProvisionInfo(

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact
 from artifacts.tokenizer import WordPieceTokenizer
 from pipeline.config import TokensStage, VocabularyStage
-from pipeline.engine.beam import PCollection, Pipeline
-from pipeline.engine.graph import spread
+from pipeline.engine.crew import Crew
 from pipeline.vocabulary import make_vocabulary
 
 WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "by", "it")
@@ -114,9 +115,10 @@ def tokens_table(
     )
 
 
-def twice(pipeline: Pipeline, pieces: Sequence[Any]) -> PCollection[Any]:
-    """`spread` on an engine that gives every piece of work to two workers."""
-    return spread(pipeline, [*pieces, *pieces])
+def everything_twice(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The machine of an engine that gives every piece of work to two workers."""
+    monkeypatch.setattr(Crew, "claim", lambda crew, pieces, label: iter(pieces))
+    return {"worker_mode": "processes", "workers": 2}
 
 
 def started(

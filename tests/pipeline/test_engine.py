@@ -13,16 +13,24 @@ from artifacts.errors import IntegrityError
 from artifacts.progress import Progress
 from pipeline.config import PipelineMachine
 from pipeline.engine.beam import Map, PCollection, Pipeline
+from pipeline.engine.crew import Crew
 from pipeline.engine.errors import JobFailed, WorkerKilled, job_error
-from pipeline.engine.graph import run_graph, spread
-from pipeline.engine.meter import Meter
+from pipeline.engine.graph import gather, run_graph, share_out, spread
 
 UNITS = 8
 
 
-def write_unit(unit: int, *, folder: str, meter: Meter) -> int:
+def write_unit(unit: int, *, folder: str, crew: Crew, slow: int | None = None) -> int:
+    if unit == slow:
+        time.sleep(2)
     Path(folder, str(unit)).write_text(str(os.getpid()))
-    meter.report(1.5, documents=10)
+    crew.report(MB=1.5, documents=10)
+    return unit
+
+
+def check_unit(unit: int, *, folder: str) -> int:
+    assert len([path for path in Path(folder).iterdir() if not path.suffix]) == UNITS
+    Path(folder, f"{unit}.checked").touch(exist_ok=False)
     return unit
 
 
@@ -64,16 +72,16 @@ def sleep_long(unit: int) -> int:
 def run(function, *, mode: str, stall_timeout: float = 60.0) -> Progress:
     progress = Progress("test", total=UNITS * 1.5, unit="MB")
 
-    def build(pipeline: Pipeline, meter: Meter) -> PCollection[int]:
-        bound = partial(function, meter=meter) if function_takes_meter(function) else function
-        return spread(pipeline, range(UNITS)) | Map(bound)
+    def build(pipeline: Pipeline, crew: Crew) -> PCollection[int]:
+        bound = partial(function, crew=crew) if function_takes_crew(function) else function
+        return spread(pipeline, range(UNITS), crew) | Map(bound)
 
     machine = PipelineMachine(workers=2, worker_mode=mode, stall_timeout=stall_timeout)
     run_graph(build, machine=machine, options=[], progress=progress)
     return progress
 
 
-def function_takes_meter(function) -> bool:
+def function_takes_crew(function) -> bool:
     return isinstance(function, partial)
 
 
@@ -95,6 +103,28 @@ def test_processes_share_the_work_and_are_quiet(tmp_path, capfd):
     run(partial(write_unit, folder=str(tmp_path)), mode="processes")
     assert all(line.startswith("test ") for line in capfd.readouterr().err.splitlines())
     assert len({path.read_text() for path in tmp_path.iterdir()}) == 2
+
+
+def test_who_is_slower_takes_fewer(tmp_path):
+    run(partial(write_unit, folder=str(tmp_path), slow=0), mode="processes")
+    worker_of = {int(path.name): path.read_text() for path in tmp_path.iterdir()}
+    assert list(worker_of.values()).count(worker_of[0]) == 1
+
+
+@pytest.mark.parametrize("mode", ["inline", "threads", "processes"])
+def test_what_all_workers_have_made_is_gathered_and_shared_out_again(mode, tmp_path):
+    def build(pipeline: Pipeline, crew: Crew) -> PCollection[int]:
+        first = partial(write_unit, folder=str(tmp_path), crew=crew)
+        units = gather(spread(pipeline, range(UNITS), crew) | "First" >> Map(first), label="All")
+        second = partial(check_unit, folder=str(tmp_path))
+        return share_out(units, crew, label="Again") | "Second" >> Map(second)
+
+    machine = PipelineMachine(workers=2, worker_mode=mode)
+    progress = Progress("test", total=UNITS * 1.5, unit="MB")
+    run_graph(build, machine=machine, options=[], progress=progress)
+    assert progress.done == UNITS * 1.5
+    checked = sorted(int(path.stem) for path in tmp_path.glob("*.checked"))
+    assert checked == list(range(UNITS))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from synthetic_tokens import random_documents, small_tokenizer, tokens_artifact,
 from artifacts.progress import Progress
 from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
 from pipeline.engine.beam import Pipeline
+from pipeline.engine.crew import Crew
 from pipeline.engine.errors import JobFailed
 from pipeline.engine.graph import consume, run_graph
-from pipeline.engine.meter import Meter
 from pipeline.example_files import Destination
 from pipeline.examples import _buckets, _recipe, example_graph
 
@@ -23,13 +23,13 @@ def build_of(tokens, tokenizer, output):
     stage = ExamplesStage(seed=1, examples=ExamplesConfig(max_seq_lengths=(64,), copies=2))
     buckets = list(_buckets(tokens, stage.examples))
 
-    def build(pipeline, meter):
+    def build(pipeline, crew):
         return example_graph(
             pipeline,
             buckets,
             recipe=_recipe(stage, tokenizer),
             place=Destination(str(output), ""),
-            meter=meter,
+            crew=crew,
         )
 
     return build
@@ -54,7 +54,7 @@ def tokens(tmp_path_factory, tokenizer):
 def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
     """One input, one output, no tags: what every engine runs right."""
     pipeline = Pipeline()
-    consume(build_of(tokens, tokenizer, tmp_path), pipeline, Meter(""))
+    consume(build_of(tokens, tokenizer, tmp_path), pipeline, Crew())
     components = pipeline.to_runner_api().components
     for transform in components.transforms.values():
         assert len(transform.inputs) <= 1

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-from corpora import twice
+from corpora import everything_twice
 from synthetic_tokens import (
     examples_table,
     random_documents,
@@ -154,8 +154,7 @@ def test_every_way_to_run_gives_the_same_bytes(artifact, tokens, tmp_path, machi
 
 
 def test_a_bucket_made_twice_gives_the_same_bytes(artifact, tokens, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.examples.spread", twice)
-    machine = {"worker_mode": "processes", "workers": 2}
+    machine = everything_twice(monkeypatch)
     table = examples_table(tokens, tmp_path, config=CONFIG, machine=machine)
     assert make_examples(table, []).digest == artifact.digest
 

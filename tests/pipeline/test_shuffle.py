@@ -13,9 +13,9 @@ from pipeline import tokens
 from pipeline.candidates import Search
 from pipeline.config import PipelineMachine, TokensStage, UnwantedStage
 from pipeline.engine.beam import Pipeline
+from pipeline.engine.crew import Crew
 from pipeline.engine.errors import JobFailed
 from pipeline.engine.graph import consume, run_graph
-from pipeline.engine.meter import Meter
 from pipeline.sampling import Sampling
 from pipeline.shuffle import RunnerShuffle, partition_bits, partition_of
 from pipeline.unwanted import search_graph
@@ -53,18 +53,20 @@ def builds(tmp_path: Path):
     unwanted = UnwantedStage.model_validate({**table.config, "unwanted": wanted})
     search = Search(unwanted, "gs://bucket/unwanted")
     return {
-        "tokens": lambda pipeline, meter: exchange.graph(pipeline, work, meter),
-        "vocabulary": lambda pipeline, meter: candidates_graph(
-            pipeline, meter, work=work, sampling=sampling, directory="gs://bucket/work"
+        "tokens": lambda pipeline, crew: tokens.tokens_graph(
+            pipeline, crew, work=work, exchange=exchange, job=job
         ),
-        "unwanted": lambda pipeline, meter: search_graph(pipeline, meter, work=work, search=search),
+        "vocabulary": lambda pipeline, crew: candidates_graph(
+            pipeline, crew, work=work, sampling=sampling, directory="gs://bucket/work"
+        ),
+        "unwanted": lambda pipeline, crew: search_graph(pipeline, crew, work=work, search=search),
     }
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_graph_is_a_chain(builds, stage: str) -> None:
     pipeline = Pipeline()
-    consume(builds[stage], pipeline, Meter(""))
+    consume(builds[stage], pipeline, Crew())
     for transform in pipeline.to_runner_api().components.transforms.values():
         assert len(transform.inputs) <= 1
         assert len(transform.outputs) <= 1

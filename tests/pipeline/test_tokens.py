@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 from corpora import (
     documents,
+    everything_twice,
     given_vocabulary,
     letters_tokenizer,
     source,
     started,
     tokens_table,
-    twice,
     write_jsonl,
 )
 from object_store import faulty_store
@@ -363,9 +363,7 @@ class TestSameBytes:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        for module in (spill, tokens):
-            monkeypatch.setattr(module, "spread", twice)
-        machine = {"worker_mode": "processes", "workers": 2}
+        machine = everything_twice(monkeypatch)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1, machine=machine)
         assert found.digest == golden
 
@@ -490,9 +488,9 @@ class TestKilled:
         [
             ("before a run is renamed", 2, ""),
             ("before a run is finished", 3, "portions are finished already"),
-            ("before a bucket is put", 4, "portions are finished already"),
-            ("before a group is finished", 3, "groups are finished already"),
-            ("before the manifest", 1, "groups are finished already"),
+            ("before a bucket is put", 4, "portions and 0 of 3 groups are finished already"),
+            ("before a group is finished", 3, "portions and 1 of 3 groups are finished already"),
+            ("before the manifest", 1, "portions and 3 of 3 groups are finished already"),
         ],
     )
     def test_started_again_it_goes_on_and_ends_with_the_same_bytes(
@@ -515,6 +513,23 @@ class TestKilled:
         assert kept in errors
         left = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
         assert left == {"finished"}
+
+    def test_what_a_machine_wrote_before_it_went_down_is_made_again(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        table = tokens_table(tmp_path / "out", [source(corpus)], vocabulary=vocabulary)
+        started(table, tmp_path, site="before a bucket is put", count=4).communicate(timeout=60)
+        for run in (tmp_path / "out" / "work").glob("*-0.arrow"):
+            run.write_bytes(b"")  # renamed, but never flushed
+        monkeypatch.setattr(spill, "older_than_this_start", lambda path: True)
+        assert make_tokens(table, []).digest == golden
+        assert "finished already" not in capsys.readouterr().err
 
     def test_a_killed_worker_ends_the_run_and_the_next_one_goes_on(
         self, golden: str, corpus: Path, vocabulary: Artifact, tmp_path: Path

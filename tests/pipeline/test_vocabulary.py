@@ -8,7 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from corpora import INLINE, documents, source, started, twice, vocabulary_table, write_jsonl
+from corpora import (
+    INLINE,
+    documents,
+    everything_twice,
+    source,
+    started,
+    vocabulary_table,
+    write_jsonl,
+)
 
 from artifacts.errors import UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
@@ -60,9 +68,8 @@ class TestSameBytes:
     def test_any_portion_read_twice(
         self, golden: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pipeline.vocabulary.spread", twice)
         write_jsonl(tmp_path / "all.jsonl", TEXTS)
-        machine = {"worker_mode": "processes", "workers": 2}
+        machine = everything_twice(monkeypatch)
         again = learn(tmp_path / "out", [tmp_path / "all.jsonl"], machine=machine)
         assert again.digest == golden.digest
 
