@@ -10,11 +10,12 @@ and need none: an upload appears at once or never.
 import errno
 import os
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -108,6 +109,17 @@ def put_file(source: str, path: str, *, durable: bool = True) -> None:
             shutil.copyfile(source, temporary)
             _replace(temporary, inner, durable=durable)
         os.unlink(source)
+
+
+def begin_flush(path: str) -> None:
+    """Start to flush a local file that was not written `durable`, while others are still made."""
+
+    def flush() -> None:
+        with suppress(OSError):  # who waits for it will meet the error again, or the file is gone
+            _flush(local_path(path))
+
+    if is_local(path):
+        threading.Thread(target=flush, name="flush", daemon=True).start()
 
 
 def make_durable(paths: Iterable[str]) -> None:

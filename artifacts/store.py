@@ -14,7 +14,8 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -27,6 +28,8 @@ from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifes
 from artifacts.stage import StageTable
 
 FINISHED = "finished"
+STORE_THREADS = 16
+"""Object stores answer in tens of milliseconds; many small questions are asked at once."""
 NAMED_VERSIONS = ("cloze", "apache-beam", "deepspeed", "numpy", "pyarrow", "tokenizers", "torch")
 
 
@@ -137,7 +140,7 @@ def put_file(
 ) -> FileEntry:
     """Move the local file `source` into the unfinished artifact as `name`; record it finished.
 
-    The file is flushed to disk by `commit`, with all others: see `finished_file`.
+    `commit` waits until it is flushed to disk, as all others: see `finished_file`.
     """
     entry = FileEntry(
         name=name,
@@ -146,7 +149,9 @@ def put_file(
         rows=rows,
         statistics=dict(statistics or {}),
     )
-    filesystem.put_file(source, filesystem.join(directory, entry.stored_name), durable=False)
+    path = filesystem.join(directory, entry.stored_name)
+    filesystem.put_file(source, path, durable=False)
+    filesystem.begin_flush(path)
     filesystem.write_bytes(
         finished_record(directory, name), entry.model_dump_json().encode(), durable=False
     )
@@ -186,6 +191,29 @@ def finished_file(directory: str, name: str) -> FileEntry | None:
     if filesystem.is_local(path) and filesystem.older_than_this_start(record):
         return entry if digest_of_file(filesystem.local_path(path)) == entry.sha256 else None
     return entry
+
+
+def finished_files(directory: str, names: Sequence[str]) -> dict[str, FileEntry]:
+    """The entries of those of the named files that are finished, by name."""
+    if filesystem.is_local(directory):
+        entries = [finished_file(directory, name) for name in names]
+    else:
+        with ThreadPoolExecutor(STORE_THREADS) as pool:
+            entries = list(pool.map(lambda name: finished_file(directory, name), names))
+    return {name: entry for name, entry in zip(names, entries, strict=True) if entry}
+
+
+def all_finished(directory: str, names: Sequence[str]) -> list[FileEntry]:
+    """The entries of the named files, in their order; an `IntegrityError` if one is missing."""
+    found = finished_files(directory, names)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise IntegrityError(
+            f"{filesystem.join(directory, missing[0])}: not there after the job ({len(missing)} of "
+            f"{len(names)} files); the workers must see the same {directory}, and nobody else may "
+            "change it; run the stage again"
+        )
+    return [found[name] for name in names]
 
 
 def commit(

@@ -53,14 +53,20 @@ def measure_peers_at_length(arguments: argparse.Namespace) -> Labelled:
 
 
 def measure_drivers(arguments: argparse.Namespace) -> Labelled:
-    """The large corpora on one and on two cores, under Beam and in a plain loop."""
+    """The large corpora on one and on two cores, under Beam and in a plain loop.
+
+    All four take turns: a machine is faster at one time than at another.
+    """
     for corpus in arguments.large:
-        base = Setting(corpus=corpus, vocabulary=arguments.vocabulary)
+        settings = {}
         for workers, cores in ((1, "0"), (2, "0-1")):
-            setting = replace(base, workers=workers, cores=cores)
+            setting = Setting(corpus, arguments.vocabulary, workers=workers, cores=cores)
             label = f"{_megabytes(corpus):.0f} MB, {workers} workers"
-            yield label, _repeated(setting, arguments)
-            yield f"{label}, plain loop", _repeated(replace(setting, driver="plain"), arguments)
+            settings[label] = setting
+            settings[f"{label}, plain loop"] = replace(setting, driver="plain")
+        rounds = [[_run(each) for each in settings.values()] for _ in range(arguments.repeats)]
+        for label, *runs in zip(settings, *rounds, strict=True):
+            yield label, _median(runs)
 
 
 def measure_sizes(arguments: argparse.Namespace) -> Labelled:

@@ -12,13 +12,11 @@ Buckets an interrupted attempt has finished are kept.
 import re
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from artifacts import filesystem
 from artifacts.config import parse
 from artifacts.errors import IntegrityError
 from artifacts.manifest import FileEntry
@@ -26,7 +24,7 @@ from artifacts.program import run_program
 from artifacts.progress import Progress, say
 from artifacts.special_tokens import CONTINUATION
 from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, finished_file, open_artifact, put_bytes
+from artifacts.store import Artifact, all_finished, commit, finished_files, open_artifact, put_bytes
 from artifacts.tables import examples_name
 from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
 from pipeline.assembly import SpecialIds
@@ -47,8 +45,6 @@ from pipeline.work import MEGABYTE
 
 TRAIN = "train"
 TOKENS_NAME = re.compile(r"(?P<split>.+)-(?P<bucket>\d{5,})\.arrow")
-STORE_THREADS = 16
-"""Object stores answer in tens of milliseconds; many small questions are asked at once."""
 
 
 def make_examples(table: StageTable, options: list[str]) -> Artifact:
@@ -62,7 +58,7 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     if unfinished:
         recipe = _recipe(stage, tokenizer)
         _make(unfinished, table.output, recipe=recipe, machine=machine, options=options)
-    entries = _finished_entries(buckets, table.output)
+    entries = all_finished(table.output, _names(buckets))
     copied = [
         put_bytes(table.output, tokens.read_bytes(name), name=name)
         for name in ("tokenizer.json", "vocab.txt")
@@ -146,9 +142,7 @@ def _buckets(tokens: Artifact, config: ExamplesConfig) -> Iterator[Bucket]:
 def _unfinished(buckets: list[Bucket], output: str) -> Iterator[Bucket]:
     """The buckets with the lengths that an earlier attempt has not left finished."""
     wanted = _names(buckets)
-    with ThreadPoolExecutor(STORE_THREADS) as pool:
-        found = pool.map(lambda name: finished_file(output, name), wanted)
-        finished = {entry.name for entry in found if entry}
+    finished = finished_files(output, wanted)
     if finished:
         say(f"examples: {len(finished)} of {len(wanted)} files are finished already")
     for bucket in buckets:
@@ -159,19 +153,6 @@ def _unfinished(buckets: list[Bucket], output: str) -> Iterator[Bucket]:
         )
         if lengths:
             yield replace(bucket, max_seq_lengths=lengths)
-
-
-def _finished_entries(buckets: list[Bucket], output: str) -> list[FileEntry]:
-    names = _names(buckets)
-    with ThreadPoolExecutor(STORE_THREADS) as pool:
-        entries = list(pool.map(lambda name: finished_file(output, name), names))
-    missing = [name for name, entry in zip(names, entries, strict=True) if entry is None]
-    if missing:
-        raise IntegrityError(
-            f"{filesystem.join(output, missing[0])}: not there after the job ({len(missing)} of "
-            f"{len(names)} files); the workers must see the same {output}"
-        )
-    return [entry for entry in entries if entry]
 
 
 def _names(buckets: list[Bucket]) -> list[str]:

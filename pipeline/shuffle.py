@@ -115,7 +115,8 @@ class RunnerShuffle:
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
         """The lists beside the runs, fetched one at a time."""
-        names = [dropped_path(run) for index in _indexes(self) for run in index.runs]
+        indexes = [index for index in _indexes(self) if index.counts.dropped]
+        names = [dropped_path(run) for index in indexes for run in index.runs]
         yield self._each_fetched(names)
 
     def _each_fetched(self, names: list[str]) -> Iterator[str]:

@@ -76,7 +76,8 @@ class SpillFiles:
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
         """The lists beside the runs."""
-        yield (dropped_path(path) for path in _paths(self))
+        names = (run for index in _indexes(self) if index.counts.dropped for run in index.runs)
+        yield (dropped_path(os.path.join(self.directory, name)) for name in names)
 
     def _is_finished(self, portion: Portion) -> bool:
         if _read_index(self.directory, portion.name) is None:

@@ -13,7 +13,6 @@ from all runs, become buckets. What an interrupted attempt has finished of eithe
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -30,8 +29,9 @@ from artifacts.stage import StageTable
 from artifacts.store import (
     FINISHED,
     Artifact,
+    all_finished,
     commit,
-    finished_file,
+    finished_files,
     open_artifact,
     put_bytes,
     put_json,
@@ -52,7 +52,6 @@ from pipeline.token_statistics import Statistics, statistics_of_entry, summary
 from pipeline.tokenise import WORK, Job, read_tokenizer
 from pipeline.work import MEGABYTE, Portion, portions
 
-STORE_THREADS = 16
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 
 
@@ -143,7 +142,8 @@ def _what_is_missing(work: list[Portion], exchange: Exchange, job: Job) -> tuple
         graph = partial(tokens_graph, work=missing, exchange=exchange, job=job)
         return graph, Progress("tokens", total=total, unit="MB")
     every = bucket_groups(exchange, job)
-    groups = [group for group in every if finished_file(job.output, group.counts_name) is None]
+    finished = finished_files(job.output, [group.counts_name for group in every])
+    groups = [group for group in every if group.counts_name not in finished]
     done = f"{len(every) - len(groups)} of {len(every)} groups"
     say(f"tokens: all {len(work)} portions and {done} are finished already")
     total = sum(len(group.buckets) for group in groups)
@@ -160,7 +160,7 @@ def _commit(
     job: Job,
 ) -> Artifact:
     counts = exchange.counts()
-    entries = _finished(job.output, [name for group in groups for name in group.names])
+    entries = all_finished(job.output, [name for group in groups for name in group.names])
     vocabulary = open_artifact(job.vocabulary)
     copied = [
         put_bytes(job.output, vocabulary.read_bytes(name), name=name) for name in TOKENIZER_FILES
@@ -194,9 +194,11 @@ def _commit(
 
 def _late_lists(groups: list[BucketGroup], output: str, scratch: str) -> Iterator[str]:
     """Local paths of the lists of documents that were dropped for others of their bucket."""
-    for entry in _finished(output, [group.dropped_name for group in groups]):
-        with filesystem.brought_here(filesystem.join(output, entry.stored_name), scratch) as path:
-            yield path
+    for entry in all_finished(output, [group.dropped_name for group in groups]):
+        stored = filesystem.join(output, entry.stored_name)
+        if entry.rows:
+            with filesystem.brought_here(stored, scratch) as path:
+                yield path
 
 
 def _split_statistics(entries: list[FileEntry]) -> dict[str, Any]:
@@ -211,23 +213,10 @@ def _occurrences(groups: list[BucketGroup], job: Job) -> list[int]:
     """How often each id occurs in the training split, each document once."""
     names = [group.counts_name for group in groups if group.split == TRAIN]
     total = np.zeros(job.vocabulary_size, dtype=np.int64)
-    for entry in _finished(job.output, names):
+    for entry in all_finished(job.output, names):
         content = filesystem.read_bytes(filesystem.join(job.output, entry.stored_name))
         total += np.frombuffer(content, dtype=np.int64)
     return [int(count) for count in total]
-
-
-def _finished(output: str, names: list[str]) -> list[FileEntry]:
-    """The entries of finished files; object stores are asked many questions at once."""
-    with ThreadPoolExecutor(STORE_THREADS) as pool:
-        entries = list(pool.map(lambda name: finished_file(output, name), names))
-    missing = [name for name, entry in zip(names, entries, strict=True) if entry is None]
-    if missing:
-        raise IntegrityError(
-            f"{filesystem.join(output, missing[0])}: not there after the job; "
-            "was the workspace changed meanwhile? run the stage again"
-        )
-    return [entry for entry in entries if entry]
 
 
 def _nothing_left(counts: RunCounts) -> str:

@@ -13,7 +13,7 @@ import gc
 import logging
 import sys
 
-SAMPLING_PERIOD_MS = 10
+SAMPLING_PERIOD_MS = 2
 """A bundle ends when the thread that samples its state wakes up, by default up to 200 ms later."""
 
 _root_level = logging.getLogger().level
