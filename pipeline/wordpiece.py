@@ -35,7 +35,7 @@ from pipeline.chunks import (
 from pipeline.greedy import GreedyWordPiece
 from pipeline.wordtable import ABSENT, Keys, WordTable
 
-STRIDE_BYTES = 1 << 19
+STRIDE_BYTES = 1 << 20
 """Text tokenised at a time: small enough for the arrays to stay in the second-level cache."""
 
 TABLE_SLOTS = 1 << 20

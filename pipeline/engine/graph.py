@@ -7,7 +7,6 @@ Out: nothing; the graph's products are the files its functions have put into the
 runner. Every other name is a Beam runner, and its options are passed through as they are.
 """
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -28,6 +27,9 @@ from pipeline.engine.crew import Crew, ReportReader
 from pipeline.engine.errors import JobFailed
 from pipeline.engine.local import run_inline, run_supervised
 
+LONGEST_DIRECTORY = 70
+"""Bytes."""
+
 Build = Callable[[Pipeline, Crew], PCollection[Any]]
 """Adds the job to a pipeline. Everything it puts into the graph must be importable and picklable;
 whatever does work calls `Crew.report` once per finished piece, seconds apart at most."""
@@ -46,11 +48,9 @@ def run_graph(
         _run_on_engine(build, machine=machine, options=options)
         return
     inline = machine.worker_mode == "inline"
-    with tempfile.TemporaryDirectory(prefix="cloze-job-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=_short_directory()) as scratch:
         crew = Crew(scratch, workers=1 if inline else machine.workers)
-        log = os.path.join(scratch, "log")
-        for path in (crew.reports, log):
-            open(path, "wb").close()
+        open(crew.reports, "wb").close()
         reader = ReportReader(crew.reports, progress)
 
         def fill(pipeline: Pipeline) -> None:
@@ -59,7 +59,7 @@ def run_graph(
         if inline:
             run_inline(fill, options=options, reader=reader)
         else:
-            run_supervised(fill, machine=machine, options=options, reader=reader, log=log)
+            run_supervised(fill, machine=machine, options=options, reader=reader, scratch=scratch)
 
 
 def spread(pipeline: Pipeline, pieces: Sequence[Any], crew: Crew) -> PCollection[Any]:
@@ -106,6 +106,11 @@ def consume(build: Build, pipeline: Pipeline, crew: Crew) -> None:
         | "Finished" >> Map(_finished).with_output_types(tuple[int, int])
         | "Consume" >> GroupByKey()
     )
+
+
+def _short_directory() -> str:
+    """For temporary files; a socket's address has 107 bytes at most."""
+    return tempfile.gettempdir() if len(tempfile.gettempdir()) < LONGEST_DIRECTORY else "/tmp"
 
 
 def _instead(_: bytes, value: Any) -> Any:

@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -57,13 +58,21 @@ def run_inline(fill: Fill, *, options: Sequence[str], reader: ReportReader) -> N
 
 
 def run_supervised(
-    fill: Fill, *, machine: PipelineMachine, options: Sequence[str], reader: ReportReader, log: str
+    fill: Fill,
+    *,
+    machine: PipelineMachine,
+    options: Sequence[str],
+    reader: ReportReader,
+    scratch: str,
 ) -> None:
     """Run with threads or processes in a forked process group, watched from here.
 
-    What the group writes to standard error goes to the file `log` and is shown at the end; not,
-    though, if the job ends with an error of our own, which says on one line what tracebacks hide.
+    What the group writes to standard error goes to a file in `scratch`, which is shown at the end,
+    but not if the job ends with an error of our own: it says on one line what tracebacks hide. The
+    group's temporary files are in `scratch`, too, since a killed process leaves some.
     """
+    log = os.path.join(scratch, "log")
+    open(log, "wb").close()
     try:
         _supervise(fill, machine=machine, options=options, reader=reader, log=log)
     except WorkerKilled:
@@ -75,7 +84,12 @@ def run_supervised(
 
 
 def _supervise(
-    fill: Fill, *, machine: PipelineMachine, options: Sequence[str], reader: ReportReader, log: str
+    fill: Fill,
+    *,
+    machine: PipelineMachine,
+    options: Sequence[str],
+    reader: ReportReader,
+    log: str,
 ) -> None:
     flags = [*options, f"--direct_num_workers={machine.workers}"]
     events, events_out = os.pipe()
@@ -85,6 +99,7 @@ def _supervise(
         os.close(events)
         os.close(lifeline_out)
         _log_to(log)
+        tempfile.tempdir = os.path.dirname(log)
         _head_of_group(fill, machine=machine, flags=flags, events=events_out, lifeline=lifeline)
     os.close(events_out)
     os.close(lifeline)
@@ -174,7 +189,8 @@ def _run_with_workers(
         _run_pipeline(fill, environments.EmbeddedPythonGrpcEnvironment.default(), flags=flags)
         return
     with PreforkedWorkers(
-        on_death=lambda pid, cause: _send(events, event="worker died", pid=pid, cause=cause)
+        tempfile.gettempdir(),
+        on_death=lambda pid, cause: _send(events, event="worker died", pid=pid, cause=cause),
     ) as workers:
         _die_with_launcher(lifeline)  # only now: threads do not survive a fork
         environment = environments.SubprocessSDKEnvironment.from_command_string(workers.command)

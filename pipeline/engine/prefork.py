@@ -12,7 +12,6 @@ import select
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,14 +26,11 @@ OnDeath = Callable[[int, str], None]
 class PreforkedWorkers:
     """The helper process, while the body runs; `command` is what Beam starts as its worker."""
 
-    def __init__(self, *, on_death: OnDeath) -> None:
+    def __init__(self, directory: str, *, on_death: OnDeath) -> None:
         self._on_death = on_death
         self._helper = 0
         self._ending = False
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="cloze-", dir="/tmp"
-        )  # short: 107 bytes
-        self._address = os.path.join(self._directory.name, "workers")
+        self._address = os.path.join(directory, "workers")
 
     @property
     def command(self) -> str:
@@ -60,7 +56,7 @@ class PreforkedWorkers:
         self._ending = True
         os.kill(self._helper, signal.SIGKILL)
         self._waiting.join()
-        self._directory.cleanup()
+        os.unlink(self._address)
 
     def _wait_for_helper(self) -> None:
         _, status = os.waitpid(self._helper, 0)
