@@ -39,8 +39,11 @@ def measure_peers(arguments: argparse.Namespace) -> Labelled:
             runs = [_peer_run(peer, arguments.small, workers) for _ in range(arguments.repeats)]
             yield f"{peer.name}, {workers} workers", _median(runs)
     base = Setting(corpus=arguments.small, vocabulary=arguments.vocabulary)
-    yield "ours, 1 workers", _repeated(base, arguments)
-    yield "ours, 2 workers", _repeated(replace(base, workers=2, cores="0-1"), arguments)
+    settings = {
+        "ours, 1 workers": base,
+        "ours, 2 workers": replace(base, workers=2, cores="0-1"),
+    }
+    yield from _in_turns(settings, arguments)
 
 
 def measure_peers_at_length(arguments: argparse.Namespace) -> Labelled:
@@ -53,10 +56,7 @@ def measure_peers_at_length(arguments: argparse.Namespace) -> Labelled:
 
 
 def measure_drivers(arguments: argparse.Namespace) -> Labelled:
-    """The large corpora on one and on two cores, under Beam and in a plain loop.
-
-    All four take turns: a machine is faster at one time than at another.
-    """
+    """The large corpora on one and on two cores, under Beam and in a plain loop."""
     for corpus in arguments.large:
         settings = {}
         for workers, cores in ((1, "0"), (2, "0-1")):
@@ -64,16 +64,18 @@ def measure_drivers(arguments: argparse.Namespace) -> Labelled:
             label = f"{_megabytes(corpus):.0f} MB, {workers} workers"
             settings[label] = setting
             settings[f"{label}, plain loop"] = replace(setting, driver="plain")
-        rounds = [[_run(each) for each in settings.values()] for _ in range(arguments.repeats)]
-        for label, *runs in zip(settings, *rounds, strict=True):
-            yield label, _median(runs)
+        yield from _in_turns(settings, arguments)
 
 
 def measure_sizes(arguments: argparse.Namespace) -> Labelled:
     """The small corpus and the largest ones: whether time grows as text does."""
-    for corpus in (arguments.small, *arguments.sizes):
-        setting = Setting(corpus=corpus, vocabulary=arguments.vocabulary, workers=2, cores="0-1")
-        yield f"{_megabytes(corpus):.0f} MB, 2 workers", _repeated(setting, arguments)
+    settings = {
+        f"{_megabytes(corpus):.0f} MB, 2 workers": Setting(
+            corpus, arguments.vocabulary, workers=2, cores="0-1"
+        )
+        for corpus in (arguments.small, *arguments.sizes)
+    }
+    yield from _in_turns(settings, arguments)
 
 
 def measure_memory(arguments: argparse.Namespace) -> Labelled:
@@ -92,17 +94,19 @@ def measure_start_up(arguments: argparse.Namespace) -> Labelled:
         with open(arguments.small, "rb") as file:
             corpus.write_bytes(b"".join(islice(file, 500)))
         base = Setting(corpus=str(corpus), vocabulary=arguments.vocabulary)
-        yield "1 workers", _repeated(base, arguments)
-        yield "2 workers", _repeated(replace(base, workers=2, cores="0-1"), arguments)
+        settings = {"1 workers": base, "2 workers": replace(base, workers=2, cores="0-1")}
+        yield from _in_turns(settings, arguments)
 
 
 def measure_lengths_and_copies(arguments: argparse.Namespace) -> Labelled:
     """What a second length and further copies add."""
     base = Setting(corpus=arguments.large[0], vocabulary=arguments.vocabulary)
-    yield "128, 1 copy", _repeated(base, arguments)
-    both = replace(base, max_seq_lengths=(128, 512))
-    yield "128 and 512, 1 copy", _repeated(both, arguments)
-    yield "128, 5 copies", _repeated(replace(base, copies=5), arguments)
+    settings = {
+        "128, 1 copy": base,
+        "128 and 512, 1 copy": replace(base, max_seq_lengths=(128, 512)),
+        "128, 5 copies": replace(base, copies=5),
+    }
+    yield from _in_turns(settings, arguments)
 
 
 def measure_paragraphs(arguments: argparse.Namespace) -> Labelled:
@@ -114,9 +118,8 @@ def measure_paragraphs(arguments: argparse.Namespace) -> Labelled:
         given = str(Path(scratch) / "given.txt")
         write_corpus(wikiextractor(arguments.paragraphs), megabytes=1e9, output=given)
         base = Setting(corpus=given, vocabulary=arguments.vocabulary)
-        yield "sentences given", _repeated(base, arguments)
         raw = replace(base, corpus=arguments.paragraphs, reader="wikiextractor")
-        yield "paragraphs", _repeated(raw, arguments)
+        yield from _in_turns({"sentences given": base, "paragraphs": raw}, arguments)
 
 
 def measure_small_files(arguments: argparse.Namespace) -> Labelled:
@@ -157,8 +160,11 @@ def _run(setting: Setting) -> dict[str, Any]:
         return _rates(prepare(setting, Path(workspace)), setting)
 
 
-def _repeated(setting: Setting, arguments: argparse.Namespace) -> dict[str, Any]:
-    return _median([_run(setting) for _ in range(arguments.repeats)])
+def _in_turns(settings: dict[str, Setting], arguments: argparse.Namespace) -> Labelled:
+    """Medians of rounds in which each is run once: a machine is faster at one time than another."""
+    rounds = [[_run(each) for each in settings.values()] for _ in range(arguments.repeats)]
+    for label, *runs in zip(settings, *rounds, strict=True):
+        yield label, _median(runs)
 
 
 def _peer_run(peer: Peer, corpus: str, workers: int) -> dict[str, Any]:
