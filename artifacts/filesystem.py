@@ -10,12 +10,11 @@ and need none: an upload appears at once or never.
 import errno
 import os
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -112,14 +111,17 @@ def put_file(source: str, path: str, *, durable: bool = True) -> None:
 
 
 def begin_flush(path: str) -> None:
-    """Start to flush a local file that was not written `durable`, while others are still made."""
+    """Have the kernel start to write out a local file, while others are still made.
 
-    def flush() -> None:
-        with suppress(OSError):  # who waits for it will meet the error again, or the file is gone
-            _flush(local_path(path))
-
+    Not by `fsync` in a thread: Linux tells an error in writing to one caller only, and that must be
+    `make_durable`. This advice starts the writing and tells nothing.
+    """
     if is_local(path):
-        threading.Thread(target=flush, name="flush", daemon=True).start()
+        handle = os.open(local_path(path), os.O_RDONLY)
+        try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
 
 
 def make_durable(paths: Iterable[str]) -> None:

@@ -22,9 +22,15 @@ from pipeline.engine.graph import gather, run_graph, share_out, spread
 UNITS = 8
 
 
+def wait_for_units(count: int, *, folder: str) -> None:
+    deadline = time.monotonic() + 60
+    while len(list(Path(folder).iterdir())) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def write_unit(unit: int, *, folder: str, crew: Crew, slow: int | None = None) -> int:
     if unit == slow:
-        time.sleep(2)
+        wait_for_units(UNITS - 1, folder=folder)
     Path(folder, str(unit)).write_text(str(os.getpid()))
     crew.report(MB=1.5, documents=10)
     return unit
