@@ -6,6 +6,7 @@ Out: the finished artifact. What comes before it is made as well, unless it is t
 
 from collections.abc import Callable
 
+from artifacts.errors import UsageError
 from cloze.answer import Answer
 from cloze.console import watching
 from cloze.options import WANTED, ConfigPath, EngineOption, Wanted
@@ -20,6 +21,7 @@ def _command(*stages: str) -> StageCommand:
 
     def command(config: ConfigPath, /, *options: EngineOption, wanted: Wanted = WANTED) -> Answer:
         """Make one stage of `config`."""
+        _refuse_other_words(options)
         run, machine = wanted.run(config), wanted.machine()
         with watching():
             record = work(run, machine, wanted=stages, options=options)
@@ -29,6 +31,15 @@ def _command(*stages: str) -> StageCommand:
         return Answer(data, "\n".join(lines), wanted.json)
 
     return command
+
+
+def _refuse_other_words(options: tuple[str, ...]) -> None:
+    """An engine would pass over a word without a dash, and so would a stage that is reused."""
+    if options and not options[0].startswith("-"):
+        raise UsageError(
+            f"{options[0]}: options for the engine begin with a dash; "
+            "to change a field of the configuration write --set KEY=VALUE"
+        )
 
 
 prepare = _command(*PREPARE)

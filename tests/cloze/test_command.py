@@ -64,6 +64,7 @@ sys.exit(str(heavy) if heavy else 0)
         (["plan", "texts/one.txt"], "not a TOML file"),
         (["plan", "try.toml", "--set", "pretrain.stepz=1"], "unknown key pretrain.stepz, did you"),
         (["plan", "try.toml", "--set", "pretrain.steps"], "expected KEY=VALUE"),
+        (["prepare", "try.toml", "corpus.heldout_share=2"], "write --set KEY=VALUE"),
         (["plan", "try.toml", "--set", "pretrain.steps=many"], "pretrain.steps: "),
         (["plan", "try.toml", "--set", "name=artifacts"], "choose another name"),
         (["plan", "try.toml", "--on", "missing.toml"], "missing.toml: no such configuration file"),
