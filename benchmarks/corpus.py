@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
-from pipeline.texts import read_texts
-from pipeline.work import portions
+from pipeline.shuffle.input_shards import portions
+from pipeline.text.texts import read_texts
 
 
 def wikiextractor(folder: str) -> CorpusConfig:

@@ -57,12 +57,12 @@ def ours(arguments: argparse.Namespace) -> dict[str, Any]:
     """One fit by this project."""
     import torch
 
-    from model.tasks.compact import compact
-    from model.tasks.data import load_problem, load_tables
-    from model.tasks.encoders import read_beginning
-    from model.tasks.fit import Fit, Recipe
-    from model.tasks.readers import FineTuning
-    from model.tasks.task_model import TaskModel
+    from model.finetune.fit import Fit, Recipe
+    from model.finetune.initial_encoder import read_beginning
+    from model.finetune.readers import FineTuning
+    from model.finetune.task_model import TaskModel
+    from model.finetune.vocabulary_pruning import compact
+    from model.tasks.problems import load_problem, load_tables
 
     torch.set_num_threads(arguments.threads)
     beginning = read_beginning(weights())
@@ -158,7 +158,7 @@ def _datasets(task: TaskConfig, tokenizer: Any) -> tuple[Any, Any]:
     """The same rows as ours, tokenised by Hugging Face."""
     from datasets import Dataset
 
-    from model.tasks.data import load_tables
+    from model.tasks.problems import load_tables
 
     tables = load_tables(task)
 

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from artifacts.store import Artifact, open_artifact
 from benchmarks.measuring import machine, write_result
 from model.config import EncoderConfig, PhaseConfig
-from model.training.batches import BatchSource, Share
-from model.training.cutting import CostModel
-from model.training.order import Curriculum, LengthOrder
-from model.training.shards import ExampleShards
+from model.data.batches import BatchSource, Share
+from model.data.micro_batches import CostModel
+from model.data.order import Curriculum, LengthOrder
+from model.data.shards import ExampleShards
 
 BATCH_SIZES = (32, 256, 1024)
 REPEATS = 5

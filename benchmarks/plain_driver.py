@@ -59,15 +59,15 @@ def each(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Step:
     return Step(lambda: None, lambda piece: [fn(piece, *args, **kwargs)])
 
 
-_beam = ModuleType("pipeline.engine.beam")
+_beam = ModuleType("pipeline.runner.beam")
 vars(_beam).update(ParDo=par_do, Map=each, __getattr__=_unused)
-sys.modules["pipeline.engine.beam"] = _beam
+sys.modules["pipeline.runner.beam"] = _beam
 
 from artifacts.program import exit_code
 from pipeline import examples, tokens
 from pipeline.config import PipelineMachine
-from pipeline.engine import graph
-from pipeline.engine.crew import Crew
+from pipeline.runner import graph
+from pipeline.runner.work_queue import Crew
 
 STAGES = {"tokens": (tokens, tokens.make_tokens), "examples": (examples, examples.make_examples)}
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from measuring import machine, write_result
 
-from pipeline.sentences import split_sentences
+from pipeline.text.sentences import split_sentences
 
 Segmenter = Callable[[Sequence[str]], list[set[int]]]
 """Paragraphs to the places of the spaces at which each is cut."""

@@ -24,10 +24,10 @@ from measuring import machine, write_result
 
 from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
 from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
-from pipeline.lines import LINE_FEED
-from pipeline.texts import TextBlock, read_texts
-from pipeline.wordpiece import FastWordPiece
-from pipeline.work import portions
+from pipeline.shuffle.input_shards import portions
+from pipeline.text.lines import LINE_FEED
+from pipeline.text.texts import TextBlock, read_texts
+from pipeline.tokenizer.wordpiece import FastWordPiece
 
 PEER_SLICES = 5
 """Blocks of about 1 MB, spread over the file, that the peer tokenises."""

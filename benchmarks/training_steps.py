@@ -25,14 +25,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.realistic import VOCABULARY, examples, padded
 from model.config import EncoderConfig, OptimizerConfig, PretrainConfig, TrainingMachine
-from model.encoder.native import kernels_in_use
+from model.encoder.native_kernels import kernels_in_use
 from model.encoder.packing import Example, pack
 from model.encoder.pretraining import PretrainingModel
+from model.inference.hugging_face_config import hugging_face_config
+from model.training.distributed import join_world
 from model.training.optimizer import build_optimizer
 from model.training.precision import Rounded
 from model.training.telemetry import training_flops
-from model.training.world import join_world
-from model.use.hugging_face_config import hugging_face_config
 
 LEARNING_RATE = 1e-4
 MATRIX = 2048

@@ -29,11 +29,11 @@ from artifacts.store import Store
 from benchmarks.finetuning_fit import weights
 from benchmarks.measuring import ROOT, machine, write_result
 from model.config import FinetuneStage
-from model.tasks.encoders import read_beginning
-from model.tasks.finetune import finetune
-from model.tasks.fits import Fits
-from model.tasks.task_scores import task_scores
-from model.use.importing import import_encoder
+from model.evaluation.task_scores import task_scores
+from model.finetune.finetune import finetune
+from model.finetune.fits import Fits
+from model.finetune.initial_encoder import read_beginning
+from model.inference.import_model import import_encoder
 
 RESULT = ROOT / "benchmarks" / "results" / "transfer.json"
 RECIPE = {"learning_rate": 1e-4, "batch_size": 16}

@@ -45,20 +45,20 @@ class Verb:
     """A command line that works."""
 
 
-STAGES = "cloze.stage_commands"
+STAGES = "cloze.execution.stages"
 COMMANDS = {
     "init": Verb(
-        "cloze.init:init",
+        "cloze.init.command:init",
         "Look at a corpus and write a complete configuration for it.",
         "cloze init ~/documents --output documents.toml",
     ),
     "run": Verb(
-        "cloze.run:run",
+        "cloze.execution.run:run",
         "Work off the whole chain, from documents to report; what is there already is reused.",
         "cloze run configs/demo.toml --set pretrain.steps=500",
     ),
     "plan": Verb(
-        "cloze.plan:plan",
+        "cloze.execution.plan:plan",
         "Say what a run would reuse, what it would make and why, and what that would take.",
         "cloze plan configs/wikipedia_books.toml --gigabytes 16",
     ),
@@ -108,72 +108,72 @@ COMMANDS = {
         "cloze report configs/demo.toml --set report.show_text=false",
     ),
     "ablations": Verb(
-        "cloze.ablations:ablations",
+        "cloze.execution.ablations:ablations",
         "Repeat the paper's ablations at the size of a run: objective, size, masking.",
         "cloze ablations configs/demo.toml --table objective --table masking",
     ),
     "inspect": Verb(
-        "cloze.inspect_artifact:inspect",
+        "cloze.inspection.inspect_artifact:inspect",
         "Look into an artifact: its figures, and its first documents or examples as text.",
         "cloze inspect demo/examples --rows 3",
     ),
     "fill-mask": Verb(
-        "cloze.fill_mask:fill_mask",
+        "cloze.inference.fill_mask:fill_mask",
         "Fill every [MASK] of a text with the likeliest words.",
         "cloze fill-mask demo 'numpy.zeros returns a new [MASK] of given shape.'",
     ),
     "predict": Verb(
-        "cloze.predict:predict",
+        "cloze.inference.predict:predict",
         "Let a fine-tuned model judge texts, JSON lines or a file.",
         "cloze predict demo --task sentiment 'A film one remembers.'",
     ),
     "embed": Verb(
-        "cloze.embed:embed",
+        "cloze.inference.embed:embed",
         "Turn texts into vectors, one a text.",
         "cloze embed demo --output vectors.npy < texts.txt",
     ),
     "export": Verb(
-        "cloze.export:export",
+        "cloze.inference.export:export",
         "Write a trained encoder in Hugging Face's layout, with a model card.",
         "cloze export demo my-encoder",
     ),
     "import": Verb(
-        "cloze.import_model:import_model",
+        "cloze.inference.import_model:import_model",
         "Take a model in Hugging Face's layout into the workspace, to train on or to judge.",
         "cloze import bert-base-uncased",
     ),
     "runs": Verb(
-        "cloze.runs:runs",
+        "cloze.inspection.runs:runs",
         "List the runs of the workspace.",
         "cloze runs --workspace runs",
     ),
     "show": Verb(
-        "cloze.show:show",
+        "cloze.inspection.show:show",
         "Show one run: its stages, what they cost, its figures.",
         "cloze show demo",
     ),
     "compare": Verb(
-        "cloze.compare:compare",
+        "cloze.inspection.compare:compare",
         "Compare two runs: where their configurations differ, and their figures side by side.",
         "cloze compare demo demo-deeper",
     ),
     "trace": Verb(
-        "cloze.trace:trace",
+        "cloze.inspection.trace:trace",
         "Trace a score down to a document: score, model, shard, example, tokens, text.",
         "cloze trace demo --row 17",
     ),
     "gc": Verb(
-        "cloze.gc:gc",
+        "cloze.inspection.gc:gc",
         "List what no run names any more, and remove it on demand.",
         "cloze gc --delete",
     ),
     "serve": Verb(
-        "cloze.serve:serve",
+        "cloze.execution.serve:serve",
         "Wait for runs that are triggered from a Prefect server and its pages.",
         "cloze serve configs/demo.toml --port 4200",
     ),
     "doctor": Verb(
-        "cloze.doctor:doctor",
+        "cloze.inspection.doctor:doctor",
         "Look at this machine: what is there, what is missing, and what that means.",
         "cloze doctor",
     ),

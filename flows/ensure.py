@@ -17,7 +17,7 @@ from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifes
 from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact, Store, finished_record
 from flows.events import tell
-from flows.jobs.watch import JobResult
+from flows.launchers.watch import JobResult
 
 RunProgram = Callable[[StageTable, Path], JobResult]
 """Runs the program of a table that was written to a file."""

@@ -1,11 +1,11 @@
 """What a run tells its watchers, as ordinary log records.
 
 In:  `tell("tokens", "running", "…")` from wherever a run has got to.
-Out: records of the logger `cloze.run`; each carries `stage` and `state`.
+Out: records of the logger `cloze.execution.run`; each carries `stage` and `state`.
 
 The console, the log of a Prefect server and the tests are handlers of these two loggers. What only
 those want who look every second comes on `cloze.progress`: which stages wait, and every line of
-progress; `cloze.run` gets one in ten seconds.
+progress; `cloze.execution.run` gets one in ten seconds.
 """
 
 import logging

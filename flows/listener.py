@@ -8,7 +8,7 @@ import re
 import time
 
 from flows.events import tell, tell_progress
-from flows.jobs.watch import PROGRESS
+from flows.launchers.watch import PROGRESS
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 """What a program prints last; the record has it."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from artifacts.errors import UsageError
-from flows.jobs.processes import process
+from flows.launchers.processes import process
 
 LOCK_NAME = ".lock"
 

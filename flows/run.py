@@ -21,10 +21,10 @@ from artifacts.store import Artifact
 from flows.config import JobsConfig, MachineConfig, RunConfig
 from flows.ensure import Outcome, ensure, look_up
 from flows.events import tell, tell_waiting
-from flows.jobs.argv import program_argv
-from flows.jobs.choice import launcher_for
-from flows.jobs.local import local_job
-from flows.jobs.watch import JobResult, StageFailed, run_job
+from flows.launchers.argv import program_argv
+from flows.launchers.choice import launcher_for
+from flows.launchers.local import local_job
+from flows.launchers.watch import JobResult, StageFailed, run_job
 from flows.listener import Listener
 from flows.lock import locked
 from flows.record import (

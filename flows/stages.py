@@ -17,7 +17,7 @@ from artifacts.filesystem import is_local
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, Store
 from flows.config import ReportStage, RunConfig
-from flows.outside import Outside, digest_of_model, located
+from flows.external_inputs import Outside, digest_of_model, located
 from model.config import (
     DATASETS_PREFIX,
     EvaluateStage,

@@ -20,7 +20,7 @@ from artifacts import filesystem
 from artifacts.digests import digest_of
 from artifacts.errors import UsageError
 from artifacts.store import Store
-from flows.outside import located
+from flows.external_inputs import located
 
 ARTIFACTS = "artifacts"
 

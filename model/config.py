@@ -424,7 +424,7 @@ class FinetuneStage(StageConfig):
     """encoder + labelled data → predictions and fine-tuned models."""
 
     stage: ClassVar[str] = "finetune"
-    program: ClassVar[str] = "model.tasks.finetune"
+    program: ClassVar[str] = "model.finetune.finetune"
     format_version: ClassVar[int] = 2
 
     finetune: FinetuneConfig
@@ -435,7 +435,7 @@ class EvaluateStage(StageConfig):
     """encoder + predictions, and held-out examples if it was trained on a corpus → scores."""
 
     stage: ClassVar[str] = "evaluate"
-    program: ClassVar[str] = "model.tasks.evaluate"
+    program: ClassVar[str] = "model.evaluation.evaluate"
 
     seed: int
     """The run's seed."""

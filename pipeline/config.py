@@ -247,7 +247,7 @@ class UnwantedStage(StageConfig):
     """corpus files → a list of documents to be dropped."""
 
     stage: ClassVar[str] = "unwanted"
-    program: ClassVar[str] = "pipeline.unwanted"
+    program: ClassVar[str] = "pipeline.dedup"
 
     seed: int
     """The run's seed: it says which documents are held out, and those stay."""
@@ -305,7 +305,7 @@ class LabelsStage(StageConfig):
     """installed packages → labelled tasks."""
 
     stage: ClassVar[str] = "labels"
-    program: ClassVar[str] = "pipeline.labels"
+    program: ClassVar[str] = "pipeline.demo.labels"
 
     seed: int
     """The run's seed."""

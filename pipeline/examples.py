@@ -27,21 +27,21 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, all_finished, commit, finished_files, open_artifact, put_bytes
 from artifacts.tables import examples_name
 from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
-from pipeline.assembly import SpecialIds
-from pipeline.attempts import attempt_directory
 from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
-from pipeline.engine.beam import Map, PCollection, Pipeline
-from pipeline.engine.crew import Crew
-from pipeline.engine.graph import run_graph, spread
-from pipeline.example_files import (
+from pipeline.mlm.example_files import (
     Bucket,
     Destination,
     Recipe,
     statistics_of_entry,
     write_bucket,
 )
-from pipeline.example_statistics import Statistics, summary
-from pipeline.work import MEGABYTE
+from pipeline.mlm.packing_batches import SpecialIds
+from pipeline.mlm.statistics import Statistics, summary
+from pipeline.runner.beam import Map, PCollection, Pipeline
+from pipeline.runner.graph import run_graph, spread
+from pipeline.runner.scratch import attempt_directory
+from pipeline.runner.work_queue import Crew
+from pipeline.shuffle.input_shards import MEGABYTE
 
 TRAIN = "train"
 TOKENS_NAME = re.compile(r"(?P<split>.+)-(?P<bucket>\d{5,})\.arrow")

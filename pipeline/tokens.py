@@ -36,21 +36,21 @@ from artifacts.store import (
     put_bytes,
     put_json,
 )
-from pipeline.bucketing import BucketGroup, bucket_groups, write_group
 from pipeline.config import PipelineMachine, TokensStage
-from pipeline.droplist import with_drop_list
-from pipeline.dropped import put_dropped
-from pipeline.engine.beam import Map, PCollection, Pipeline
-from pipeline.engine.crew import Crew
-from pipeline.engine.graph import Build, gather, run_graph, share_out, spread
-from pipeline.exchange import Exchange
-from pipeline.runs import RunCounts
-from pipeline.shuffle import RunnerShuffle, partition_bits
-from pipeline.spill import SpillFiles
-from pipeline.splits import TRAIN
-from pipeline.token_statistics import Statistics, statistics_of_entry, summary
-from pipeline.tokenise import WORK, Job, read_tokenizer
-from pipeline.work import MEGABYTE, Portion, portions
+from pipeline.duplicates.drop_list import with_drop_list
+from pipeline.runner.beam import Map, PCollection, Pipeline
+from pipeline.runner.graph import Build, gather, run_graph, share_out, spread
+from pipeline.runner.work_queue import Crew
+from pipeline.shuffle.backend import Exchange
+from pipeline.shuffle.beam_group_by_key import RunnerShuffle, partition_bits
+from pipeline.shuffle.bucketing import BucketGroup, bucket_groups, write_group
+from pipeline.shuffle.input_shards import MEGABYTE, Portion, portions
+from pipeline.shuffle.local_spill import SpillFiles
+from pipeline.shuffle.sorted_runs import RunCounts
+from pipeline.shuffle.splits import TRAIN
+from pipeline.shuffle.token_statistics import Statistics, statistics_of_entry, summary
+from pipeline.shuffle.tokenise import WORK, Job, read_tokenizer
+from pipeline.text.dropped import put_dropped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 

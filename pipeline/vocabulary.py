@@ -22,22 +22,22 @@ from artifacts.progress import Progress, say
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes
 from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
-from pipeline.attempts import attempt_directory
-from pipeline.chunks import count_chunks
 from pipeline.config import PipelineMachine, VocabularyStage
-from pipeline.droplist import read_drop_list, with_drop_list
-from pipeline.engine.beam import Map, PCollection, Pipeline
-from pipeline.engine.crew import Crew
-from pipeline.engine.graph import run_graph, spread
-from pipeline.sampling import (
+from pipeline.duplicates.drop_list import read_drop_list, with_drop_list
+from pipeline.runner.beam import Map, PCollection, Pipeline
+from pipeline.runner.graph import run_graph, spread
+from pipeline.runner.scratch import attempt_directory
+from pipeline.runner.work_queue import Crew
+from pipeline.shuffle.input_shards import MEGABYTE, Portion, portions
+from pipeline.tokenizer.learning import count_words, learn_pieces
+from pipeline.tokenizer.pre_tokens import count_chunks
+from pipeline.tokenizer.sampling import (
     Sampling,
     candidate_bytes,
     draw_sample,
     sample_limit,
     write_candidates,
 )
-from pipeline.wordcounts import count_words, learn_pieces
-from pipeline.work import MEGABYTE, Portion, portions
 
 
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:

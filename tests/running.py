@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
-from flows.jobs.keeper import descendants
-from flows.jobs.local import LocalJob, local_job
-from flows.jobs.processes import process
+from flows.launchers.local import LocalJob, local_job
+from flows.launchers.processes import process
+from flows.launchers.supervisor import descendants
 
 VICTIMS = {
     "vocabulary": "program",

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.jobs.keeper import descendants
-from flows.jobs.local import local_job
+from flows.launchers.local import local_job
+from flows.launchers.supervisor import descendants
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.running import VICTIMS, RunFolder, all_gone, wait_for
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
-from flows.jobs.keeper import descendants
-from flows.jobs.processes import process
+from flows.launchers.processes import process
+from flows.launchers.supervisor import descendants
 from tests.browser import browser
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.deployed import Deployment

@@ -21,8 +21,8 @@ from uuid import UUID
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
-from flows.jobs.keeper import descendants
-from flows.watching.server import QUIET
+from flows.launchers.supervisor import descendants
+from flows.prefect.server import QUIET
 from tests.conftest import PROJECT, GoldenRun
 from tests.deployed import Deployment
 from tests.running import RunFolder, all_gone, wait_for

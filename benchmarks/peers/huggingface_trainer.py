@@ -30,13 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.store import open_artifact
 from model.config import OptimizerConfig, PretrainStage
+from model.data.order import LengthOrder
+from model.data.shards import Examples, ExampleShards
 from model.encoder.pretraining import PretrainingModel
+from model.inference.hugging_face_config import hugging_face_config
+from model.inference.names import to_hugging_face
 from model.training.optimizer import parameter_groups
-from model.training.order import LengthOrder
 from model.training.schedule import learning_rate
-from model.training.shards import Examples, ExampleShards
-from model.use.hugging_face_config import hugging_face_config
-from model.use.names import to_hugging_face
 
 settings = json.loads(Path(sys.argv[1]).read_text())
 stage = PretrainStage.model_validate(settings["config"])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.native import kernels_for
+from model.encoder.native_kernels import kernels_for
 
 # T tokens, I width
 

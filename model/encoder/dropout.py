@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.encoder.autograd import apply
-from model.encoder.native import kernels_for
+from model.encoder.native_kernels import kernels_for
 
 BLOCK_WORDS = 1 << 17
 """64-bit words of one generator: a thread's unit of work, however many threads there are."""

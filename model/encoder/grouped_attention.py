@@ -18,7 +18,7 @@ from model.encoder.autograd import apply
 from model.encoder.batch import PackedBatch
 from model.encoder.dropout import Draws, Noise, draw, keep_
 from model.encoder.grouping import Group, group_sequences
-from model.encoder.native import kernels_for
+from model.encoder.native_kernels import kernels_for
 
 # T tokens, A heads, K width of one head, R rows of all groups, G sequences of a group, S its length
 

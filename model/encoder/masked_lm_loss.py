@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from model.encoder.autograd import wide
-from model.encoder.native import kernels_for
+from model.encoder.native_kernels import kernels_for
 from model.encoder.products import affine
 
 # M masked tokens, V vocabulary, H width

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from model.encoder.autograd import apply, wide
 from model.encoder.dropout import Draws, keep_
-from model.encoder.native import Kernels, kernels_for
+from model.encoder.native_kernels import Kernels, kernels_for
 from model.encoder.products import transposed
 
 # T tokens, H width

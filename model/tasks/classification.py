@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from model.tasks.base import Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Sequences, pair_sequences, single_sequences
 from model.tasks.labels import label_indices, label_set, scores_column
-from model.tasks.metrics import measure
-from model.tasks.problem import Logits, Prediction, Problem, Texts
+from model.tasks.metrics.glue_metrics import measure
 
 
 class Classification(Problem):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
 from model.config import TaskConfig
-from model.tasks.read import TaskTable
+from model.tasks.files import TaskTable
 
 
 def label_set(config: TaskConfig, tables: Mapping[str, TaskTable]) -> tuple[str, ...]:

@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import well_formed
+from model.tasks.base import Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, pair_sequences
-from model.tasks.metrics import measure
-from model.tasks.problem import Logits, Prediction, Problem, Texts
-from model.tasks.read import TaskTable
+from model.tasks.files import TaskTable
+from model.tasks.metrics.glue_metrics import measure
 from model.tasks.segments import by_group
 
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))

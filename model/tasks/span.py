@@ -18,11 +18,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.config import TaskConfig
+from model.tasks.base import Logits, Prediction, Problem, Texts
 from model.tasks.features import Places
-from model.tasks.problem import Logits, Prediction, Problem, Texts
+from model.tasks.metrics.squad_metrics import (
+    best_null_threshold,
+    f1_v2,
+    kept_golds,
+    score_v1,
+    score_v2,
+)
 from model.tasks.segments import by_group
 from model.tasks.span_features import SpanSplit
-from model.tasks.squad_metrics import best_null_threshold, f1_v2, kept_golds, score_v1, score_v2
 
 
 class Spans(Problem):

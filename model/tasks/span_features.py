@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer
-from model.tasks.chunks import Chunks, cut_texts, max_context
+from model.tasks.base import Logits, Prediction, Texts
 from model.tasks.features import Places, Ragged, Sequences, assemble, ragged, tokenize
-from model.tasks.problem import Logits, Prediction, Texts
-from model.tasks.read import TaskTable
+from model.tasks.files import TaskTable
 from model.tasks.span_decoding import best_answer, chunk_spans
+from model.tasks.text_windows import Chunks, cut_texts, max_context
 
 SHOWN_PLACES = 3
 

@@ -20,11 +20,11 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
-from model.tasks.entity_metrics import count_entities, is_entity_scheme
+from model.tasks.base import Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Ragged, Sequences, ragged, tokenize
-from model.tasks.metrics import measure
-from model.tasks.problem import Logits, Prediction, Problem, Texts
-from model.tasks.read import TaskTable
+from model.tasks.files import TaskTable
+from model.tasks.metrics.entities import count_entities, is_entity_scheme
+from model.tasks.metrics.glue_metrics import measure
 
 ENTITY_F1 = "entity_f1"
 

@@ -15,16 +15,16 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
 from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage, TrainingMachine
+from model.data.batches import BatchSource, Share
+from model.data.dynamic_masking import Masking
+from model.data.micro_batches import CostModel
+from model.data.order import Curriculum, LengthOrder
+from model.data.shards import ExampleShards
 from model.encoder.pretraining import PretrainingModel
+from model.inference.encoder_files import EncoderFiles, read_encoder_files
+from model.inference.names import from_hugging_face, hugging_face_name
 from model.training.alarms import entropy
-from model.training.batches import BatchSource, Share
-from model.training.cutting import CostModel
-from model.training.order import Curriculum, LengthOrder
-from model.training.redrawing import Masking
-from model.training.shards import ExampleShards
-from model.training.world import World
-from model.use.encoder_files import EncoderFiles, read_encoder_files
-from model.use.names import from_hugging_face, hugging_face_name
+from model.training.distributed import World
 
 HELDOUT = "heldout"
 

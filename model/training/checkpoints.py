@@ -29,7 +29,7 @@ from torch import Tensor
 from artifacts.digests import digest_of_file
 from artifacts.errors import ClozeError
 from artifacts.progress import say
-from model.training.sites import Strike, undisturbed
+from model.training.fault_injection import Strike, undisturbed
 from model.training.state import ParameterState
 
 PARTS = ParameterState._fields

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig, TrainingMachine
+from model.data.batches import nothing_asked
 from model.encoder.batch import PackedBatch
 from model.encoder.pretraining import PretrainingSums
-from model.training.batches import nothing_asked
+from model.training.distributed import World
 from model.training.optimizer import AdamW, build_optimizer
 from model.training.precision import Rounded
 from model.training.state import ParameterState
-from model.training.world import World
 
 with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard output is at import
     import deepspeed

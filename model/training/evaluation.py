@@ -7,9 +7,9 @@ Out: `Scores`, equal on all ranks.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from model.training.batches import StepBatch
+from model.data.batches import StepBatch
+from model.training.distributed import World
 from model.training.engine import Engine
-from model.training.world import World
 
 
 @dataclass(frozen=True)

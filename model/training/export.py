@@ -14,10 +14,10 @@ from torch import Tensor
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
 from model.config import PretrainStage
+from model.inference.hugging_face_config import hugging_face_config
+from model.inference.names import to_hugging_face
 from model.training.assembly import Inputs
 from model.training.evaluation import Scores
-from model.use.hugging_face_config import hugging_face_config
-from model.use.names import to_hugging_face
 
 
 @dataclass(frozen=True)

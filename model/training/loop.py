@@ -16,19 +16,19 @@ from artifacts.errors import ClozeError
 from artifacts.program import Terminated
 from artifacts.progress import say
 from model.config import PretrainConfig
+from model.data.batches import StepBatch
 from model.encoder.batch import PackedBatch
-from model.training.batches import StepBatch
 from model.training.chance import address
 from model.training.curve import Curve
+from model.training.distributed import World
 from model.training.engine import Engine, StepOutcome
 from model.training.evaluation import Scores
+from model.training.fault_injection import Strike
 from model.training.saving import Saver
 from model.training.schedule import learning_rate
-from model.training.sites import Strike
 from model.training.stopping import Stop
 from model.training.telemetry import StepRecord, Telemetry
 from model.training.watchdog import Watchdog
-from model.training.world import World
 
 
 class Watchers(NamedTuple):

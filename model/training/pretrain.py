@@ -13,11 +13,11 @@ from artifacts.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, open_artifact
 from model.config import PretrainStage, TrainingMachine
+from model.training.distributed import join_world
 from model.training.environment import threads_per_rank
+from model.training.fault_injection import Strike, undisturbed
 from model.training.run import Run
-from model.training.sites import Strike, undisturbed
 from model.training.watchdog import Watchdog
-from model.training.world import join_world
 
 
 def pretrain(table: StageTable, options: list[str], *, at: Strike = undisturbed) -> Artifact:

@@ -13,8 +13,8 @@ import torch
 from artifacts.errors import UsageError
 from artifacts.progress import say
 from model.training.checkpoints import Checkpoint, Checkpoints
+from model.training.distributed import World
 from model.training.state import ParameterState
-from model.training.world import World
 
 
 @dataclass(frozen=True)

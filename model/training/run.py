@@ -22,6 +22,8 @@ from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import open_artifact
 from model.config import PretrainStage, TrainingMachine
+from model.data.batches import BatchSource, StepBatch
+from model.data.prefetch import Prefetcher
 from model.encoder.pretraining import PretrainingModel
 from model.training.alarms import Alarms
 from model.training.assembly import (
@@ -34,21 +36,19 @@ from model.training.assembly import (
     training_source,
     unigram_entropy,
 )
-from model.training.batches import BatchSource, StepBatch
 from model.training.checkpoints import Checkpoints
 from model.training.curve import Curve
+from model.training.distributed import World
 from model.training.engine import Engine
 from model.training.evaluation import Scores, evaluate
 from model.training.export import Finished, export
+from model.training.fault_injection import Strike
 from model.training.loop import Plan, Trainer, Watchers
-from model.training.prefetch import Prefetcher
 from model.training.resuming import Resumed, resume
 from model.training.saving import Saver
-from model.training.sites import Strike
 from model.training.stopping import Stop
 from model.training.telemetry import Telemetry, peak_memory, training_flops
 from model.training.watchdog import Watchdog
-from model.training.world import World
 
 
 @dataclass

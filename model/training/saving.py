@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from model.training.checkpoints import Checkpoints
+from model.training.distributed import World
 from model.training.engine import Engine
-from model.training.world import World
 
 
 @dataclass

@@ -18,11 +18,11 @@ from pathlib import Path
 from artifacts.digests import digest_of_file
 from artifacts.inputs import InputFile
 from pipeline.config import SourceConfig
-from pipeline.docstring_text import paragraphs
-from pipeline.docstrings import Docstring, docstrings
-from pipeline.documented import trees
-from pipeline.node_cache import remembered
-from pipeline.packages import modules, record
+from pipeline.demo.docstring_text import paragraphs
+from pipeline.demo.docstrings import Docstring, docstrings
+from pipeline.demo.documented import trees
+from pipeline.demo.node_cache import remembered
+from pipeline.demo.packages import modules, record
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
 
 CODE = (

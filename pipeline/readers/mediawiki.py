@@ -18,7 +18,7 @@ from artifacts.errors import UsageError
 from pipeline.config import SourceConfig
 from pipeline.readers.documents import DocumentBlock, Offsets, Piece, Reader, pack
 from pipeline.readers.scanning import is_beginning, scan
-from pipeline.wikitext import plain_text
+from pipeline.readers.wikitext import plain_text
 
 _PAGE = re.compile(rb"<page>")
 _NAMESPACE = re.compile(rb"<ns>\s*(-?\d+)\s*</ns>")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cloze.console import PlainHandler, TerminalHandler
+from cloze.execution.console import PlainHandler, TerminalHandler
 from flows.events import listen, tell, tell_progress, unlisten
 
 PROGRESS = "tokens 120/480 MB 24.1 MB/s remaining 0:15"

@@ -19,10 +19,10 @@ from artifacts.config import parse, read_toml
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.tokenizer import WordPieceTokenizer
-from cloze.corpus_facts import fact_lines
-from cloze.corpus_look import SAMPLE_BYTES, look
-from cloze.init import MIDDLE, PAPER, TOY, init, written
-from cloze.languages import language
+from cloze.init.command import MIDDLE, PAPER, TOY, init, written
+from cloze.init.corpus_facts import fact_lines
+from cloze.init.corpus_samples import SAMPLE_BYTES, look
+from cloze.init.languages import language
 from flows.config import RunConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -9,7 +9,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from cloze.answer import Answer
-from cloze.inspect_artifact import inspect
+from cloze.inspection.inspect_artifact import inspect
 from pipeline.examples import make_examples
 from pipeline.tokens import make_tokens
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl

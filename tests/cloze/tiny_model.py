@@ -10,8 +10,8 @@ from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
-from model.use.hugging_face_config import hugging_face_config
-from model.use.names import to_hugging_face
+from model.inference.hugging_face_config import hugging_face_config
+from model.inference.names import to_hugging_face
 
 TOKENIZER = WordPieceTokenizer(
     (*SPECIAL_TOKENS, "the", "list", "of", "names", "a", "b"), lowercase=True

@@ -13,8 +13,8 @@ from artifacts.errors import ClozeError
 from artifacts.stage import read_stage_table
 from flows.config import MachineConfig, ReportStage, RunConfig
 from flows.events import listen, unlisten
-from flows.jobs.watch import JobResult, StageFailed
-from flows.watching.server import quiet_environment
+from flows.launchers.watch import JobResult, StageFailed
+from flows.prefect.server import quiet_environment
 from model.config import EvaluateStage, FinetuneStage, PretrainStage
 from pipeline.config import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
 

@@ -10,11 +10,11 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
 from flows.config import MachineConfig, RunConfig
-from flows.end_to_end import end_to_end
-from flows.jobs.watch import StageFailed
-from flows.prepare import prepare
-from flows.watching.server import prefect_server
-from flows.watching.tracking import watched
+from flows.launchers.watch import StageFailed
+from flows.prefect.end_to_end import end_to_end
+from flows.prefect.prepare import prepare
+from flows.prefect.server import prefect_server
+from flows.prefect.tracking import watched
 from flows.workspace import writable_workspace
 
 
@@ -73,11 +73,11 @@ def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
 def test_every_flow_shows_its_configuration_as_a_form() -> None:
     program = """
     import json
-    from flows.end_to_end import end_to_end
-    from flows.prepare import prepare
-    from flows.pretrain import pretrain
-    from flows.finetune import finetune
-    from flows.evaluate import evaluate
+    from flows.prefect.end_to_end import end_to_end
+    from flows.prefect.prepare import prepare
+    from flows.prefect.pretrain import pretrain
+    from flows.prefect.finetune import finetune
+    from flows.prefect.evaluate import evaluate
     for flow in (end_to_end, prepare, pretrain, finetune, evaluate):
         schema = flow.parameters.model_dump()
         assert set(schema["properties"]) == {"run", "machine"}, schema["properties"]

@@ -10,7 +10,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.stage import StageTable, read_stage_table
 from artifacts.store import Store, commit, finished_file, put_bytes
 from flows.ensure import Outcome, ensure, look_up
-from flows.jobs.watch import JobResult
+from flows.launchers.watch import JobResult
 
 
 class Bench:

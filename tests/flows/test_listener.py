@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.jobs.watch import PROGRESS
+from flows.launchers.watch import PROGRESS
 from flows.listener import Listener
 
 

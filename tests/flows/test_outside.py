@@ -10,7 +10,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import commit, put_json
-from flows.outside import (
+from flows.external_inputs import (
     Outside,
     digest_of_files,
     digest_of_model,

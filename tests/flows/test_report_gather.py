@@ -18,7 +18,7 @@ from flows.report.page.render import render
 from flows.report.stage import make_report
 from flows.report.terminal import lines, read_lines
 from flows.report.text import words
-from model.tasks.scores import MaskedSentences, Scores
+from model.evaluation.scores import MaskedSentences, Scores
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import read_stage_table
 from flows.config import MachineConfig, RunConfig
-from flows.jobs.keeper import descendants
-from flows.jobs.watch import StageFailed
+from flows.launchers.supervisor import descendants
+from flows.launchers.watch import StageFailed
 from flows.record import RunRecord, read_record
 from flows.run import work
 from flows.workspace import workspace

@@ -8,7 +8,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.store import Store
 from flows.config import RunConfig
-from flows.outside import Outside
+from flows.external_inputs import Outside
 from flows.stages import chain, keyed_config, stage_table, up_to
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flows.config import MachineConfig, RunConfig
+from flows.gc import remove_rubbish, rubbish
 from flows.lineage import ancestors
 from flows.run import work
-from flows.sweep import remove_rubbish, rubbish
 from flows.workspace import Workspace, workspace
 
 

@@ -17,7 +17,7 @@ from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact
 from artifacts.tokenizer import WordPieceTokenizer
 from pipeline.config import TokensStage, VocabularyStage
-from pipeline.engine.crew import Crew
+from pipeline.runner.work_queue import Crew
 from pipeline.vocabulary import make_vocabulary
 
 WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "by", "it")

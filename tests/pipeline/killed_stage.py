@@ -13,18 +13,15 @@ from typing import Any
 
 from artifacts.program import run_program
 from artifacts.stage import read_stage_table
-from pipeline import (
-    bucketing,
-    candidates,
-    runs,
-    sampling,
-    sketch,
-    spill,
-    tokens,
-    unwanted,
-    vocabulary,
-    work,
-)
+from pipeline import dedup as unwanted
+from pipeline import tokens, vocabulary
+from pipeline.duplicates import candidates
+from pipeline.shuffle import bucketing
+from pipeline.shuffle import cardinality as sketch
+from pipeline.shuffle import input_shards as work
+from pipeline.shuffle import local_spill as spill
+from pipeline.shuffle import sorted_runs as runs
+from pipeline.tokenizer import sampling
 
 STAGES = {
     "vocabulary": vocabulary.make_vocabulary,

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.docstring_text import paragraphs
+from pipeline.demo.docstring_text import paragraphs
 
 NUMPY_STYLE = """Compute the mean
 along an axis.

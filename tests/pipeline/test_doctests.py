@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.doctests import runs
+from pipeline.demo.doctests import runs
 
 TEXT = """Before it.
 

@@ -7,7 +7,7 @@ from synthetic_tokens import random_documents, tokens_table
 
 from artifacts.errors import IntegrityError
 from artifacts.tables import tokens_schema
-from pipeline.documents import documents_of, read_documents
+from pipeline.mlm.documents import documents_of, read_documents
 
 
 def sentences_of(documents, index):

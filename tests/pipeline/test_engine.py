@@ -13,11 +13,11 @@ import pytest
 from artifacts.errors import IntegrityError
 from artifacts.progress import Progress
 from pipeline.config import PipelineMachine
-from pipeline.engine import graph
-from pipeline.engine.beam import Map, PCollection, Pipeline
-from pipeline.engine.crew import Crew
-from pipeline.engine.errors import JobFailed, WorkerKilled, job_error
-from pipeline.engine.graph import gather, run_graph, share_out, spread
+from pipeline.runner import graph
+from pipeline.runner.beam import Map, PCollection, Pipeline
+from pipeline.runner.errors import JobFailed, WorkerKilled, job_error
+from pipeline.runner.graph import gather, run_graph, share_out, spread
+from pipeline.runner.work_queue import Crew
 
 UNITS = 8
 

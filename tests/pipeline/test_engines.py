@@ -8,12 +8,12 @@ from synthetic_tokens import random_documents, small_tokenizer, tokens_artifact,
 
 from artifacts.progress import Progress
 from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
-from pipeline.engine.beam import Pipeline
-from pipeline.engine.crew import Crew
-from pipeline.engine.errors import JobFailed
-from pipeline.engine.graph import consume, run_graph
-from pipeline.example_files import Destination
 from pipeline.examples import _buckets, _recipe, example_graph
+from pipeline.mlm.example_files import Destination
+from pipeline.runner.beam import Pipeline
+from pipeline.runner.errors import JobFailed
+from pipeline.runner.graph import consume, run_graph
+from pipeline.runner.work_queue import Crew
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
 JOB_SERVER = os.environ.get("FLINK_JOB_SERVER_JAR", "")

@@ -17,11 +17,11 @@ from scipy.stats import chi2_contingency
 from synthetic_tokens import tokens_table
 
 from artifacts.tokenizer import read_vocab_txt
-from pipeline.assembly import SpecialIds
 from pipeline.config import ExamplesConfig, MaskingConfig
-from pipeline.documents import documents_of
-from pipeline.example_files import Recipe, copies_of
-from pipeline.example_statistics import total
+from pipeline.mlm.documents import documents_of
+from pipeline.mlm.example_files import Recipe, copies_of
+from pipeline.mlm.packing_batches import SpecialIds
+from pipeline.mlm.statistics import total
 
 VOCABULARY = 30522
 SEEDS = (12345, 1, 2)

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cleaning import clean
 from pipeline.config import CleaningConfig
-from pipeline.filters import RULES, Reason, filter_documents
 from pipeline.readers.documents import pack
+from pipeline.text.cleaning import clean
+from pipeline.text.filters import RULES, Reason, filter_documents
 
 PROSE = "A few plain words of prose.\nAnd a second line of it."
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.tokenizer import WordPieceTokenizer
-from pipeline import greedy
-from pipeline.chunks import keys_of_words
-from pipeline.greedy import GreedyWordPiece
+from pipeline.tokenizer import longest_match as greedy
+from pipeline.tokenizer.longest_match import GreedyWordPiece
+from pipeline.tokenizer.pre_tokens import keys_of_words
 
 PIECES = ("a", "##a", "##b", "ab", "##ab", "aba", "##ba", "##bab", "babababab", "##ababababa", "c")
 TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *PIECES), lowercase=True)

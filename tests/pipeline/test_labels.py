@@ -8,7 +8,7 @@ from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
 from pipeline.config import LabelsStage
-from pipeline.labels import make_labels
+from pipeline.demo.labels import make_labels
 from tests.pipeline.installed import install, use
 
 SPLITS = ("train", "dev", "test")

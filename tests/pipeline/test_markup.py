@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.markup import CODE_BEGIN, CODE_END, without_markup
+from pipeline.demo.markup import CODE_BEGIN, CODE_END, without_markup
 
 
 @pytest.mark.parametrize(

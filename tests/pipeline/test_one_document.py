@@ -8,7 +8,7 @@ from corpora import documents, source, tokens_table, vocabulary_table, write_jso
 from synthetic_tokens import examples_table
 
 from pipeline.examples import make_examples
-from pipeline.pairing import RANDOM_NEXT
+from pipeline.mlm.pairing import RANDOM_NEXT
 from pipeline.tokens import make_tokens
 from pipeline.vocabulary import make_vocabulary
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import IntegrityError, UsageError
-from pipeline.packages import modules, sources
+from pipeline.demo.packages import modules, sources
 from tests.pipeline.installed import install, use
 
 

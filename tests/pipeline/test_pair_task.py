@@ -1,5 +1,5 @@
-from pipeline.docstrings import Docstring, docstrings, parse
-from pipeline.pair_task import LABELS, pairs, stems
+from pipeline.demo.docstrings import Docstring, docstrings, parse
+from pipeline.demo.pair_task import LABELS, pairs, stems
 
 MODULE = docstrings(
     parse(b'''

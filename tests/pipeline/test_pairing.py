@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from plain_reference import AddressedChance, plain_pairs
 from synthetic_tokens import document_digest, random_documents, tokens_table
 
-from pipeline.documents import documents_of
-from pipeline.pairing import (
+from pipeline.mlm.documents import documents_of
+from pipeline.mlm.pairing import (
     IS_NEXT,
     NOT_ASKED,
     RANDOM_NEXT,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.passages import passages
+from pipeline.duplicates.shingles import passages
 
 TEXT = st.text(alphabet="abAB .,-\n9é東’—", max_size=40)
 

@@ -230,8 +230,8 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from pipeline.config import CleaningConfig, CorpusConfig
-from pipeline.texts import read_texts
-from pipeline.work import portions
+from pipeline.text.texts import read_texts
+from pipeline.shuffle.input_shards import portions
 reader, path, room = sys.argv[1:]
 corpus = CorpusConfig.model_validate({"sources": [{"reader": reader, "path": path}]})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

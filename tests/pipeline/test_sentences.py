@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import sentences
-from pipeline.sentences import split_sentences
+from pipeline.text import sentences
+from pipeline.text.sentences import split_sentences
 
 
 def split(paragraph: str) -> list[str]:

@@ -10,17 +10,17 @@ from corpora import documents, given_vocabulary, source, tokens_table, write_jso
 from artifacts.config import parse
 from artifacts.progress import Progress
 from pipeline import tokens
-from pipeline.candidates import Search
 from pipeline.config import PipelineMachine, TokensStage, UnwantedStage
-from pipeline.engine.beam import Pipeline
-from pipeline.engine.crew import Crew
-from pipeline.engine.errors import JobFailed
-from pipeline.engine.graph import consume, run_graph
-from pipeline.sampling import Sampling
-from pipeline.shuffle import RunnerShuffle, partition_bits, partition_of
-from pipeline.unwanted import search_graph
+from pipeline.dedup import search_graph
+from pipeline.duplicates.candidates import Search
+from pipeline.runner.beam import Pipeline
+from pipeline.runner.errors import JobFailed
+from pipeline.runner.graph import consume, run_graph
+from pipeline.runner.work_queue import Crew
+from pipeline.shuffle.beam_group_by_key import RunnerShuffle, partition_bits, partition_of
+from pipeline.shuffle.input_shards import portions
+from pipeline.tokenizer.sampling import Sampling
 from pipeline.vocabulary import candidates_graph
-from pipeline.work import portions
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
 STAGES = ["vocabulary", "unwanted", "tokens"]

@@ -1,5 +1,5 @@
-from pipeline.docstrings import parse
-from pipeline.symbols import builtin_symbols, merged, symbols_of
+from pipeline.demo.docstrings import parse
+from pipeline.demo.symbols import builtin_symbols, merged, symbols_of
 
 MODULE = b"""
 class Graph: ...

@@ -1,8 +1,15 @@
 import pytest
 
-from pipeline.docstrings import docstrings, parse
-from pipeline.symbols import Symbols, merged
-from pipeline.tagging_task import MAX_WORDS, MIN_WORDS, TAGS, Scope, sentences, tagged_sentences
+from pipeline.demo.docstrings import docstrings, parse
+from pipeline.demo.symbols import Symbols, merged
+from pipeline.demo.tagging_task import (
+    MAX_WORDS,
+    MIN_WORDS,
+    TAGS,
+    Scope,
+    sentences,
+    tagged_sentences,
+)
 
 OWN = merged(
     [Symbols(frozenset({"DataFrame", "Graph"}), frozenset({"GraphError"}), frozenset({"mean"}))]

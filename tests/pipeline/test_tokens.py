@@ -31,8 +31,13 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_file
 from artifacts.tables import tokens_schema
-from pipeline import bucketing, shuffle, sketch, spill, tokens, work
-from pipeline.shuffle import RunnerShuffle
+from pipeline import tokens
+from pipeline.shuffle import beam_group_by_key as shuffle
+from pipeline.shuffle import bucketing
+from pipeline.shuffle import cardinality as sketch
+from pipeline.shuffle import input_shards as work
+from pipeline.shuffle import local_spill as spill
+from pipeline.shuffle.beam_group_by_key import RunnerShuffle
 from pipeline.tokens import make_tokens
 
 

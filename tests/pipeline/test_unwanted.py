@@ -12,10 +12,10 @@ from corpora import INLINE, given_vocabulary, source, started, tokens_table, wri
 from artifacts.errors import UsageError
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact
-from pipeline import work
 from pipeline.config import UnwantedStage
+from pipeline.dedup import make_unwanted
+from pipeline.shuffle import input_shards as work
 from pipeline.tokens import make_tokens
-from pipeline.unwanted import make_unwanted
 
 NEAR = {"near_duplicates": {}}
 

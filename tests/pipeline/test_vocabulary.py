@@ -21,10 +21,12 @@ from corpora import (
 from artifacts.errors import UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.store import Artifact
-from pipeline import sampling, wordcounts, work
-from pipeline.chunks import count_chunks
+from pipeline.shuffle import input_shards as work
+from pipeline.tokenizer import learning as wordcounts
+from pipeline.tokenizer import sampling
+from pipeline.tokenizer.learning import count_words, learn_pieces
+from pipeline.tokenizer.pre_tokens import count_chunks
 from pipeline.vocabulary import make_vocabulary
-from pipeline.wordcounts import count_words, learn_pieces
 
 TEXTS = documents(11, 600)
 SMALL = {"size": 300}
@@ -108,7 +110,8 @@ class TestSameBytes:
 
     def test_learning_does_not_depend_on_hash_seeds(self) -> None:
         program = (
-            "from collections import Counter; from pipeline.wordcounts import learn_pieces; "
+            "from collections import Counter; "
+            "from pipeline.tokenizer.learning import learn_pieces; "
             "words = {f'{a}{b}{c}': 2 for a in 'abcdef' for b in 'ghijkl' for c in 'mnopqr'}; "
             "print(' '.join(learn_pieces(words, size=120)))"
         )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
-from pipeline import wordpiece
-from pipeline.wordpiece import FastWordPiece
+from pipeline.tokenizer import wordpiece
+from pipeline.tokenizer.wordpiece import FastWordPiece
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 PIECES = (

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import wordtable
-from pipeline.chunks import keys_of_words, words_of_keys
-from pipeline.wordtable import WordTable
+from pipeline.tokenizer import hash_table as wordtable
+from pipeline.tokenizer.hash_table import WordTable
+from pipeline.tokenizer.pre_tokens import keys_of_words, words_of_keys
 
 WORDS = st.lists(st.binary(min_size=1, max_size=16).filter(lambda w: b"\0" not in w), unique=True)
 

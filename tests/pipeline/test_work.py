@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import work
 from pipeline.config import CorpusConfig, SourceConfig
-from pipeline.work import portions
+from pipeline.shuffle import input_shards as work
+from pipeline.shuffle.input_shards import portions
 
 
 def corpus(path: Path, reader: str = "jsonl") -> CorpusConfig:

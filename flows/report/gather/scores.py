@@ -1,6 +1,6 @@
 """What the evaluation found, from the artifact `evaluate`.
 
-In:  `scores.json` and `masked_sentences.json` (form: model/tasks/scores.py, which flows do not
+In:  `scores.json` and `masked_sentences.json` (form: model/evaluation/scores.py, which flows do not
      import), and the words that count as right.
 Out: parts of the `Summary`.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from artifacts.store import Artifact
-from flows.outside import read_model_config
+from flows.external_inputs import read_model_config
 from flows.report.form.training import CurvePoint, Encoder, HeldoutPoint, Pretraining
 from flows.report.gather.facts import Facts
 from model.config import PRESETS

@@ -10,8 +10,8 @@ from transformers import BertConfig, BertForPreTraining
 from model.config import EncoderConfig
 from model.encoder.packing import Example
 from model.encoder.pretraining import PretrainingModel
-from model.use.hugging_face_config import hugging_face_config
-from model.use.names import to_hugging_face
+from model.inference.hugging_face_config import hugging_face_config
+from model.inference.names import to_hugging_face
 
 VOCABULARY = 300
 MIXED_LENGTHS = (128, 128, 128, 100, 37, 5, 60, 61, 127, 2, 128)

@@ -10,11 +10,11 @@ import torch
 from encoder_builders import MIXED_LENGTHS, random_examples, random_model, small_config
 
 from artifacts.errors import UsageError
-from model.encoder import native
+from model.encoder import native_kernels as native
 from model.encoder.activation import activation, activation_gradients
 from model.encoder.dropout import Noise, draw, dropped
 from model.encoder.masked_lm_loss import softmax_gradient
-from model.encoder.native import choose_kernels, kernels, kernels_in_use
+from model.encoder.native_kernels import choose_kernels, kernels, kernels_in_use
 from model.encoder.packing import pack
 from model.encoder.products import transposed
 from model.encoder.residual import residual_norm, residual_norm_gradients
@@ -189,7 +189,7 @@ def test_a_broken_compiler_is_no_end(
 def test_the_library_brings_no_second_pool_of_threads() -> None:
     """One OpenMP runtime in the process: torch's."""
     program = (
-        "from model.encoder.native import kernels; kernels()\n"
+        "from model.encoder.native_kernels import kernels; kernels()\n"
         "print({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line})"
     )
     project = Path(native.__file__).parents[2]

@@ -19,8 +19,8 @@ from model.encoder.batch import PackedBatch
 from model.encoder.encoder import Encoder
 from model.encoder.packing import Example, pack
 from model.encoder.pretraining import PretrainingModel
-from model.use.load import load
-from model.use.names import to_hugging_face
+from model.inference.load import load
+from model.inference.names import to_hugging_face
 
 TOLERANCE = 1e-5
 REAL_TOLERANCE = 2e-5

@@ -18,8 +18,8 @@ from artifacts.tables import examples_name, examples_schema, tokens_name, tokens
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
-from model.use.hugging_face_config import hugging_face_config
-from model.use.names import to_hugging_face
+from model.inference.hugging_face_config import hugging_face_config
+from model.inference.names import to_hugging_face
 
 SENTENCE = "the a new array of given shape returns list int str value name error raised if ,"
 LETTERS = "bcdefghijklmnopqrstuvwxyz"

@@ -4,8 +4,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from model.tasks.count_model import NOTHING, CountModel
-from model.tasks.language_model import (
+from model.data.shards import Examples
+from model.evaluation.language_model import (
     Cloze,
     cloze_of,
     entropy,
@@ -13,8 +13,8 @@ from model.tasks.language_model import (
     judge_unigram,
     majority_share,
 )
-from model.tasks.training_tokens import TokenStream
-from model.training.shards import Examples
+from model.evaluation.ngram import NOTHING, CountModel
+from model.evaluation.training_tokens import TokenStream
 
 V = 12
 

@@ -11,11 +11,11 @@ from task_builders import TOKENIZER, write_lines
 from artifacts.errors import UsageError
 from artifacts.tokenizer import read_vocab_txt
 from model.config import TaskConfig
-from model.tasks.baselines import baselines
-from model.tasks.chunks import cut_texts, max_context
-from model.tasks.compact import compact, restored
-from model.tasks.data import load_problem, load_tables
-from model.tasks.problem import Problem
+from model.evaluation.task_baselines import baselines
+from model.finetune.vocabulary_pruning import compact, restored
+from model.tasks.base import Problem
+from model.tasks.problems import load_problem, load_tables
+from model.tasks.text_windows import cut_texts, max_context
 
 
 def problem(folder: Path, kind: str, rows: Mapping[str, list[dict]], **fields: Any) -> Problem:

@@ -22,18 +22,18 @@ from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
 from model.config import EncoderConfig, FeatureConfig, OptimizerConfig, TaskConfig
 from model.encoder.encoder import Encoder
-from model.tasks.compact import compact
-from model.tasks.data import load_problem, load_tables
-from model.tasks.encoders import read_beginning
-from model.tasks.feature_head import LAYERS, FeatureHead
-from model.tasks.finetune import finetune
-from model.tasks.fit import Fit, FitResult, Recipe
-from model.tasks.fits import Fits
-from model.tasks.inference import split_logits
-from model.tasks.problem import Problem
-from model.tasks.readers import FeatureCache, FineTuning
-from model.tasks.task_model import TaskModel
-from model.tasks.updates import OwnUpdates
+from model.finetune.feature_head import LAYERS, FeatureHead
+from model.finetune.finetune import finetune
+from model.finetune.fit import Fit, FitResult, Recipe
+from model.finetune.fits import Fits
+from model.finetune.inference import split_logits
+from model.finetune.initial_encoder import read_beginning
+from model.finetune.local_optimizer import OwnUpdates
+from model.finetune.readers import FeatureCache, FineTuning
+from model.finetune.task_model import TaskModel
+from model.finetune.vocabulary_pruning import compact
+from model.tasks.base import Problem
+from model.tasks.problems import load_problem, load_tables
 
 STILL = TINY.model_copy(update={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
 
@@ -307,7 +307,7 @@ def on_two_ranks(module: str, table: Path, port: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "module"),
-    [([0, 1, 2], "model.tasks.finetune"), ([0], "model.tasks.finetune_ranks")],
+    [([0, 1, 2], "model.finetune.finetune"), ([0], "model.finetune.distributed")],
 )
 def test_two_ranks_share_the_fits_or_the_batches(
     tmp_path: Path, seeds: list[int], module: str

@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from model.tasks.entity_metrics import count_entities, entities, is_entity_scheme
-from model.tasks.metrics import measure
-from model.tasks.squad_metrics import (
+from model.tasks.metrics.entities import count_entities, entities, is_entity_scheme
+from model.tasks.metrics.glue_metrics import measure
+from model.tasks.metrics.squad_metrics import (
     best_null_threshold,
     by_answerability,
     exact_match,

@@ -8,8 +8,8 @@ import pytest
 
 from artifacts.errors import UsageError
 from model.config import TaskConfig
-from model.tasks.data import load_tables
-from model.tasks.read import Wanted, read_table
+from model.tasks.files import Wanted, read_table
+from model.tasks.problems import load_tables
 
 TEXT = Wanted(required=("text_a",), optional=("label",))
 

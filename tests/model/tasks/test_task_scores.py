@@ -6,15 +6,15 @@ import pytest
 from task_builders import TINY
 
 from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
-from model.tasks.data import load_tables
-from model.tasks.fits import BaselineRecord, EpochRecord, FitRecord, Fits, TaskRecord
+from model.evaluation.reference_scores import published_scores
+from model.evaluation.scores import TaskScore
+from model.evaluation.task_scores import glue_average, task_scores
+from model.finetune.fits import BaselineRecord, EpochRecord, FitRecord, Fits, TaskRecord
+from model.finetune.jobs import Job, grid_points
+from model.finetune.submission import glue_tsv, squad_json
 from model.tasks.glue import GLUE, submission_name, task_fields
-from model.tasks.jobs import Job, grid_points
-from model.tasks.published import published_scores
-from model.tasks.scores import TaskScore
-from model.tasks.statistics import difference, standard_error, summarise
-from model.tasks.submission import glue_tsv, squad_json
-from model.tasks.task_scores import glue_average, task_scores
+from model.tasks.metrics.statistics import difference, standard_error, summarise
+from model.tasks.problems import load_tables
 
 
 def test_a_summary_shows_every_value_and_its_error() -> None:

@@ -18,18 +18,18 @@ from task_builders import (
 
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
-from model.tasks.data import load_problem, load_tables
-from model.tasks.evaluate import evaluate
-from model.tasks.exporting import export_task
-from model.tasks.finetune import finetune
-from model.tasks.fits import FitRecord, Fits
-from model.tasks.inference import split_logits
-from model.tasks.predict import load_predictor
-from model.tasks.readers import FineTuning
-from model.tasks.saving import read_model
-from model.tasks.scores import MaskedSentences, Scores
-from model.use.encoder_files import read_encoder_files
-from model.use.source import artifact_source
+from model.evaluation.evaluate import evaluate
+from model.evaluation.scores import MaskedSentences, Scores
+from model.finetune.finetune import finetune
+from model.finetune.fits import FitRecord, Fits
+from model.finetune.inference import split_logits
+from model.finetune.readers import FineTuning
+from model.finetune.saved import read_model
+from model.inference.encoder_files import read_encoder_files
+from model.inference.predict import load_predictor
+from model.inference.source import artifact_source
+from model.inference.task_export import export_task
+from model.tasks.problems import load_problem, load_tables
 
 
 def tagging_rows(count: int, seed: int) -> list[dict]:

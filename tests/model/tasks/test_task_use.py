@@ -14,13 +14,13 @@ from task_builders import encoder_artifact, inputs, stage_table, write_lines
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.encoder.packing import Example, pack
-from model.tasks import predict
-from model.tasks.exporting import export_task
-from model.tasks.finetune import finetune
-from model.tasks.predict import load_predictor
-from model.tasks.read import Wanted, read_table
-from model.tasks.saving import read_model
-from model.use.source import open_source
+from model.finetune.finetune import finetune
+from model.finetune.saved import read_model
+from model.inference import predict
+from model.inference.predict import load_predictor
+from model.inference.source import open_source
+from model.inference.task_export import export_task
+from model.tasks.files import Wanted, read_table
 
 WORDS = ["list", "array", "name", "value", "of"]
 Rows = Callable[[np.random.Generator], dict[str, Any]]

@@ -11,8 +11,8 @@ from artifacts.errors import ClozeError
 from artifacts.progress import Progress
 from artifacts.stage import write_stage_table
 from artifacts.store import open_artifact
-from model.tasks.finetune import finetune
-from model.tasks.workers import Seat, together
+from model.finetune.finetune import finetune
+from model.finetune.workers import Seat, together
 
 
 def test_every_worker_does_its_part_and_the_first_ones_result_comes_back(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_two_workers_leave_the_same_bytes_as_one(tmp_path: Path) -> None:
 
     alone = finetune(table(1), [])
     write_stage_table(table(2), tmp_path / "table.json")
-    command = [sys.executable, "-m", "model.tasks.finetune", "--config", tmp_path / "table.json"]
+    command = [sys.executable, "-m", "model.finetune.finetune", "--config", tmp_path / "table.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     both = open_artifact(str(tmp_path / "with2"))
     assert both.digest == alone.digest == done.stdout.strip()

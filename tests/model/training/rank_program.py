@@ -17,8 +17,8 @@ from typing import Any
 from artifacts.errors import ClozeError
 from artifacts.program import Terminated
 from artifacts.stage import read_stage_table
+from model.training.fault_injection import Strike, undisturbed
 from model.training.pretrain import pretrain
-from model.training.sites import Strike, undisturbed
 
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
 

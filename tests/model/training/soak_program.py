@@ -13,8 +13,8 @@ import signal
 import sys
 
 from artifacts.stage import read_stage_table
+from model.training.fault_injection import SITES, Strike
 from model.training.pretrain import pretrain
-from model.training.sites import SITES, Strike
 
 AHEAD = 6
 

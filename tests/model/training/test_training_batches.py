@@ -9,11 +9,11 @@ from training_fixtures import TOKENIZER, examples_artifact
 
 from artifacts.store import Artifact
 from model.config import EncoderConfig, PhaseConfig
-from model.training.batches import BatchSource, Share, StepBatch, nothing_asked
-from model.training.cutting import CostModel
-from model.training.order import Curriculum, LengthOrder
-from model.training.redrawing import Masking
-from model.training.shards import ExampleShards
+from model.data.batches import BatchSource, Share, StepBatch, nothing_asked
+from model.data.dynamic_masking import Masking
+from model.data.micro_batches import CostModel
+from model.data.order import Curriculum, LengthOrder
+from model.data.shards import ExampleShards
 
 MASKING = Masking(TOKENIZER.mask_id, TOKENIZER.size, 0.8, 0.1)
 

@@ -12,7 +12,7 @@ import torch
 
 from artifacts.errors import ClozeError
 from model.training.checkpoints import PARTS, Checkpoints
-from model.training.sites import SITES
+from model.training.fault_injection import SITES
 from model.training.state import ParameterState
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
-from model.training.cutting import CostModel, cut
+from model.data.micro_batches import CostModel, cut
 
 LENGTHS = st.lists(st.integers(2, 128), min_size=0, max_size=60)
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from artifacts.errors import UsageError
 from model.config import PhaseConfig
-from model.training import order as order_module
+from model.data import order as order_module
+from model.data.order import Curriculum, EpochOrder, LengthOrder
 from model.training.chance import address, permutation, random_bits
-from model.training.order import Curriculum, EpochOrder, LengthOrder
 
 ROWS = ((5, 0, 8), (4, 3, 9))
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from model.training.prefetch import Prefetcher
+from model.data.prefetch import Prefetcher
 
 
 def test_values_come_in_order() -> None:

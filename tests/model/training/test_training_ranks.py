@@ -10,7 +10,7 @@ from training_fixtures import examples_artifact, losses, run_ranks, stage_table
 
 from artifacts.store import Artifact, open_artifact
 from model.training import watchdog
-from model.training.sites import SITES
+from model.training.fault_injection import SITES
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 

@@ -10,7 +10,7 @@ from training_fixtures import WORDS, examples_artifact
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
-from model.training.shards import ExampleShards, ragged_indices, select
+from model.data.shards import ExampleShards, ragged_indices, select
 
 
 @pytest.fixture(scope="module")

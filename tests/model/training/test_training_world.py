@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from artifacts.errors import IntegrityError
-from model.training import world as world_module
-from model.training.world import World
+from model.training import distributed as world_module
+from model.training.distributed import World
 
 ALONE = World(rank=0, ranks=1, device=torch.device("cpu"))
 

@@ -1,0 +1,39 @@
+"""`cloze serve`: waits for runs that are triggered from a Prefect server.
+
+In:  a configuration, which fills the server's form.
+Out: runs, until Ctrl-C.
+"""
+
+import os
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from artifacts.progress import say
+from cloze.answer import Answer
+from cloze.options import WANTED, ConfigPath, Wanted
+from flows.prefect.server import prefect_server
+from flows.workspace import writable_workspace
+
+Port = Annotated[int, Parameter(help="Where the server listens, unless PREFECT_API_URL names one.")]
+
+
+def serve(config: ConfigPath, /, *, port: Port = 4200, wanted: Wanted = WANTED) -> Answer:
+    """Serve the flows."""
+    run, machine = wanted.run(config), wanted.machine()
+    space = writable_workspace(machine.workspace)
+    os.environ["PYTHONSAFEPATH"] = "1"  # the runs' processes: a user's `flows/` must not win
+    with prefect_server(space, port=port) as url:
+        # only now: Prefect reads its settings when it is imported
+        from flows.prefect.serving import serve_flows
+
+        def say_ready() -> None:
+            say(f"server: {url.removesuffix('/api')}")
+            say(f"trigger: PREFECT_API_URL={url} prefect deployment run end-to-end/{run.name}")
+
+        parameters = {
+            "run": run.model_dump(mode="json"),
+            "machine": machine.model_dump(mode="json"),
+        }
+        serve_flows(parameters, name=run.name, on_ready=say_ready)
+    return Answer({"server": url}, "", wanted.json)

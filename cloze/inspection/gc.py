@@ -1,0 +1,38 @@
+"""`cloze gc`: removes what no run names.
+
+In:  a workspace.
+Out: what could go; with --delete it is gone.
+"""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cloze.answer import Answer
+from cloze.options import PLACE, Place
+from flows.gc import remove_rubbish, rubbish
+from flows.lock import locked
+from flows.workspace import writable_workspace
+
+MEGABYTE = 1_000_000
+
+Delete = Annotated[bool, Parameter(negative="", help="Remove it; without this it is only listed.")]
+
+
+def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
+    """Remove artifacts that no run names."""
+    space = writable_workspace(place.machine().workspace)
+    with locked(space.local, run="gc"):
+        found = rubbish(space)
+        if delete:
+            remove_rubbish(found)
+    total = sum(item.size for item in found)
+    lines = [f"{item.size / MEGABYTE:>10,.1f} MB  {item.path}  {item.reason}" for item in found]
+    what = "removed" if delete else "could be removed (--delete)"
+    data = {
+        "deleted": delete,
+        "bytes": total,
+        "found": [{"path": i.path, "bytes": i.size, "reason": i.reason} for i in found],
+    }
+    text = "\n".join([*lines, f"{len(found)} places, {total / MEGABYTE:,.1f} MB {what}"])
+    return Answer(data, text, place.json)

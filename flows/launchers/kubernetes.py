@@ -1,0 +1,210 @@
+"""Programs as Kubernetes Jobs; flow and pods mount the same workspace at the same path.
+
+In:  an argv and a job directory on the shared workspace.
+Out: a Job whose pod runs the program under a keeper; its exit code in DIRECTORY/exit.
+
+Everything goes through `kubectl`, with whatever access its user has. An evicted pod is started
+again by the Job; the program goes on from what it has finished. A flow that died finds its Job by
+DIRECTORY/job.json.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from artifacts.config import Config
+from artifacts.errors import ClozeError, UsageError
+from flows.config import KubernetesConfig
+from flows.launchers.launcher import LOST, identity
+
+ASK_SECONDS = 5.0
+"""Seconds between questions to the cluster; the exit code is a file and is looked for at once."""
+
+SAYS_GOODBYE_SECONDS = 30.0
+"""Beyond the program's own grace, before the kubelet kills the pod."""
+
+SCRIPT = """\
+job={job}
+rm -f "$job/exit" "$job/attempt"
+code=0
+{keeper} --exit-name attempt -- {program} || code=$?
+# terminated from outside: the Job starts another pod
+[ "$code" -eq 143 ] || mv "$job/attempt" "$job/exit"
+exit "$code"
+"""
+
+
+class KubernetesJob(Config):
+    """A Job of the cluster."""
+
+    name: str
+    """Its name in the namespace."""
+
+    identity: str
+    """Digest of what was asked for: another argv or stage table is another Job."""
+
+
+class KubernetesLauncher:
+    """Creates, watches and deletes Jobs."""
+
+    def __init__(self, config: KubernetesConfig, *, grace: float) -> None:
+        self.config = config
+        self.grace = grace
+        self._asked = 0.0
+        self._status: dict[str, Any] | None = {}
+
+    def start(self, argv: Sequence[str], *, job: Path) -> None:
+        """Create a Job for `argv`, unless the very same one is there already."""
+        self._seen_by_pods(job)
+        found = kubernetes_job(job)
+        if found and self._ask(found) is not None:
+            if found.identity == identity(argv) and not (job / "exit").exists():
+                return
+            self.cancel(job)
+        job.mkdir(parents=True, exist_ok=True)
+        (job / "exit").unlink(missing_ok=True)
+        asked = KubernetesJob(
+            name=f"cloze-{job.name}-{identity(argv)[:8]}", identity=identity(argv)
+        )
+        (job / "job.json").write_text(asked.model_dump_json(indent=1) + "\n")
+        self._kubectl(
+            "apply", "-f", "-", given=json.dumps(self.manifest(asked.name, argv, job=job))
+        )
+
+    def poll(self, job: Path) -> int | None:
+        """The exit code; None while the Job is there and has not failed."""
+        if (job / "exit").exists():
+            return int((job / "exit").read_text())
+        found = kubernetes_job(job)
+        if found is None:
+            return LOST
+        if time.monotonic() - self._asked >= ASK_SECONDS:
+            self._status, self._asked = self._ask(found), time.monotonic()
+        return LOST if self._status is None or _failed(self._status) else None
+
+    def queued(self, job: Path) -> bool:
+        """Whether its pod waits for a node."""
+        return not (self._status or {}).get("ready")
+
+    def cancel(self, job: Path) -> None:
+        """Delete the Job and its pods; returns when they are gone."""
+        found = kubernetes_job(job)
+        if found is not None:
+            seconds = round(self.grace + 2 * SAYS_GOODBYE_SECONDS)
+            wait = ("--cascade=foreground", "--ignore-not-found", f"--timeout={seconds}s")
+            self._kubectl("delete", "job", found.name, *wait)
+
+    def manifest(self, name: str, argv: Sequence[str], *, job: Path) -> dict[str, Any]:
+        """The Job."""
+        labels = {"app": "cloze", "cloze-stage": job.name}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "namespace": self.config.namespace, "labels": labels},
+            "spec": {
+                "backoffLimit": 6,
+                "podFailurePolicy": {
+                    "rules": [
+                        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                        {
+                            "action": "FailJob",
+                            "onExitCodes": {
+                                "containerName": "program",
+                                "operator": "In",
+                                "values": [1, 2],
+                            },
+                        },
+                    ]
+                },
+                "template": {"metadata": {"labels": labels}, "spec": self._pod(argv, job=job)},
+            },
+        }
+
+    def _pod(self, argv: Sequence[str], *, job: Path) -> dict[str, Any]:
+        config = self.config
+        resources = {"cpu": config.cpu, "memory": config.memory}
+        devices = {"nvidia.com/gpu": str(config.gpus)} if config.gpus else {}
+        container = {
+            "name": "program",
+            "image": config.image,
+            "command": ["sh", "-c", self.script(argv, job=job)],
+            "env": [{"name": "PYTHONSAFEPATH", "value": "1"}],
+            "resources": {
+                "requests": {**resources, **devices},
+                "limits": {"memory": config.memory, **devices},
+            },
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [
+                {"name": "workspace", "mountPath": config.mount},
+                {"name": "shared-memory", "mountPath": "/dev/shm"},
+            ],
+        }
+        return {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": round(self.grace + SAYS_GOODBYE_SECONDS),
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001},
+            "containers": [container],
+            "volumes": [
+                {"name": "workspace", "persistentVolumeClaim": {"claimName": config.claim}},
+                {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+            ],
+        }
+
+    def script(self, argv: Sequence[str], *, job: Path) -> str:
+        """What the pod's shell does; `python` is the image's own."""
+        keeper = ("python", "-P", "-m", "flows.launchers.supervisor", "--unowned")
+        options = ("--job", str(job), "--grace", str(self.grace))
+        program = ["python" if word == sys.executable else word for word in argv]
+        return SCRIPT.format(
+            job=shlex.quote(str(job)),
+            keeper=shlex.join((*keeper, *options)),
+            program=shlex.join(program),
+        )
+
+    def _seen_by_pods(self, job: Path) -> None:
+        """Refuse a job whose directory a pod would not find: nothing would ever come of it."""
+        mount = self.config.mount
+        if not Path(os.path.abspath(job)).is_relative_to(mount):
+            raise UsageError(
+                f"{job.name}: {job} is not below {mount} (kubernetes.mount), so its pod would not "
+                f"see it; choose a workspace below {mount}, and copy there what lies in a bucket"
+            )
+
+    def _ask(self, job: KubernetesJob) -> dict[str, Any] | None:
+        """The Job's status; None if there is no such Job."""
+        found = self._kubectl("get", "job", job.name, "--ignore-not-found", "-o", "json")
+        return dict(json.loads(found).get("status", {})) if found.strip() else None
+
+    def _kubectl(self, *arguments: str, given: str = "") -> str:
+        argv = ("kubectl", "--namespace", self.config.namespace, *arguments)
+        try:
+            done = subprocess.run(argv, input=given, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise ClozeError("kubectl is not here; install it, or set jobs.launcher") from None
+        if done.returncode:
+            raise ClozeError(f"kubectl {arguments[0]}: {done.stderr.strip()}")
+        return done.stdout
+
+
+def kubernetes_job(job: Path) -> KubernetesJob | None:
+    """What `job.json` says, if it is a Job of Kubernetes."""
+    try:
+        return KubernetesJob.model_validate_json((job / "job.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def _failed(status: dict[str, Any]) -> bool:
+    conditions = status.get("conditions") or []
+    return any(one["type"] == "Failed" and one["status"] == "True" for one in conditions)

@@ -1,0 +1,187 @@
+"""Programs on a Slurm cluster whose nodes share the workspace's file system.
+
+In:  an argv and a job directory.
+Out: a batch job under a keeper; its exit code in DIRECTORY/exit.
+
+Pre-empted, out of time or on a node that failed, the job goes back into the queue and its program
+goes on from what it has finished. The flow that submitted it may die meanwhile: the next one finds
+the job by DIRECTORY/job.json and waits for it.
+"""
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from artifacts.config import Config
+from artifacts.errors import ClozeError
+from flows.config import SlurmConfig
+from flows.launchers.launcher import LOST, child_environment, identity
+
+ASK_SECONDS = 5.0
+"""Seconds between questions to the scheduler; the exit code is a file and is looked for at once."""
+
+VANISHED_SECONDS = 60.0
+"""A job that the scheduler no longer knows may take this long to show its exit code (NFS)."""
+
+PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
+
+SCRIPT = """\
+#!/bin/bash
+{setup}
+job={job}
+attempt="attempt-$SLURM_JOB_ID"
+rm -f "$job/exit" "$job/$attempt"
+{nodes}{keeper} --exit-name "$attempt" -- {program} &
+keeper=$!
+trap 'kill -TERM "$keeper"' TERM
+# a signal ends a wait, not the keeper
+while kill -0 "$keeper" 2>/dev/null; do
+    wait "$keeper"
+    code=$?
+done
+if [ "$code" -eq 143 ] && [ ! -e "$job/cancelled" ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+    exit 0
+fi
+mv "$job/$attempt" "$job/exit"
+exit "$code"
+"""
+
+SEVERAL_NODES = """\
+hosts="$job/hosts-$SLURM_JOB_ID"
+scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\\$/ slots={slots}/" >"$hosts"
+MASTER=$(head -n 1 "$hosts" | cut -d" " -f1)
+export MASTER HOSTS="$hosts"
+"""
+
+ON_EVERY_NODE = (
+    'exec "$@" --hostfile "$HOSTS" --no_ssh --node_rank "$SLURM_NODEID" '
+    '--master_addr "$MASTER" --master_port 29500'
+)
+"""Run by srun's shell on each node, where its own rank is known."""
+
+
+class SlurmJob(Config):
+    """A job of the cluster."""
+
+    slurm_id: str
+    """The scheduler's number."""
+
+    identity: str
+    """Digest of what was submitted: another argv or stage table is another job."""
+
+
+class SlurmLauncher:
+    """Submits, watches and cancels batch jobs."""
+
+    def __init__(self, config: SlurmConfig, *, grace: float, ranks: int) -> None:
+        self.config = config
+        self.grace = grace
+        self.ranks = ranks
+        self._asked = 0.0
+        self._state = ""
+        self._gone_since = 0.0
+
+    def start(self, argv: Sequence[str], *, job: Path) -> None:
+        """Submit `argv`, unless the very same job is in the queue already."""
+        found = slurm_job(job)
+        if found and self._ask(found) != "":
+            if found.identity == identity(argv) and not (job / "cancelled").exists():
+                return
+            self.cancel(job)
+        job.mkdir(parents=True, exist_ok=True)
+        for name in ("exit", "cancelled"):
+            (job / name).unlink(missing_ok=True)
+        (job / "batch.sh").write_text(self.script(argv, job=job))
+        submitted = SlurmJob(slurm_id=self._submit(job), identity=identity(argv))
+        (job / "job.json").write_text(submitted.model_dump_json(indent=1) + "\n")
+
+    def poll(self, job: Path) -> int | None:
+        """The exit code; None while the job is queued or runs."""
+        if (job / "exit").exists():
+            return int((job / "exit").read_text())
+        found = slurm_job(job)
+        if found is None:
+            return LOST
+        if time.monotonic() - self._asked >= ASK_SECONDS:
+            self._state, self._asked = self._ask(found), time.monotonic()
+            self._gone_since = self._gone_since or self._asked if self._state == "" else 0.0
+        gone = self._gone_since and time.monotonic() - self._gone_since > VANISHED_SECONDS
+        return LOST if gone else None
+
+    def queued(self, job: Path) -> bool:
+        """Whether it waits for nodes."""
+        return self._state in PENDING
+
+    def cancel(self, job: Path) -> None:
+        """Take it out of the queue or end it; returns when the scheduler has let it go."""
+        found = slurm_job(job)
+        if found is None:
+            return
+        (job / "cancelled").touch()
+        _run("scancel", found.slurm_id)
+        deadline = time.monotonic() + self.grace + VANISHED_SECONDS
+        while self._ask(found) != "" and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+    def script(self, argv: Sequence[str], *, job: Path) -> str:
+        """The batch script."""
+        keeper = (sys.executable, "-P", "-m", "flows.launchers.supervisor", "--unowned")
+        options = ("--job", str(job), "--grace", str(self.grace))
+        several = self.config.nodes > 1
+        spread = ("srun", "--kill-on-bad-exit=1", "bash", "-c", ON_EVERY_NODE, "node")
+        return SCRIPT.format(
+            setup=self.config.setup,
+            job=shlex.quote(str(job)),
+            nodes=SEVERAL_NODES.format(slots=self.ranks) if several else "",
+            keeper=shlex.join((*keeper, *options)),
+            program=shlex.join((*(spread if several else ()), *argv)),
+        )
+
+    def _submit(self, job: Path) -> str:
+        ours = (
+            f"--job-name=cloze-{job.name}",
+            f"--nodes={self.config.nodes}",
+            "--ntasks-per-node=1",
+            "--requeue",
+            "--open-mode=append",
+            f"--output={job / 'slurm.log'}",
+            f"--signal=B:TERM@{round(self.grace) + 60}",
+        )
+        answer = _run("sbatch", "--parsable", *ours, *self.config.options, str(job / "batch.sh"))
+        return answer.strip().partition(";")[0]
+
+    def _ask(self, job: SlurmJob) -> str:
+        """The scheduler's word for the job's state; empty when it has ended."""
+        asked = ("squeue", "--noheader", f"--jobs={job.slurm_id}", "--format=%T")
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if done.returncode and "Invalid job id" not in done.stderr:
+            return self._state or "UNKNOWN"  # the scheduler is away; it will come back
+        return done.stdout.strip()
+
+
+def slurm_job(job: Path) -> SlurmJob | None:
+    """What `job.json` says, if it is a job of Slurm."""
+    try:
+        return SlurmJob.model_validate_json((job / "job.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def _run(*argv: str) -> str:
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, env=child_environment()
+        )
+    except FileNotFoundError:
+        raise ClozeError(
+            f"{argv[0]} is not here; run where Slurm's commands are, or set jobs.launcher"
+        ) from None
+    if done.returncode:
+        raise ClozeError(f"{argv[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,98 @@
+"""The encoder that fine-tuning and evaluation begin from.
+
+In:  an encoder artifact, or any folder that `model.use` reads.
+Out: `Beginning`, which hands out fresh models: pre-trained, or random in the same shape.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from artifacts.tokenizer import WordPieceTokenizer
+from model.config import EncoderConfig
+from model.encoder.encoder import Encoder
+from model.encoder.initialisation import initialise_parameter
+from model.encoder.pretraining import PretrainingModel
+from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS
+from model.inference.encoder_files import read_encoder_files
+from model.inference.names import from_hugging_face, hugging_face_name
+from model.tasks.features import Places
+
+ENCODER_PREFIX = "encoder."
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What every fit starts from."""
+
+    config: EncoderConfig
+    tokenizer: WordPieceTokenizer
+    parameters: dict[str, Tensor]
+    """By our names; pooler and heads may be missing."""
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """Those of the whole vocabulary, [V, H]."""
+        return self.parameters[ENCODER_PREFIX + WORD_EMBEDDINGS]
+
+    @property
+    def parameter_count(self) -> int:
+        """Of the encoder with both pre-training heads."""
+        with torch.device("meta"):
+            model = PretrainingModel(self.config, self.tokenizer.size)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
+        """The encoder with both pre-training heads, in fp32; what is missing is drawn."""
+        with torch.device("meta"):
+            model = PretrainingModel(self.config, self.tokenizer.size)
+        self._fill(model, pretrained=pretrained, seed=seed)
+        return model
+
+    def encoder(self, *, pretrained: bool, seed: int, used_ids: Places | None = None) -> Encoder:
+        """The encoder alone, in fp32, its word embeddings those of `used_ids` only, if given.
+
+        Random weights, and a pooler where there is none, are drawn from `seed`.
+        """
+        size = self.tokenizer.size if used_ids is None else len(used_ids)
+        with torch.device("meta"):
+            encoder = Encoder(self.config, size)
+        self._fill(
+            encoder, pretrained=pretrained, seed=seed, prefix=ENCODER_PREFIX, used_ids=used_ids
+        )
+        return encoder
+
+    def _fill(
+        self,
+        module: nn.Module,
+        *,
+        pretrained: bool,
+        seed: int,
+        prefix: str = "",
+        used_ids: Places | None = None,
+    ) -> None:
+        """Give every parameter of a module without storage its value."""
+        torch.manual_seed(seed)
+        values = {}
+        for name, parameter in sorted(module.named_parameters()):
+            if pretrained and prefix + name in self.parameters:
+                whole = self.parameters[prefix + name]
+                cut = used_ids is not None and name == WORD_EMBEDDINGS
+                values[name] = whole[torch.from_numpy(used_ids)] if cut else whole.clone()
+            else:
+                values[name] = torch.empty(parameter.shape)
+                initialise_parameter(
+                    prefix + name, values[name], deviation=self.config.initializer_range
+                )
+        module.load_state_dict(values, assign=True)
+
+
+def read_beginning(location: str | Path) -> Beginning:
+    """The encoder at `location`."""
+    files = read_encoder_files(location)
+    with torch.device("meta"):
+        names = PretrainingModel(files.config, files.tokenizer.size).state_dict()
+    known = [name for name in names if hugging_face_name(name) in files.tensors]
+    return Beginning(files.config, files.tokenizer, from_hugging_face(files.tensors, known))

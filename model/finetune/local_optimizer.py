@@ -1,0 +1,95 @@
+"""The optimizer steps of a fit.
+
+In:  losses, and the step's number.
+Out: the module's parameters, updated.
+
+AdamW, linear warm-up and decay, gradients clipped by their global norm (paper, A.3; reference:
+optimization.py). One process works without DeepSpeed, whose engine would copy every gradient there
+and back for nothing; `split_updates` is the same over several ranks, with it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from model.config import OptimizerConfig
+from model.finetune.readers import Reader
+from model.training.optimizer import AdamW, build_optimizer
+from model.training.schedule import learning_rate
+
+
+class Updates(Protocol):
+    """What a fit asks of its optimizer."""
+
+    rank: int
+    """Which part of every batch this process computes, …"""
+
+    ranks: int
+    """… of how many."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of this rank's part of a loss."""
+
+    def step(self, number: int) -> None:
+        """Clip, update, forget the gradients. `number` counts from 0."""
+
+    def sum(self, value: float) -> float:
+        """The value summed over ranks."""
+
+
+MakeUpdates = Callable[[Reader, OptimizerConfig, int, str], Updates]
+"""From a fit's reader, its schedule, its number of steps and its precision."""
+
+
+def missed_decay(schedule: OptimizerConfig, *, steps: int) -> float:
+    """By what a parameter without any gradient would have been multiplied in all steps."""
+    rates = (learning_rate(number, steps=steps, optimizer=schedule) for number in range(steps))
+    return math.prod(1 - rate * schedule.weight_decay for rate in rates)
+
+
+class OwnUpdates:
+    """The updates of a process that has its fit for itself."""
+
+    rank = 0
+    ranks = 1
+
+    def __init__(
+        self, reader: Reader, schedule: OptimizerConfig, steps: int, precision: str = ""
+    ) -> None:
+        self.schedule = schedule
+        self.steps = steps
+        self._parameters = list(reader.module.parameters())
+        self._optimizer = build_optimizer(
+            reader.module.named_parameters(), config=schedule, zero_stage=0
+        )
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a part of the batch's loss."""
+        torch.autograd.backward(loss)
+
+    def sum(self, value: float) -> float:
+        """The value itself."""
+        return value
+
+    def step(self, number: int) -> None:
+        """Clip, update, forget the gradients. `number` counts from 0."""
+        rate = learning_rate(number, steps=self.steps, optimizer=self.schedule)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._clip()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _clip(self) -> None:
+        """Scale the gradients down to the greatest norm allowed."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        too_long = torch.clamp(norm / self.schedule.max_grad_norm, min=1.0)
+        if isinstance(self._optimizer, AdamW):
+            # Torch's fused kernel divides by it on its way: no pass of its own.
+            self._optimizer.grad_scale = too_long  # type: ignore[attr-defined]  # not in its stubs
+        else:
+            torch._foreach_div_(gradients, too_long)

@@ -1,0 +1,151 @@
+"""Fine-tuned models as files, and back.
+
+In:  the weights of a fit, its task.
+Out: `models/TASK/`: model.safetensors in Hugging Face's names for the task's class, config.json
+     with what Cloze needs under `cloze` and `cloze_task`, tokenizer.json.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from artifacts.config import Config, parse
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.manifest import FileEntry
+from artifacts.store import put_bytes, put_json
+from artifacts.tokenizer import WordPieceTokenizer
+from model.config import EncoderConfig, TaskConfig
+from model.encoder.encoder import Encoder
+from model.finetune.initial_encoder import Beginning
+from model.finetune.task_model import TaskModel
+from model.inference.encoder_files import read_tokenizer
+from model.inference.hugging_face_config import hugging_face_config
+from model.inference.names import from_hugging_face, to_hugging_face
+from model.inference.source import Source
+from model.inference.weights import read_weights
+from model.tasks.base import Problem
+
+ENCODER = "encoder."
+HEAD = "head."
+BILSTM = "bilstm."
+"""Beginnings of our parameters' names; a BiLSTM, which no class of theirs has, keeps its own."""
+
+_CLASSES = {
+    "classification": ("BertForSequenceClassification", "classifier."),
+    "pair_classification": ("BertForSequenceClassification", "classifier."),
+    "regression": ("BertForSequenceClassification", "classifier."),
+    "tagging": ("BertForTokenClassification", "classifier."),
+    "span": ("BertForQuestionAnswering", "qa_outputs."),
+    "multiple_choice": ("BertForMultipleChoice", "classifier."),
+}
+
+
+class SavedTask(Config):
+    """What `config.json` says of a fine-tuned model's task, under `cloze_task`."""
+
+    task: TaskConfig
+    """As it was trained, with its labels and thresholds."""
+
+    outputs: int
+    """Width of the head."""
+
+    head_dropout: bool
+    """Whether it was trained with dropout before the head."""
+
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` that computes the same."""
+        return _CLASSES[self.task.kind][0]
+
+
+def save_model(
+    output: str,
+    learnt: tuple[Problem, TaskConfig],
+    weights: Mapping[str, Tensor],
+    beginning: Beginning,
+) -> list[FileEntry]:
+    """Write `models/TASK/…` into an unfinished artifact; `learnt`: problem and configuration."""
+    problem, task = learnt
+    architecture, prefix = _CLASSES[problem.config.kind]
+    inner = {name: value for name, value in weights.items() if name.startswith(ENCODER)}
+    outer = {name: value for name, value in weights.items() if name not in inner}
+    tensors = {**to_hugging_face(inner), **_renamed(outer, HEAD, prefix)}
+    saved = SavedTask(
+        task=task,
+        outputs=problem.outputs,
+        head_dropout=problem.head_dropout,
+    )
+    config: dict[str, Any] = {
+        **hugging_face_config(beginning.config, beginning.tokenizer.size),
+        "architectures": [architecture],
+        "cloze_task": saved.model_dump(mode="json"),
+        **_label_map(problem),
+    }
+    folder = f"models/{problem.config.name}"
+    contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
+    tokenizer = beginning.tokenizer.tokenizer_json().encode()
+    return [
+        put_bytes(
+            output,
+            save(contiguous, metadata={"format": "pt"}),
+            name=f"{folder}/model.safetensors",
+        ),
+        put_json(output, config, name=f"{folder}/config.json"),
+        put_bytes(output, tokenizer, name=f"{folder}/tokenizer.json"),
+    ]
+
+
+def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer]:
+    """The fine-tuned model in a folder that `save_model` wrote, fp32 without dropout; its task.
+
+    Of an artifact: `artifact_source(artifact, folder="models/TASK/")`.
+    """
+    config = source.read_table("config.json")
+    where = f"{source.directory}/config.json"
+    if "cloze" not in config or "cloze_task" not in config:
+        raise UsageError(f"{where}: no cloze_task; expected a model that finetune has saved")
+    saved = parse(SavedTask, config["cloze_task"], source=where)
+    encoder_config = parse(EncoderConfig, config["cloze"], source=where)
+    tokenizer, tensors = read_tokenizer(source), read_weights(source)
+    with torch.device("meta"):
+        encoder = Encoder(encoder_config, tokenizer.size)
+        model = TaskModel(
+            encoder,
+            outputs=saved.outputs,
+            head_dropout=saved.head_dropout,
+            bilstm=any(name.startswith(BILSTM) for name in tensors),
+        )
+    names = [name for name in model.state_dict() if name.startswith(ENCODER)]
+    outer = {
+        name: value
+        for name, value in _renamed(tensors, _CLASSES[saved.task.kind][1], HEAD).items()
+        if name.startswith((HEAD, BILSTM))
+    }
+    try:
+        model.load_state_dict({**from_hugging_face(tensors, names), **outer}, assign=True)
+    except KeyError as error:
+        raise IntegrityError(f"{source.directory}: no tensor {error.args[0]}") from None
+    return model.eval(), saved, tokenizer
+
+
+def _renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> dict[str, Tensor]:
+    """The tensors, those whose names begin with `old` beginning with `new` instead."""
+    return {
+        new + name.removeprefix(old) if name.startswith(old) else name: value
+        for name, value in tensors.items()
+    }
+
+
+def _label_map(problem: Problem) -> dict[str, Any]:
+    """Names of the head's outputs, whose number `transformers` takes from here."""
+    labels = ("score",) if problem.config.kind == "regression" else problem.labels
+    if not labels:
+        return {}
+    numbered = dict(enumerate(labels))
+    return {
+        "id2label": {str(number): label for number, label in numbered.items()},
+        "label2id": {label: number for number, label in numbered.items()},
+    }

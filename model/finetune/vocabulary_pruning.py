@@ -1,0 +1,44 @@
+"""Only the word-pieces that a task's data contain.
+
+In:  a problem; an encoder's word embeddings.
+Out: the problem with its ids counted from 0, and the embeddings of just these ids.
+
+A word-piece that never occurs has no gradient: its moments stay 0, and AdamW does nothing to it but
+decay it. So leaving it out changes no other number, and saves its share of every update: a third
+of MiniLM on MRPC. `restored` puts the rows back.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.tasks.base import Problem
+from model.tasks.features import Places, Ragged, Sequences
+
+WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
+
+
+def compact(problem: Problem) -> None:
+    """Count the problem's ids from 0, in place; `used_ids` tells which they were."""
+    ids = [sequences.input_ids.values for sequences in problem.sequences.values()]
+    used = np.unique(np.concatenate(ids)).astype(np.int64)
+    place = np.zeros(int(used[-1]) + 1, np.int32)
+    place[used] = np.arange(len(used))
+    for split, sequences in problem.sequences.items():
+        problem.sequences[split] = _renumbered(sequences, place)
+    problem.used_ids = used
+
+
+def restored(embeddings_VH: Tensor, trained_UH: Tensor, used: Places, *, decay: float) -> Tensor:
+    """[V, H]: the trained rows, and the others decayed by the factor that they missed."""
+    whole = embeddings_VH * decay
+    whole[torch.from_numpy(used)] = trained_UH.to(whole)
+    return whole
+
+
+def _renumbered(sequences: Sequences, place: NDArray[np.int32]) -> Sequences:
+    ids = sequences.input_ids
+    return replace(sequences, input_ids=Ragged(place[ids.values], ids.offsets))

@@ -1,0 +1,142 @@
+"""A trained encoder, read whole and checked: configuration, tokenizer, weights.
+
+In:  a directory: an artifact of ours or Hugging Face's layout.
+Out: `EncoderFiles`, from which a model is built, exported or imported.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.manifest import Manifest
+from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vocab_txt
+from model.config import EncoderConfig
+from model.encoder.pretraining import PretrainingModel
+from model.inference.hugging_face_config import encoder_config
+from model.inference.names import to_hugging_face
+from model.inference.source import Source, open_source
+from model.inference.weights import check_tied, read_weights
+
+CARD = "README.md"
+KNOWN_EXTRAS = (
+    "bert.embeddings.position_ids",
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+)
+"""Tensors that older checkpoints repeat; nothing is lost without them."""
+
+_REPLACEABLE = ("bert.pooler.", "cls.")
+"""Parts that an encoder is usable without."""
+
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """What a trained encoder consists of."""
+
+    config: EncoderConfig
+    tokenizer: WordPieceTokenizer
+    tensors: dict[str, Tensor]
+    """float32, by Hugging Face's names; only those that `BertForPreTraining` has."""
+
+    missing: tuple[str, ...]
+    """Parameters of pooler and heads that the source does not have, by Hugging Face's names."""
+
+    ignored: tuple[str, ...]
+    """Tensors of the source that belong to something else, a task's head for example."""
+
+    card: str | None
+    """The model card that came along."""
+
+    manifest: Manifest | None
+    """How the source was made, if it is an artifact of ours."""
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether there is a vector per sequence."""
+        return not any(name.startswith("bert.pooler.") for name in self.missing)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether it can fill masks and judge next sentences."""
+        return not any(name.startswith("cls.") for name in self.missing)
+
+
+def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
+    """Read and check the model at `location`."""
+    source = location if isinstance(location, Source) else open_source(location)
+    if "config.json" not in source.names:
+        raise UsageError(
+            f"{source.directory}: no config.json; expected an artifact of Cloze or Hugging Face's "
+            "layout (config.json, model.safetensors, tokenizer.json or vocab.txt)"
+        )
+    table = source.read_table("config.json")
+    config = encoder_config(table, source=f"{source.directory}/config.json")
+    tokenizer = read_tokenizer(source)
+    tensors = read_weights(source)
+    check_tied(tensors, source=source.directory)
+    wanted = parameter_shapes(config, tokenizer.size)
+    missing = _missing(tensors, wanted, source=source.directory)
+    _check_shapes(tensors, wanted, source=source.directory)
+    return EncoderFiles(
+        config=config,
+        tokenizer=tokenizer,
+        tensors={name: tensors[name] for name in wanted if name in tensors},
+        missing=missing,
+        ignored=tuple(sorted(set(tensors) - set(wanted) - set(KNOWN_EXTRAS))),
+        card=source.read_text(CARD) if CARD in source.names else None,
+        manifest=source.manifest,
+    )
+
+
+def read_tokenizer(source: Source) -> WordPieceTokenizer:
+    """The tokenizer beside the weights: tokenizer.json, else vocab.txt."""
+    if "tokenizer.json" in source.names:
+        return read_tokenizer_json(source.path("tokenizer.json"))
+    if "vocab.txt" not in source.names:
+        raise UsageError(
+            f"{source.directory}: no tokenizer.json and no vocab.txt; put the one it was trained "
+            "with beside the weights"
+        )
+    settings = (
+        source.read_table("tokenizer_config.json")
+        if "tokenizer_config.json" in source.names
+        else {}
+    )
+    return read_vocab_txt(
+        source.path("vocab.txt"), lowercase=bool(settings.get("do_lower_case", True))
+    )
+
+
+def parameter_shapes(config: EncoderConfig, vocabulary_size: int) -> dict[str, torch.Size]:
+    """Every parameter of `BertForPreTraining` and its shape, in our order."""
+    with torch.device("meta"):
+        parameters = PretrainingModel(config, vocabulary_size).state_dict()
+    return {name: tensor.shape for name, tensor in to_hugging_face(parameters).items()}
+
+
+def _missing(
+    tensors: Mapping[str, Tensor], wanted: Iterable[str], *, source: str
+) -> tuple[str, ...]:
+    missing = tuple(name for name in wanted if name not in tensors)
+    essential = [name for name in missing if not name.startswith(_REPLACEABLE)]
+    if essential:
+        raise IntegrityError(
+            f"{source}: no tensor {essential[0]} ({len(essential)} missing); config.json and "
+            "weights do not belong together, or the weights are not BERT's"
+        )
+    return missing
+
+
+def _check_shapes(
+    tensors: Mapping[str, Tensor], wanted: Mapping[str, torch.Size], *, source: str
+) -> None:
+    for name, shape in wanted.items():
+        if name in tensors and tensors[name].shape != shape:
+            raise IntegrityError(
+                f"{source}: {name} is {list(tensors[name].shape)}, config.json and tokenizer say "
+                f"{list(shape)}; the files do not belong together"
+            )

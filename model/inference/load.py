@@ -1,0 +1,131 @@
+"""A trained encoder, ready to use.
+
+In:  a directory: an artifact of ours or Hugging Face's layout.
+Out: `Model`: fill masks, embed texts.
+
+    model = load("runs/demo/encoder")
+    model.fill_mask("numpy.zeros returns a new [MASK] of given shape", top_k=3)
+    model.embed(["first text", "second text"]).shape      # (2, hidden size)
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from artifacts.errors import UsageError
+from artifacts.tokenizer import WordPieceTokenizer
+from model.config import EncoderConfig
+from model.encoder.pretraining import PretrainingModel
+from model.inference.embed import Pooling, embeddings
+from model.inference.encoder_files import EncoderFiles, read_encoder_files
+from model.inference.fill_mask import Fill, filled
+from model.inference.names import from_hugging_face, hugging_face_name
+from model.inference.source import Source
+
+Precision = Literal["fp32", "bf16"]
+
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained encoder on its device. Every method takes texts and leaves gradients alone."""
+
+    module: PretrainingModel
+    tokenizer: WordPieceTokenizer
+    has_heads: bool
+    """Whether masks can be filled."""
+
+    has_pooler: bool
+    """Whether `pooling="pooler"` is possible."""
+
+    @property
+    def config(self) -> EncoderConfig:
+        """Shape of the encoder."""
+        return self.module.encoder.config
+
+    def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[Fill]]:
+        """For each [MASK] of `text`, in order, its `top_k` likeliest word-pieces, best first."""
+        return next(self.fill_masks([text], top_k=top_k))
+
+    def fill_masks(self, texts: Iterable[str], *, top_k: int = 5) -> Iterator[list[list[Fill]]]:
+        """`fill_mask` for a stream of texts, in their order, computed in batches by length."""
+        if not self.has_heads:
+            raise UsageError(
+                "this encoder has no masked-language-model head, so it cannot fill masks; "
+                "load one that was pre-trained with it"
+            )
+        return filled(texts, self.module, self.tokenizer, top_k=top_k)
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: Pooling = "mean",
+        layers: tuple[int, ...] = (-1,),
+        truncate: bool = False,
+    ) -> npt.NDArray[np.float32]:
+        """One vector per text, [N, H × number of layers]; of a single string [1, …].
+
+        `pooling`: `mean` over all tokens of a text, `cls` its first token, `pooler` the trained
+        dense layer on it. `layers`: which hidden states, side by side; 0 is the embeddings, -1 the
+        last layer, (-4, -3, -2, -1) the paper's best features (Table 7). Longer texts than the
+        position table are refused unless `truncate`.
+        """
+        listed = [texts] if isinstance(texts, str) else texts
+        stream = self.embed_stream(listed, pooling=pooling, layers=layers, truncate=truncate)
+        width = self.config.hidden_size * len(layers)
+        return np.array(list(stream), np.float32).reshape(len(listed), width)
+
+    def embed_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        pooling: Pooling = "mean",
+        layers: tuple[int, ...] = (-1,),
+        truncate: bool = False,
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """`embed` for a stream of texts: vectors [H × number of layers] in the texts' order."""
+        if pooling == "pooler" and not self.has_pooler:
+            raise UsageError("this encoder has no pooler; use pooling='cls' or 'mean'")
+        return embeddings(
+            texts,
+            self.module.encoder,
+            self.tokenizer,
+            pooling=pooling,
+            layers=layers,
+            truncate=truncate,
+        )
+
+
+def load(
+    location: str | Path | Source,
+    *,
+    device: str = "auto",
+    precision: Precision = "fp32",
+    attention: str = "auto",
+) -> Model:
+    """The trained encoder at `location`; `device` auto is CUDA where there is one."""
+    files = read_encoder_files(location)
+    module = pretraining_model(files, attention=attention)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    module.to(device=device, dtype=_TYPES[precision]).eval()
+    return Model(module, files.tokenizer, files.has_heads, files.has_pooler)
+
+
+def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> PretrainingModel:
+    """The module with the files' weights, float32 on the CPU; what they lack is zero."""
+    with torch.device("meta"):
+        module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
+    known = [name for name in module.state_dict() if hugging_face_name(name) in files.tensors]
+    parameters = from_hugging_face(files.tensors, known)
+    for name, parameter in module.state_dict().items():
+        parameters.setdefault(name, torch.zeros(parameter.shape))
+    module.load_state_dict(parameters, assign=True)
+    return module

@@ -1,0 +1,148 @@
+"""What a fit needs to know of a task: the one interface that the families implement.
+
+In:  a task's configuration, its files, a tokenizer.
+Out: `Problem`: sequences to read, targets to learn, predictions to judge.
+
+A family is a file with one `Problem`: classification, tagging, span, multiple_choice. Everything
+else (batches, optimizer, seeds, feature-based use, reports) knows problems only.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from artifacts.tokenizer import WordPieceTokenizer
+from model.config import TaskConfig
+from model.tasks.features import Places, Sequences
+from model.tasks.files import TaskTable
+
+Logits = NDArray[np.float32]
+
+Prediction = Any
+"""What a family says of one example, anything that JSON can hold: a label, tags, an answer …"""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What a problem is made from: a task's tables, by split, and how to read them."""
+
+    config: TaskConfig
+    tables: Mapping[str, TaskTable]
+    tokenizer: WordPieceTokenizer
+
+
+class Problem(ABC):
+    """One task, read and tokenised."""
+
+    required: ClassVar[tuple[str, ...]]
+    """Columns that every file must have."""
+
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Columns that a file may have; labels are optional in test files."""
+
+    default_metrics: ClassVar[tuple[str, ...]]
+    """Metrics where the configuration names none, the headline first."""
+
+    reads: ClassVar[Literal["pooled", "tokens"]]
+    """What the head sees: the pooled [CLS] of each sequence, or the vectors of some tokens."""
+
+    head_dropout: ClassVar[bool] = True
+    """Dropout before the head (reference: 0.1 for classifiers, none for spans)."""
+
+    @abstractmethod
+    def __init__(self, texts: Texts) -> None: ...
+
+    config: TaskConfig
+    sequences: dict[str, Sequences]
+    outputs: int
+    labels: tuple[str, ...] = ()
+    used_ids: Places | None = None
+    """[U] ids of the vocabulary that the sequences' ids stand for; None: they are the ids."""
+
+    notes: tuple[str, ...] = ()
+    """What a person must know of the data: rows left out, texts cut."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics, the headline first."""
+        return self.config.metrics or self.default_metrics
+
+    @property
+    def headline(self) -> str:
+        """The metric that decides."""
+        return self.metrics[0]
+
+    def units(self, split: str) -> int:
+        """Training examples: what a batch counts."""
+        return len(self.sequences[split])
+
+    def unit_tokens(self, split: str) -> Places:
+        """[units] tokens of each unit's sequences."""
+        return self.sequences[split].lengths
+
+    def rows(self, split: str, units: Places) -> Places:
+        """The sequences of these units, in order."""
+        return units
+
+    def positions(self, split: str, rows: Places) -> Places:
+        """Places in the packed tokens of `rows` that the head reads (`reads == "tokens"` only)."""
+        raise NotImplementedError(f"{type(self).__name__}: its head reads whole sequences")
+
+    def reads_of(self, split: str) -> Places:
+        """[sequences] how many rows of logits each sequence gives."""
+        return np.ones(len(self.sequences[split]), np.int64)
+
+    @abstractmethod
+    def examples(self, split: str) -> int:
+        """Examples as a person counts them."""
+
+    @abstractmethod
+    def labelled(self, split: str) -> bool:
+        """Whether the split has answers."""
+
+    @abstractmethod
+    def answers(self, split: str) -> list[Prediction]:
+        """The right predictions of a split with answers, in the file's order."""
+
+    @abstractmethod
+    def shown(self, split: str, example: int) -> str:
+        """An example as a person reads it."""
+
+    def ids(self, split: str) -> list[str]:
+        """The examples' own names; row numbers where they have none."""
+        return [str(row) for row in range(self.examples(split))]
+
+    def given(self, prediction: Prediction) -> Prediction:
+        """A prediction in the form of `answers`."""
+        return prediction
+
+    def settled(
+        self, dev: Sequence[Prediction] | None, predictions: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """Predictions after what dev's own predictions teach, such as a threshold."""
+        return list(predictions)
+
+    def learnt(self, dev: Sequence[Prediction] | None) -> TaskConfig:
+        """The configuration with which predictions are made once the task has been learnt."""
+        return self.config.model_copy(update={"labels": self.labels})
+
+    @abstractmethod
+    def targets(self, split: str, units: Places) -> NDArray[np.generic]:
+        """What `loss` compares the logits of these units with."""
+
+    @abstractmethod
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss summed over `targets`. logits: [rows or positions, outputs], fp32."""
+
+    @abstractmethod
+    def predictions(self, split: str, logits: Logits) -> list[Prediction]:
+        """One prediction an example, in the file's order. logits: those of the whole split."""
+
+    @abstractmethod
+    def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Every metric, as fractions."""

@@ -1,0 +1,207 @@
+"""A docstring made readable: what remains when tables, blocks and mark-up are taken away.
+
+In:  one docstring, dedented.
+Out: its paragraphs, each one line of English; the statements of its examples, if wanted.
+
+Code blocks, what examples print, formulas set apart, tables, references and directives are
+dropped: they are not the language that the masked words shall be guessed from, and their
+repetition would flatter every score. Headings and parameters' lines (`axis : int, optional`) stand
+alone.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from pipeline.demo.doctests import runs
+from pipeline.demo.markup import without_markup
+
+PROSE_DIRECTIVE = re.compile(
+    "note|warning|tip|hint|important|attention|caution|danger|admonition|seealso|topic|rubric|"
+    "versionadded|versionchanged|deprecated"
+)
+"""Directives whose indented body is prose."""
+
+DROPPED_SECTION = re.compile("references?|see also")
+"""Sections that are lists of names and citations."""
+
+SECTION = re.compile(
+    f"{DROPPED_SECTION.pattern}|(other |keyword )?parameters?|(keyword )?(arguments|args)|"
+    "attributes|methods|returns?|yields?|receives|raises?|warns|warnings?|examples?|notes?|usage|"
+    "inputs?|outputs?"
+)
+"""Headings of the usual sections; one stays where something follows."""
+
+PROSE_SHARE = 0.72
+"""A paragraph with a smaller share of letters and spaces is code or a table in disguise."""
+
+_DIRECTIVE = re.compile(r"\.\. ([\w-]+(?::[\w-]+)?)::\s*(.*)")
+_RULE = re.compile(r"([-=~^\"'`#*+._])\1{2,}$")
+_TABLE = re.compile(r"(=+|-+)( +(=+|-+))+$|\+[-=+]{3,}$|\|.*\|$|[-|: ]*-{3,}\s*\|[-|: ]*$")
+_ITEM = re.compile(r"\*{0,2}[\w.`]+(?:, \*{0,2}[\w.`]+)*(?: ?\([^)]*\))? ?:(?: |$)")
+_HEADER = re.compile(r"[\w*`.]+(?:, [\w*`.]+)* : ")
+_BULLET = re.compile(r"(?:[-*+•]|\(?\w{1,2}[.)]|#\.) +(?=\S)|:\w[^:`]*:(?!`) ?")
+_FIELD = re.compile(r":(\w+)(?: +([^:]*))?: *")
+_NOT_PROSE = re.compile(r"[^A-Za-z ]")
+
+
+def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = False) -> list[str]:
+    """The readable paragraphs of a docstring, in order.
+
+    With `mark_code`, what its author set as code stands between `CODE_BEGIN` and `CODE_END`; with
+    `examples`, the statements of its examples are paragraphs too.
+    """
+    found: list[str] = []
+    for is_example, lines in runs(docstring.expandtabs().split("\n")):
+        if not is_example:
+            found += _prose(lines, mark_code=mark_code)
+        elif examples:
+            found += lines
+    return [
+        text
+        for text, following in itertools.zip_longest(found, found[1:], fillvalue="")
+        if not _is_heading(text) or (following and not _is_heading(following))
+    ]
+
+
+def _prose(lines: list[str], *, mark_code: bool) -> list[str]:
+    """The paragraphs and headings among lines without examples."""
+    if len(lines) > 1:
+        lines = list(_joined(list(_without_underlines(list(_without_code(lines))))))
+    plain = (without_markup(_without_bullet(line), mark_code=mark_code) for line in lines)
+    return [text for text in plain if _is_prose(text) or _is_heading(text)]
+
+
+def _without_code(lines: list[str]) -> Iterator[str]:
+    """The lines without fences, literal blocks, tables and directives."""
+    place = 0
+    while place < len(lines):
+        line = lines[place]
+        text = line.strip()
+        if text.startswith("In [") or _TABLE.match(text):
+            place = _end_of_run(lines, place)
+        elif text.startswith(("```", "~~~")) and not _RULE.match(text.rstrip("`") or "~"):
+            place = _end_of_fence(lines, place)
+        elif text.startswith(".. ") or text == "..":
+            yield ""
+            directive = _DIRECTIVE.match(text)
+            kept = directive is not None and PROSE_DIRECTIVE.fullmatch(directive[1])
+            place = place + 1 if kept else _end_of_block(lines, place)
+        elif text.endswith("::"):
+            yield line.rstrip()[:-1]
+            place = _end_of_block(lines, place)
+        else:
+            yield line
+            place += 1
+
+
+def _end_of_run(lines: list[str], place: int) -> int:
+    """The next blank line."""
+    while place < len(lines) and lines[place].strip():
+        place += 1
+    return place
+
+
+def _end_of_fence(lines: list[str], place: int) -> int:
+    """Behind the fence that closes the one at `place`."""
+    mark = lines[place].strip()[:3]
+    place += 1
+    while place < len(lines) and not lines[place].strip().startswith(mark):
+        place += 1
+    return place + 1
+
+
+def _end_of_block(lines: list[str], place: int) -> int:
+    """Behind the lines that are indented more than the one at `place`."""
+    indent = _indent(lines[place])
+    place += 1
+    while place < len(lines) and (not lines[place].strip() or _indent(lines[place]) > indent):
+        place += 1
+    return place
+
+
+def _without_underlines(lines: list[str]) -> Iterator[str]:
+    """The lines without underlines and the sections that are lists; headings stand alone."""
+    place = 0
+    while place < len(lines):
+        text = lines[place].strip()
+        underlined = place + 1 < len(lines) and bool(_RULE.match(lines[place + 1].strip()))
+        name = text.rstrip(":").lower()
+        if _RULE.match(text):
+            place += 1
+        elif (underlined or text.endswith(":")) and SECTION.fullmatch(name):
+            yield from ("", text.rstrip(":"), "")
+            place = _behind_heading(lines, place, name=name, underlined=underlined)
+        else:
+            yield lines[place]
+            if underlined:
+                yield ""
+            place += 1
+
+
+def _behind_heading(lines: list[str], place: int, *, name: str, underlined: bool) -> int:
+    if not DROPPED_SECTION.fullmatch(name):
+        return place + 1
+    if not underlined:
+        return _end_of_block(lines, place)
+    following = place + 2
+    while following < len(lines) and not _RULE.match(lines[following].strip()):
+        following += 1
+    return following - 1 if following < len(lines) else following
+
+
+def _joined(lines: list[str]) -> Iterator[str]:
+    """Wrapped lines as one; a new paragraph at a blank line, a dedent, an item."""
+    current: list[str] = []
+    first = previous = 0
+    for line in lines:
+        text = line.strip()
+        indent = _indent(line)
+        if current and (
+            not text
+            or indent < previous
+            or _BULLET.match(text)
+            or (_ITEM.match(text) and indent == first and _ITEM.match(current[0]))
+            or (indent > previous and not _hangs(current))
+        ):
+            yield " ".join(current)
+            current = []
+        if text:
+            first = indent if not current else first
+            current.append(text)
+            previous = indent
+    if current:
+        yield " ".join(current)
+
+
+def _hangs(current: list[str]) -> bool:
+    """Whether an indented line continues these: behind a bullet or an item, no parameter line."""
+    if current[-1].endswith(":") or _HEADER.match(current[0]):
+        return False
+    return bool(_BULLET.match(current[0]) or _ITEM.match(current[0]))
+
+
+def _without_bullet(paragraph: str) -> str:
+    text = _FIELD.sub(_field, paragraph, count=1) if paragraph.startswith(":") else paragraph
+    return _BULLET.sub("", text, count=1) if _BULLET.match(text) else text
+
+
+def _field(match: re.Match[str]) -> str:
+    """`:param int axis: text` as `axis : text`; other fields lose their name."""
+    named = match[2].split()[-1:] if match[2] else []
+    return f"{named[0]} : " if named else ""
+
+
+def _is_heading(paragraph: str) -> bool:
+    return SECTION.fullmatch(paragraph.lower()) is not None
+
+
+def _is_prose(paragraph: str) -> bool:
+    """Whether letters and spaces prevail; two words at least."""
+    if " " not in paragraph:
+        return False
+    return len(_NOT_PROSE.findall(paragraph)) <= (1 - PROSE_SHARE) * len(paragraph)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -1,0 +1,205 @@
+"""Stage `labels`: labelled tasks made from what documentation says and syntax trees know.
+
+In:  installed packages, some for training and development, others for test.
+Out: tagging/ and pairs/, each with train.jsonl, dev.jsonl, test.jsonl and task.json.
+
+    python -P -m pipeline.demo.labels --config TABLE.json
+
+Development data come from other modules than training data, test data from other packages. What is
+taken is decided by a hash of the seed and the text, evenly from all packages while they last. What
+a split says is not said again in a later one.
+"""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any, TypeVar
+
+from artifacts.config import parse
+from artifacts.errors import UsageError
+from artifacts.manifest import FileEntry
+from artifacts.program import run_program
+from artifacts.progress import Progress
+from artifacts.stage import StageTable
+from artifacts.store import Artifact, commit, put_bytes, put_json
+from pipeline.config import LabelsConfig, LabelsStage
+from pipeline.demo.documented import Module, read_modules
+from pipeline.demo.pair_task import PAIR_TASK, Pair, pairs
+from pipeline.demo.symbols import merged
+from pipeline.demo.tagging_task import TAGGING_TASK, Sentence, sentences
+from pipeline.random_streams import stream_seed
+
+DEV_SHARE = 0.15
+"""Of the training packages' modules, how many give development data."""
+
+MAX_ITEMS_PER_MODULE = 20
+"""One module says much the same of all its functions."""
+
+SPLITS = ("train", "dev", "test")
+
+Corpus = dict[str, list[Module]]
+"""Modules by distribution."""
+
+Item = TypeVar("Item")
+
+
+def make_labels(table: StageTable, options: list[str]) -> Artifact:
+    """Run the stage."""
+    stage = parse(LabelsStage, table.config, source="stage labels")
+    labels, seed = stage.labels, stage.seed
+    corpus = _read((*labels.packages, *labels.test_packages))
+    own = {name: merged(module.symbols for module in corpus[name]) for name in corpus}
+    everywhere = merged(own.values())
+    splits = _split(corpus, labels, seed=seed)
+
+    tagged = choose(
+        splits,
+        lambda name, module: sentences(module.docstrings, own[name], everywhere),
+        counts=_counts(labels.tagging_train_sentences, labels.evaluation_examples),
+        address=(seed, "tagging"),
+    )
+    couples = choose(
+        splits,
+        lambda name, module: pairs(module.docstrings, seed=seed),
+        counts=_counts(labels.pair_train_examples // 2, labels.evaluation_examples // 2),
+        address=(seed, "pairs"),
+    )
+    paired = {split: list(itertools.chain(*found)) for split, found in couples.items()}
+    files = [
+        *_task(table.output, TAGGING_TASK, tagged),
+        *_task(table.output, PAIR_TASK, paired),
+    ]
+    return commit(table, files, statistics=_statistics(tagged, paired))
+
+
+def choose(
+    splits: Mapping[str, Corpus],
+    label: Callable[[str, Module], Iterable[Item]],
+    *,
+    counts: Mapping[str, int],
+    address: tuple[int, str],
+) -> dict[str, list[Item]]:
+    """So many different items of every split, none of them in two.
+
+    Packages take turns, and modules come in the order of a hash; no more of them are labelled than
+    are needed.
+    """
+    taken: set[Item] = set()
+    chosen: dict[str, list[Item]] = {}
+    for split in SPLITS:
+        by_package = [
+            _items(modules, partial(label, name), address)
+            for name, modules in splits[split].items()
+        ]
+        fresh = _unseen(_in_turn(by_package), taken)
+        chosen[split] = list(itertools.islice(fresh, counts[split]))
+        if not chosen[split]:
+            raise UsageError(
+                f"labels: nothing to label for {address[1]}/{split} in "
+                f"{', '.join(splits[split])}; name packages with more documentation"
+            )
+    return chosen
+
+
+def _read(packages: tuple[str, ...]) -> Corpus:
+    progress = Progress("labels", len(packages), "packages")
+    corpus = {}
+    for name in packages:
+        corpus[name] = list(read_modules(name))
+        progress.advance(1, name)
+    return corpus
+
+
+def _split(corpus: Corpus, labels: LabelsConfig, *, seed: int) -> dict[str, Corpus]:
+    """Modules by split and package; which are for development is decided by their names."""
+
+    def is_dev(module: Module) -> bool:
+        return int(stream_seed(seed, "labels dev", module.name)) < DEV_SHARE * 2**64
+
+    known = {name: corpus[name] for name in labels.packages}
+    return {
+        "train": {name: [one for one in found if not is_dev(one)] for name, found in known.items()},
+        "dev": {name: [one for one in found if is_dev(one)] for name, found in known.items()},
+        "test": {name: corpus[name] for name in labels.test_packages},
+    }
+
+
+def _counts(train: int, evaluation: int) -> dict[str, int]:
+    return {"train": train, "dev": evaluation, "test": evaluation}
+
+
+def _items(
+    modules: list[Module], label: Callable[[Module], Iterable[Item]], address: tuple[int, str]
+) -> Iterator[Item]:
+    """What the modules give, a few items each."""
+    for module in _shuffled(modules, address, lambda module: module.name):
+        yield from _shuffled(label(module), address, repr)[:MAX_ITEMS_PER_MODULE]
+
+
+def _shuffled(
+    items: Iterable[Item], address: tuple[int, str], text_of: Callable[[Item], str]
+) -> list[Item]:
+    """The items in the order of a hash of what they say."""
+    return sorted(items, key=lambda item: int(stream_seed(*address, text_of(item))))
+
+
+def _in_turn(sources: list[Iterator[Item]]) -> Iterator[Item]:
+    """One of every source, then another one of every source that has one."""
+    while sources:
+        for source in list(sources):
+            try:
+                yield next(source)
+            except StopIteration:
+                sources.remove(source)
+
+
+def _unseen(items: Iterable[Item], seen: set[Item]) -> Iterator[Item]:
+    """The items that are not in `seen`, which grows by them."""
+    for item in items:
+        if item not in seen:
+            seen.add(item)
+            yield item
+
+
+def _task(
+    output: str,
+    task: Mapping[str, Any],
+    splits: Mapping[str, list[Sentence]] | Mapping[str, list[Pair]],
+) -> Iterator[FileEntry]:
+    """The files of one task."""
+    for split, items in splits.items():
+        lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in items)
+        name = f"{task['name']}/{split}.jsonl"
+        yield put_bytes(output, "".join(lines).encode(), name=name, rows=len(items))
+    yield put_json(output, task, name=f"{task['name']}/task.json")
+
+
+def _statistics(
+    tagged: Mapping[str, list[Sentence]], paired: Mapping[str, list[Pair]]
+) -> dict[str, Any]:
+    """Examples, words and labels of every split."""
+    return {
+        "tagging": {
+            split: {
+                "examples": len(found),
+                "words": sum(len(sentence.words) for sentence in found),
+                "labels": _sorted_counts(tag for sentence in found for tag in sentence.tags),
+            }
+            for split, found in tagged.items()
+        },
+        "pairs": {
+            split: {"examples": len(found), "labels": _sorted_counts(one.label for one in found)}
+            for split, found in paired.items()
+        },
+    }
+
+
+def _sorted_counts(labels: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(labels).items()))
+
+
+if __name__ == "__main__":
+    run_program(make_labels)

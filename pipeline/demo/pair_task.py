@@ -1,0 +1,105 @@
+"""The pair task: whether a summary belongs to a signature.
+
+In:  the documented functions of one module.
+Out: pairs of a summary and a signature, half of them true.
+
+A wrong pair takes the signature of another function of the same module, and among those the one
+that shares as many words with the summary as the true one does: otherwise counting common words
+would solve the task. For counting, names are taken apart (`addWeightedEdges` is add, weighted,
+edges) and words lose their endings.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.demo.docstring_text import paragraphs
+from pipeline.demo.docstrings import Docstring
+from pipeline.random_streams import stream_seed
+
+LABELS = ("match", "other")
+PAIR_TASK: dict[str, str | tuple[str, ...]] = {
+    "name": "pairs",
+    "kind": "pair_classification",
+    "labels": LABELS,
+    "description": "Does this summary belong to this signature, or to another one of its module "
+    "that shares as many words with it?",
+}
+
+MIN_WORDS, MAX_WORDS = 4, 30
+"""Length of the summaries that are taken."""
+
+_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+_ENDING = re.compile(r"(?<=...)(ations?|ings?|ions?|ers?|ies|ied|ed|es|ly|al|[sye])$")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A summary, a signature, and whether they belong together."""
+
+    text_a: str
+    text_b: str
+    label: str
+    """`match` or `other`."""
+
+
+@dataclass(frozen=True)
+class _Function:
+    summary: str
+    signature: str
+    summary_stems: frozenset[str]
+    signature_stems: frozenset[str]
+
+
+def pairs(docstrings: Sequence[Docstring], *, seed: int) -> Iterator[tuple[Pair, Pair]]:
+    """For each function of a module its true pair and a wrong one with the same summary."""
+    functions = _functions(docstrings)
+    for function in functions:
+        others = [other for other in functions if other.signature != function.signature]
+        if others:
+            other = _hardest(function, others, seed=seed)
+            yield (
+                Pair(function.summary, function.signature, "match"),
+                Pair(function.summary, other.signature, "other"),
+            )
+
+
+def stems(text: str) -> frozenset[str]:
+    """The text's words of three letters or more, names taken apart, without their endings."""
+    parts = (part.lower() for part in _PART.findall(text))
+    return frozenset(_ENDING.sub("", part) for part in parts if len(part) > 2)
+
+
+def _functions(docstrings: Sequence[Docstring]) -> list[_Function]:
+    """The functions whose summaries are sentences and told apart by them."""
+    found: dict[str, _Function] = {}
+    for docstring in docstrings:
+        summary = _summary(docstring)
+        if summary and summary not in found:
+            found[summary] = _Function(
+                summary, docstring.signature, stems(summary), stems(docstring.signature)
+            )
+    return list(found.values())
+
+
+def _summary(docstring: Docstring) -> str:
+    """The first sentence, or nothing where it or the function is none that we take."""
+    own_name = docstring.name.rpartition(".")[2]
+    if not docstring.parameters or own_name.startswith("__"):
+        return ""
+    first = next(iter(paragraphs(docstring.text)), "")
+    summary = _SENTENCE_END.split(first, maxsplit=1)[0]
+    return summary if MIN_WORDS <= summary.count(" ") + 1 <= MAX_WORDS else ""
+
+
+def _hardest(function: _Function, others: list[_Function], *, seed: int) -> _Function:
+    """The one whose overlap with the summary is nearest to the true signature's."""
+    wanted = len(function.summary_stems & function.signature_stems)
+    return min(
+        others,
+        key=lambda other: (
+            abs(len(function.summary_stems & other.signature_stems) - wanted),
+            int(stream_seed(seed, "pair", function.summary, other.signature)),
+        ),
+    )

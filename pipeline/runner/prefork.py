@@ -1,0 +1,121 @@
+"""Beam workers that start in milliseconds: forks of a process that has imported everything.
+
+In:  requests of the runner, one connection each, carrying the environment Beam gives a worker.
+Out: workers, each living as long as its connection.
+
+Beam's own worker processes are fresh interpreters, which costs seconds a job. The helper here is
+forked before any gRPC channel exists, since gRPC does not survive a fork, and forks each worker.
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from pipeline.runner import prefork_client
+from pipeline.runner.beam import sdk_worker_main
+
+OnDeath = Callable[[int, str], None]
+
+
+class PreforkedWorkers:
+    """The helper process, while the body runs; `command` is what Beam starts as its worker."""
+
+    def __init__(self, directory: str, *, on_death: OnDeath) -> None:
+        self._on_death = on_death
+        self._helper = 0
+        self._ending = False
+        self._address = os.path.join(directory, "workers")
+
+    @property
+    def command(self) -> str:
+        """Shell command of a client that stands for one worker."""
+        client = os.path.abspath(prefork_client.__file__)
+        return f"exec '{sys.executable}' -I -S '{client}' '{self._address}'"
+
+    def __enter__(self) -> "PreforkedWorkers":
+        """Fork the helper."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self._address)
+        listener.listen()
+        self._helper = os.fork()
+        if not self._helper:
+            _serve(listener, self._on_death)
+        listener.close()
+        self._waiting = threading.Thread(target=self._wait_for_helper, daemon=True)
+        self._waiting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the helper; the workers end with their connections."""
+        self._ending = True
+        os.kill(self._helper, signal.SIGKILL)
+        self._waiting.join()
+        os.unlink(self._address)
+
+    def _wait_for_helper(self) -> None:
+        _, status = os.waitpid(self._helper, 0)
+        if not self._ending:
+            self._on_death(self._helper, _cause(os.waitstatus_to_exitcode(status)))
+
+
+def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
+    """The helper: fork a worker per connection, tell its client how it ended."""
+    clients: dict[int, socket.socket] = {}
+    deaths, deaths_out = socket.socketpair()
+    deaths_out.setblocking(False)
+    signal.set_wakeup_fd(deaths_out.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        readable, _, _ = select.select([listener, deaths], [], [])
+        if deaths in readable:
+            deaths.recv(1 << 10)
+            _reap(clients, on_death)
+        if listener in readable:
+            client, _ = listener.accept()
+            worker = os.fork()
+            if not worker:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.set_wakeup_fd(-1)
+                listener.close()
+                _work(client)
+            clients[worker] = client
+
+
+def _reap(clients: dict[int, socket.socket], on_death: OnDeath) -> None:
+    while clients:
+        worker, status = os.waitpid(-1, os.WNOHANG)
+        if not worker:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        if code:
+            on_death(worker, _cause(code))
+        with clients.pop(worker) as client, suppress(BrokenPipeError):  # it may be gone, too
+            client.sendall(bytes([abs(code) & 0xFF]))
+
+
+def _cause(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _work(client: socket.socket) -> NoReturn:
+    """A worker: Beam's harness under the environment its client was given."""
+    os.environ.clear()
+    os.environ.update(prefork_client.receive_environment(client))
+    threading.Thread(target=_die_with_client, args=(client,), daemon=True).start()
+    code = 1
+    try:
+        sdk_worker_main.main([])
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _die_with_client(client: socket.socket) -> None:
+    client.recv(1)
+    os._exit(0)

@@ -1,0 +1,194 @@
+"""Cleaning: raw bytes of documents to plain lines of text.
+
+In:  a `DocumentBlock` as a reader gives it.
+Out: `CleanBlock`: valid UTF-8 without control characters, single spaces, one paragraph (or given
+     sentence) a line; and for each document how much of it had to be replaced.
+
+Everything happens to whole blocks: a byte is looked at by a table, the few interesting places are
+rewritten by index arithmetic, and document ends move along. What is done, in this order:
+invalid UTF-8 becomes U+FFFD and is counted; control characters, byte order marks and invisible
+format characters go; every kind of line end becomes a line feed and every kind of space a space;
+HTML's entities and line breaks become what they mean (only of what was made from HTML); white space
+is collapsed, and line breaks that only wrap a paragraph become spaces.
+"""
+
+import html
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.readers.documents import Bytes, DocumentBlock, LineBreak, Offsets
+from pipeline.text.lines import LINE_FEED, SPACE, collapse, delete
+
+REPLACEMENT = 0xFFFD
+"""The character that stands for invalid bytes."""
+
+
+@dataclass(frozen=True)
+class CleanBlock:
+    """Cleaned documents; each non-empty one ends in a line feed.
+
+    text:     one paragraph or sentence a line, single spaces inside, no empty lines.
+    ends:     where each document ends in `text`.
+    replaced: U+FFFD in each document: bytes that were no UTF-8.
+    """
+
+    text: Bytes
+    ends: Offsets
+    replaced: Offsets
+
+
+def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = False) -> CleanBlock:
+    """The documents of `block`, cleaned; there are as many as before, some perhaps empty."""
+    text, ends = _valid_utf8(block.text, block.ends)
+    text, ends, replaced = _plain_characters(text, ends)
+    if from_html:
+        text, ends = _without_html(text, ends)
+    text, ends = collapse(text, ends, line_break)
+    return CleanBlock(text, ends, replaced)
+
+
+def _valid_utf8(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
+    """`text` with every invalid byte replaced, document by document where there is one."""
+    raw = text.tobytes()
+    if raw.isascii():
+        return text, ends
+    begins = ends[:-1][ends[:-1] < len(text)]
+    try:
+        raw.decode("utf-8")
+        if not np.any((text[begins] & 0xC0) == 0x80):  # no character lies across two documents
+            return text, ends
+    except UnicodeDecodeError:
+        pass
+    starts = [0, *ends[:-1].tolist()]
+    documents = [
+        raw[start:end].decode("utf-8", "replace").encode()
+        for start, end in zip(starts, ends.tolist(), strict=True)
+    ]
+    return np.frombuffer(b"".join(documents), dtype=np.uint8), np.cumsum(
+        [len(document) for document in documents], dtype=np.int64
+    )
+
+
+# The characters that cleaning changes, by what they become.
+_LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
+_SPACES = "\t\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_INVISIBLE = (
+    "".join(map(chr, (*range(0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0))))
+    + "\xad\ufeff"
+    + "".join(map(chr, (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))))
+)
+
+_KEEP = 0
+"""In the tables below: the byte stays. Otherwise its replacement, or 1 for none."""
+_DELETE = 1
+
+
+def _table() -> tuple[Bytes, dict[int, npt.NDArray[np.uint8]]]:
+    """What becomes of single bytes, and, by encoded length, of two- and three-byte characters."""
+    one = np.zeros(256, dtype=np.uint8)
+    longer = {2: np.zeros(1 << 11, dtype=np.uint8), 3: np.zeros(1 << 16, dtype=np.uint8)}
+    for characters, becomes in (
+        (_LINE_ENDS, LINE_FEED),
+        (_SPACES, SPACE),
+        (_INVISIBLE, _DELETE),
+    ):
+        for character in characters:
+            size = len(character.encode())
+            target = one if size == 1 else longer[size]
+            target[ord(character)] = becomes
+    return one, longer
+
+
+_ONE, _LONGER = _table()
+_LEADS = {
+    2: sorted({chr(c).encode()[0] for c in np.flatnonzero(_LONGER[2])}),
+    3: sorted({chr(c).encode()[0] for c in np.flatnonzero(_LONGER[3])}),
+}
+_LEADS[3].append(chr(REPLACEMENT).encode()[0])
+_IS_LEAD = {size: np.isin(np.arange(256), leads) for size, leads in _LEADS.items()}
+_INTERESTING = bytes(
+    1 if _ONE[byte] or byte in _LEADS[2] or byte in _LEADS[3] else 0 for byte in range(256)
+)
+
+
+def _plain_characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offsets]:
+    """Valid UTF-8 with only two kinds of white space, space and line feed, and no invisibles.
+
+    Third comes the number of U+FFFD in each document.
+    """
+    raw = text.tobytes()
+    places = np.flatnonzero(np.frombuffer(raw.translate(_INTERESTING), dtype=np.uint8))
+    if not len(places):
+        return text, ends, np.zeros(len(ends), dtype=np.int64)
+    text = text.copy()
+    lead = text[places]
+    doomed = [_rewrite(text, places, _ONE[lead], size=1)]
+    replaced = np.zeros(0, dtype=np.int64)
+    for size in _LEADS:
+        at = places[_IS_LEAD[size][lead]]
+        code = _code_points(text, at, size)
+        doomed.append(_rewrite(text, at, _LONGER[size][code], size=size))
+        replaced = at[code == REPLACEMENT]
+    doomed.append(_line_feeds_after_returns(raw, places[lead == ord("\r")], text))
+    counts = np.diff(np.searchsorted(replaced, ends), prepend=0)
+    return *delete(text, ends, np.unique(np.concatenate(doomed))), counts
+
+
+def _code_points(text: Bytes, at: Offsets, size: int) -> npt.NDArray[np.int64]:
+    """The characters of `size` bytes at `at`."""
+    code: npt.NDArray[np.int64] = text[at].astype(np.int64) & (0x1F if size == 2 else 0x0F)
+    for byte in range(1, size):
+        code = (code << 6) | (text[at + byte] & 0x3F)
+    return code
+
+
+def _rewrite(text: Bytes, at: Offsets, becomes: Bytes, *, size: int) -> Offsets:
+    """Put what the characters at `at` become into `text`; returns the bytes that must go."""
+    changed = becomes > _DELETE
+    text[at[changed]] = becomes[changed]
+    gone = at[becomes == _DELETE]
+    tails = at[becomes != _KEEP]
+    return np.concatenate((gone, *(tails + byte for byte in range(1, size))))
+
+
+def _line_feeds_after_returns(raw: bytes, returns: Offsets, text: Bytes) -> Offsets:
+    """The line feeds of CR LF: the carriage return has already become one."""
+    after = returns[returns + 1 < len(text)] + 1
+    doubled: Offsets = after[np.frombuffer(raw, dtype=np.uint8)[after] == LINE_FEED]
+    return doubled
+
+
+_HTML = re.compile(rb"<br ?/?>|&(?:[A-Za-z][A-Za-z0-9]{1,30}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
+
+
+def _without_html(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
+    """`text` with entities and `<br>` replaced by what they mean."""
+    places = np.flatnonzero((text == ord("&")) | (text == ord("<")))
+    raw = text.tobytes()
+    matches = [match for place in places.tolist() if (match := _HTML.match(raw, place))]
+    if not matches:
+        return text, ends
+    pieces: list[bytes] = []
+    shrunk = np.zeros(len(matches) + 1, dtype=np.int64)
+    done = 0
+    for index, match in enumerate(matches):
+        meaning = _meaning(match.group())
+        pieces += (raw[done : match.start()], meaning)
+        shrunk[index + 1] = shrunk[index] + len(match.group()) - len(meaning)
+        done = match.end()
+    pieces.append(raw[done:])
+    before = np.searchsorted([match.end() for match in matches], ends, side="right")
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8), ends - shrunk[before]
+
+
+def _meaning(markup: bytes) -> bytes:
+    """The text that an entity or a line break stands for; always plain characters."""
+    if markup.startswith(b"<"):
+        return b"\n"
+    character = html.unescape(markup.decode())
+    if character.isspace():
+        return b" "
+    return character.encode("utf-8", "replace") if character.isprintable() else b""

@@ -1,0 +1,121 @@
+"""WordPiece for many short ASCII words at once: longest piece first.
+
+In:  words of at most 16 bytes as two integers each.
+Out: their word-pieces, one word after another.
+
+The same loop as the reference's (tokenization.py:300-359) with the words in lock-step: all prefixes
+of what is left of all words are looked up, the longest one found is taken, and the rest moves up.
+When only a few words are left, `tokenizers` does them.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from artifacts.special_tokens import CONTINUATION
+from artifacts.tokenizer import WordPieceTokenizer
+from pipeline.tokenizer.hash_table import ABSENT, Keys, WordTable
+from pipeline.tokenizer.pre_tokens import (
+    KEY_BYTES,
+    LENGTH_MASKS,
+    LONGEST_KEY,
+    Offsets,
+    keys_of_words,
+    words_of_keys,
+)
+
+# W words, P pieces
+Ids = npt.NDArray[np.int64]
+
+_FEW = 32
+"""So few words are given to `tokenizers` one by one: a round costs as much for one as for many."""
+
+_SLOTS_PER_PIECE = 8
+"""Mostly a miss is looked up, and a miss is settled at once if its slot is free."""
+_BITS = np.uint64(8)
+_WORD_BITS = np.uint64(64)
+
+
+class GreedyWordPiece:
+    """The pieces of a vocabulary that can be part of a short ASCII word."""
+
+    def __init__(self, tokenizer: WordPieceTokenizer) -> None:
+        self._unk_id = tokenizer.unk_id
+        self._model = tokenizer.backend.model
+        pieces = {word: index for word, index in tokenizer.ids.items() if word.isascii()}
+        inner = {
+            word.removeprefix(CONTINUATION): index
+            for word, index in pieces.items()
+            if word.startswith(CONTINUATION)
+        }
+        self._first, self._inner = _table(pieces), _table(inner)
+
+    def split(self, keys: list[Keys], lengths: Offsets) -> tuple[Ids, Offsets]:
+        """All pieces (P,), and how many each word has (W,)."""
+        whole = keys
+        found_ids, found_words = [], []
+        words = np.arange(len(lengths))
+        unknown = np.zeros(len(lengths), dtype=np.bool_)
+        table = self._first
+        while len(words) > _FEW:
+            ids, taken = _longest(table, keys, lengths)
+            unknown[words[taken == 0]] = True
+            found_ids.append(ids)
+            found_words.append(words)
+            more = np.flatnonzero((taken > 0) & (taken < lengths))
+            keys = _moved_up([key[more] for key in keys], taken[more])
+            words, lengths, table = words[more], (lengths - taken)[more], self._inner
+        spoilt = np.flatnonzero(unknown)
+        unknown[words] = True  # what has been found of the last few is found again
+        ids, owners = self._one_by_one([key[words] for key in whole], words)
+        found_ids = [
+            *(part[~unknown[own]] for part, own in zip(found_ids, found_words, strict=True)),
+            ids,
+            np.full(len(spoilt), self._unk_id),
+        ]
+        found_words = [*(own[~unknown[own]] for own in found_words), owners, spoilt]
+        return _in_order(np.concatenate(found_ids), np.concatenate(found_words), len(unknown))
+
+    def _one_by_one(self, keys: list[Keys], words: Offsets) -> tuple[Ids, Offsets]:
+        """Pieces of a few words, and the words they belong to."""
+        ids: list[int] = []
+        owners: list[int] = []
+        for word, text in zip(words.tolist(), words_of_keys(keys), strict=True):
+            pieces = self._model.tokenize(text.decode())
+            ids += [piece.id for piece in pieces]
+            owners += [word] * len(pieces)
+        return np.array(ids, dtype=np.int64), np.array(owners, dtype=np.int64)
+
+
+def _in_order(ids: Ids, words: Offsets, count: int) -> tuple[Ids, Offsets]:
+    """Pieces sorted by word; those of one word are in order already."""
+    order = np.argsort(words, kind="stable")
+    return ids[order], np.bincount(words, minlength=count)
+
+
+def _table(pieces: dict[str, int]) -> WordTable:
+    words = [word.encode() for word in pieces if 0 < len(word) <= LONGEST_KEY]
+    slots = 1 << (_SLOTS_PER_PIECE * max(len(words), 1)).bit_length()
+    table = WordTable(width=2, slots=slots)
+    if words:
+        ids = np.array([pieces[word.decode()] for word in words], dtype=np.uint64)
+        table.insert(keys_of_words(words, 2), ids + np.uint64(1))  # 0 would mean absent
+    return table
+
+
+def _longest(table: WordTable, keys: list[Keys], lengths: Offsets) -> tuple[Ids, Offsets]:
+    """The longest prefix of each word that is in the table: its id and its length, or 0."""
+    starts = np.cumsum(lengths) - lengths
+    prefix = np.arange(int(lengths.sum())) - np.repeat(starts, lengths) + 1
+    first = np.repeat(keys[0], lengths) & LENGTH_MASKS[np.minimum(prefix, KEY_BYTES)]
+    second = np.repeat(keys[1], lengths) & LENGTH_MASKS[np.maximum(prefix - KEY_BYTES, 0)]
+    values = table.find([first, second]).astype(np.int64)
+    taken = np.maximum.reduceat(np.where(values > 0, prefix, 0), starts)
+    return values[starts + np.maximum(taken - 1, 0)] - 1, taken
+
+
+def _moved_up(keys: list[Keys], by: Offsets) -> list[Keys]:
+    """The words without their first `by` bytes, at least one."""
+    bits = by.astype(np.uint64) * _BITS
+    near = (keys[0] >> bits) | (keys[1] << (_WORD_BITS - bits))  # shifts of 64 give 0
+    far = keys[1] >> (bits - _WORD_BITS)
+    return [np.where(by <= KEY_BYTES, near, far), np.where(by < KEY_BYTES, keys[1] >> bits, ABSENT)]
