@@ -25,13 +25,13 @@ from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.program import run_program
 from artifacts.progress import Progress, say
+from artifacts.rng import Int64s, UInt64s
 from artifacts.stage import StageTable
 from artifacts.store import FINISHED, Artifact, commit, finished_file, put_file
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config import PipelineMachine, UnwantedStage
 from pipeline.duplicates.candidates import Search, candidates_name, write_candidates
 from pipeline.duplicates.near_duplicates import representatives
-from pipeline.random_streams import Int64s, UInt64s
 from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import run_graph, spread
 from pipeline.runner.work_queue import Crew

@@ -23,6 +23,7 @@ from artifacts.errors import UsageError
 from artifacts.manifest import FileEntry
 from artifacts.program import run_program
 from artifacts.progress import Progress
+from artifacts.rng import stream_seed
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
 from pipeline.config import LabelsConfig, LabelsStage
@@ -30,7 +31,6 @@ from pipeline.demo.documented import Module, read_modules
 from pipeline.demo.pair_task import PAIR_TASK, Pair, pairs
 from pipeline.demo.symbols import merged
 from pipeline.demo.tagging_task import TAGGING_TASK, Sentence, sentences
-from pipeline.random_streams import stream_seed
 
 DEV_SHARE = 0.15
 """Of the training packages' modules, how many give development data."""

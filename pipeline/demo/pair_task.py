@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from artifacts.rng import stream_seed
 from pipeline.demo.docstring_text import paragraphs
 from pipeline.demo.docstrings import Docstring
-from pipeline.random_streams import stream_seed
 
 LABELS = ("match", "other")
 PAIR_TASK: dict[str, str | tuple[str, ...]] = {

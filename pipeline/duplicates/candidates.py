@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from artifacts.filesystem import naming_full_disk
+from artifacts.rng import UInt64s
 from artifacts.store import put_file
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config import UnwantedStage
 from pipeline.duplicates.evaluation_text import evaluation_passages, overlapping
 from pipeline.duplicates.near_duplicates import band_keys, bands_for
 from pipeline.duplicates.shingles import passages
-from pipeline.random_streams import UInt64s
 from pipeline.runner.work_queue import Crew
 from pipeline.shuffle.input_shards import MEGABYTE, Portion
 from pipeline.shuffle.splits import HELDOUT_SPLIT, assign_splits, halves, split_names

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from artifacts.errors import IntegrityError
+from artifacts.rng import UInt64s
 from artifacts.stage import StageTable
 from artifacts.store import open_artifact
 from pipeline.config import TokensStage, VocabularyStage
-from pipeline.random_streams import UInt64s
 from pipeline.shuffle.splits import digest_bytes, halves
 
 COLUMN = "document_digest"

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.inputs import find_files
+from artifacts.rng import UInt64s
 from pipeline.config import OverlapConfig
 from pipeline.duplicates.shingles import Passages, passages
-from pipeline.random_streams import UInt64s
 from pipeline.readers.compression import stream
 from pipeline.readers.documents import Bytes, Offsets
 

@@ -15,9 +15,9 @@ from functools import lru_cache
 import numpy as np
 from datasketch import MinHash, MinHashLSH
 
+from artifacts.rng import Int64s, UInt64s, scramble
 from pipeline.config import NearDuplicatesConfig
 from pipeline.duplicates.shingles import Passages
-from pipeline.random_streams import Int64s, UInt64s, scramble
 
 _SEED = 1
 """Of the permutations; another would find other pairs near the threshold."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.random_streams import UInt64s, scramble
+from artifacts.rng import UInt64s, scramble
 from pipeline.readers.documents import Bytes, Offsets
 
 _BASE = 0x9E3779B97F4A7C15

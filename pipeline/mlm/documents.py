@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artifacts.errors import IntegrityError
-from pipeline.random_streams import Int64s, UInt64s
+from artifacts.rng import Int64s, UInt64s
 
 # D documents, S sentences, T tokens
 

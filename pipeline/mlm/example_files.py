@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from artifacts.errors import UsageError
 from artifacts.filesystem import naming_full_disk
 from artifacts.manifest import FileEntry, Manifest
+from artifacts.rng import draw, stream_seed
 from artifacts.store import Artifact, put_file
 from artifacts.tables import examples_name, examples_schema
 from pipeline.config import ExamplesConfig
@@ -27,7 +28,6 @@ from pipeline.mlm.masking import MaskingRule
 from pipeline.mlm.packing_batches import SpecialIds, assemble, framed
 from pipeline.mlm.pairing import ORDER, PairingRule, Pairs, pair_segments
 from pipeline.mlm.statistics import Statistics, total
-from pipeline.random_streams import draw, stream_seed
 from pipeline.runner.work_queue import Crew
 from pipeline.shuffle.input_shards import MEGABYTE
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from artifacts.rng import Int64s, UInt64s, below, draw, high_half, low_half
 from pipeline.mlm.masking import Block, Choice, MaskingRule, Masks, choose_tokens, replace_tokens
-from pipeline.random_streams import Int64s, UInt64s, below, draw, high_half, low_half
 
 # N examples, M predicted tokens, T text tokens of all examples, W words of all examples
 SPAN_P = 0.2

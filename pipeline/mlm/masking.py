@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from artifacts.rng import Int64s, UInt64s, below, draw, high_half, low_half
 from pipeline.config import MaskingConfig
-from pipeline.random_streams import Int64s, UInt64s, below, draw, high_half, low_half
 
 # N examples, M predicted tokens of all of them, K predictions of the longest, V word-pieces
 

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from artifacts.rng import Int64s, draw
 from pipeline.mlm.mask_units import mask_tokens
 from pipeline.mlm.masking import Block, MaskingRule, Masks
 from pipeline.mlm.pairing import MASKS, Pairs
 from pipeline.mlm.statistics import Statistics, statistics_of
-from pipeline.random_streams import Int64s, draw
 
 BLOCK_ROWS = 2048
 

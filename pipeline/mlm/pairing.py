@@ -20,8 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.mlm.documents import Documents
-from pipeline.random_streams import (
+from artifacts.rng import (
     Int64s,
     UInt64s,
     below,
@@ -32,6 +31,7 @@ from pipeline.random_streams import (
     high_half,
     low_half,
 )
+from pipeline.mlm.documents import Documents
 
 # D documents, S sentences, N examples
 SecondSegment = Literal["next_sentence", "sentence_order", "none"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from artifacts.rng import Int64s
 from pipeline.mlm.masking import Masks
 from pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT, Pairs
-from pipeline.random_streams import Int64s
 
 BINS = 11
 """Ten equal bins of lengths below the maximum, and one for the full length."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from artifacts import filesystem
 from artifacts.digests import digest_of_file
-from pipeline.random_streams import Int64s, UInt64s
+from artifacts.rng import Int64s, UInt64s
 from pipeline.runner.beam import DoFn, GroupByKey, Map, ParDo, PCollection, Pipeline
 from pipeline.runner.graph import spread
 from pipeline.runner.work_queue import Crew

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artifacts.rng import Int64s, UInt64s
 from artifacts.tables import tokens_schema
 from pipeline.duplicates.drop_list import DropList
-from pipeline.random_streams import Int64s, UInt64s
 from pipeline.shuffle.sorted_runs import IDENTITY, KEY, dropped_rows, open_batches
 from pipeline.shuffle.splits import digest_bytes, halves, stronger_splits
 from pipeline.text.filters import Reason

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipeline.random_streams import Int64s, UInt64s
+from artifacts.rng import Int64s, UInt64s
 from pipeline.shuffle.sorted_runs import KEY
 
 SKETCH_DOCUMENTS = 4096

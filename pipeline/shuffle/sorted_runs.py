@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artifacts.filesystem import temporary_beside
+from artifacts.rng import Int64s
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
-from pipeline.random_streams import Int64s
 from pipeline.shuffle.splits import digest_bytes, halves
 from pipeline.text.filters import Reason, Reasons
 

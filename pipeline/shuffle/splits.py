@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from artifacts.rng import UInt64s, document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config import CorpusConfig
-from pipeline.random_streams import UInt64s, document_streams, high_half, stream_seed
 
 TRAIN, HELDOUT = "train", "heldout"
 TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1

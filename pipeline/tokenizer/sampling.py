@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from artifacts import filesystem
 from artifacts.filesystem import naming_full_disk
+from artifacts.rng import UInt64s, document_streams, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config import CleaningConfig, CorpusConfig
 from pipeline.duplicates.drop_list import DropList
-from pipeline.random_streams import UInt64s, document_streams, stream_seed
 from pipeline.readers.documents import Offsets
 from pipeline.shuffle.input_shards import Portion
 from pipeline.shuffle.splits import (

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeline import random_streams
+from artifacts import rng
 from pipeline.mlm import pairing
 
 Sentences = Sequence[Sequence[int]]
@@ -81,7 +81,7 @@ class AddressedChance:
 
     def __init__(self, digest: bytes, start: np.uint64, *, own: int, count: int) -> None:
         digests = np.frombuffer(digest, dtype="<u8").reshape(1, 2)
-        self.document = random_streams.draw(random_streams.document_streams(digests, start), 0)
+        self.document = rng.draw(rng.document_streams(digests, start), 0)
         self.chunk = self.document
         self.own, self.count = own, count
 
@@ -89,34 +89,34 @@ class AddressedChance:
         return int(half[0]) * limit >> 32
 
     def is_short(self, probability: float) -> bool:
-        bits = random_streams.draw(self.document, pairing._SHORT)
+        bits = rng.draw(self.document, pairing._SHORT)
         return int(bits[0] >> 32) < round(probability * 2**32)
 
     def target(self, low: int, high: int) -> int:
-        bits = random_streams.draw(self.document, pairing._TARGET)
-        return low + self._below(random_streams.high_half(bits), high - low + 1)
+        bits = rng.draw(self.document, pairing._TARGET)
+        return low + self._below(rng.high_half(bits), high - low + 1)
 
     def begin_chunk(self, sentence: int) -> None:
-        chunks = random_streams.draw(self.document, pairing._CHUNKS)
-        self.chunk = random_streams.draw(chunks, sentence)
+        chunks = rng.draw(self.document, pairing._CHUNKS)
+        self.chunk = rng.draw(chunks, sentence)
 
     def _bits(self, purpose: int):
-        return random_streams.draw(self.chunk, purpose)
+        return rng.draw(self.chunk, purpose)
 
     def split(self, sentences: int) -> int:
-        half = random_streams.high_half(self._bits(pairing._SPLIT))
+        half = rng.high_half(self._bits(pairing._SPLIT))
         return 1 + self._below(half, sentences - 1)
 
     def is_random(self) -> bool:
         return bool(self._bits(pairing._SPLIT)[0] & np.uint64(1))
 
     def other_document(self) -> int:
-        half = random_streams.high_half(self._bits(pairing._OTHER))
+        half = rng.high_half(self._bits(pairing._OTHER))
         other = self._below(half, self.count - 1)
         return other + (other >= self.own)
 
     def start_sentence(self, sentences: int) -> int:
-        return self._below(random_streams.low_half(self._bits(pairing._OTHER)), sentences)
+        return self._below(rng.low_half(self._bits(pairing._OTHER)), sentences)
 
     def cuts(self, a_cut: int, b_cut: int) -> Iterator[bool]:
         raise NotImplementedError("one draw a side: `front_cuts` says it whole")
@@ -128,7 +128,7 @@ class AddressedChance:
         stream, heads = self._bits(purpose), 0
         for word in range((flips + 63) // 64):
             bits = min(64, flips - 64 * word)
-            value = int(random_streams.draw(stream, word)[0]) >> (64 - bits)
+            value = int(rng.draw(stream, word)[0]) >> (64 - bits)
             heads += value.bit_count()
         return heads
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from artifacts.rng import document_streams, draw, high_half, stream_seed
 from pipeline.config import MaskingConfig
 from pipeline.mlm.mask_units import mask_tokens, span_lengths, words_of
 from pipeline.mlm.masking import Block, MaskingRule, sample_without_replacement
-from pipeline.random_streams import document_streams, draw, high_half, stream_seed
 
 CLS, SEP, MASK, WORDS = 1, 2, 3, 1000
 CONTINUATION = np.arange(WORDS) % 4 == 3

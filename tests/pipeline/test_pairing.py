@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from plain_reference import AddressedChance, plain_pairs
 from synthetic_tokens import document_digest, random_documents, tokens_table
 
+from artifacts.rng import stream_seed
 from pipeline.mlm.documents import documents_of
 from pipeline.mlm.pairing import (
     IS_NEXT,
@@ -16,7 +17,6 @@ from pipeline.mlm.pairing import (
     pair_segments,
     tokens_to_cut,
 )
-from pipeline.random_streams import stream_seed
 
 START = stream_seed(7, "examples", 64, 0)
 WORDS = 60_000

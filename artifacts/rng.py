@@ -1,10 +1,12 @@
-"""Chance that is addressed, not consumed: the same draw for the same address, wherever it is made.
+"""Counter-based random numbers: the same draw for the same address, wherever it is made.
 
-In:  an address: seed, purpose, document digest, copy, and a counter within.
-Out: 64 random bits for each, for whole arrays at once.
+In:  an address (seed, purpose, epoch, document digest, …) and a counter within it.
+Out: 64 random bits for each counter, for whole arrays at once; the same on every machine, rank,
+     retry and version of NumPy.
 
-A generator object per document would cost more than all work on that document. So every draw is a
-hash: counter k of stream s is the k-th output of SplitMix64 started at s (Steele et al. 2014).
+Nothing is consumed from a shared generator, and a generator object per document would cost more
+than all work on that document. Every draw is a hash instead: counter k of stream s is the k-th
+output of SplitMix64 started at s (Steele, Lea, Flood 2014).
 """
 
 import hashlib
@@ -13,7 +15,7 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
-# D documents, N streams, K draws per stream
+# D documents, N streams
 UInt64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]
 
@@ -28,23 +30,45 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 def stream_seed(seed: int, *purpose: int | str) -> np.uint64:
     """Where the streams for one purpose begin; different purposes share nothing."""
-    address = json.dumps([seed, *purpose]).encode()
-    return np.uint64(int.from_bytes(hashlib.blake2b(address, digest_size=8).digest(), "little"))
+    return np.uint64(_hashed(json.dumps([seed, *purpose])))
+
+
+def address(*purpose: int | str) -> int:
+    """The stream for one purpose, for example `address(seed, digest, "order", epoch)`.
+
+    Like `stream_seed`, over the parts joined by slashes: which of the two a caller takes decides
+    its bits, so neither can replace the other.
+    """
+    return _hashed("/".join(str(part) for part in purpose))
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def document_streams(digests_D2: UInt64s, start: np.uint64) -> UInt64s:
-    """One stream for each document, (D,), from its digest of twice 64 bits."""
+    """One stream for each document, (D,), from its digest as two 64-bit numbers.
+
+    The byte order in which the digest was read is part of the address (artifacts/tables.py).
+    """
     first_D = scramble(digests_D2[:, 0] + start)
     return scramble(first_D ^ digests_D2[:, 1])
 
 
-def draw(streams: UInt64s, counters: Int64s | int) -> UInt64s:
+def draw(streams: UInt64s | np.uint64, counters: NDArray[np.integer] | int) -> UInt64s:
     """64 random bits: draw number `counters` (>= 0) of each stream; the two are broadcast."""
     if isinstance(counters, int):
-        return scramble(streams + np.uint64((counters + 1) * GOLDEN_GAMMA & _MASK))
-    steps = (counters + 1).astype(np.uint64)
+        return scramble(np.asarray(streams) + np.uint64((counters + 1) * GOLDEN_GAMMA & _MASK))
+    steps = counters.astype(np.uint64)
+    steps += np.uint64(1)
     steps *= np.uint64(GOLDEN_GAMMA)
     return scramble(streams + steps)
+
+
+def permutation(key: int, size: int) -> Int64s:
+    """A permutation of `range(size)` under the stream `key`."""
+    # A stable sort, so that even two equal draws have one order everywhere.
+    return np.argsort(draw(np.uint64(key), np.arange(size)), kind="stable")
 
 
 def scramble(values: UInt64s) -> UInt64s:
