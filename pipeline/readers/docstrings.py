@@ -17,6 +17,7 @@ from pathlib import Path
 
 from artifacts.digests import digest_of_file
 from artifacts.inputs import InputFile
+from pipeline import demo
 from pipeline.config import SourceConfig
 from pipeline.demo.docstring_text import paragraphs
 from pipeline.demo.docstrings import Docstring, docstrings
@@ -24,17 +25,6 @@ from pipeline.demo.documented import trees
 from pipeline.demo.node_cache import remembered
 from pipeline.demo.packages import modules, record
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
-
-CODE = (
-    "documented",
-    "docstring_text",
-    "docstrings",
-    "doctests",
-    "markup",
-    "packages",
-    "readers/docstrings",
-)
-"""Our modules that the text depends on."""
 
 REPEATABLE_WORDS = 8
 """Paragraphs shorter than this many words may be repeated: `axis : int, optional`."""
@@ -67,9 +57,9 @@ def documents(distribution: str) -> list[tuple[int, str, str]]:
 
 
 def _digests_of_code() -> list[str]:
-    """Digests of the modules in `CODE`: an edit is another key."""
-    here = Path(__file__).parents[1]
-    return [digest_of_file(here / f"{name}.py") for name in CODE]
+    """Digests of the modules that the text may depend on: an edit is another key."""
+    room = Path(demo.__file__).parent
+    return [digest_of_file(path) for path in (*sorted(room.glob("*.py")), Path(__file__))]
 
 
 def _documents(distribution: str) -> Iterator[tuple[int, str, str]]:

@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import SourceConfig
-from pipeline.readers.docstrings import CODE, READER, documents
+from pipeline.readers.docstrings import READER, documents
 from pipeline.readers.documents import Piece
-from tests.conftest import PROJECT
 from tests.pipeline.installed import install, use
 
 SENTENCE = "This sentence has quite enough words to be left out when repeated."
@@ -110,8 +109,6 @@ def test_a_package_is_parsed_once_per_node_and_again_when_it_changes(
 
 
 def test_other_code_makes_other_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in CODE:
-        assert (PROJECT / "pipeline" / f"{name}.py").is_file()
     use(monkeypatch, install(tmp_path, "pack", FILES))
     list(texts("pack"))
     monkeypatch.setattr("pipeline.readers.docstrings.digest_of_file", lambda path: "edited")
