@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from artifacts.results import Trials
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Store
 from benchmarks.finetuning_fit import weights
@@ -31,7 +32,6 @@ from benchmarks.measuring import ROOT, machine, write_result
 from model.config import FinetuneStage
 from model.evaluation.task_scores import task_scores
 from model.finetune.finetune import finetune
-from model.finetune.fits import Fits
 from model.finetune.initial_encoder import read_beginning
 from model.inference.import_model import import_encoder
 
@@ -121,7 +121,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     started = time.monotonic()
     artifact = finetune(table, [])
     seconds = time.monotonic() - started
-    fits = Fits.model_validate(artifact.read_json("fits.json"))
+    fits = Trials.model_validate(artifact.read_json("fits.json"))
     (score,) = task_scores(fits, read_beginning(encoder.directory).config, published={})
     return {
         "seconds": round(seconds, 1),

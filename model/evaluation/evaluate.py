@@ -2,7 +2,7 @@
 
 In:  the encoder; where it was trained on a corpus, held-out examples and the training tokens; where
      it was fine-tuned, the fits.
-Out: `scores.json` (model/evaluation/scores.py says its form) and `masked_sentences.json`.
+Out: `scores.json` (artifacts/results.py has its schema) and `masked_sentences.json`.
 """
 
 import math
@@ -15,6 +15,13 @@ from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.program import run_program
 from artifacts.progress import Progress
+from artifacts.results import (
+    LanguageModelScore,
+    MaskedSentence,
+    MaskedSentences,
+    Scores,
+    Trials,
+)
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateConfig, EvaluateStage, TrainingMachine
@@ -39,15 +46,8 @@ from model.evaluation.masked_sentences import (
     side_by_side,
 )
 from model.evaluation.ngram import CountModel
-from model.evaluation.scores import (
-    LanguageModelScore,
-    MaskedSentence,
-    MaskedSentences,
-    Scores,
-)
 from model.evaluation.task_scores import glue_average, task_scores
 from model.evaluation.training_tokens import TRAIN_SPLIT, read_training_tokens, training_frequencies
-from model.finetune.fits import Fits
 from model.finetune.initial_encoder import Beginning, read_beginning
 from model.training.chance import address
 from model.training.environment import threads_per_rank
@@ -224,11 +224,11 @@ def _sentences(
     )
 
 
-def _fits(table: StageTable) -> Fits:
+def _fits(table: StageTable) -> Trials:
     """All fits; none where nothing was fine-tuned."""
     if "finetune" not in table.inputs:
-        return Fits(tasks=(), fits=())
-    return Fits.model_validate(open_artifact(table.input_path("finetune")).read_json("fits.json"))
+        return Trials(tasks=(), fits=())
+    return Trials.model_validate(open_artifact(table.input_path("finetune")).read_json("fits.json"))
 
 
 def _finish(table: StageTable, scores: Scores, sentences: MaskedSentences) -> Artifact:

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
+from artifacts.results import Guesses, MaskedSentence
 from artifacts.special_tokens import MASK
 from artifacts.tokenizer import WordPieceTokenizer
 from model.encoder.packing import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.evaluation.ngram import NOTHING, CountModel
-from model.evaluation.scores import Guesses, MaskedSentence
 
 
 def masked_ids(sentence: str, tokenizer: WordPieceTokenizer) -> tuple[list[int], int]:

@@ -1,7 +1,7 @@
 """What papers report for encoders of the same size, to stand beside ours.
 
 In:  what papers call a task, an encoder's shape.
-Out: `PublishedScore`s, as fractions.
+Out: `ReferenceScore`s, as fractions.
 
 Devlin et al. 2019 for base and large, each a single model fine-tuned on the task's own data alone;
 Turc et al. 2019 (github.com/google-research/bert, README) for the small ones. All were pre-trained
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from artifacts.results import ReferenceScore
 from model.config import PRESETS, EncoderConfig
-from model.evaluation.scores import PublishedScore
 from model.tasks.glue import GLUE
 
 _NAMES = {
@@ -78,11 +78,11 @@ _TABLES = (
 )
 
 
-def published_scores(task: str, encoder: EncoderConfig) -> tuple[PublishedScore, ...]:
+def published_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore, ...]:
     """The published scores of the preset with the encoder's shape; empty where there are none."""
     preset = _preset_of(encoder)
     return tuple(
-        PublishedScore(
+        ReferenceScore(
             system=_NAMES[preset],
             metric=metric,
             value=percent / 100,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from model.finetune.fits import BaselineRecord
+from artifacts.results import Baseline
 from model.tasks.base import Prediction, Problem
 from model.tasks.files import TaskTable
 
@@ -24,7 +24,7 @@ Tables = Mapping[str, TaskTable]
 Predict = Callable[[TaskTable], list[Prediction]]
 
 
-def baselines(problem: Problem, tables: Tables) -> tuple[BaselineRecord, ...]:
+def baselines(problem: Problem, tables: Tables) -> tuple[Baseline, ...]:
     """Every baseline of the task's kind, scored on the splits with answers."""
     records = []
     for name, learn in BASELINES.get(problem.config.kind, {}).items():
@@ -34,7 +34,7 @@ def baselines(problem: Problem, tables: Tables) -> tuple[BaselineRecord, ...]:
             for split, table in tables.items()
             if split != "train" and problem.labelled(split)
         }
-        records.append(BaselineRecord(name=name, **scores))
+        records.append(Baseline(name=name, **scores))
     return tuple(records)
 
 

@@ -1,35 +1,41 @@
 """From fits to verdicts.
 
-In:  `Fits`: every run's figures and the baselines.
+In:  `Trials`: every run's figures and the baselines.
 Out: `TaskScore` for each task: means, spreads, comparisons, curves, and which system won.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from model.config import Benchmark, EncoderConfig
-from model.evaluation.reference_scores import published_scores
-from model.evaluation.scores import (
+from artifacts.results import (
     WIN_DIFFERENCE,
     WIN_STANDARD_ERRORS,
+    Baseline,
     Comparison,
     CurvePoint,
     LearningCurve,
-    PublishedScore,
+    ReferenceScore,
     Role,
+    SeedScores,
     SystemScore,
+    TaskRecord,
     TaskScore,
+    Trial,
+    Trials,
+    standard_error,
 )
-from model.finetune.fits import BaselineRecord, FitRecord, Fits, TaskRecord
+from model.config import Benchmark, EncoderConfig
+from model.evaluation.reference_scores import published_scores
 from model.tasks.glue import IN_AVERAGE
-from model.tasks.metrics.statistics import Difference, difference, summarise
 
 PRETRAINED = "pretrained"
 RANDOM = "random"
 SPLITS = ("dev", "test")
 
 
-def glue_average(fits: Fits, scores: tuple[TaskScore, ...]) -> float | None:
+def glue_average(fits: Trials, scores: tuple[TaskScore, ...]) -> float | None:
     """Mean headline metric of the pre-trained encoder over the GLUE tasks but WNLI (Table 1).
 
     On dev, which is what there is without the official server.
@@ -45,7 +51,7 @@ def glue_average(fits: Fits, scores: tuple[TaskScore, ...]) -> float | None:
 
 
 def task_scores(
-    fits: Fits, encoder: EncoderConfig, *, published: Mapping[str, Benchmark]
+    fits: Trials, encoder: EncoderConfig, *, published: Mapping[str, Benchmark]
 ) -> tuple[TaskScore, ...]:
     """One score a task; `published`: what papers call those that are not GLUE's."""
     return tuple(
@@ -59,7 +65,7 @@ def task_scores(
 
 
 def _task_score(
-    task: TaskRecord, fits: list[FitRecord], published: tuple[PublishedScore, ...]
+    task: TaskRecord, fits: list[Trial], published: tuple[ReferenceScore, ...]
 ) -> TaskScore:
     best = _best([fit for fit in fits if fit.system == PRETRAINED])
     names = list(dict.fromkeys(fit.system for fit in fits))
@@ -89,40 +95,41 @@ def _role(system: str) -> Role:
     return "random" if system.startswith(RANDOM) else "pretrained"
 
 
-def _baseline(record: BaselineRecord) -> SystemScore:
-    by_split = {
-        split: {metric: summarise([value]) for metric, value in getattr(record, split).items()}
-        for split in SPLITS
-    }
-    return SystemScore(name=record.name, role="baseline", **by_split)
+def _over_seeds(by_seed: Sequence[Mapping[str, float]]) -> dict[str, SeedScores]:
+    """One split's metrics over the seeds, which all have the same."""
+    return {metric: SeedScores.of([one[metric] for one in by_seed]) for metric in by_seed[0]}
 
 
-def _system(name: str, fits: Sequence[FitRecord]) -> SystemScore:
-    by_split = {
-        split: {
-            metric: summarise([getattr(fit, split)[metric] for fit in fits])
-            for metric in getattr(fits[0], split)
-        }
-        for split in SPLITS
-    }
-    more = {
-        split: {
-            metric: summarise([fit.more[split][metric] for fit in fits])
-            for metric in fits[0].more[split]
-        }
-        for split in fits[0].more
-    }
-    return SystemScore(name=name, role=_role(name), fits=len(fits), more=more, **by_split)
+def _baseline(baseline: Baseline) -> SystemScore:
+    return SystemScore(
+        name=baseline.name,
+        role="baseline",
+        dev=_over_seeds([baseline.dev]),
+        test=_over_seeds([baseline.test]),
+    )
 
 
-def _best(fits: Sequence[FitRecord]) -> FitRecord | None:
+def _system(name: str, trials: Sequence[Trial]) -> SystemScore:
+    return SystemScore(
+        name=name,
+        role=_role(name),
+        fits=len(trials),
+        dev=_over_seeds([trial.dev for trial in trials]),
+        test=_over_seeds([trial.test for trial in trials]),
+        more={
+            split: _over_seeds([trial.more[split] for trial in trials]) for split in trials[0].more
+        },
+    )
+
+
+def _best(fits: Sequence[Trial]) -> Trial | None:
     """The best fit on dev (on test where there is no dev)."""
     if not fits:
         return None
     return max(fits, key=lambda fit: fit.merit)
 
 
-def _curve(fit: FitRecord) -> LearningCurve:
+def _curve(fit: Trial) -> LearningCurve:
     points = (
         CurvePoint(epoch=epoch.epoch, train_loss=epoch.train_loss, dev=epoch.dev[fit.metric])
         for epoch in fit.epochs
@@ -131,7 +138,7 @@ def _curve(fit: FitRecord) -> LearningCurve:
     return LearningCurve(system=fit.system, seed=fit.seed, points=tuple(points))
 
 
-def _comparisons(task: TaskRecord, fits: Sequence[FitRecord]) -> list[Comparison]:
+def _comparisons(task: TaskRecord, fits: Sequence[Trial]) -> list[Comparison]:
     """Every pre-trained way against its random twin and each baseline; on test if labelled."""
     split = "test" if all(fit.test for fit in fits) else "dev"
     metric = task.metrics[0]
@@ -154,6 +161,29 @@ def _comparisons(task: TaskRecord, fits: Sequence[FitRecord]) -> list[Comparison
                 for name, theirs in others.items()
             ]
     return found
+
+
+class Difference(NamedTuple):
+    """Mean of one system minus mean of another."""
+
+    mean: float
+    standard_error: float
+    paired: bool
+
+
+def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
+    """The difference of two systems' figures by seed, with its standard error over seeds.
+
+    With the same two or more seeds on both sides it is paired: what they share (the order of the
+    data) cancels. Otherwise the two standard errors add in quadrature; a system without random
+    numbers (one value) adds nothing.
+    """
+    mean = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
+    if len(ours) > 1 and ours.keys() == theirs.keys():
+        gaps = [ours[seed] - theirs[seed] for seed in sorted(ours)]
+        return Difference(mean, standard_error(gaps), paired=True)
+    apart = math.hypot(standard_error([*ours.values()]), standard_error([*theirs.values()]))
+    return Difference(mean, apart, paired=False)
 
 
 def _compare(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from model.evaluation.scores import Confusion, ErrorExample
+from artifacts.results import Confusion, ErrorExample
 from model.tasks.base import Prediction, Problem
 
 MOST_LABELS = 20

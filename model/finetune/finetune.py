@@ -20,11 +20,11 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import FileEntry
 from artifacts.program import run_program
 from artifacts.progress import Progress, say
+from artifacts.results import TaskRecord, Trials
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, finished_file, open_artifact, put_json
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
 from model.evaluation.task_baselines import baselines
-from model.finetune.fits import Fits, TaskRecord
 from model.finetune.initial_encoder import Beginning, read_beginning
 from model.finetune.jobs import Series, all_series
 from model.finetune.launch import Launch, read_record
@@ -183,7 +183,7 @@ def _finish(launch: Launch, every: tuple[Series, ...]) -> None:
     fitted = list(zip(jobs, records, strict=True))
     models = [*launch.models(fitted), *launch.submissions(fitted)]
     shown = tuple(record.model_copy(update={"predictions": {}}) for record in records)
-    fits = Fits(tasks=tuple(launch.tasks.values()), fits=shown)
+    fits = Trials(tasks=tuple(launch.tasks.values()), fits=shown)
     summary = put_json(table.output, fits.model_dump(mode="json"), name="fits.json")
     times = list(_seconds_files(table.output))
     commit(

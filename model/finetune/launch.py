@@ -11,10 +11,10 @@ from torch import Tensor
 from artifacts import filesystem
 from artifacts.manifest import FileEntry
 from artifacts.progress import say
+from artifacts.results import TaskRecord, Trial
 from artifacts.stage import StageTable
 from artifacts.store import finished_file, put_bytes, put_json
 from model.config import FinetuneConfig
-from model.finetune.fits import FitRecord, TaskRecord
 from model.finetune.jobs import Job, Series
 from model.finetune.local_optimizer import OwnUpdates
 from model.finetune.runner import Finished, Runner
@@ -42,7 +42,7 @@ class Launch:
     """By task: the best fit so far in this process, and its weights."""
     _merits: dict[str, float] = field(default_factory=dict)
 
-    def record(self, job: Job) -> FitRecord:
+    def record(self, job: Job) -> Trial:
         """The job's record; run only if no earlier attempt has finished it."""
         done = finished_file(self.table.output, job.name)
         if done is not None:
@@ -71,7 +71,7 @@ class Launch:
             self.record(job)
         return [*series.points, *jobs]
 
-    def models(self, fits: list[tuple[Job, FitRecord]]) -> list[FileEntry]:
+    def models(self, fits: list[tuple[Job, Trial]]) -> list[FileEntry]:
         """Files of each task's best pre-trained fit; trained again if another process has it."""
         if self.config.save == "none":
             return []
@@ -90,7 +90,7 @@ class Launch:
                 )
         return entries
 
-    def submissions(self, fits: list[tuple[Job, FitRecord]]) -> list[FileEntry]:
+    def submissions(self, fits: list[tuple[Job, Trial]]) -> list[FileEntry]:
         """Files for the official servers, of each task's best pre-trained fit."""
         entries = []
         for task in self.tasks:
@@ -133,13 +133,13 @@ def _can_be_saved(job: Job) -> bool:
     return job.initialisation == "pretrained" and job.feature is None and not job.point
 
 
-def _best(fits: list[tuple[Job, FitRecord]], task: str) -> tuple[Job, FitRecord] | None:
+def _best(fits: list[tuple[Job, Trial]], task: str) -> tuple[Job, Trial] | None:
     """The fine-tuned pre-trained fit of a task that is best on dev."""
     of_task = [(j, r) for j, r in fits if j.task.name == task and _can_be_saved(j)]
     return max(of_task, key=lambda pair: pair[1].merit) if of_task else None
 
 
-def _figures(record: FitRecord) -> str:
+def _figures(record: Trial) -> str:
     scores = {"dev": record.dev, "test": record.test, **record.more}
     return ", ".join(
         f"{split} {record.metric} {values[record.metric]:.4f}"
@@ -148,8 +148,8 @@ def _figures(record: FitRecord) -> str:
     )
 
 
-def read_record(directory: str, entry: FileEntry) -> FitRecord:
+def read_record(directory: str, entry: FileEntry) -> Trial:
     """A fit's record, from an artifact that may be unfinished."""
-    return FitRecord.model_validate_json(
+    return Trial.model_validate_json(
         filesystem.read_bytes(filesystem.join(directory, entry.stored_name))
     )

@@ -1,7 +1,7 @@
 """Runs fits: builds the model, trains it, makes the record.
 
 In:  a `Job`, the encoders to begin from.
-Out: `FitRecord`, and the trained weights where they are wanted.
+Out: `Trial`, and the trained weights where they are wanted.
 """
 
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from artifacts.results import EpochRecord, Trial
 from model.config import FeatureConfig, FinetuneConfig
 from model.finetune.error_analysis import confusion, errors, judged_split
 from model.finetune.feature_head import LAYERS, FeatureHead
 from model.finetune.fit import Advance, Fit, FitResult, Recipe
-from model.finetune.fits import EpochRecord, FitRecord
 from model.finetune.initial_encoder import Beginning
 from model.finetune.jobs import Job
 from model.finetune.local_optimizer import MakeUpdates, OwnUpdates, missed_decay
@@ -29,7 +29,7 @@ CacheKey = tuple[str, str, str, int]
 class Finished:
     """A fit that has run in this process."""
 
-    record: FitRecord
+    record: Trial
     weights: dict[str, Tensor]
     seconds: float
 
@@ -150,12 +150,12 @@ class Runner:
         return self._cache[1]
 
 
-def _record(job: Job, result: FitResult) -> FitRecord:
+def _record(job: Job, result: FitResult) -> Trial:
     problem, task = job.problem, job.task
     split = judged_split(problem)
     guesses = result.predictions[split] if split else []
     scores = dict(result.scores)
-    return FitRecord(
+    return Trial(
         task=task.name,
         kind=task.kind,
         metric=problem.headline,

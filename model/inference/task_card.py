@@ -5,7 +5,7 @@ Out: README.md in the form that Hugging Face's hub shows. No text of the data ap
 """
 
 from artifacts.manifest import Manifest
-from model.finetune.fits import FitRecord
+from artifacts.results import Trial
 from model.finetune.saved import SavedTask
 from model.finetune.task_model import TaskModel
 from model.inference.model_card import header, limits, origin, table, transformers_use
@@ -20,7 +20,7 @@ _PIPELINES = {
 }
 
 
-def task_card(saved: SavedTask, model: TaskModel, fit: FitRecord, manifest: Manifest) -> str:
+def task_card(saved: SavedTask, model: TaskModel, fit: Trial, manifest: Manifest) -> str:
     """The whole card; `fit` is the one whose weights were kept."""
     task, encoder = saved.task, model.encoder.config
     sections = [
@@ -36,7 +36,7 @@ def task_card(saved: SavedTask, model: TaskModel, fit: FitRecord, manifest: Mani
     return "\n\n".join(sections) + "\n"
 
 
-def _recipe(saved: SavedTask, fit: FitRecord) -> str:
+def _recipe(saved: SavedTask, fit: Trial) -> str:
     task = saved.task
     rows: list[tuple[str, object]] = [
         ("labels", ", ".join(task.labels) or "none"),
@@ -50,7 +50,7 @@ def _recipe(saved: SavedTask, fit: FitRecord) -> str:
     return "## Training\n\n" + table(rows)
 
 
-def _scores(fit: FitRecord) -> str:
+def _scores(fit: Trial) -> str:
     splits = {"dev": fit.dev, "test": fit.test, **fit.more}
     rows = [
         (f"{split} {metric}", f"{value:.4f}")

@@ -10,9 +10,9 @@ from pathlib import Path
 from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
+from artifacts.results import Trial, Trials
 from artifacts.store import Artifact, open_artifact
 from model.evaluation.task_scores import PRETRAINED
-from model.finetune.fits import FitRecord, Fits
 from model.finetune.saved import SavedTask, read_model
 from model.inference.encoder_files import CARD
 from model.inference.export import tokenizer_files, write_folder
@@ -40,9 +40,9 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     return write_folder(contents, directory)
 
 
-def _kept_fit(artifact: Artifact, saved: SavedTask) -> FitRecord:
+def _kept_fit(artifact: Artifact, saved: SavedTask) -> Trial:
     """The fit whose weights the artifact has."""
-    fits = Fits.model_validate(artifact.read_json("fits.json"))
+    fits = Trials.model_validate(artifact.read_json("fits.json"))
     tried = [
         fit
         for fit in fits.fits

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from report_run import LANGUAGE_MODEL, METRICS, RUN, SENTENCES, TASK, report_table
 
+from artifacts.results import MaskedSentences, Scores
 from artifacts.stage import InputRef
 from flows.figures import figures
 from flows.report.figures.training import companions, learning_curve, story
@@ -18,7 +19,6 @@ from flows.report.page.render import render
 from flows.report.stage import make_report
 from flows.report.terminal import lines, read_lines
 from flows.report.text import words
-from model.evaluation.scores import MaskedSentences, Scores
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """What the evaluation found, from the artifact `evaluate`.
 
-In:  `scores.json` and `masked_sentences.json` (form: model/evaluation/scores.py, which flows do not
-     import), and the words that count as right.
+In:  `scores.json` and `masked_sentences.json` (schema: artifacts/results.py), and the words that
+     count as right.
 Out: parts of the `Summary`.
 
 Without `show_text` no text leaves this module: no sentence, no guess, no mistake.

@@ -18,6 +18,7 @@ from task_builders import (
 )
 
 from artifacts.errors import UsageError
+from artifacts.results import Trials
 from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
 from model.config import EncoderConfig, FeatureConfig, OptimizerConfig, TaskConfig
@@ -25,7 +26,6 @@ from model.encoder.encoder import Encoder
 from model.finetune.feature_head import LAYERS, FeatureHead
 from model.finetune.finetune import finetune
 from model.finetune.fit import Fit, FitResult, Recipe
-from model.finetune.fits import Fits
 from model.finetune.inference import split_logits
 from model.finetune.initial_encoder import read_beginning
 from model.finetune.local_optimizer import OwnUpdates
@@ -282,7 +282,7 @@ def test_an_early_failure_is_started_again_and_said_so(tmp_path: Path) -> None:
         config={"finetune": {"tasks": [task], "seeds": [0], "restarts": 2, "precision": "fp32"}},
         inputs=inputs(encoder=encoder_artifact(tmp_path / "encoder", config=STILL)),
     )
-    (fit,) = Fits.model_validate(finetune(table, []).read_json("fits.json")).fits
+    (fit,) = Trials.model_validate(finetune(table, []).read_json("fits.json")).fits
     assert fit.dev["accuracy"] == 0.5
     assert fit.restarts == 2
 
@@ -338,5 +338,5 @@ def test_two_ranks_share_the_fits_or_the_batches(
 
 
 def losses(artifact: Artifact) -> list[float]:
-    fits = Fits.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
     return [epoch.train_loss for fit in fits for epoch in fit.epochs]

@@ -5,20 +5,27 @@ from typing import get_args
 import pytest
 from task_builders import TINY
 
+from artifacts.results import (
+    Baseline,
+    EpochRecord,
+    SeedScores,
+    TaskRecord,
+    TaskScore,
+    Trial,
+    Trials,
+    standard_error,
+)
 from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
 from model.evaluation.reference_scores import published_scores
-from model.evaluation.scores import TaskScore
-from model.evaluation.task_scores import glue_average, task_scores
-from model.finetune.fits import BaselineRecord, EpochRecord, FitRecord, Fits, TaskRecord
+from model.evaluation.task_scores import difference, glue_average, task_scores
 from model.finetune.jobs import Job, grid_points
 from model.finetune.submission import glue_tsv, squad_json
 from model.tasks.glue import GLUE, submission_name, task_fields
-from model.tasks.metrics.statistics import difference, standard_error, summarise
 from model.tasks.problems import load_tables
 
 
 def test_a_summary_shows_every_value_and_its_error() -> None:
-    summary = summarise([0.6, 0.7, 0.8])
+    summary = SeedScores.of([0.6, 0.7, 0.8])
     assert summary.values == (0.6, 0.7, 0.8)
     assert summary.mean == pytest.approx(0.7)
     assert summary.median == 0.7
@@ -39,9 +46,9 @@ def test_differences_are_paired_where_the_seeds_are_the_same() -> None:
     assert constant.standard_error == pytest.approx(0.05)
 
 
-def fits(pretrained: list[float], random: list[float], **changes: object) -> Fits:
-    def record(system: str, seed: int, value: float) -> FitRecord:
-        return FitRecord(
+def fits(pretrained: list[float], random: list[float], **changes: object) -> Trials:
+    def record(system: str, seed: int, value: float) -> Trial:
+        return Trial(
             task="t",
             kind="tagging",
             metric="accuracy",
@@ -63,15 +70,13 @@ def fits(pretrained: list[float], random: list[float], **changes: object) -> Fit
             "metrics": ("accuracy",),
             "examples": {"train": 10, "dev": 10, "test": 10},
             "truncated": 0,
-            "baselines": (
-                BaselineRecord(name="lookup", dev={"accuracy": 0.6}, test={"accuracy": 0.6}),
-            ),
+            "baselines": (Baseline(name="lookup", dev={"accuracy": 0.6}, test={"accuracy": 0.6}),),
             **changes,
         }
     )
     runs = [record("random", seed, value) for seed, value in enumerate(random)]
     runs += [record("pretrained", seed, value) for seed, value in enumerate(pretrained)]
-    return Fits(tasks=(task,), fits=tuple(runs))
+    return Trials(tasks=(task,), fits=tuple(runs))
 
 
 def verdicts(pretrained: list[float], random: list[float]) -> TaskScore:

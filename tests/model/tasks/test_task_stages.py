@@ -17,11 +17,10 @@ from task_builders import (
 )
 
 from artifacts.errors import UsageError
+from artifacts.results import MaskedSentences, Scores, Trial, Trials
 from artifacts.store import Artifact
 from model.evaluation.evaluate import evaluate
-from model.evaluation.scores import MaskedSentences, Scores
 from model.finetune.finetune import finetune
-from model.finetune.fits import FitRecord, Fits
 from model.finetune.inference import split_logits
 from model.finetune.readers import FineTuning
 from model.finetune.saved import read_model
@@ -100,7 +99,7 @@ def fitted(data: Path, encoder: Artifact, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_every_task_beginning_and_seed_is_fitted_in_one_launch(fitted: Artifact) -> None:
-    fits = Fits.model_validate(fitted.read_json("fits.json")).fits
+    fits = Trials.model_validate(fitted.read_json("fits.json")).fits
     assert [(fit.task, fit.system, fit.seed) for fit in fits] == [
         (task, system, seed)
         for task in ("tags", "pairs")
@@ -111,7 +110,7 @@ def test_every_task_beginning_and_seed_is_fitted_in_one_launch(fitted: Artifact)
 
 
 def test_a_tagger_learns_its_words(fitted: Artifact) -> None:
-    fits = Fits.model_validate(fitted.read_json("fits.json"))
+    fits = Trials.model_validate(fitted.read_json("fits.json"))
     assert [(b.name, b.test["accuracy"]) for b in fits.tasks[0].baselines][1] == ("lookup", 1.0)
     assert all(fit.test["accuracy"] > 0.95 for fit in fits.fits if fit.task == "tags")
 
@@ -151,7 +150,7 @@ def test_an_interrupted_launch_keeps_the_fits_it_has_finished(
 
 
 def test_predictions_of_every_fit_are_kept_in_the_files_order(fitted: Artifact) -> None:
-    record = FitRecord.model_validate(fitted.read_json("fits/pairs-pretrained-0.json"))
+    record = Trial.model_validate(fitted.read_json("fits/pairs-pretrained-0.json"))
     assert len(record.predictions["test"]) == 40
     assert set(record.predictions["test"]) <= {"yes", "no"}
 
@@ -174,7 +173,7 @@ def test_a_grid_is_searched_on_dev_and_its_best_point_gets_all_seeds(
     config = finetune_config(data, initialisations=["pretrained"], grid=grid)
     config["tasks"] = config["tasks"][:1]
     artifact = run_finetune(config, encoder, tmp_path)
-    fits = Fits.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
     tried = {fit.point: fit.dev["accuracy"] for fit in fits if fit.point}
     assert len(tried) == 4
     assert max(tried, key=tried.__getitem__).startswith("b8-lr0.01")
@@ -199,7 +198,7 @@ def test_frozen_layers_feed_a_probe_and_a_bilstm_from_one_or_two_encoders(
         initialisations=["pretrained"],
     )
     artifact = run_finetune(config, encoder, tmp_path)
-    fits = Fits.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
     assert {fit.system for fit in fits} == {
         "pretrained-sum_all-bilstm",
         "pretrained-embeddings-linear",
@@ -214,7 +213,7 @@ def test_the_best_fit_is_saved_and_answers_as_it_did(
     artifact = run_finetune(
         finetune_config(data, initialisations=["pretrained"], save="best"), encoder, tmp_path
     )
-    fits = Fits.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
     best = max((f for f in fits if f.task == "tags"), key=lambda fit: fit.dev["accuracy"])
     model, saved, tokenizer = read_model(artifact_source(artifact, folder="models/tags/"))
     problem = load_problem(saved.task, tokenizer, load_tables(saved.task))
@@ -228,13 +227,13 @@ def test_a_saved_model_predicts_rows_and_files(
 ) -> None:
     config = finetune_config(data, initialisations=["pretrained"], save="best", seeds=[0])
     artifact = run_finetune(config, encoder, tmp_path / "artifact")
-    fits = Fits.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
     with pytest.raises(UsageError, match="has the tasks pairs, tags; say which one"):
         load_predictor(artifact.directory)
     with pytest.raises(UsageError, match="no model of task 'names', it has pairs, tags"):
         load_predictor(artifact.directory, task="names")
     tagger = load_predictor(artifact.directory, task="tags")
-    record = FitRecord.model_validate(artifact.read_json(f"fits/{fits[0].task}-pretrained-0.json"))
+    record = Trial.model_validate(artifact.read_json(f"fits/{fits[0].task}-pretrained-0.json"))
     found = [row["prediction"] for row in tagger.file(data / "tags" / "test.jsonl")]
     assert found == record.predictions["test"]
     assert next(tagger.rows([{"words": ["list", "of"]}])) == {"prediction": ["NAME", "O"]}
@@ -263,7 +262,7 @@ def test_a_saved_model_keeps_its_bilstm_and_its_card_says_so(
     wanted = {"initialisations": ["pretrained"], "save": "best", "seeds": [0], "bilstm": True}
     artifact = run_finetune(finetune_config(data, **wanted), encoder, tmp_path / "artifact")
     for task in ("tags", "pairs"):
-        record = FitRecord.model_validate(artifact.read_json(f"fits/{task}-pretrained-0.json"))
+        record = Trial.model_validate(artifact.read_json(f"fits/{task}-pretrained-0.json"))
         predictor = load_predictor(artifact.directory, task=task)
         assert predictor.model.bilstm is not None
         assert task == "pairs" or record.test["accuracy"] > 0.95
