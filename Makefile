@@ -33,7 +33,7 @@ test-again: $(VENV)/.installed-dev ## those that failed last time
 	$(BIN)/python -m pytest -m "not gpu" --last-failed --last-failed-no-failures none
 
 test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
-	$(DATAFLOW)/bin/python -m pytest tests/pipeline/test_engines.py tests/pipeline/test_shuffle.py -k dataflow
+	$(DATAFLOW)/bin/python -m pytest tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow
 
 check: $(VENV)/.installed-dev ## lint and types
 	$(BIN)/ruff format --check .

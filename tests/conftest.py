@@ -8,9 +8,9 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from object_store.faulty_store import FaultyStore
 
 from artifacts import filesystem
+from tests.object_store.faulty_store import FaultyStore
 from tests.running import RunFolder
 
 PROJECT = Path(__file__).resolve().parent.parent

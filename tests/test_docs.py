@@ -8,19 +8,31 @@ import pytest
 from tests.conftest import PROJECT
 
 PAGES = sorted((PROJECT / "docs").glob("*.md"))
-TESTS = {path.stem: path.read_text("utf-8") for path in (PROJECT / "tests").rglob("test_*.py")}
+TESTS = {
+    path.relative_to(PROJECT).with_suffix("").as_posix(): path.read_text("utf-8")
+    for path in (PROJECT / "tests").rglob("test_*.py")
+}
+
+
+def source_of(file: str) -> str:
+    """The one test file that documentation calls `file`: its name, after folders if need be."""
+    *folders, name = file.split("/")
+    suffix = "/" + "/".join([*folders, f"test_{name}"])
+    found = [path for path in TESTS if path.endswith(suffix)]
+    assert len(found) == 1, f"`{file}::…` names {found or 'no file'}; put its folder before it"
+    return TESTS[found[0]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_test_that_is_named_exists(page: Path) -> None:
     text, everything = page.read_text("utf-8"), "".join(TESTS.values())
     anywhere = {f"{name}(": everything for name in re.findall(r"`(test_\w+)`", text)}
-    in_files = {
-        f"test_{name}(": TESTS.get(f"test_{file}", "")
-        for file, name in re.findall(r"`(\w+)::(\w+)`", text)
-    }
-    named = {**anywhere, **in_files}
-    assert [name for name, source in named.items() if f"def {name}" not in source] == []
+    in_files = [
+        (f"test_{name}(", source_of(file))
+        for file, name in re.findall(r"`([a-z][\w/]*)::([a-z]\w+)`", text)
+    ]
+    named = [*anywhere.items(), *in_files]
+    assert [name for name, source in named if f"def {name}" not in source] == []
 
 
 def test_every_fault_is_shown_by_a_test() -> None:

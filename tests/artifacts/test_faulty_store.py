@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from object_store import faulty_store
 
 from artifacts import filesystem
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, finished_file, open_artifact, put_bytes
+from tests.object_store import faulty_store
 
 
 def table(store: Store) -> StageTable:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import standin
 
 from artifacts.errors import ClozeError
 from artifacts.stage import read_stage_table
@@ -17,6 +16,8 @@ from flows.launchers.watch import JobResult, StageFailed
 from flows.prefect.server import quiet_environment
 from model.config import EvaluateStage, FinetuneStage, PretrainStage
 from pipeline.config import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
+from tests.conftest import PROJECT
+from tests.flows import standin
 
 quiet_environment()  # before any test imports Prefect
 
@@ -36,8 +37,8 @@ STAGES = (
 def standins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Every stage runs the stand-in; called with stage=behaviour it sets what they do."""
     for stage in STAGES:
-        monkeypatch.setattr(stage, "program", "standin")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        monkeypatch.setattr(stage, "program", "tests.flows.standin")
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
 
     def behave(**behaviours: dict[str, Any]) -> None:
         monkeypatch.setenv("STANDIN", json.dumps(behaviours))

@@ -1,6 +1,6 @@
 """A stand-in for every stage's program: quick, deterministic, and as slow or faulty as one asks.
 
-Run as `python -P -m standin --config TABLE`; STANDIN (JSON) says what a stage does besides:
+Run as `python -P -m tests.flows.standin --config TABLE`; STANDIN (JSON) says what else it does:
 {"tokens": {"sleep": 30}} or {"tokens": {"fail": 2}} or {"tokens": {"kill": "once"}}.
 """
 

@@ -14,20 +14,20 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-from corpora import everything_twice
-from synthetic_tokens import (
-    examples_table,
-    random_documents,
-    small_tokenizer,
-    tokens_artifact,
-    tokens_table,
-)
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.stage import write_stage_table
 from artifacts.tables import examples_schema
 from pipeline.examples import make_examples
+from tests.pipeline.corpora import everything_twice
+from tests.pipeline.synthetic_tokens import (
+    examples_table,
+    random_documents,
+    small_tokenizer,
+    tokens_artifact,
+    tokens_table,
+)
 
 CONFIG = {"max_seq_lengths": [64, 128], "copies": 3}
 BUCKETS = [("train", 0), ("train", 1), ("train", 2), ("heldout", 0)]

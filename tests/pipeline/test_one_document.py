@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from corpora import documents, source, tokens_table, vocabulary_table, write_jsonl
-from synthetic_tokens import examples_table
 
 from pipeline.examples import make_examples
 from pipeline.mlm.pairing import RANDOM_NEXT
 from pipeline.tokens import make_tokens
 from pipeline.vocabulary import make_vocabulary
+from tests.pipeline.corpora import documents, source, tokens_table, vocabulary_table, write_jsonl
+from tests.pipeline.synthetic_tokens import examples_table
 
 SENTENCE = "The only sentence of the only document."
 

@@ -8,15 +8,15 @@ import duckdb
 import polars
 import pyarrow.dataset
 import pytest
-from synthetic_tokens import (
+
+from pipeline.examples import make_examples
+from tests.pipeline.synthetic_tokens import (
     examples_table,
     random_documents,
     small_tokenizer,
     tokens_artifact,
     tokens_table,
 )
-
-from pipeline.examples import make_examples
 
 Rows = list[dict[str, Any]]
 

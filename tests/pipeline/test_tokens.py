@@ -14,17 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from corpora import (
-    documents,
-    everything_twice,
-    given_vocabulary,
-    letters_tokenizer,
-    source,
-    started,
-    tokens_table,
-    write_jsonl,
-)
-from object_store import faulty_store
 
 from artifacts import filesystem
 from artifacts.errors import IntegrityError, UsageError
@@ -39,6 +28,17 @@ from pipeline.shuffle import input_shards as work
 from pipeline.shuffle import local_spill as spill
 from pipeline.shuffle.beam_group_by_key import RunnerShuffle
 from pipeline.tokens import make_tokens
+from tests.object_store import faulty_store
+from tests.pipeline.corpora import (
+    documents,
+    everything_twice,
+    given_vocabulary,
+    letters_tokenizer,
+    source,
+    started,
+    tokens_table,
+    write_jsonl,
+)
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from corpora import (
-    INLINE,
-    documents,
-    everything_twice,
-    source,
-    started,
-    vocabulary_table,
-    write_jsonl,
-)
 
 from artifacts.errors import UsageError
 from artifacts.special_tokens import SPECIAL_TOKENS
@@ -27,6 +18,15 @@ from pipeline.tokenizer import sampling
 from pipeline.tokenizer.learning import count_words, learn_pieces
 from pipeline.tokenizer.pre_tokens import count_chunks
 from pipeline.vocabulary import make_vocabulary
+from tests.pipeline.corpora import (
+    INLINE,
+    documents,
+    everything_twice,
+    source,
+    started,
+    vocabulary_table,
+    write_jsonl,
+)
 
 TEXTS = documents(11, 600)
 SMALL = {"size": 300}

@@ -1,0 +1,148 @@
+"""Fine-tuning an encoder that came finished: the real stages, no corpus."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloze.tiny_model import write_model
+
+Cloze = Callable[..., Any]
+
+STAGES = ["finetune", "evaluate", "report"]
+
+CONFIG = """
+name = "names"
+
+[finetune]
+encoder = "encoder"
+seeds = [0, 1]
+precision = "fp32"
+save = "best"
+
+[[finetune.tasks]]
+name = "listed"
+kind = "classification"
+train = "train.csv"
+dev = "dev.csv"
+max_seq_length = 16
+batch_size = 8
+epochs = 20
+learning_rate = 1e-2
+"""
+
+
+@pytest.fixture
+def tuned(folder: Path) -> Path:
+    """An encoder's folder, a task that one word decides, and a configuration."""
+    write_model(folder / "encoder")
+    rows = [f"{words},{label}" for words, label in (("the list", "yes"), ("a b", "no"))]
+    table = "text_a,label\n" + "\n".join(rows * 20) + "\n"
+    for name in ("train.csv", "dev.csv"):
+        (folder / name).write_text(table)
+    (folder / "names.toml").write_text(CONFIG)
+    return folder
+
+
+def answer(cloze: Cloze, *arguments: str) -> Any:
+    done = cloze(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def run(cloze: Cloze, *options: str) -> dict[str, Any]:
+    """Run the configuration; its stages."""
+    stages = answer(cloze, "run", "names.toml", "--without-prefect", *options)["stages"]
+    assert list(stages) == STAGES
+    return dict(stages)
+
+
+def states(stages: dict[str, Any]) -> set[str]:
+    return {stage["state"] for stage in stages.values()}
+
+
+def actions(cloze: Cloze, *options: str) -> set[str]:
+    planned = answer(cloze, "plan", "names.toml", *options)["stages"]
+    assert [stage["stage"] for stage in planned] == STAGES
+    return {stage["action"] for stage in planned}
+
+
+def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
+    cloze: Cloze, tuned: Path
+) -> None:
+    planned = answer(cloze, "plan", "names.toml")
+    assert not {"preparation", "pretraining"} & set(planned)
+    assert states(run(cloze)) == {"made"}
+    assert states(run(cloze)) == {"reused"}
+
+    figures = answer(cloze, "show", "names")["figures"]
+    assert figures["listed pretrained accuracy"] == 1.0
+    assert figures["listed majority accuracy"] == 0.5
+    (listed,) = answer(cloze, "runs")["runs"]
+    assert (listed["run"], listed["stages"]) == ("names", 3)
+    assert [step["what"] for step in answer(cloze, "trace", "names")] == ["score", "model"]
+
+    page = (tuned / "runs" / "names" / "report.html").read_text()
+    assert "The encoder came finished and was fine-tuned here: 2 fits on 1 task." in page
+    assert "2 layers × 8" in page
+    assert "random weights" not in page
+
+    predicted = answer(cloze, "predict", "names", "the list", "a b")
+    assert [row["prediction"] for row in predicted] == ["yes", "no"]
+    vectors = [answer(cloze, "embed", name, "the list") for name in ("names", "encoder")]
+    assert vectors[0] == vectors[1]
+
+
+def test_what_the_encoder_holds_decides_and_not_where_it_lies(cloze: Cloze, tuned: Path) -> None:
+    imported = cloze("import", "encoder").stdout.strip()
+    write_model(tuned / "other", seed=1)
+    first = run(cloze)
+    (tuned / "encoder").rename(tuned / "moved")
+    assert actions(cloze, "--set", "finetune.encoder=moved") == {"reuse"}
+    assert actions(cloze, "--set", "finetune.encoder=other") == {"run"}
+
+    again = run(cloze, "--set", f"finetune.encoder={imported}")
+    assert states(again) == {"made"}
+    assert again["finetune"]["digest"] == first["finetune"]["digest"]
+    assert answer(cloze, "trace", "names")[1]["words"] == "finished encoder, imported from encoder"
+    assert imported not in [item["path"] for item in answer(cloze, "gc")["found"]]
+    assert actions(cloze, "--set", "finetune.encoder=names") == {"reuse"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("finetune.encoder=nowhere", "nowhere: no run of this name in "),
+        ("finetune.encoder=texts", "encoder: texts: no model there; expected an artifact"),
+        ("finetune.encoder=''", "nothing to begin with; give [[corpus.sources]] to train"),
+        ("finetune.tasks=[]", "nothing to begin with"),
+        ("corpus.sources=[{reader='text', path='texts'}]", "choose one"),
+        ("pretrain.steps=7", "[pretrain] says nothing in a run without a corpus"),
+        ("evaluate.masked_sentences=['a [MASK]']", "[evaluate] says nothing in a run without"),
+    ],
+)
+def test_what_a_run_cannot_begin_with_is_refused(
+    cloze: Cloze, tuned: Path, change: str, message: str
+) -> None:
+    done = cloze("plan", "names.toml", "--set", change)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert message in line
+
+
+def test_gigabytes_of_a_corpus_that_a_run_does_not_read_are_refused(
+    cloze: Cloze, tuned: Path
+) -> None:
+    done = cloze("plan", "names.toml", "--gigabytes", "16")
+    assert done.returncode == 2
+    assert "--gigabytes 16: this run reads no corpus" in done.stderr
+
+
+def test_a_stage_before_the_encoder_is_refused_with_those_there_are(
+    cloze: Cloze, tuned: Path
+) -> None:
+    done = cloze("prepare", "names.toml")
+    assert done.returncode == 2
+    assert "it has finetune, evaluate, report" in done.stderr

@@ -1,0 +1,83 @@
+"""The commands that use a model: streams in, streams out, and what is said when they cannot."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cloze as api
+from tests.cloze.tiny_model import write_model
+
+Cloze = Callable[..., Any]
+
+
+@pytest.fixture
+def model(folder: Path) -> str:
+    write_model(folder / "encoder")
+    return "encoder"
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """What stands on standard input."""
+
+    def give(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+
+    return give
+
+
+def test_every_line_gets_its_vector_and_empty_ones_count(
+    cloze: Cloze, model: str, given: Callable[[bytes], None]
+) -> None:
+    given("\ufeffthe list\r\n\nnames\n".encode())
+    done = cloze("embed", model, "--output", "vectors.npy", "--layers", "-2,-1")
+    assert done.stdout == "vectors.npy: 3 vectors of 16 float32\n"
+    assert "embed 3 texts" in done.stderr
+    assert "texts/s" in done.stderr
+    expected = api.load(model).embed(["the list", "", "names"], layers=(-2, -1))
+    assert np.array_equal(np.load("vectors.npy"), expected)
+
+
+def test_vectors_and_fills_are_lines_or_one_json(cloze: Cloze, model: str) -> None:
+    lines = cloze("embed", model, "the list", "names").stdout.splitlines()
+    assert [len(json.loads(line)) for line in lines] == [8, 8]
+    whole = json.loads(cloze("embed", model, "names", "--json").stdout)
+    assert whole == {"shape": [1, 8], "vectors": [json.loads(lines[1])]}
+    filled = cloze("fill-mask", model, "the [MASK] of [MASK]", "--top-k", "2").stdout
+    assert [line.startswith("  ") for line in filled.splitlines()] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "said"),
+    [
+        (["embed", "encoder"], b"ok\n\xff\n", "standard input, line 2: not UTF-8 at byte 0"),
+        (["embed", "encoder", "a", "--layers", "x"], b"", "expected numbers divided by commas"),
+        (["embed", "encoder", "a", "--layers=3"], b"", "expected numbers from -3 to 2"),
+        (["embed", "encoder", "a", "--output", "no/v.npy"], b"", "no folder no; make it first"),
+        (["embed", "encoder"], b"a\n" + b"a " * 20, "text 2: 22 tokens, the encoder has 16"),
+        (["fill-mask", "encoder"], b"a\n", "text 1: no [MASK] in 'a'"),
+        (["predict", "encoder", "a"], b"", "no cloze_task; expected a model that finetune"),
+        (["predict", "encoder", "a", "--file", "f"], b"", "both texts and --file f"),
+        (["export", "encoder", "out", "--task", "names"], b"", "no artifact of finetune"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    cloze: Cloze,
+    model: str,
+    given: Callable[[bytes], None],
+    arguments: list[str],
+    content: bytes,
+    said: str,
+) -> None:
+    given(content)
+    done = cloze(*arguments)
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert said in line
+    assert not list(Path().glob("*.unfinished*"))

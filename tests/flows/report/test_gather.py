@@ -1,0 +1,224 @@
+"""From artifacts to the summary: what each file's fields become."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from artifacts.results import MaskedSentences, Scores
+from artifacts.stage import InputRef
+from flows.figures import figures
+from flows.report.figures.training import companions, learning_curve, story
+from flows.report.form.summary import Summary
+from flows.report.gather.corpus import entropy, powers_of_two, rank_frequency
+from flows.report.gather.training import length_at, read_clock
+from flows.report.gather.whole import gather
+from flows.report.page.render import render
+from flows.report.stage import make_report
+from flows.report.terminal import lines, read_lines
+from flows.report.text import words
+from tests.flows.report.report_run import (
+    LANGUAGE_MODEL,
+    METRICS,
+    RUN,
+    SENTENCES,
+    TASK,
+    report_table,
+)
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    return gather(report_table(tmp_path_factory.mktemp("run")))
+
+
+def test_the_made_up_scores_have_the_form_that_the_evaluation_writes() -> None:
+    Scores.model_validate({"parameters": 1, "language_model": [LANGUAGE_MODEL], "tasks": [TASK]})
+    MaskedSentences.model_validate(SENTENCES)
+
+
+def test_an_encoder_that_came_finished_is_told_without_a_word_about_a_corpus(
+    tmp_path: Path,
+) -> None:
+    table = report_table(tmp_path, present=("finetune", "evaluate"))
+    config = {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12}
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({**config, "intermediate_size": 3072, "vocab_size": 30522})
+    )
+    encoder = InputRef(digest="0" * 64, path=str(folder))
+    inputs = {**table.inputs, "encoder": encoder}
+    summary = gather(table.model_copy(update={"inputs": inputs}))
+    assert summary.encoder is not None
+    assert words.shape(summary.encoder) == (
+        "BERT-base: 12 layers × 768, 12 heads, 30,522 word-pieces, 1,000 parameters"
+    )
+    assert words.lede(summary.model_copy(update={"language_model": ()})) == [
+        "The encoder came finished and was fine-tuned here: 4 fits on 1 task."
+    ]
+    assert [step.stage for step in summary.steps] == ["finetune", "evaluate"]
+    page = render(summary)
+    assert "It learnt from" not in page
+    assert "cloze export" not in page
+
+
+def test_the_corpus_is_told_whole(summary: Summary) -> None:
+    corpus = summary.corpus
+    assert corpus is not None
+    assert [split.name for split in corpus.splits] == ["train", "package"]
+    assert corpus.dropped == {"duplicate": 4, "empty": 1}
+    assert [(source.what, source.split) for source in corpus.sources] == [
+        ("numpy, pandas", "train"),
+        ("rich", "package"),
+    ]
+    assert [piece.text for piece in corpus.frequent] == ["the", "xylophone", "<b>", "a"]
+    assert corpus.unigram_entropy == pytest.approx(1.2183, abs=1e-4)
+
+
+def test_examples_are_told_with_masks_and_what_length_gives_away(summary: Summary) -> None:
+    (examples,) = summary.examples
+    assert (examples.copies, examples.examples, examples.masked) == (2, 80, 1000)
+    assert (examples.as_mask, examples.as_random, examples.kept) == (800, 101, 99)
+    assert (examples.random_next_share, examples.length_only_accuracy) == (0.575, 0.6125)
+    lengths = examples.lengths
+    assert lengths is not None
+    assert sum(lengths.counts) == 80
+    assert lengths.edges[-2:] == (128.0, 129.0)
+    assert lengths.edges[0] == 1
+
+
+def test_the_curve_has_times_and_held_out_looks(summary: Summary) -> None:
+    training = summary.pretraining
+    assert training is not None
+    assert [point.step for point in training.curve] == [1, 2, 3, 4]
+    assert [point.seconds for point in training.curve] == [30.0, 60.0, 75.0, 90.0]
+    assert training.curve[-1].tokens == 120_000
+    assert training.curve[1].heldout["heldout"].mlm_loss == 6.05
+    assert training.curve[2].heldout == {}
+    assert training.seconds == 90.0
+
+
+def test_an_encoder_that_has_not_learnt_next_sentences_is_not_asked_about_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RUN, "pretrain", {**RUN["pretrain"], "next_sentence_loss": False})
+    summary = gather(report_table(tmp_path))
+    assert not any("nsp" in name for name in figures(summary))
+    assert "ext sentence" not in render(summary)
+    assert summary.pretraining is not None
+    looks = [look for point in summary.pretraining.curve for look in point.heldout.values()]
+    assert [(look.mlm_loss, look.nsp_accuracy) for look in looks] == [(6.05, None), (3.1, None)]
+
+
+def test_the_encoder_knows_its_published_name(summary: Summary) -> None:
+    encoder = summary.encoder
+    assert encoder is not None
+    assert (encoder.preset, encoder.layers, encoder.parameters) == ("tiny", 2, 1000)
+
+
+def test_guesses_are_judged_by_the_configured_answers(summary: Summary) -> None:
+    (filled,) = summary.sentences
+    assert filled.answers == ("instrument", "thing")
+    assert [guess.correct for guess in filled.guesses] == [None, 1, 0]
+
+
+def test_fits_have_the_median_of_their_times(summary: Summary) -> None:
+    (task,) = summary.tasks
+    assert [system.seconds_per_fit for system in task.systems] == [None, 3.5, 5.0]
+
+
+def test_the_configuration_states_departures_alone(summary: Summary) -> None:
+    tables = summary.configuration
+    assert tables["encoder"] == {"preset": "tiny"}
+    assert tables["vocabulary"] == {"size": 100}
+    assert "examples" not in tables
+    assert next(iter(tables)) == "name"
+
+
+def test_steps_have_time_and_memory_from_the_record(summary: Summary) -> None:
+    assert {step.seconds for step in summary.steps} == {10.0}
+    assert {step.peak_memory for step in summary.steps} == {1 << 30}
+    assert summary.steps[1].argv[2:4] == ("-m", "pipeline.tokens")
+
+
+def test_six_lines_say_the_most_important(summary: Summary) -> None:
+    said = [line.replace("\u202f", " ") for line in lines(summary)]
+    assert said == [
+        "A small encoder",
+        "  hidden words    40.5 % right on held-out package rich (neighbour counts 31.0 %)",
+        "  loss            3.25 nats (neighbour counts 4.50 nats, word frequencies 6.06 nats)",
+        "  tagging         Pre-training wins: 5.3 ± 0.6 points over random initialisation.",
+        "  next sentence   70.0 % right (always the same answer 57.5 %)",
+        "  cost            1 min 10 s, 1.00 GiB at most",
+    ]
+
+
+def test_lines_are_read_from_the_summary_of_a_run(tmp_path: Path) -> None:
+    make_report(report_table(tmp_path), [])
+    (written,) = (tmp_path / "report").glob("summary.*.json")
+    assert read_lines(str(written))[0] == "A small encoder"
+    assert read_lines(str(tmp_path / "nowhere.json")) == []
+    (tmp_path / "other.json").write_text('{"form": "another"}')
+    assert read_lines(str(tmp_path / "other.json")) == []
+
+
+def test_entropy_is_that_of_the_shares() -> None:
+    assert entropy([5, 5]) == pytest.approx(math.log(2))
+    assert entropy([7, 0]) == 0.0
+    assert entropy([0, 0]) is None
+
+
+def test_bins_without_counts_at_both_ends_are_left_out() -> None:
+    found = powers_of_two([0, 0, 3, 0, 9, 0])
+    assert found is not None
+    assert found.edges == (4.0, 8.0, 16.0, 32.0)
+    assert found.counts == (3, 0, 9)
+    assert powers_of_two([0, 0]) is None
+
+
+def test_ranks_are_told_from_first_to_last() -> None:
+    counts = [1] * 1000 + [50, 0]
+    found = list(rank_frequency(counts))
+    assert found[0] == (1, 50)
+    assert found[-1] == (1001, 1)
+    assert len(found) < 70
+    assert list(rank_frequency([])) == []
+
+
+def test_the_clock_adds_up_windows() -> None:
+    clock = read_clock(METRICS)
+    assert clock.seconds == [60.0, 90.0]
+    assert clock.tokens == [60_000.0, 120_000.0]
+    assert clock.at(3)["seconds"] == 75.0
+    assert clock.at(3)["tokens_per_second"] == 2000.0
+    assert read_clock([]).at(3) == {}
+
+
+def test_a_step_has_the_length_of_its_phase() -> None:
+    phases = ((128, 0.9), (512, 0.1))
+    assert [length_at(step, phases=phases, steps=100) for step in (1, 90, 91, 100)] == [
+        128,
+        128,
+        512,
+        512,
+    ]
+
+
+def test_the_curve_tells_its_story(summary: Summary) -> None:
+    assert summary.pretraining is not None
+    told = story(summary, summary.pretraining)
+    assert told.endswith("it passes a model that counts neighbours.")
+    drawn = learning_curve(summary, summary.pretraining)
+    assert "held-out package rich 3.25" in drawn
+    assert "word frequencies 6.06" in drawn
+    assert len(companions(summary, summary.pretraining)) == 4
+
+
+def test_a_run_that_learnt_nothing_is_told_so(tmp_path: Path) -> None:
+    summary = gather(report_table(tmp_path))
+    model = summary.language_model[0].model_copy(update={"unigram_entropy": 3.0})
+    assert summary.pretraining is not None
+    told = story(summary.model_copy(update={"language_model": (model,)}), summary.pretraining)
+    assert told.startswith("The loss has not fallen below")

@@ -1,0 +1,152 @@
+"""The report stage, from artifacts to files."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from artifacts.errors import UsageError
+from artifacts.stage import write_stage_table
+from artifacts.store import open_artifact
+from flows.report.figures.quality import task_spread
+from flows.report.form.scores import Published
+from flows.report.form.summary import Summary
+from flows.report.gather.whole import gather
+from flows.report.page.render import render
+from flows.report.stage import make_report
+from flows.report.terminal import lines
+from tests.flows.report.report_run import PRESENT, SECRET, report_table
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    return gather(report_table(tmp_path_factory.mktemp("run")))
+
+
+def test_the_program_leaves_a_page_and_a_summary(tmp_path: Path) -> None:
+    table = report_table(tmp_path)
+    write_stage_table(table, tmp_path / "report.json")
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "flows.report",
+        "--config",
+        str(tmp_path / "report.json"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    artifact = open_artifact(table.output)
+    assert done.stdout.strip() == artifact.digest
+    assert [entry.name for entry in artifact.manifest.files] == ["report.html", "summary.json"]
+
+
+def test_the_summary_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    table = report_table(tmp_path)
+    artifact = make_report(table, [])
+    assert Summary.model_validate(artifact.read_json("summary.json")) == gather(table)
+
+
+def test_engine_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no engine options"):
+        make_report(report_table(tmp_path), ["--runner=local"])
+
+
+def test_the_page_loads_nothing_and_runs_no_script(summary: Summary) -> None:
+    page = render(summary)
+    assert not re.search(r"<(script|link|img|iframe|object)\b", page)
+    assert not re.search(r"(https?:)?//[a-z]", page)
+    assert not re.search(r"url\(|@import|@font-face", page)
+
+
+def test_text_of_the_run_is_escaped(summary: Summary) -> None:
+    page = render(summary)
+    assert "<b>" not in re.sub(r"<b>(Next|Everything|GLUE|Tagging|[+−●])", "", page)
+    assert f"The {SECRET} &lt;script&gt;" in page
+
+
+def test_the_page_gives_the_headline_figures(summary: Summary) -> None:
+    page = render(summary).replace("\u202f", " ")
+    for figure in ("A small encoder", "A toy.", "40.5 %", "3.25 nats", "6.06 nats", "31.0 %"):
+        assert figure in page
+    assert "Pre-training wins: 5.3 ± 0.6 points over random initialisation." in page
+    assert "held-out package rich" in page
+
+
+def test_a_published_figure_stands_in_its_own_column_and_beside_the_same_split(
+    summary: Summary,
+) -> None:
+    (task,) = summary.tasks
+    paper = {"system": "BERT-base", "metric": task.metric, "source": "a paper, Table 7"}
+    published = tuple(
+        Published.model_validate({**paper, "value": value, "split": split})
+        for split, value in (("dev", 0.964), ("test", 0.924))
+    )
+    known = task.model_copy(update={"published": published})
+    page = render(summary.model_copy(update={"tasks": (known,)}))
+    dev, test = re.findall(r"<tr>(?:(?!<tr>).)*BERT-base, published.*?</tr>", page, re.DOTALL)
+    assert re.search("96.4.*–.*Table 7", dev, re.DOTALL)
+    assert re.search("–.*92.4.*Table 7", test, re.DOTALL)
+    assert "BERT-base 92.4" in task_spread(known, split="test")
+    judged = tuple(system.model_copy(update={"dev": system.test}) for system in known.systems)
+    on_dev = known.model_copy(update={"systems": judged})
+    assert "BERT-base 96.4" in task_spread(on_dev, split="dev")
+
+
+def test_every_artifact_is_named_with_its_digest(summary: Summary) -> None:
+    page = render(summary)
+    assert [step.stage for step in summary.steps] == list(PRESENT)
+    for step in summary.steps:
+        assert step.digest in page
+
+
+@pytest.mark.parametrize("missing", [*PRESENT, "all"])
+def test_a_missing_stage_leaves_out_its_part_only(tmp_path: Path, missing: str) -> None:
+    present = tuple(stage for stage in PRESENT if missing not in (stage, "all"))
+    summary = gather(report_table(tmp_path, present=present))
+    page = render(summary)
+    assert page.rstrip().endswith("</html>")
+    assert ('id="transfer"' in page) == ("evaluate" in present)
+    assert ('id="corpus"' in page) == bool({"tokens", "examples"} & set(present))
+    assert lines(summary)[0] == "A small encoder"
+
+
+def test_a_stage_run_by_hand_has_no_record_and_still_a_configuration(tmp_path: Path) -> None:
+    table = report_table(tmp_path).model_copy(update={"machine": {}})
+    summary = gather(table)
+    assert all(step.seconds is None for step in summary.steps)
+    assert summary.configuration["vocabulary"]["size"] == 100
+    assert "What it cost" in render(summary)
+
+
+def test_no_text_of_the_corpus_appears_if_it_may_not(tmp_path: Path) -> None:
+    artifact = make_report(report_table(tmp_path, show_text=False), [])
+    page = artifact.read_bytes("report.html").decode()
+    for text in (page, json.dumps(artifact.read_json("summary.json"))):
+        assert SECRET not in text
+        assert "instrument" not in text
+        assert "qux" not in text
+    assert "1 of 1" in page  # who was right is no text
+
+
+def test_answers_must_match_the_sentences(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="report.answers has 2 entries for 1"):
+        report_table(tmp_path, answers=["one", "two"])
+
+
+def test_answers_of_another_run_are_refused(tmp_path: Path) -> None:
+    table = report_table(tmp_path)
+    report = {**table.config["report"], "answers": ["one", "two"]}
+    table = table.model_copy(update={"config": {**table.config, "report": report}})
+    with pytest.raises(UsageError, match="report.answers has 2 entries"):
+        gather(table)
+
+
+def test_without_answers_nobody_is_judged(tmp_path: Path) -> None:
+    page = render(gather(report_table(tmp_path, answers=[])))
+    assert "right at the first guess" not in page
+    assert "instrument" in page

@@ -1,0 +1,137 @@
+"""The way of a GPU, as far as it can be gone without one: numbers on the CPU, shapes on fake CUDA.
+
+Tests marked `gpu` go the rest.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from model.config import EncoderConfig
+from model.encoder.attention import BACKENDS
+from model.encoder.batch import PackedBatch
+from model.encoder.dropout import DeviceNoise
+from model.encoder.encoder import Encoder
+from model.encoder.flash_attention import reversal
+from model.encoder.layers import Layer
+from model.encoder.packing import Example, pack
+from tests.model.encoder.encoder_builders import (
+    MIXED_LENGTHS,
+    VOCABULARY,
+    random_examples,
+    random_model,
+    small_config,
+)
+
+DROPPING = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+
+
+def composed_layer(
+    layer: Layer, hidden: Tensor, batch: PackedBatch, config: EncoderConfig
+) -> Tensor:
+    attend = BACKENDS["grouped"](batch, config)
+    attended = layer.attention.composed(hidden, attend, None, None)
+    return layer.feed_forward.composed(attended, None)
+
+
+def test_composed_layers_are_the_fused_ones() -> None:
+    config = small_config()
+    layer = random_model(config).encoder.layers[0]
+    batch = pack(random_examples(MIXED_LENGTHS))
+    results = []
+    for composed in (False, True):
+        torch.manual_seed(0)
+        hidden = torch.randn(batch.tokens, 64, requires_grad=True)
+        layer.zero_grad()
+        if composed:
+            output = composed_layer(layer, hidden, batch, config)
+        else:
+            output = layer(hidden, BACKENDS["grouped"](batch, config), None)
+        output.square().sum().backward()
+        results.append([output.detach(), hidden.grad, *(p.grad for p in layer.parameters())])
+    for fused, composed in zip(*results, strict=True):
+        torch.testing.assert_close(fused, composed, rtol=1e-4, atol=1e-4)
+
+
+def test_the_feed_forward_part_compiles_whole_and_once() -> None:
+    layers = random_model(small_config(**DROPPING)).encoder.layers
+    compiled = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
+        compiled.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    for layer in layers:
+        layer.feed_forward.forward = layer.feed_forward.composed
+        layer.feed_forward.compile(dynamic=True, fullgraph=True, backend=count)
+    for tokens in (50, 70):
+        for layer in layers:
+            layer.feed_forward(torch.randn(tokens, 64), None)
+    torch._dynamo.reset()
+    assert len(compiled) == 1
+
+
+def test_a_gpus_noise_does_not_change_from_layer_to_layer() -> None:
+    noise = DeviceNoise()
+    assert noise
+    assert noise.at(3).at(1, 2) is noise
+
+
+@pytest.mark.parametrize("direction", ["bidirectional", "left_to_right"])
+def test_on_cuda_the_flash_kernel_is_chosen_and_shapes_fit(
+    direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: None)
+    config = small_config(attention_direction=direction, hidden_act="gelu_tanh", **DROPPING)
+    with torch.device("meta"):
+        encoder = Encoder(config, VOCABULARY).bfloat16()
+    batch = pack([Example([2, 7, 8, 3], 2), Example([2, 9, 3])])
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        encoder = encoder.to_empty(device="cuda")
+        there = batch._mapped(lambda t: torch.empty(t.shape, dtype=t.dtype, device="cuda"))
+        hidden = encoder(there, 3)
+        assert encoder.attention_backend == "flash"
+        assert (hidden.shape, hidden.device.type) == ((7, 64), "cuda")
+
+
+def test_reversal_turns_every_sequence_round() -> None:
+    batch = pack([Example([2, 7, 8, 3]), Example([4]), Example([5, 6])])
+    there = reversal(batch)
+    assert batch.input_ids[there].tolist() == [3, 8, 7, 2, 4, 6, 5]
+    assert torch.equal(there[there], torch.arange(7))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("direction", ["bidirectional", "left_to_right", "right_to_left"])
+@pytest.mark.parametrize("backend", ["flash", "varlen"])
+def test_cuda_kernels_agree_with_plain_products(backend: str, direction: str) -> None:
+    model = random_model(small_config(attention_direction=direction)).cuda().bfloat16()
+    batch = pack(random_examples(MIXED_LENGTHS)).to("cuda")
+    gradients = []
+    for attention in ("grouped", backend):
+        model.zero_grad()
+        model.encoder.attention = attention
+        model(batch).masked_lm_loss.backward()
+        gradients.append(torch.cat([p.grad.flatten().float() for p in model.parameters()]))
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.999
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_compiled_layers_learn_on_cuda() -> None:
+    model = random_model(small_config(**DROPPING)).cuda().bfloat16()
+    model.encoder.compile_layers()
+    batch = pack(random_examples(MIXED_LENGTHS)).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for step in range(20):
+        loss = model(batch, step).masked_lm_loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert model(batch, 5).masked_lm_loss == model(batch, 5).masked_lm_loss

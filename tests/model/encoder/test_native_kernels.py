@@ -1,0 +1,204 @@
+"""Compiled kernels: the numbers of plain torch, its NaNs too; and life without a compiler."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from artifacts.errors import UsageError
+from model.encoder import native_kernels as native
+from model.encoder.activation import activation, activation_gradients
+from model.encoder.dropout import Noise, draw, dropped
+from model.encoder.masked_lm_loss import softmax_gradient
+from model.encoder.native_kernels import choose_kernels, kernels, kernels_in_use
+from model.encoder.packing import pack
+from model.encoder.products import transposed
+from model.encoder.residual import residual_norm, residual_norm_gradients
+from tests.model.encoder.encoder_builders import (
+    MIXED_LENGTHS,
+    random_examples,
+    random_model,
+    small_config,
+)
+
+needs_compiler = pytest.mark.skipif(kernels() is None, reason="no gcc here")
+TOKENS, WIDTH = 77, 48
+ROUNDING = 2.0**-7
+"""Two roundings to bfloat16, relative."""
+
+
+@pytest.fixture(autouse=True)
+def choose_freely_afterwards() -> Iterator[None]:
+    yield
+    choose_kernels("auto")
+
+
+def random_bfloat16(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found.float(), expected.float(), rtol=ROUNDING, atol=ROUNDING)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+@torch.no_grad()
+def test_gelu_is_rounded_from_the_exact_value(name: str) -> None:
+    values = torch.linspace(-9, 9, 4001).bfloat16().view(1, -1)
+    approximate = "tanh" if name == "gelu_tanh" else "none"
+    expected = torch.nn.functional.gelu(values.double(), approximate=approximate)
+    torch.testing.assert_close(activation(values, name).double(), expected, rtol=2.0**-8, atol=1e-6)
+    gradient = torch.ones_like(values)
+    found, sums = activation_gradients(gradient.clone(), values, name)
+    slope = torch.ops.aten.gelu_backward(
+        gradient.double(), values.double(), approximate=approximate
+    )
+    torch.testing.assert_close(found.double(), slope, rtol=2.0**-8, atol=1e-6)
+    assert_near(sums, found.float()[0])
+
+
+@needs_compiler
+@pytest.mark.parametrize("probability", [0.0, 0.1])
+def test_the_end_of_a_sub_layer_is_that_of_torch(probability: float) -> None:
+    residual, dense = random_bfloat16(TOKENS, WIDTH), random_bfloat16(TOKENS, WIDTH, seed=1)
+    norm = (random_bfloat16(WIDTH, seed=2), random_bfloat16(WIDTH, seed=3), 1e-12)
+    gradient = random_bfloat16(TOKENS, WIDTH, seed=4)
+    draws = draw(Noise((1,)), TOKENS * WIDTH, probability=probability)
+    results = {}
+    for choice in ("native", "torch"):
+        choose_kernels(choice)
+        output, kept = residual_norm(dense.clone(), residual, norm, draws)
+        back = residual_norm_gradients(gradient, kept, norm[0], draws)
+        results[choice] = {"output": output, "sum": kept.sum_TH, **vars(back)}
+    for name, expected in results["torch"].items():
+        distance = (results["native"][name].float() - expected.float()).norm()
+        assert distance < ROUNDING * expected.float().norm(), name
+
+
+@needs_compiler
+def test_the_loss_is_exact_and_its_gradient_rounded_once() -> None:
+    logits = random_bfloat16(9, 1003) * 3
+    labels = torch.arange(9) * 100
+    logits[4, 400] = logits[4].max()
+    expected = torch.nn.functional.cross_entropy(logits.double(), labels, reduction="sum")
+    gradient = logits.double().softmax(-1)
+    gradient[torch.arange(9), labels] -= 1
+    hits = (logits.argmax(-1) == labels).sum()
+    found, loss, correct = softmax_gradient(logits.clone(), labels)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    torch.testing.assert_close(found.double(), gradient, rtol=2.0**-8, atol=1e-7)
+    assert correct == hits
+
+
+@needs_compiler
+def test_kernels_and_torch_drop_the_same_values() -> None:
+    values = random_bfloat16(50, 30)
+    draws = draw(Noise((3, 4)), 1500, probability=0.3)
+    assert draws is not None
+    found = dropped(values, draws)
+    choose_kernels("torch")
+    assert_near(found, dropped(values, draws))
+    assert torch.equal(found == 0, dropped(values, draws) == 0)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(3307, 256), (32, 48), (31, 64), (1, 8), (100, 7)])
+def test_a_compiled_transpose_is_the_transpose(shape: tuple[int, int]) -> None:
+    values = random_bfloat16(*shape)
+    assert torch.equal(transposed(values), values.mT)
+
+
+@needs_compiler
+@pytest.mark.parametrize("direction", ["bidirectional", "left_to_right", "right_to_left"])
+@pytest.mark.parametrize("dropout_prob", [0.0, 0.1])
+def test_a_whole_model_is_as_near_to_float32_as_with_torch(
+    direction: str, dropout_prob: float
+) -> None:
+    config = small_config(
+        attention_direction=direction,
+        hidden_dropout_prob=dropout_prob,
+        attention_probs_dropout_prob=dropout_prob,
+    )
+    batch = pack(random_examples(MIXED_LENGTHS))
+
+    def gradient(choice: native.Choice, dtype: torch.dtype) -> torch.Tensor:
+        choose_kernels(choice)
+        model = random_model(config).to(dtype)
+        sums = model(batch, 5)
+        (sums.masked_lm_loss + sums.next_sentence_loss).backward()
+        return torch.cat([p.grad.flatten().float() for p in model.parameters()])
+
+    exact = gradient("torch", torch.float32)
+    error_of_torch = (gradient("torch", torch.bfloat16) - exact).norm()
+    error = (gradient("native", torch.bfloat16) - exact).norm()
+    assert error < 0.05 * exact.norm()
+    assert error < 1.1 * error_of_torch
+
+
+@needs_compiler
+def test_a_diverged_loss_is_seen() -> None:
+    for poison in (float("nan"), float("inf")):
+        model = random_model(small_config()).bfloat16()
+        with torch.no_grad():
+            model.encoder.layers[0].attention.output_bias[0] = poison
+        sums = model(pack(random_examples((20, 30))), 5)
+        sums.masked_lm_loss.backward()
+        assert not sums.masked_lm_loss.isfinite()
+        assert not model.encoder.layers[1].feed_forward.output_weight.grad.isfinite().all()
+
+
+@needs_compiler
+def test_the_same_step_gives_the_same_bits() -> None:
+    batch = pack(random_examples(MIXED_LENGTHS))
+    gradients = []
+    for _ in range(2):
+        model = random_model(small_config(hidden_dropout_prob=0.1)).bfloat16()
+        model(batch, 5).masked_lm_loss.backward()
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_the_kernels_in_use_are_named_and_can_be_refused() -> None:
+    choose_kernels("torch")
+    assert kernels_in_use() == "torch"
+
+
+def test_without_a_compiler_torch_does_the_work_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(native, "_compiled", native._compiled.__wrapped__)
+    assert kernels_in_use() == "torch"
+    assert "no gcc" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="install gcc"):
+        choose_kernels("native")
+
+
+def test_a_broken_compiler_is_no_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gcc").write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
+    (tmp_path / "gcc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "_compiled", native._compiled.__wrapped__)
+    assert kernels_in_use() == "torch"
+    assert "broken" in capsys.readouterr().err
+
+
+@needs_compiler
+def test_the_library_brings_no_second_pool_of_threads() -> None:
+    """One OpenMP runtime in the process: torch's."""
+    program = (
+        "from model.encoder.native_kernels import kernels; kernels()\n"
+        "print({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line})"
+    )
+    project = Path(native.__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=project
+    )
+    assert found.stdout.count("libgomp") <= 1, found.stdout

@@ -1,0 +1,214 @@
+import math
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from artifacts.results import (
+    Baseline,
+    EpochRecord,
+    SeedScores,
+    TaskRecord,
+    TaskScore,
+    Trial,
+    Trials,
+    standard_error,
+)
+from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
+from model.evaluation.reference_scores import published_scores
+from model.evaluation.task_scores import difference, glue_average, task_scores
+from model.finetune.jobs import Job, grid_points
+from model.finetune.submission import glue_tsv, squad_json
+from model.tasks.glue import GLUE, submission_name, task_fields
+from model.tasks.problems import load_tables
+from tests.model.task_builders import TINY
+
+
+def test_a_summary_shows_every_value_and_its_error() -> None:
+    summary = SeedScores.of([0.6, 0.7, 0.8])
+    assert summary.values == (0.6, 0.7, 0.8)
+    assert summary.mean == pytest.approx(0.7)
+    assert summary.median == 0.7
+    assert summary.standard_error == pytest.approx(0.1 / math.sqrt(3))
+    assert standard_error([0.5]) == 0.0
+
+
+def test_differences_are_paired_where_the_seeds_are_the_same() -> None:
+    ours, theirs = {0: 0.8, 1: 0.9}, {0: 0.7, 1: 0.8}
+    paired = difference(ours, theirs)
+    assert paired.paired
+    assert paired.mean == pytest.approx(0.1)
+    assert paired.standard_error == pytest.approx(0.0, abs=1e-12)
+    apart = difference(ours, {5: 0.7, 6: 0.8})
+    assert not apart.paired
+    assert apart.standard_error == pytest.approx(math.hypot(0.05, 0.05))
+    constant = difference(ours, {0: 0.5})
+    assert constant.standard_error == pytest.approx(0.05)
+
+
+def fits(pretrained: list[float], random: list[float], **changes: object) -> Trials:
+    def record(system: str, seed: int, value: float) -> Trial:
+        return Trial(
+            task="t",
+            kind="tagging",
+            metric="accuracy",
+            system=system,
+            seed=seed,
+            batch_size=16,
+            learning_rate=1e-3,
+            steps=10,
+            epochs=(EpochRecord(epoch=1, train_loss=1.0, dev={"accuracy": value}),),
+            chosen_epoch=1,
+            dev={"accuracy": value},
+            test={"accuracy": value},
+        )
+
+    task = TaskRecord.model_validate(
+        {
+            "name": "t",
+            "kind": "tagging",
+            "metrics": ("accuracy",),
+            "examples": {"train": 10, "dev": 10, "test": 10},
+            "truncated": 0,
+            "baselines": (Baseline(name="lookup", dev={"accuracy": 0.6}, test={"accuracy": 0.6}),),
+            **changes,
+        }
+    )
+    runs = [record("random", seed, value) for seed, value in enumerate(random)]
+    runs += [record("pretrained", seed, value) for seed, value in enumerate(pretrained)]
+    return Trials(tasks=(task,), fits=tuple(runs))
+
+
+def verdicts(pretrained: list[float], random: list[float]) -> TaskScore:
+    return task_scores(fits(pretrained, random), TINY, published={})[0]
+
+
+def test_a_win_needs_three_points_and_three_standard_errors() -> None:
+    clear = verdicts([0.80, 0.81, 0.82], [0.70, 0.71, 0.72])
+    assert [(c.against, c.wins) for c in clear.comparisons] == [("lookup", True), ("random", True)]
+    small = verdicts([0.71, 0.72, 0.73], [0.70, 0.71, 0.72]).comparisons[1]
+    assert not small.wins
+    assert "by less than 3 points" in small.statement
+    noisy = verdicts([0.60, 0.80, 1.00], [0.70, 0.70, 0.70]).comparisons[1]
+    assert not noisy.wins
+    assert noisy.statement.startswith("no clear difference")
+    worse = verdicts([0.50, 0.51, 0.52], [0.70, 0.71, 0.72]).comparisons[1]
+    assert worse.statement.startswith("pretrained loses to random: -20.0")
+
+
+def test_a_single_seed_never_wins() -> None:
+    assert not any(comparison.wins for comparison in verdicts([0.9], [0.1]).comparisons)
+
+
+def test_systems_come_from_the_simplest_to_ours_with_their_curves() -> None:
+    score = verdicts([0.8, 0.9], [0.7, 0.7])
+    assert [system.name for system in score.systems] == ["lookup", "random", "pretrained"]
+    assert [len(curve.points) for curve in score.curves] == [1] * 4
+
+
+def test_grid_points_do_not_count_as_seeds() -> None:
+    found = fits([0.8], [0.7])
+    tried = found.fits[1].model_copy(update={"point": "b16-lr5e-05-e2", "dev": {"accuracy": 0.1}})
+    every = found.model_copy(update={"fits": (*found.fits, tried)})
+    (score,) = task_scores(every, TINY, published={})
+    assert score.systems[-1].fits == 1
+
+
+def test_the_glue_average_is_that_of_glue_tasks_without_wnli() -> None:
+    sst = fits([0.8, 0.9], [0.5, 0.5], glue="SST-2")
+    assert glue_average(sst, task_scores(sst, TINY, published={})) == pytest.approx(0.85)
+    for name in ("", "WNLI"):
+        other = fits([0.8], [0.5], glue=name)
+        assert glue_average(other, task_scores(other, TINY, published={})) is None
+
+
+def test_published_figures_stand_beside_the_same_size_only() -> None:
+    (tiny,) = published_scores("SST-2", EncoderConfig(preset="tiny"))
+    assert (tiny.system, round(tiny.value, 4)) == ("BERT-Tiny", 0.832)
+    (base,) = published_scores("CoLA", EncoderConfig())
+    assert base.value == pytest.approx(0.521)
+    assert published_scores("SST-2", TINY) == ()
+    assert published_scores("", EncoderConfig()) == ()
+
+
+def test_figures_of_the_paper_stand_beside_the_task_that_is_called_so() -> None:
+    found = fits([0.8], [0.5])
+    called = task_scores(found, EncoderConfig(), published={"t": "CoNLL-2003"})[0].published
+    assert [(p.split, p.metric, round(100 * p.value, 1)) for p in called] == [
+        ("dev", "entity_f1", 96.4),
+        ("test", "entity_f1", 92.4),
+    ]
+    assert task_scores(found, EncoderConfig(), published={"other": "SWAG"})[0].published == ()
+
+
+@pytest.mark.parametrize("task", [*get_args(Benchmark), *set(GLUE) - {"WNLI"}])
+def test_every_task_that_can_be_named_has_its_figures_for_the_large_encoder(task: str) -> None:
+    large = published_scores(task, EncoderConfig(preset="large"))
+    assert {score.system for score in large} == {"BERT-large"}
+    assert all(0.5 < score.value < 1.0 for score in large)
+
+
+def test_every_glue_task_is_a_whole_task() -> None:
+    for name in GLUE:
+        task = TaskConfig.model_validate({"name": name, "glue": name, "folder": "glue"})
+        assert task.train == "glue/train.tsv"
+        assert task.metrics
+    mnli = TaskConfig.model_validate({"name": "m", "glue": "MNLI", "folder": "f"})
+    assert mnli.dev == "f/dev_matched.tsv"
+    assert set(mnli.more) == {"dev_mismatched", "test_mismatched", "diagnostic"}
+    assert task_fields("CoLA", "f")["columns"] == {"text_a": "3", "label": "1"}
+
+
+def test_what_the_user_says_goes_before_the_table() -> None:
+    task = TaskConfig.model_validate(
+        {"name": "x", "glue": "MRPC", "folder": "f", "metrics": ["accuracy"], "test": ""}
+    )
+    assert task.metrics == ("accuracy",)
+    assert task.test == ""
+
+
+def test_submissions_have_the_servers_form() -> None:
+    rte = TaskConfig.model_validate({"name": "x", "glue": "RTE", "folder": "f"})
+    assert glue_tsv(rte, ["entailment", "not_entailment"]) == (
+        "index\tprediction\n0\tentailment\n1\tnot_entailment\n"
+    )
+    sts = TaskConfig.model_validate({"name": "x", "glue": "STS-B", "folder": "f"})
+    assert glue_tsv(sts, [5.2, -0.1, 2.34567]).split()[2:] == [
+        *("0", "5.000", "1", "0.000", "2", "2.346")
+    ]
+    assert squad_json(["a"], ["Zürich"]) == '{\n "a": "Zürich"\n}\n'
+    names = [submission_name("MNLI", split) for split in ("test", "test_mismatched", "diagnostic")]
+    assert names == ["MNLI-m", "MNLI-mm", "AX"]
+
+
+def test_the_papers_grid_has_eighteen_points() -> None:
+    config = FinetuneConfig.model_validate({"grid": {}})
+    task = TaskConfig(name="t", kind="tagging")
+    job = Job(None, task, "pretrained", 0)  # type: ignore[arg-type]  # the problem is not asked
+    assert config.grid is not None
+    points = grid_points(job, config.grid)
+    assert len({point.name for point in points}) == 18
+    assert {p.task.learning_rate for p in points} == {5e-5, 3e-5, 2e-5}
+
+
+def mnli_folder(folder: Path) -> None:
+    """The official layout of MNLI, two lines a file."""
+    begin = "index\tpromptID\tpairID\tgenre\ts1bp\ts2bp\ts1p\ts2p\tsentence1\tsentence2"
+    row = "\t".join(str(n) for n in range(8)) + "\tthe list\ta list"
+    for name, labels, end in (
+        ("train.tsv", "label1\tgold_label", "\tneutral\tentailment"),
+        ("dev_matched.tsv", "label1\tgold_label", "\tneutral\tneutral"),
+        ("dev_mismatched.tsv", "label1\tgold_label", "\tneutral\tcontradiction"),
+        ("test_matched.tsv", "", ""),
+    ):
+        header = f"{begin}\t{labels}" if labels else begin
+        (folder / name).write_text(f"{header}\n{row}{end}\n{row}{end}\n")
+
+
+def test_mnli_is_read_in_its_official_layout(tmp_path: Path) -> None:
+    mnli_folder(tmp_path)
+    task = TaskConfig.model_validate({"name": "m", "glue": "MNLI", "folder": str(tmp_path)})
+    tables = load_tables(task)
+    assert set(tables) == {"train", "dev", "dev_mismatched", "test"}
+    assert tables["dev_mismatched"].columns["label"] == ["contradiction"] * 2
+    assert not tables["test"].has("label")

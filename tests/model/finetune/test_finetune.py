@@ -1,0 +1,350 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from artifacts.errors import UsageError
+from artifacts.results import MaskedSentences, Scores, Trial, Trials
+from artifacts.store import Artifact
+from model.evaluation.evaluate import evaluate
+from model.finetune.finetune import finetune
+from model.finetune.inference import split_logits
+from model.finetune.readers import FineTuning
+from model.finetune.saved import read_model
+from model.inference.encoder_files import read_encoder_files
+from model.inference.predict import load_predictor
+from model.inference.source import artifact_source
+from model.inference.task_export import export_task
+from model.tasks.problems import load_problem, load_tables
+from tests.model.task_builders import (
+    FIRST_WORD,
+    TOKENIZER,
+    encoder_artifact,
+    examples_artifact,
+    inputs,
+    masked_examples,
+    stage_table,
+    tokens_artifact,
+    write_lines,
+)
+
+
+def tagging_rows(count: int, seed: int) -> list[dict]:
+    """Three of the words are NAMEs, two of them have several word-pieces."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        words = [str(word) for word in rng.choice(["list", "arrays", "names", "of", "given"], 8)]
+        rows.append(
+            {"words": words, "tags": ["NAME" if word[0] in "lan" else "O" for word in words]}
+        )
+    return rows
+
+
+def pair_rows(count: int, seed: int) -> list[dict]:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        left, right = rng.choice(["list", "array", "name", "value"], 2)
+        same = "yes" if left == right else "no"
+        rows.append({"text_a": f"the {left}", "text_b": f"a new {right}", "label": same})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for name, rows in (("tags", tagging_rows), ("pairs", pair_rows)):
+        for split, seed in (("train", 0), ("dev", 1), ("test", 2)):
+            write_lines(folder / name / f"{split}.jsonl", rows(40, seed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return encoder_artifact(tmp_path_factory.mktemp("encoder") / "artifact")
+
+
+def finetune_config(data: Path, **changes: object) -> dict:
+    def task(name: str, kind: str, **more: object) -> dict:
+        files = {split: str(data / name / f"{split}.jsonl") for split in ("train", "dev", "test")}
+        return {"name": name, "kind": kind, "max_seq_length": 32, "epochs": 2, **files, **more}
+
+    tasks = [
+        task("tags", "tagging", batch_size=8, learning_rate=1e-2, epochs=6),
+        task("pairs", "pair_classification"),
+    ]
+    return {
+        "tasks": tasks,
+        "seeds": [0, 1],
+        "initialisations": ["pretrained", "random"],
+        "precision": "fp32",
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def fitted(data: Path, encoder: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    output = tmp_path_factory.mktemp("finetune") / "artifact"
+    table = stage_table(
+        "finetune",
+        output,
+        config={"finetune": finetune_config(data)},
+        inputs=inputs(encoder=encoder),
+        machine={"threads": 1},
+    )
+    return finetune(table, [])
+
+
+def test_every_task_beginning_and_seed_is_fitted_in_one_launch(fitted: Artifact) -> None:
+    fits = Trials.model_validate(fitted.read_json("fits.json")).fits
+    assert [(fit.task, fit.system, fit.seed) for fit in fits] == [
+        (task, system, seed)
+        for task in ("tags", "pairs")
+        for system in ("pretrained", "random")
+        for seed in (0, 1)
+    ]
+    assert fitted.manifest.statistics["fits"] == 8
+
+
+def test_a_tagger_learns_its_words(fitted: Artifact) -> None:
+    fits = Trials.model_validate(fitted.read_json("fits.json"))
+    assert [(b.name, b.test["accuracy"]) for b in fits.tasks[0].baselines][1] == ("lookup", 1.0)
+    assert all(fit.test["accuracy"] > 0.95 for fit in fits.fits if fit.task == "tags")
+
+
+def test_a_second_fine_tuning_gives_the_same_bytes(
+    fitted: Artifact, data: Path, encoder: Artifact, tmp_path: Path
+) -> None:
+    table = stage_table(
+        "finetune",
+        tmp_path,
+        config={"finetune": finetune_config(data)},
+        inputs=inputs(encoder=encoder),
+        machine={"threads": 1},
+    )
+    assert finetune(table, []).digest == fitted.digest
+
+
+def test_an_interrupted_launch_keeps_the_fits_it_has_finished(
+    data: Path, encoder: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = finetune_config(data, initialisations=["pretrained"], seeds=[0])
+    table = stage_table(
+        "finetune",
+        tmp_path,
+        config={"finetune": config},
+        inputs=inputs(encoder=encoder),
+        machine={"threads": 1},
+    )
+    first = finetune(table, [])
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "finished" / "fits" / "pairs-pretrained-0.json.json").unlink()
+    capsys.readouterr()
+    assert finetune(table, []).digest == first.digest
+    said = capsys.readouterr().err
+    assert "finetune tags pretrained seed 0: " not in said
+    assert "finetune pairs pretrained seed 0: " in said
+
+
+def test_predictions_of_every_fit_are_kept_in_the_files_order(fitted: Artifact) -> None:
+    record = Trial.model_validate(fitted.read_json("fits/pairs-pretrained-0.json"))
+    assert len(record.predictions["test"]) == 40
+    assert set(record.predictions["test"]) <= {"yes", "no"}
+
+
+def run_finetune(config: dict, encoder: Artifact, output: Path) -> Artifact:
+    table = stage_table(
+        "finetune",
+        output,
+        config={"finetune": config},
+        inputs=inputs(encoder=encoder),
+        machine={"threads": 1},
+    )
+    return finetune(table, [])
+
+
+def test_a_grid_is_searched_on_dev_and_its_best_point_gets_all_seeds(
+    data: Path, encoder: Artifact, tmp_path: Path
+) -> None:
+    grid = {"batch_sizes": [8], "learning_rates": [1e-5, 1e-2], "epochs": [1, 4]}
+    config = finetune_config(data, initialisations=["pretrained"], grid=grid)
+    config["tasks"] = config["tasks"][:1]
+    artifact = run_finetune(config, encoder, tmp_path)
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    tried = {fit.point: fit.dev["accuracy"] for fit in fits if fit.point}
+    assert len(tried) == 4
+    assert max(tried, key=tried.__getitem__).startswith("b8-lr0.01")
+    assert [(fit.learning_rate, fit.seed) for fit in fits if not fit.point] == [
+        (1e-2, 0),
+        (1e-2, 1),
+    ]
+
+
+def test_frozen_layers_feed_a_probe_and_a_bilstm_from_one_or_two_encoders(
+    data: Path, encoder: Artifact, tmp_path: Path
+) -> None:
+    features = [
+        {"layers": "sum_all", "head": "bilstm", "hidden_size": 8, "learning_rate": 0.05},
+        {"layers": "embeddings", "head": "linear", "learning_rate": 0.2, "epochs": 20},
+    ]
+    config = finetune_config(
+        data,
+        fine_tuning=False,
+        features=features,
+        second_encoder=encoder.directory,
+        initialisations=["pretrained"],
+    )
+    artifact = run_finetune(config, encoder, tmp_path)
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    assert {fit.system for fit in fits} == {
+        "pretrained-sum_all-bilstm",
+        "pretrained-embeddings-linear",
+    }
+    probes = [f.test["accuracy"] for f in fits if f.task == "tags" and "linear" in f.system]
+    assert min(probes) > 0.9
+
+
+def test_the_best_fit_is_saved_and_answers_as_it_did(
+    data: Path, encoder: Artifact, tmp_path: Path
+) -> None:
+    artifact = run_finetune(
+        finetune_config(data, initialisations=["pretrained"], save="best"), encoder, tmp_path
+    )
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    best = max((f for f in fits if f.task == "tags"), key=lambda fit: fit.dev["accuracy"])
+    model, saved, tokenizer = read_model(artifact_source(artifact, folder="models/tags/"))
+    problem = load_problem(saved.task, tokenizer, load_tables(saved.task))
+    logits = split_logits(problem, FineTuning(problem, model), "test")
+    assert problem.labels == saved.task.labels == ("NAME", "O")
+    assert problem.score("test", problem.predictions("test", logits)) == best.test
+
+
+def test_a_saved_model_predicts_rows_and_files(
+    data: Path, encoder: Artifact, tmp_path: Path
+) -> None:
+    config = finetune_config(data, initialisations=["pretrained"], save="best", seeds=[0])
+    artifact = run_finetune(config, encoder, tmp_path / "artifact")
+    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    with pytest.raises(UsageError, match="has the tasks pairs, tags; say which one"):
+        load_predictor(artifact.directory)
+    with pytest.raises(UsageError, match="no model of task 'names', it has pairs, tags"):
+        load_predictor(artifact.directory, task="names")
+    tagger = load_predictor(artifact.directory, task="tags")
+    record = Trial.model_validate(artifact.read_json(f"fits/{fits[0].task}-pretrained-0.json"))
+    found = [row["prediction"] for row in tagger.file(data / "tags" / "test.jsonl")]
+    assert found == record.predictions["test"]
+    assert next(tagger.rows([{"words": ["list", "of"]}])) == {"prediction": ["NAME", "O"]}
+    pairs = load_predictor(artifact.directory, task="pairs")
+    (guess,) = pairs.rows([{"text_a": "the list", "text_b": "a new list"}])
+    assert guess["prediction"] in ("yes", "no")
+    assert 0.5 <= guess["probability"] <= 1.0
+    with pytest.raises(UsageError, match="rows:1: has text_a; task pairs"):
+        list(pairs.rows([{"text_a": "the list"}]))
+
+
+def test_a_bilstm_to_fine_tune_is_refused_where_nothing_is_fine_tuned(tmp_path: Path) -> None:
+    table = stage_table(
+        "finetune",
+        tmp_path / "out",
+        config={"finetune": {"tasks": [], "bilstm": True, "fine_tuning": False}},
+        inputs=inputs(encoder=encoder_artifact(tmp_path / "encoder")),
+    )
+    with pytest.raises(UsageError, match=r"head = .bilstm"):
+        finetune(table, [])
+
+
+def test_a_saved_model_keeps_its_bilstm_and_its_card_says_so(
+    data: Path, encoder: Artifact, tmp_path: Path
+) -> None:
+    wanted = {"initialisations": ["pretrained"], "save": "best", "seeds": [0], "bilstm": True}
+    artifact = run_finetune(finetune_config(data, **wanted), encoder, tmp_path / "artifact")
+    for task in ("tags", "pairs"):
+        record = Trial.model_validate(artifact.read_json(f"fits/{task}-pretrained-0.json"))
+        predictor = load_predictor(artifact.directory, task=task)
+        assert predictor.model.bilstm is not None
+        assert task == "pairs" or record.test["accuracy"] > 0.95
+        found = [row["prediction"] for row in predictor.file(data / task / "test.jsonl")]
+        assert found == record.predictions["test"]
+    export_task(artifact.directory, tmp_path / "out", task="tags")
+    assert "a BiLSTM before its head" in (tmp_path / "out" / "README.md").read_text()
+    rows = [{"words": ["list", "of", "names"]}]
+    ours = load_predictor(artifact.directory, task="tags").predict(rows)
+    assert load_predictor(tmp_path / "out").predict(rows) == ours
+
+
+def test_without_a_corpus_the_tasks_alone_are_judged(
+    fitted: Artifact, encoder: Artifact, tmp_path: Path
+) -> None:
+    table = stage_table(
+        "evaluate",
+        tmp_path,
+        config={"seed": 1, "evaluate": {}},
+        inputs=inputs(encoder=encoder, finetune=fitted),
+        machine={"threads": 1},
+    )
+    artifact = evaluate(table, [])
+    scores = Scores.model_validate(artifact.read_json("scores.json"))
+    assert [task.name for task in scores.tasks] == ["tags", "pairs"]
+    assert scores.language_model == ()
+    assert scores.parameters == sum(
+        tensor.numel() for tensor in read_encoder_files(encoder.directory).tensors.values()
+    )
+    assert artifact.read_json("masked_sentences.json") == {"sentences": []}
+
+
+def test_evaluation_says_everything_beside_its_baselines(
+    fitted: Artifact, encoder: Artifact, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(3)
+    documents = [rng.integers(FIRST_WORD, TOKENIZER.size, 30) for _ in range(50)]
+    examples = examples_artifact(
+        tmp_path / "examples",
+        {
+            "train": masked_examples(4, 0),
+            "heldout": masked_examples(20, 1),
+            "package": masked_examples(10, 2),
+        },
+    )
+    table = stage_table(
+        "evaluate",
+        tmp_path / "scores",
+        config={"seed": 1, "evaluate": {"masked_sentences": ["the [MASK] of given shape"]}},
+        inputs=inputs(
+            encoder=encoder,
+            examples=examples,
+            tokens=tokens_artifact(tmp_path / "tokens", documents),
+            finetune=fitted,
+        ),
+        machine={"threads": 1},
+    )
+    artifact = evaluate(table, [])
+    scores = Scores.model_validate(artifact.read_json("scores.json"))
+    by_split = {score.split: score for score in scores.language_model}
+    assert set(by_split) == {"heldout", "package"}
+    assert by_split["package"].headline
+    assert not by_split["heldout"].headline
+    for score in scores.language_model:
+        assert score.masked_tokens == 2 * score.examples
+        assert abs(score.mlm_loss - math.log(TOKENIZER.size)) < 0.5
+        assert score.next_sentence_majority is not None
+        assert score.next_sentence_majority >= 0.5
+    tags, pairs = scores.tasks
+    assert [system.name for system in tags.systems] == [
+        "majority",
+        "lookup",
+        "random",
+        "pretrained",
+    ]
+    assert {comparison.against for comparison in pairs.comparisons} == {
+        "majority",
+        "word_overlap",
+        "random",
+    }
+    assert len(tags.systems[-1].test["accuracy"].values) == 2
+    sentences = MaskedSentences.model_validate(artifact.read_json("masked_sentences.json"))
+    (sentence,) = sentences.sentences
+    assert [guess.system for guess in sentence.guesses] == ["random", "count", "pretrained"]
+    assert json.loads(Path(artifact.path("scores.json")).read_text())["parameters"] > 0

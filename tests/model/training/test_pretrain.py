@@ -1,0 +1,317 @@
+"""One rank, the real engine, in this process: what it leaves, and that nothing interrupts it."""
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load
+from transformers import BertConfig, BertForPreTraining
+
+from artifacts.errors import ClozeError, UsageError
+from artifacts.program import Terminated
+from artifacts.stage import read_stage_table, write_stage_table
+from artifacts.store import Artifact, open_artifact
+from model.training.pretrain import pretrain
+from tests.model.training.rank_program import StruckDown, strike
+from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
+
+DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return examples_artifact(tmp_path_factory.mktemp("examples"), lengths=(32, 64))
+
+
+@pytest.fixture(scope="module")
+def golden(examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody interrupted."""
+    directory = tmp_path_factory.mktemp("golden")
+    run(stage_table(directory, examples))
+    return directory
+
+
+def run(table: Path, **struck: Any) -> Artifact:
+    wish = {"rank": 0, **struck} if struck else None
+    return pretrain(read_stage_table(table), [], at=strike(wish))
+
+
+def test_the_artifact_holds_the_encoder_its_tokenizer_and_its_curve(golden: Path) -> None:
+    artifact = open_artifact(str(golden / "out"))
+    assert [entry.name for entry in artifact.manifest.files] == [
+        "config.json", "curve.jsonl", "model.safetensors", "tokenizer.json", "vocab.txt",
+    ]  # fmt: skip
+    assert artifact.manifest.statistics["updates"] == 20
+    assert artifact.manifest.statistics["heldout"]["masked_lm_loss"] > 0
+    assert len(losses(golden)) == 20
+    assert not (golden / "out" / "checkpoints").exists()
+    (record,) = artifact.manifest.records
+    lines = [json.loads(line) for line in artifact.read_bytes(record.name).splitlines()]
+    assert [line["step"] for line in lines] == [5, 10, 15, 20]
+    assert [line["seconds"] for line in lines] == sorted(line["seconds"] for line in lines)
+
+
+def test_hugging_face_reads_it(golden: Path) -> None:
+    artifact = open_artifact(str(golden / "out"))
+    config = artifact.read_json("config.json")
+    model = BertForPreTraining(BertConfig(**{k: v for k, v in config.items() if k != "cloze"}))
+    missing, unexpected = model.load_state_dict(
+        load(artifact.read_bytes("model.safetensors")), strict=False
+    )
+    assert not unexpected
+    assert set(missing) <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    assert model.config.hidden_act == "gelu_new"
+
+
+@pytest.mark.parametrize("site", ["after_forward", "before_step", "after_step"])
+def test_an_interrupted_run_ends_bit_for_bit_as_if_nothing_had_happened(
+    examples: Artifact, golden: Path, tmp_path: Path, site: str
+) -> None:
+    table = stage_table(tmp_path, examples)
+    for step in (3, 12, 17):  # before the first checkpoint, and twice after one
+        with pytest.raises(StruckDown):
+            run(table, site=site, step=step, do="raise")
+    assert run(table).digest == open_artifact(str(golden / "out")).digest
+
+
+def test_sigterm_saves_at_the_next_step_and_the_run_goes_on_from_there(
+    examples: Artifact, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = stage_table(tmp_path, examples, machine={"checkpoint_every": 1000})
+    with pytest.raises(Terminated):
+        run(table, site="after_backward", step=11, do="terminate")
+    assert run(table).digest == open_artifact(str(golden / "out")).digest
+    assert "resuming from step 12" in capsys.readouterr().err
+
+
+def test_intervals_of_the_machine_change_nothing(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    machine = {"checkpoint_every": 7, "log_every": 3, "keep_checkpoints": 1}
+    found = run(stage_table(tmp_path, examples, machine=machine))
+    assert found.digest == open_artifact(str(golden / "out")).digest
+
+
+def test_token_budgets_change_the_loss_by_rounding_only(examples: Artifact, tmp_path: Path) -> None:
+    curves = []
+    for budget in (4096, 64):
+        directory = tmp_path / str(budget)
+        directory.mkdir()
+        run(stage_table(directory, examples, encoder=DRY, machine={"token_budget": budget}))
+        curves.append(losses(directory))
+    assert max(abs(a - b) for a, b in zip(*curves, strict=True)) < 1e-5
+
+
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_zero_stages_change_the_loss_by_rounding_only_and_resume_bit_for_bit(
+    examples: Artifact, tmp_path: Path, zero_stage: int
+) -> None:
+    for name, stage in (("whole", 0), ("sliced", zero_stage), ("struck", zero_stage)):
+        (tmp_path / name).mkdir()
+        machine = {"zero_stage": stage}
+        table = stage_table(tmp_path / name, examples, encoder=DRY, steps=12, machine=machine)
+        if name == "struck":
+            with pytest.raises(StruckDown):
+                run(table, site="after_step", step=8, do="raise")
+        run(table)
+    whole, sliced, struck = (losses(tmp_path / n) for n in ("whole", "sliced", "struck"))
+    assert max(abs(a - b) for a, b in zip(whole, sliced, strict=True)) < 1e-5
+    assert struck == sliced
+
+
+def test_a_checkpoint_of_one_zero_stage_continues_in_another(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    curves = []
+    for name, stages in (("one", (0, 0)), ("other", (2, 0))):
+        (tmp_path / name).mkdir()
+        for stage in stages:
+            machine = {"zero_stage": stage}
+            table = stage_table(tmp_path / name, examples, encoder=DRY, steps=12, machine=machine)
+            if stage == stages[0] and not (tmp_path / name / "out").exists():
+                with pytest.raises(StruckDown):
+                    run(table, site="after_step", step=7, do="raise")
+        run(table)
+        curves.append(losses(tmp_path / name))
+    assert max(abs(a - b) for a, b in zip(*curves, strict=True)) < 1e-5
+
+
+def test_bf16_trains_and_resumes_bit_for_bit(examples: Artifact, tmp_path: Path) -> None:
+    for name in ("whole", "struck"):
+        (tmp_path / name).mkdir()
+        table = stage_table(tmp_path / name, examples, precision="bf16", steps=12)
+        if name == "struck":
+            with pytest.raises(StruckDown):
+                run(table, site="after_step", step=8, do="raise")
+        run(table)
+    assert losses(tmp_path / "whole") == losses(tmp_path / "struck")
+
+
+def test_a_gradient_that_is_not_finite_skips_its_step(examples: Artifact, tmp_path: Path) -> None:
+    table = stage_table(tmp_path, examples, steps=8)
+    artifact = run(table, site="after_forward", step=4, do="nan")
+    assert artifact.manifest.statistics["updates"] == 7
+    points = [json.loads(line) for line in artifact.read_bytes("curve.jsonl").splitlines()]
+    assert [p["step"] for p in points if "loss" in p] == [1, 2, 3, 4, 6, 7, 8]
+    weights = load(artifact.read_bytes("model.safetensors"))
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in weights.values())
+
+
+def test_many_skipped_steps_in_a_row_end_the_run_and_name_the_rows(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    table = stage_table(tmp_path, examples, machine={"max_skipped_steps": 3})
+    with pytest.raises(ClozeError, match=r"3 steps in a row.*step 9 with rows train-32-0000\d"):
+        run(table, site="after_forward", step=6, last=99, do="nan")
+
+
+def test_a_changed_configuration_is_refused_with_a_diff(examples: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(StruckDown):
+        run(stage_table(tmp_path, examples), site="after_step", step=8, do="raise")
+    changed = stage_table(tmp_path, examples, batch_size=4)
+    with pytest.raises(UsageError, match=r"pretrain.batch_size: checkpoint 8, now 4"):
+        run(changed)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
+    examples: Artifact, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = stage_table(tmp_path, examples)
+    with pytest.raises(StruckDown):
+        run(table, site="after_step", step=13, do="raise")
+    newest = max((tmp_path / "out" / "checkpoints").glob("step-*"))
+    content = bytearray((newest / "exp_avg.safetensors").read_bytes())
+    content[-3] ^= 4
+    (newest / "exp_avg.safetensors").write_bytes(content)
+    found = run(table)
+    message = capsys.readouterr().err
+    assert f"{newest} is damaged and not used: exp_avg.safetensors" in message
+    assert "resuming from step 5" in message
+    assert found.digest == open_artifact(str(golden / "out")).digest
+
+
+def test_a_full_disk_ends_the_run_and_the_restart_is_bit_for_bit(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    # the log is a file, too: it must not be the first to find the disk full
+    table = stage_table(tmp_path, examples, machine={"log_every": 1000})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(ClozeError, match=r"step-00000010: cannot write.*make room and start"):
+            run(table, site="checkpoint.begin", step=10, do="fill")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    left = {path.name for path in (tmp_path / "out" / "checkpoints").iterdir()}
+    assert left == {"step-00000005", "metrics.jsonl"}
+    assert run(table).digest == open_artifact(str(golden / "out")).digest
+
+
+def test_offloaded_optimizer_state_changes_nothing_and_resumes_bit_for_bit(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    for name, offloaded in (("here", False), ("offloaded", True)):
+        (tmp_path / name).mkdir()
+        machine = {"zero_stage": 2, "offload_optimizer": offloaded}
+        table = stage_table(tmp_path / name, examples, encoder=DRY, steps=8, machine=machine)
+        if offloaded:
+            with pytest.raises(StruckDown):
+                run(table, site="after_step", step=6, do="raise")
+        run(table)
+    here, offloaded_losses = losses(tmp_path / "here"), losses(tmp_path / "offloaded")
+    assert max(abs(a - b) for a, b in zip(here, offloaded_losses, strict=True)) < 1e-5
+
+
+def test_two_lengths_are_one_run(examples: Artifact, tmp_path: Path) -> None:
+    phases = [{"max_seq_length": 32, "share": 0.75}, {"max_seq_length": 64, "share": 0.25}]
+    artifact = run(stage_table(tmp_path, examples, phases=phases, steps=8))
+    assert artifact.manifest.statistics["updates"] == 8
+
+
+def test_without_the_second_objective_the_loss_is_the_first_alone(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    artifact = run(stage_table(tmp_path, examples, steps=3, next_sentence_loss=False))
+    lines = [json.loads(line) for line in artifact.read_bytes("curve.jsonl").splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert len(steps) == 3
+    assert all(line["loss"] == line["masked_lm_loss"] for line in steps)
+    assert all(line["next_sentence_loss"] > 0 for line in steps)  # shown nevertheless
+
+
+def test_lamb_and_redrawn_masks_train(examples: Artifact, tmp_path: Path) -> None:
+    recipe = {"optimizer": {"name": "lamb"}, "masks": "redrawn", "steps": 6}
+    assert run(stage_table(tmp_path, examples, **recipe)).manifest.statistics["updates"] == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"phases": [{"max_seq_length": 128, "share": 1.0}]}, "asks for 128 tokens.*64 positions"),
+        ({"optimizer": {"name": "lamb"}, "machine": {"zero_stage": 1}}, "zero_stage = 0"),
+        ({"machine": {"offload_optimizer": True}}, "set zero_stage = 1, 2 or 3"),
+        ({"machine": {"token_budget": 8}}, "token_budget is 8"),
+        ({"machine": {"checkpoints": "memory://x"}}, "local or shared file system"),
+    ],
+)
+def test_a_contradiction_is_refused_before_anything_is_trained(
+    examples: Artifact, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(stage_table(tmp_path, examples, **changes))
+    assert not list(tmp_path.glob("out/checkpoints/step-*"))
+
+
+def test_a_tokenizer_that_is_not_the_examples_own_is_refused(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    table = read_stage_table(stage_table(tmp_path, examples))
+    other = tmp_path / "examples"
+    other.mkdir()
+    for path in Path(examples.directory).glob("*.*"):
+        (other / path.name).write_bytes(path.read_bytes())
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["statistics"]["tokenizer_digest"] = "0" * 64
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    reference = table.inputs["examples"].model_copy(update={"path": str(other)})
+    write_stage_table(
+        table.model_copy(update={"inputs": {"examples": reference}}), tmp_path / "table.json"
+    )
+    with pytest.raises(ClozeError, match="the examples were made with 000000000000"):
+        run(tmp_path / "table.json")
+
+
+def test_training_begins_from_an_existing_encoder_of_the_same_tokenizer_and_shape(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    begin = str(golden / "out")
+    optimizer = {"learning_rate": 1e-12, "warmup_steps": 0}
+    table = stage_table(tmp_path, examples, init=begin, optimizer=optimizer, steps=2)
+    artifacts = run(table), open_artifact(begin)
+    found, given = (load(one.read_bytes("model.safetensors")) for one in artifacts)
+    assert all(torch.allclose(found[name], given[name], atol=1e-9) for name in given)
+
+
+def test_an_encoder_of_another_shape_is_refused(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    table = stage_table(
+        tmp_path, examples, init=str(golden / "out"), encoder={"intermediate_size": 128}
+    )
+    with pytest.raises(UsageError, match="intermediate_size: it has 64, wanted 128"):
+        run(table)
+
+
+def test_an_encoder_of_another_tokenizer_is_refused(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    trained, other = open_artifact(str(golden / "out")), tmp_path / "other"
+    other.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (other / name).write_bytes(trained.read_bytes(name))
+    *words, one, two = trained.read_bytes("vocab.txt").decode().splitlines()
+    (other / "vocab.txt").write_text("\n".join([*words, two, one]))
+    with pytest.raises(UsageError, match="its tokenizer is .*, the examples were made with"):
+        run(stage_table(tmp_path, examples, init=str(other)))

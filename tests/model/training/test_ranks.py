@@ -1,0 +1,187 @@
+"""Several ranks: the same losses however a batch is cut, the same decisions on all of them."""
+
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.store import Artifact, open_artifact
+from model.training import watchdog
+from model.training.fault_injection import SITES
+from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
+
+DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return examples_artifact(tmp_path_factory.mktemp("examples"))
+
+
+def _table(directory: Path, name: str, examples: Artifact, **changes: Any) -> dict[str, Any]:
+    (directory / name).mkdir(exist_ok=True)
+    return {"table": str(stage_table(directory / name, examples, **changes))}
+
+
+def _sliced(
+    directory: Path, examples: Artifact, grid: list[tuple[str, int, int]], rate: float = 2e-3
+) -> list[Any]:
+    return [
+        _table(
+            directory, f"{precision}-{zero}-{budget}", examples,
+            encoder=DRY, precision=precision, optimizer={"learning_rate": rate},
+            machine={"zero_stage": zero, "token_budget": budget},
+        )
+        for precision, zero, budget in grid
+    ]  # fmt: skip
+
+
+def _widest(directory: Path, reference: list[float]) -> float:
+    curves = [losses(path) for path in directory.iterdir()]
+    return max(abs(a - b) for curve in curves for a, b in zip(reference, curve, strict=True))
+
+
+def _reference(
+    directory: Path, examples: Artifact, precision: str, rate: float = 2e-3
+) -> list[float]:
+    directory.mkdir()
+    run_ranks(1, _sliced(directory, examples, [(precision, 0, 4096)], rate))
+    return losses(next(directory.iterdir()))
+
+
+def test_two_ranks_equal_one_and_agree_on_every_decision(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    reference = _reference(tmp_path / "one", examples, "fp32")
+    grid, asked = tmp_path / "two", tmp_path / "asked"
+    grid.mkdir()
+    asked.mkdir()
+    nan = {"site": "after_forward", "step": 4, "rank": 0, "do": "nan"}
+    alone = _table(tmp_path, "nan alone", examples, steps=8, encoder=DRY)
+    run_ranks(1, [{**alone, "strike": nan}])
+    nan["rank"] = 1
+    stop = {"site": "after_backward", "step": 11, "rank": 1, "do": "terminate"}
+    stopped = _table(asked, "stopped", examples)
+    wishes = [
+        *_sliced(grid, examples, [("fp32", 0, 4096), ("fp32", 2, 64)]),
+        {**_table(asked, "nan", examples, steps=8, encoder=DRY), "strike": nan},
+        _table(asked, "golden", examples),
+        {**stopped, "strike": stop},
+        stopped,
+    ]
+    ranks = run_ranks(2, wishes)
+    assert [end["end"] for end in ranks[0].ends] == ["done"] * 4 + ["Terminated", "done"]
+    assert [end["end"] for end in ranks[1].ends] == ["done"] * 4 + ["Terminated", "done"]
+    assert _widest(grid, reference) < 1e-5
+    skipped, expected = losses(asked / "nan"), losses(tmp_path / "nan alone")
+    assert len(skipped) == len(expected) == 7, "one step was skipped, on both ranks"
+    assert max(abs(a - b) for a, b in zip(skipped, expected, strict=True)) < 1e-5
+    assert "resuming from step 12" in ranks[0].stderr
+    golden, after = (open_artifact(str(asked / n / "out")) for n in ("golden", "stopped"))
+    assert golden.digest == after.digest, "bit for bit, with dropout"
+
+
+def test_ranks_with_different_examples_are_refused_and_named(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    others = examples_artifact(tmp_path / "others", seed=1)
+    for rank, given in enumerate((examples, others)):
+        _table(tmp_path, f"rank {rank}", given)
+    wish = {"table": str(tmp_path / "rank {rank}" / "table.json")}
+    for ours, ended in enumerate(run_ranks(2, [wish])):
+        ((end, message),) = (tuple(said.values()) for said in ended.ends)
+        assert end == "IntegrityError"
+        assert re.search(
+            rf"rank {1 - ours} has stage table \w+, rank {ours} has \w+; give", message
+        )
+        assert not list(tmp_path.glob("*/out/*"))
+
+
+def test_the_lock_of_a_killed_build_is_not_waited_for_on_a_processor(
+    examples: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    lock = tmp_path / "extensions" / "deepspeed_shm_comm" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    (ended,) = run_ranks(1, [_table(tmp_path, "run", examples, steps=2)], timeout=120)
+    assert [end["end"] for end in ended.ends] == ["done"], ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("precision", "rate", "bound"),
+    [("fp32", 2e-3, 1e-5), ("bf16", 1e-4, 1e-3), ("bf16", 2e-3, 5e-3)],
+)
+def test_no_cut_changes_the_losses(
+    examples: Artifact, tmp_path: Path, ranks: int, precision: str, rate: float, bound: float
+) -> None:
+    reference = _reference(tmp_path / "one", examples, precision, rate)
+    grid = tmp_path / "grid"
+    grid.mkdir()
+    cuts = [(precision, zero, budget) for zero in (0, 1, 2, 3) for budget in (4096, 100, 40)]
+    found = run_ranks(ranks, _sliced(grid, examples, cuts, rate), timeout=500)
+    assert all([end["end"] for end in rank.ends] == ["done"] * len(cuts) for rank in found)
+    assert _widest(grid, reference) < bound
+
+
+@pytest.mark.slow
+def test_ranks_come_and_go_and_the_order_of_the_examples_stays(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    reference = _reference(tmp_path / "one", examples, "fp32")
+    moving = tmp_path / "moving"
+    moving.mkdir()
+    for ranks, step, zero in ((2, 6, 1), (1, 11, 0), (3, 17, 2), (2, 99, 3)):
+        struck = {"site": "after_step", "step": step, "rank": 0, "do": "terminate"}
+        machine = {"zero_stage": zero, "checkpoint_every": 1000}
+        wish = _table(moving, "run", examples, encoder=DRY, machine=machine)
+        run_ranks(ranks, [{**wish, "strike": struck}])
+    assert _widest(moving, reference) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def golden(examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of two ranks that nobody interrupted."""
+    directory = tmp_path_factory.mktemp("golden")
+    run_ranks(2, [_table(directory, "golden", examples)])
+    return losses(directory / "golden")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("site", SITES)
+def test_kill_9_ends_all_ranks_and_the_restart_is_bit_for_bit(
+    examples: Artifact, golden: list[float], tmp_path: Path, site: str
+) -> None:
+    rank, step = (0, 10) if site.startswith("checkpoint") else (1, 13)
+    struck = {"site": site, "step": step, "rank": rank, "do": "kill"}
+    machine = {"keep_checkpoints": 1}
+    wish = _table(tmp_path, "struck", examples, machine=machine)
+    ended = run_ranks(2, [{**wish, "strike": struck}])
+    assert ended[rank].code == -signal.SIGKILL
+    assert ended[1 - rank].code != 0
+    assert run_ranks(2, [wish])[0].ends == [{"end": "done", "message": ""}]
+    assert losses(tmp_path / "struck") == golden
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("do", ["sleep", "stop"])
+def test_a_hanging_rank_ends_the_run_within_its_timeout_and_the_restart_is_bit_for_bit(
+    examples: Artifact, golden: list[float], tmp_path: Path, do: str
+) -> None:
+    struck = {"site": "before_step", "step": 8, "rank": 1, "do": do}
+    wish = _table(tmp_path, "struck", examples, machine={"hang_timeout": 15})
+    ended = _until_first_ends(2, [{**wish, "strike": struck}])
+    assert ended.code in (1, watchdog.EXIT_CODE)
+    assert "no progress for 15 s" in ended.stderr or "Timed out" in ended.stderr
+    assert (tmp_path / "struck" / "out" / "checkpoints" / "step-00000005").is_dir()
+    assert run_ranks(2, [wish])[0].ends == [{"end": "done", "message": ""}]
+    assert losses(tmp_path / "struck") == golden
+
+
+def _until_first_ends(ranks: int, wishes: list[dict[str, Any]]) -> Any:
+    """The end of rank 0; the others, which may be stopped for good, are killed."""
+    return run_ranks(ranks, wishes, wait_for=1)[0]

@@ -1,0 +1,105 @@
+"""Killed again and again, from inside and from outside, a run ends as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from artifacts.store import Artifact, open_artifact
+from model.training.checkpoints import Checkpoints
+from tests.model.training.training_fixtures import examples_artifact, run_ranks, stage_table
+
+KILLS = 30
+STEPS = 5 * KILLS + 10
+"""More than thirty lives can do, of which each sees at most one checkpoint."""
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return examples_artifact(tmp_path_factory.mktemp("examples"))
+
+
+@pytest.mark.slow
+def test_thirty_kills_leave_the_same_bytes(examples: Artifact, tmp_path: Path) -> None:
+    for name in ("golden", "struck"):
+        (tmp_path / name).mkdir()
+    machine = {"keep_checkpoints": 1}
+    golden = stage_table(tmp_path / "golden", examples, steps=STEPS, machine=machine)
+    assert run_ranks(1, [{"table": str(golden)}])[0].ends[0]["end"] == "done"
+    struck = stage_table(tmp_path / "struck", examples, steps=STEPS, machine=machine)
+    program = str(Path(__file__).with_name("soak_program.py"))
+    done = subprocess.run(
+        [sys.executable, program, str(struck), str(KILLS), "1"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["not_killed"] == []
+    assert said["finished"]
+    assert len(set(said["sites"])) >= 8, "the seed spares few sites"
+    digests = [open_artifact(str(tmp_path / n / "out")).digest for n in ("golden", "struck")]
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+def test_the_supervisor_starts_killed_ranks_again_and_the_bytes_are_the_same(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    for name in ("golden", "struck"):
+        (tmp_path / name).mkdir()
+    changes = {"steps": 60, "evaluate_every": 30}
+    golden = stage_table(tmp_path / "golden", examples, **changes)
+    assert run_ranks(2, [{"table": str(golden)}])[0].ends[0]["end"] == "done"
+    machine = {"ranks": 2, "checkpoint_every": 10}
+    struck = stage_table(tmp_path / "struck", examples, machine=machine, **changes)
+    module = "model.training.supervisor"
+    command = [sys.executable, "-P", "-m", module, "model.training.pretrain"]
+    supervisor = subprocess.Popen(
+        [*command, "--config", str(struck), "--max-restarts", "2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    checkpoints = Checkpoints(tmp_path / "struck" / "out" / "checkpoints", 1)
+    try:
+        for step, victim in ((10, 1), (30, 0)):
+            _kill_rank(supervisor.pid, checkpoints, after=step, rank=victim)
+        _, stderr = supervisor.communicate(timeout=900)
+    finally:
+        supervisor.terminate()
+        supervisor.wait(60)
+    assert supervisor.returncode == 0, stderr[-4000:]
+    assert stderr.count("starting again") == 2
+    assert stderr.count("resuming from step") == 2
+    digests = [open_artifact(str(tmp_path / n / "out")).digest for n in ("golden", "struck")]
+    assert digests[0] == digests[1]
+
+
+def _kill_rank(supervisor: int, checkpoints: Checkpoints, *, after: int, rank: int) -> None:
+    """SIGKILL for one rank, as soon as the checkpoint of step `after` or a later one is there."""
+    deadline = time.monotonic() + 400
+    while max(checkpoints.steps(), default=0) < after:
+        assert time.monotonic() < deadline, f"no checkpoint of step {after}"
+        time.sleep(0.02)
+    family = psutil.Process(supervisor).children(recursive=True)
+    ranks = {_rank(process): process for process in family}
+    os.kill(ranks[str(rank)].pid, signal.SIGKILL)
+
+
+def _rank(process: psutil.Process) -> str | None:
+    """Which rank a process is; None for the launchers above the ranks."""
+    line = process.cmdline()
+    is_rank = any("model.training.pretrain" in part for part in line) and not any(
+        "deepspeed.launcher" in part for part in line
+    )
+    return process.environ().get("RANK") if is_rank else None

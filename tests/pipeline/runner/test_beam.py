@@ -1,0 +1,107 @@
+"""The graph on engines other than the local one: translated offline, or run where one is."""
+
+import importlib.util
+import os
+
+import pytest
+
+from artifacts.progress import Progress
+from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
+from pipeline.examples import _buckets, _recipe, example_graph
+from pipeline.mlm.example_files import Destination
+from pipeline.runner.beam import Pipeline
+from pipeline.runner.errors import JobFailed
+from pipeline.runner.graph import consume, run_graph
+from pipeline.runner.work_queue import Crew
+from tests.pipeline.synthetic_tokens import (
+    random_documents,
+    small_tokenizer,
+    tokens_artifact,
+    tokens_table,
+)
+
+DATAFLOW = importlib.util.find_spec("apitools") is not None
+JOB_SERVER = os.environ.get("FLINK_JOB_SERVER_JAR", "")
+
+
+def build_of(tokens, tokenizer, output):
+    stage = ExamplesStage(seed=1, examples=ExamplesConfig(max_seq_lengths=(64,), copies=2))
+    buckets = list(_buckets(tokens, stage.examples))
+
+    def build(pipeline, crew):
+        return example_graph(
+            pipeline,
+            buckets,
+            recipe=_recipe(stage, tokenizer),
+            place=Destination(str(output), ""),
+            crew=crew,
+        )
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return small_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory, tokenizer):
+    tables = {
+        ("train", bucket): tokens_table(
+            random_documents(bucket, count=20), vocabulary_size=tokenizer.size
+        )
+        for bucket in range(3)
+    }
+    return tokens_artifact(tmp_path_factory.mktemp("tokens"), tables, tokenizer=tokenizer)
+
+
+def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
+    """One input, one output, no tags: what every engine runs right."""
+    pipeline = Pipeline()
+    consume(build_of(tokens, tokenizer, tmp_path), pipeline, Crew())
+    components = pipeline.to_runner_api().components
+    for transform in components.transforms.values():
+        assert len(transform.inputs) <= 1
+        assert len(transform.outputs) <= 1
+
+
+@pytest.mark.skipif(not DATAFLOW, reason="apache-beam[gcp] is not installed")
+def test_dataflow_translates_the_graph_offline(tokens, tokenizer):
+    with pytest.raises(JobFailed, match="the graph was translated; a dry run submits nothing"):
+        run_graph(
+            build_of(tokens, tokenizer, "gs://bucket/examples"),
+            machine=PipelineMachine(runner="DataflowRunner"),
+            options=[
+                "--dry_run=True",
+                "--no_auth",
+                "--project=none",
+                "--region=europe-west1",
+                "--staging_location=gs://bucket/staging",
+                "--temp_location=gs://bucket/temp",
+                "--sdk_container_image=image",
+                "--sdk_location=container",
+            ],
+            progress=Progress("examples", total=1, unit="MB"),
+        )
+
+
+@pytest.mark.skipif(not JOB_SERVER, reason="FLINK_JOB_SERVER_JAR names no Flink job server")
+def test_flink_makes_the_same_files(tokens, tokenizer, tmp_path):
+    local = PipelineMachine(worker_mode="inline")
+    flink = PipelineMachine(runner="FlinkRunner")
+    options = [
+        f"--flink_job_server_jar={JOB_SERVER}",
+        "--flink_master=[local]",
+        "--environment_type=LOOPBACK",
+    ]
+    for name, machine, given in (("local", local, []), ("flink", flink, options)):
+        run_graph(
+            build_of(tokens, tokenizer, tmp_path / name),
+            machine=machine,
+            options=given,
+            progress=Progress("examples", total=1, unit="MB"),
+        )
+    names = [sorted(p.name for p in (tmp_path / n).glob("*.arrow")) for n in ("local", "flink")]
+    assert names[0] == names[1]
+    assert names[0]
