@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.realistic import VOCABULARY, examples, padded
 from model.config import EncoderConfig
-from model.encoder.packing import Example, pack
+from model.encoder.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.inference.hugging_face_config import hugging_face_config
 

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.realistic import VOCABULARY, examples, padded
 from model.config import EncoderConfig, OptimizerConfig, PretrainConfig, TrainingMachine
+from model.encoder.batch import Example, pack
 from model.encoder.native_kernels import kernels_in_use
-from model.encoder.packing import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.inference.hugging_face_config import hugging_face_config
 from model.training.distributed import join_world

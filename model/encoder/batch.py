@@ -1,20 +1,21 @@
 """What the encoder reads: sequences of any length, one after another, without padding.
 
-In:  arrays of the examples of one micro-batch.
-Out: `PackedBatch`, on any device.
+In:  the examples of one micro-batch.
+Out: `PackedBatch`, on any device; packed tokens padded again, `[B, S, …]`, for those who want that.
 
 No FLOP is spent on padding; attention finds the sequences through `cu_seqlens`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from artifacts.errors import UsageError
 
 # B sequences, T tokens of all sequences together, M masked tokens of all sequences together
 
@@ -75,9 +76,76 @@ class PackedBatch:
         return self._mapped(Tensor.pin_memory)
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        tensors: dict[str, Any] = {
-            field.name: change(value)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **tensors)
+        return PackedBatch(
+            input_ids=change(self.input_ids),
+            token_type_ids=change(self.token_type_ids),
+            position_ids=change(self.position_ids),
+            cu_seqlens=change(self.cu_seqlens),
+            max_seqlen=self.max_seqlen,
+            masked_lm_positions=change(self.masked_lm_positions),
+            masked_lm_ids=change(self.masked_lm_ids),
+            next_sentence_label=change(self.next_sentence_label),
+        )
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sequence and what is asked of it."""
+
+    input_ids: Sequence[int]
+    """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], without padding."""
+
+    segment_a_length: int | None = None
+    """Tokens of type 0, the others are of type 1; None: all are of type 0."""
+
+    masked_lm_positions: Sequence[int] = ()
+    """Places in `input_ids` that are predicted."""
+
+    masked_lm_ids: Sequence[int] = ()
+    """The ids that belong there."""
+
+    next_sentence_label: int = NO_NEXT_SENTENCE
+    """0 is next, 1 random, -1 not asked."""
+
+
+def pack(examples: Sequence[Example]) -> PackedBatch:
+    """The examples one after another, in their order."""
+    lengths = np.array([len(example.input_ids) for example in examples], np.int64)
+    if not len(lengths) or lengths.min() == 0:
+        raise UsageError("cannot pack: no sequence, or one without tokens; expected at least [CLS]")
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    position_ids = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    segment_a = [
+        length if example.segment_a_length is None else example.segment_a_length
+        for example, length in zip(examples, lengths, strict=True)
+    ]
+    masked = [
+        start + np.asarray(example.masked_lm_positions, np.int64)
+        for example, start in zip(examples, starts, strict=False)
+    ]
+    return PackedBatch(
+        input_ids=_joined([example.input_ids for example in examples]),
+        token_type_ids=torch.from_numpy(
+            (position_ids >= np.repeat(segment_a, lengths)).astype(np.int64)
+        ),
+        position_ids=torch.from_numpy(position_ids),
+        cu_seqlens=torch.from_numpy(starts.astype(np.int32)),
+        max_seqlen=int(lengths.max()),
+        masked_lm_positions=_joined(masked),
+        masked_lm_ids=_joined([example.masked_lm_ids for example in examples]),
+        next_sentence_label=torch.tensor([example.next_sentence_label for example in examples]),
+    )
+
+
+def padded(packed_T: Tensor, batch: PackedBatch, *, fill: float = 0.0) -> Tensor:
+    """[T, …] of packed tokens as [B, S, …], S the longest length; padding holds `fill`."""
+    lengths = torch.from_numpy(batch.lengths)
+    shape = (batch.sequences, batch.max_seqlen, *packed_T.shape[1:])
+    result = packed_T.new_full(shape, fill)
+    inside = torch.arange(batch.max_seqlen)[None] < lengths[:, None]
+    result[inside.to(packed_T.device)] = packed_T
+    return result
+
+
+def _joined(parts: Sequence[Sequence[int] | npt.NDArray[np.int64]]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.asarray(part, np.int64) for part in parts]))

@@ -10,7 +10,6 @@ here a fast generator fills 16 random bits a value, compared where the value is 
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.autograd import apply
 from model.encoder.native_kernels import kernels_for
+from model.encoder.products import Context, apply
 
 BLOCK_WORDS = 1 << 17
 """64-bit words of one generator: a thread's unit of work, however many threads there are."""
@@ -124,12 +123,16 @@ def dropout(values: Tensor, probability: float, noise: Noise | None) -> Tensor:
     return apply(_Dropout, values, draw(noise, values.numel(), probability=probability))
 
 
+class _Context(Context):
+    draws: Draws
+
+
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, draws: Draws) -> Tensor:
+    def forward(ctx: _Context, values: Tensor, draws: Draws) -> Tensor:
         ctx.draws = draws
         return dropped(values, draws)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None]:
         return dropped(gradient, ctx.draws), None

@@ -8,16 +8,14 @@ a few hundred terms (a segment's row is used by every token). On a CPU it is mad
 the rows in use only.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.autograd import apply, wide
 from model.encoder.batch import PackedBatch
 from model.encoder.dropout import Noise, dropout
+from model.encoder.products import Context, apply, wide
 from model.encoder.residual import layer_norm
 
 # T tokens of all sequences together, H width, N rows of a table, U of them in use
@@ -54,15 +52,19 @@ def look_up(table_NH: Tensor, ids_T: Tensor) -> Tensor:
     return functional.embedding(ids_T, table_NH)
 
 
+class _Context(Context):
+    rows: int
+
+
 class _LookUp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, table_NH: Tensor, ids_T: Tensor) -> Tensor:
+    def forward(ctx: _Context, table_NH: Tensor, ids_T: Tensor) -> Tensor:
         ctx.save_for_backward(ids_T)
         ctx.rows = table_NH.shape[0]
         return functional.embedding(ids_T, table_NH)
 
     @staticmethod
-    def backward(ctx: Any, gradient_TH: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor, None]:
         (ids_T,) = ctx.saved_tensors
         used_U, place_T = torch.unique(ids_T, return_inverse=True)
         sums_UH = torch.ops.aten.embedding_dense_backward(

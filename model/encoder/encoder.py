@@ -14,11 +14,12 @@ from model.encoder.attention import BACKENDS, Attend, backend_name
 from model.encoder.batch import PackedBatch
 from model.encoder.dropout import DeviceNoise, Noise
 from model.encoder.embeddings import Embeddings
-from model.encoder.heads import Pooler
-from model.encoder.initialisation import initialise
-from model.encoder.layers import Layer
+from model.encoder.feed_forward import FeedForward
+from model.encoder.self_attention import SelfAttention
 
 # T tokens of all sequences together, B sequences, H width
+
+SITE_ATTENTION, SITE_FEED_FORWARD = range(2)
 
 
 class Encoder(nn.Module):
@@ -107,3 +108,50 @@ class Encoder(nn.Module):
                 f"{self.config.max_position_embeddings} positions; cut the input, or raise "
                 "encoder.max_position_embeddings"
             )
+
+
+class Layer(nn.Module):
+    """One transformer layer, post-LN: attention, then feed-forward; [T, H] to [T, H]."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
+        """[T, H]."""
+        attended_TH = self.attention(hidden_TH, attend, noise and noise.at(SITE_ATTENTION))
+        output_TH: Tensor = self.feed_forward(attended_TH, noise and noise.at(SITE_FEED_FORWARD))
+        return output_TH
+
+
+class Pooler(nn.Module):
+    """The first token's vector through a dense layer and tanh (reference: modeling.py:224-232)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, first_BH: Tensor) -> Tensor:
+        """[B, H]."""
+        return torch.tanh(self.dense(first_BH))
+
+
+def initialise(module: nn.Module, *, deviation: float) -> None:
+    """Draw every parameter of `module` from torch's global generator, in the order of the names.
+
+    As the reference: weights truncated normal, biases zero, layer norms one and zero. Truncation at
+    two sigma makes the true deviation 0.88 of the nominal one (modeling.py:375-377).
+    """
+    for name, parameter in sorted(module.named_parameters()):
+        initialise_parameter(name, parameter, deviation=deviation)
+
+
+def initialise_parameter(name: str, parameter: Tensor, *, deviation: float) -> None:
+    """Draw one parameter by the role that its name tells."""
+    if name.endswith("bias"):
+        nn.init.zeros_(parameter)
+    elif "layer_norm" in name:
+        nn.init.ones_(parameter)
+    else:
+        nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)

@@ -7,17 +7,14 @@ On a CPU one autograd function: the gradient of the residual is added inside the
 way back, and bias gradients come with passes that are made anyway.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.activation import activation, activation_gradients
-from model.encoder.autograd import apply
 from model.encoder.dropout import Draws, Noise, draw, dropout
-from model.encoder.products import affine, weight_gradient
+from model.encoder.native_kernels import kernels_for
+from model.encoder.products import Context, affine, apply, weight_gradient
 from model.encoder.residual import (
     ResidualNorm,
     layer_norm,
@@ -26,6 +23,9 @@ from model.encoder.residual import (
 )
 
 # T tokens of all sequences together, H width, I intermediate width
+
+APPROXIMATION = {"gelu_tanh": "tanh", "gelu": "none"}
+"""torch's name for each form."""
 
 
 class FeedForward(nn.Module):
@@ -64,10 +64,15 @@ class FeedForward(nn.Module):
         return layer_norm(sum_TH, self.layer_norm_weight, self.layer_norm_bias, self.eps)
 
 
+class _Context(Context):
+    draws: Draws | None
+    gelu: str
+
+
 class _FeedForward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _Context,
         hidden_TH: Tensor,
         draws: Draws | None,
         gelu: str,
@@ -89,7 +94,7 @@ class _FeedForward(torch.autograd.Function):
         return output_TH
 
     @staticmethod
-    def backward(ctx: Any, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, inner_TI, active_TI, *kept = (
             ctx.saved_tensors
         )
@@ -110,3 +115,31 @@ class _FeedForward(torch.autograd.Function):
             end.norm_weight_H,
             end.norm_bias_H,
         )
+
+
+def activation(values: Tensor, name: str) -> Tensor:
+    """GELU: the reference's tanh form (`gelu_tanh`, modeling.py:264-277) or the exact one."""
+    native = kernels_for(values)
+    if native is None or name == "gelu" or torch.is_grad_enabled():
+        return functional.gelu(values, approximate=APPROXIMATION[name])
+    result = torch.empty_like(values)
+    native("gelu_forward", values.numel(), values.contiguous(), result, 1)
+    return result
+
+
+def activation_gradients(
+    gradient_TI: Tensor, values_TI: Tensor, name: str
+) -> tuple[Tensor, Tensor]:
+    """Gradient of the values, [T, I], and its columns summed, [I]. May overwrite `gradient_TI`."""
+    native = kernels_for(gradient_TI, values_TI)
+    if native is None:
+        through_TI = torch.ops.aten.gelu_backward(
+            gradient_TI, values_TI, approximate=APPROXIMATION[name]
+        )
+        return through_TI, through_TI.sum(0)
+    tokens, width = gradient_TI.shape
+    threads = torch.get_num_threads()
+    sums = torch.empty(threads, width)
+    is_tanh = int(name == "gelu_tanh")
+    native("gelu_backward", tokens, width, gradient_TI, values_TI, sums, is_tanh, threads)
+    return gradient_TI, sums.sum(0).to(gradient_TI.dtype)

@@ -4,9 +4,9 @@
  * Out: written in place of the arrays named in the comments.
  *
  * Every function here has a twin in plain torch, which tests compare it with and which runs where
- * there is no compiler (native.py). Arithmetic is float32; bfloat16 is what is read and written.
+ * there is no compiler (native_kernels.py). Arithmetic is float32; bfloat16 is what is read and written.
  * Loops are plain so that any compiler can turn them into vector instructions; threads are those
- * that torch already runs (native.py says how).
+ * that torch already runs (native_kernels.py says how).
  */
 
 #include <math.h>

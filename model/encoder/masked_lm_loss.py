@@ -8,14 +8,13 @@ torch's own cross-entropy makes a float32 copy, its logarithm, and the gradient 
 gradient scales the [M, H] side of the products, never the [M, V] one.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from model.encoder.autograd import wide
 from model.encoder.native_kernels import kernels_for
-from model.encoder.products import affine
+from model.encoder.products import Context, affine, wide
 
 # M masked tokens, V vocabulary, H width
 
@@ -76,7 +75,7 @@ def softmax_gradient(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tenso
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
+        ctx: Context, vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
     ) -> tuple[Tensor, Tensor]:
         logits_MV = affine(vectors_MH, words_VH, bias_V)
         gradient_MV, loss, correct = softmax_gradient(logits_MV, labels_M)
@@ -85,7 +84,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return loss, correct
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
         vectors_MH, words_VH, gradient_MV = ctx.saved_tensors
         factor = upstream.to(vectors_MH.dtype)
         return (

@@ -4,23 +4,25 @@ In:  `PackedBatch` with masked positions and next-sentence labels.
 Out: `PretrainingSums`: losses and hits summed, not averaged.
 
 Sums let the trainer divide by the counts of the global batch, so that the loss does not depend on
-how a batch is cut (a documented departure: the reference averages per replica).
+how a batch is cut (a documented departure: the reference averages per replica). Heads as in the
+reference (run_pretraining.py:240-305).
 """
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.autograd import wide
 from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
-from model.encoder.encoder import Encoder
-from model.encoder.heads import MaskedLanguageModelHead, NextSentenceHead
-from model.encoder.initialisation import initialise
+from model.encoder.encoder import Encoder, initialise
+from model.encoder.feed_forward import activation
 from model.encoder.masked_lm_loss import hits, masked_lm_loss
+from model.encoder.products import wide
+from model.encoder.residual import layer_norm
 
-# T tokens of all sequences together, M masked tokens, B sequences, V vocabulary
+# T tokens of all sequences together, M masked tokens, B sequences, V vocabulary, H width
 
 
 class PretrainingSums(NamedTuple):
@@ -90,3 +92,38 @@ class PretrainingModel(nn.Module):
         words_VH = self.encoder.embeddings.word_embeddings.weight
         logits_MV: Tensor = self.masked_lm(hidden_TH[positions_M], words_VH)
         return logits_MV
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """Dense, GELU, layer norm; then one score per word-piece by the word embeddings themselves."""
+
+    def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
+        super().__init__()
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
+        self.activation = config.hidden_act
+
+    def forward(self, hidden_MH: Tensor, word_embeddings_VH: Tensor) -> Tensor:
+        """Logits [M, V]."""
+        return functional.linear(self.transformed(hidden_MH), word_embeddings_VH, self.output_bias)
+
+    def transformed(self, hidden_MH: Tensor) -> Tensor:
+        """What is compared with the word embeddings, [M, H]."""
+        dense_MH = activation(self.transform(hidden_MH), self.activation)
+        return layer_norm(
+            dense_MH, self.layer_norm.weight, self.layer_norm.bias, self.layer_norm.eps
+        )
+
+
+class NextSentenceHead(nn.Module):
+    """Whether the second segment follows the first: class 0 is next, class 1 random."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(width, 2)
+
+    def forward(self, pooled_BH: Tensor) -> Tensor:
+        """Logits [B, 2]."""
+        logits_B2: Tensor = self.output(pooled_BH)
+        return logits_B2

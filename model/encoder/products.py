@@ -11,6 +11,8 @@ transposed first. Which of the two is the smaller decides whether the gradient c
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from model.encoder.native_kernels import kernels_for
@@ -18,6 +20,24 @@ from model.encoder.native_kernels import kernels_for
 # T tokens, I inputs of a product, O outputs
 
 TILE = 32
+
+
+class Context(FunctionCtx):
+    """What torch keeps of a function with its own backward pass from one pass to the other."""
+
+    saved_tensors: tuple[Tensor, ...]
+    """What the forward pass gave to `save_for_backward`."""
+
+
+def apply(function: type[Function], *arguments: object) -> Tensor:
+    """The output of a function with its own backward pass and one output."""
+    output: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]  # torch has no types here
+    return output
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """`tensor` in a type fit for statistics and sums: float32 at least."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def affine(x_TI: Tensor, weight: Tensor, bias_O: Tensor, *, input_first: bool = False) -> Tensor:
@@ -50,15 +70,8 @@ def transposed(x_TN: Tensor) -> Tensor:
     whole = tokens // TILE * TILE
     if x_TN.dtype != torch.bfloat16 or not whole:
         return x_TN.mT
-    return _transposed_in_two_steps(x_TN, whole)
-
-
-def _transposed_in_two_steps(x_TN: Tensor, whole: int) -> Tensor:
-    """First inside tiles of 32 rows, then the tiles as pieces of 64 bytes.
-
-    In one step every read or every write would jump by a whole row.
-    """
-    tokens, width = x_TN.shape
+    # First inside tiles of 32 rows, then the tiles as pieces of 64 bytes: in one step every read or
+    # every write would jump by a whole row.
     tiles = x_TN[:whole].view(whole // TILE, TILE, width).mT.contiguous()
     result = x_TN.new_empty(width, tokens)
     result[:, :whole].view(width, whole // TILE, TILE).copy_(tiles.transpose(0, 1))

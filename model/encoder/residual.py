@@ -8,16 +8,14 @@ would round mean and deviation to bfloat16.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.autograd import apply, wide
 from model.encoder.dropout import Draws, keep_
 from model.encoder.native_kernels import Kernels, kernels_for
-from model.encoder.products import transposed
+from model.encoder.products import Context, apply, transposed, wide
 
 # T tokens, H width
 
@@ -151,7 +149,7 @@ class _LayerNorm(torch.autograd.Function):
     """torch's, but for the sums over tokens (`_norm_weight_gradient`)."""
 
     @staticmethod
-    def forward(ctx: Any, x_TH: Tensor, weight_H: Tensor, bias_H: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Context, x_TH: Tensor, weight_H: Tensor, bias_H: Tensor, eps: float) -> Tensor:
         output_TH, mean, deviation = torch.native_layer_norm(
             x_TH, weight_H.shape, wide(weight_H), wide(bias_H), eps
         )
@@ -159,7 +157,7 @@ class _LayerNorm(torch.autograd.Function):
         return output_TH
 
     @staticmethod
-    def backward(ctx: Any, gradient_TH: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Context, gradient_TH: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         weight_H, *kept = ctx.saved_tensors
         gradient_TH = gradient_TH.contiguous()
         return (

@@ -6,18 +6,15 @@ Out: [T, H].
 On a CPU one autograd function, as in `feed_forward.py`.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.encoder.attention import Attend
-from model.encoder.autograd import apply
 from model.encoder.dropout import Draws, Noise, draw, dropout
 from model.encoder.grouped_attention import GroupedAttention, Kept
-from model.encoder.products import affine, weight_gradient
+from model.encoder.products import Context, affine, apply, weight_gradient
 from model.encoder.residual import (
     ResidualNorm,
     layer_norm,
@@ -91,10 +88,15 @@ def side_by_side(*parameters: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(parameters[:3], dim=1), torch.cat(parameters[3:6])
 
 
+class _Context(Context):
+    attend: GroupedAttention
+    draws: tuple[Draws | None, Draws | None]
+
+
 class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _Context,
         hidden_TH: Tensor,
         attend: GroupedAttention,
         draws: tuple[Draws | None, Draws | None],
@@ -119,9 +121,9 @@ class _SelfAttention(torch.autograd.Function):
         return output_TH
 
     @staticmethod
-    def backward(ctx: Any, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
-        attend: GroupedAttention = ctx.attend
+        attend = ctx.attend
         end = residual_norm_gradients(
             gradient_TH, ResidualNorm(*kept[3:]), norm_weight_H, ctx.draws[1]
         )

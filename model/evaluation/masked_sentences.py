@@ -14,7 +14,7 @@ from artifacts.errors import UsageError
 from artifacts.results import Guesses, MaskedSentence
 from artifacts.special_tokens import MASK
 from artifacts.tokenizer import WordPieceTokenizer
-from model.encoder.packing import Example, pack
+from model.encoder.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.evaluation.ngram import NOTHING, CountModel
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import EncoderConfig
-from model.encoder.encoder import Encoder
-from model.encoder.initialisation import initialise_parameter
+from model.encoder.encoder import Encoder, initialise_parameter
 from model.encoder.pretraining import PretrainingModel
 from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS
 from model.inference.encoder_files import read_encoder_files

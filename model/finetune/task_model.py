@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from model.encoder.batch import PackedBatch
 from model.encoder.dropout import Noise, dropout
-from model.encoder.encoder import Encoder
-from model.encoder.initialisation import initialise
+from model.encoder.encoder import Encoder, initialise
 from model.finetune.bilstm import BiLSTM
 
 HEAD_DROPOUT = 0.1

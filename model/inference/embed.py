@@ -14,9 +14,8 @@ from torch import Tensor
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
-from model.encoder.batch import PackedBatch
+from model.encoder.batch import Example, PackedBatch, pack
 from model.encoder.encoder import Encoder
-from model.encoder.packing import Example, pack
 from model.inference.streaming import in_windows
 
 # B texts, T tokens of all of them, H width

@@ -12,7 +12,7 @@ import torch
 from artifacts.errors import UsageError
 from artifacts.special_tokens import MASK
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
-from model.encoder.packing import Example, pack
+from model.encoder.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.inference.streaming import in_windows
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from model.encoder.autograd import apply
+from model.encoder.products import apply
 
 M = TypeVar("M", bound=nn.Module)
 

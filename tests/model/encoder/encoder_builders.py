@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForPreTraining
 
 from model.config import EncoderConfig
-from model.encoder.packing import Example
+from model.encoder.batch import Example
 from model.encoder.pretraining import PretrainingModel
 from model.inference.hugging_face_config import hugging_face_config
 from model.inference.names import to_hugging_face

@@ -7,9 +7,9 @@ import torch
 
 from artifacts.errors import UsageError
 from model.encoder.attention import backend_name
+from model.encoder.batch import Example, pack, padded
 from model.encoder.dropout import Noise, draw, dropout
 from model.encoder.encoder import Encoder
-from model.encoder.packing import Example, pack, padded
 from model.encoder.pretraining import PretrainingModel
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,

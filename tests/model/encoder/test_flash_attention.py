@@ -9,13 +9,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from model.config import EncoderConfig
-from model.encoder.attention import BACKENDS
-from model.encoder.batch import PackedBatch
+from model.encoder.attention import BACKENDS, reversal
+from model.encoder.batch import Example, PackedBatch, pack
 from model.encoder.dropout import DeviceNoise
-from model.encoder.encoder import Encoder
-from model.encoder.flash_attention import reversal
-from model.encoder.layers import Layer
-from model.encoder.packing import Example, pack
+from model.encoder.encoder import Encoder, Layer
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,

@@ -10,11 +10,11 @@ import torch
 
 from artifacts.errors import UsageError
 from model.encoder import native_kernels as native
-from model.encoder.activation import activation, activation_gradients
+from model.encoder.batch import pack
 from model.encoder.dropout import Noise, draw, dropped
+from model.encoder.feed_forward import activation, activation_gradients
 from model.encoder.masked_lm_loss import softmax_gradient
 from model.encoder.native_kernels import choose_kernels, kernels, kernels_in_use
-from model.encoder.packing import pack
 from model.encoder.products import transposed
 from model.encoder.residual import residual_norm, residual_norm_gradients
 from tests.model.encoder.encoder_builders import (

@@ -7,9 +7,8 @@ from transformers import BertModel
 
 from artifacts.tokenizer import read_vocab_txt
 from model.config import EncoderConfig
-from model.encoder.batch import PackedBatch
+from model.encoder.batch import Example, PackedBatch, pack
 from model.encoder.encoder import Encoder
-from model.encoder.packing import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.inference.load import load
 from model.inference.names import to_hugging_face

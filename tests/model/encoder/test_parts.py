@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.encoder.embeddings import look_up
-from model.encoder.grouping import cuts, group_sequences
+from model.encoder.grouped_attention import cuts, group_sequences
 from model.encoder.masked_lm_loss import hits, masked_lm_loss
 from model.encoder.native_kernels import choose_kernels
 from model.encoder.products import transposed, weight_gradient

@@ -17,7 +17,7 @@ from artifacts.stage import StageTable
 from artifacts.store import Store, commit, put_file
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import EncoderConfig
-from model.encoder.packing import Example, pack, padded
+from model.encoder.batch import Example, pack, padded
 from model.encoder.pretraining import PretrainingModel
 from model.inference.encoder_files import EncoderFiles, read_encoder_files
 from model.inference.export import export

@@ -12,7 +12,7 @@ import transformers
 
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
-from model.encoder.packing import Example, pack
+from model.encoder.batch import Example, pack
 from model.finetune.finetune import finetune
 from model.finetune.saved import read_model
 from model.inference import predict
