@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.errors import ClozeError
+from artifacts.processes import die_with_parent
 from artifacts.progress import Progress, say
 
 Result = TypeVar("Result")
@@ -46,8 +47,6 @@ class Seat:
         self.done[self.number] += steps
         if self.number == 0:
             self.report(note)
-        elif os.getppid() == 1:
-            os._exit(1)  # the first process was killed
 
     def report(self, note: str = "") -> None:
         """Tell the progress what is new."""
@@ -75,8 +74,10 @@ def together(size: int, work: Callable[[Seat], Result]) -> Result:
 def _forked(work: Callable[[Seat], object], seat: Seat) -> int:
     """The id of a process that does `work` and ends."""
     sys.stderr.flush()
+    first = os.getpid()
     child = os.fork()
     if child == 0:
+        die_with_parent(first)
         _work_and_end(work, seat)
     return child
 

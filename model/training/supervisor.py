@@ -22,6 +22,7 @@ from types import FrameType
 
 from artifacts.config import parse
 from artifacts.errors import ClozeError
+from artifacts.processes import start
 from artifacts.progress import say
 from artifacts.stage import read_stage_table
 from model.config import TrainingMachine
@@ -65,7 +66,7 @@ class Supervisor:
         return code
 
     def _run_once(self) -> int:
-        self._child = subprocess.Popen(self.command, env={**os.environ, **self.environment})
+        self._child = start(self.command, environment={**os.environ, **self.environment})
         code = self._child.wait()
         if code > LARGEST_CODE:
             code -= 256

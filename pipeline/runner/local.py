@@ -4,9 +4,9 @@ In:  a function that fills a pipeline.
 Out: nothing, or the reason why the job ended early. No process outlives the call.
 
 Beam's runner can hang when a worker dies, and it cannot be stopped from outside. So it runs in a
-forked child, the head of a process group with all workers in it; the launcher stays free of Beam's
-threads, watches, and ends the whole group whatever happens. The group ends itself when the launcher
-is killed: everyone holds the reading end of a pipe whose writing end only the launcher has.
+forked child, with all workers below it; the launcher stays free of Beam's threads, watches, and
+ends the whole family whatever happens. When the launcher is killed, the family dies with it
+(artifacts/processes.py).
 """
 
 import io
@@ -17,13 +17,13 @@ import select
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from artifacts.errors import ClozeError
+from artifacts.processes import die_with_parent, end, family
 from artifacts.progress import say
 from pipeline.config import PipelineMachine
 from pipeline.runner.beam import (
@@ -65,11 +65,11 @@ def run_supervised(
     reader: ReportReader,
     scratch: str,
 ) -> None:
-    """Run with threads or processes in a forked process group, watched from here.
+    """Run with threads or processes below a forked child, watched from here.
 
-    What the group writes to standard error goes to a file in `scratch`, which is shown at the end,
-    but not if the job ends with an error of our own: it says on one line what tracebacks hide. The
-    group's temporary files are in `scratch`, too, since a killed process leaves some.
+    What they write to standard error goes to a file in `scratch`, which is shown at the end,
+    but not if the job ends with an error of our own: it says on one line what tracebacks hide.
+    Their temporary files are in `scratch`, too, since a killed process leaves some.
     """
     log = os.path.join(scratch, "log")
     open(log, "wb").close()
@@ -93,21 +93,20 @@ def _supervise(
 ) -> None:
     flags = [*options, f"--direct_num_workers={machine.workers}"]
     events, events_out = os.pipe()
-    lifeline, lifeline_out = os.pipe()
+    launcher = os.getpid()
     head = os.fork()
     if not head:
+        die_with_parent(launcher)
         os.close(events)
-        os.close(lifeline_out)
         _log_to(log)
         tempfile.tempdir = os.path.dirname(log)
-        _head_of_group(fill, machine=machine, flags=flags, events=events_out, lifeline=lifeline)
+        _run_and_exit(fill, machine=machine, flags=flags, events=events_out)
     os.close(events_out)
-    os.close(lifeline)
     try:
         _watch(head, events, reader=reader, stall_timeout=machine.stall_timeout)
     finally:
-        os.close(lifeline_out)
-        _end_group(head)
+        end(family(head), grace=0.0)
+        os.waitpid(head, 0)
         os.close(events)
         reader.poll()
 
@@ -157,23 +156,14 @@ def _finishes(event: dict[str, Any]) -> bool:
     return bool(event["event"] == "done")
 
 
-def _end_group(head: int) -> None:
-    try:
-        os.killpg(head, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        os.kill(head, signal.SIGKILL)  # it had not come to make its group yet; no child of its own
-    os.waitpid(head, 0)
-
-
-def _head_of_group(
-    fill: Fill, *, machine: PipelineMachine, flags: list[str], events: int, lifeline: int
+def _run_and_exit(
+    fill: Fill, *, machine: PipelineMachine, flags: list[str], events: int
 ) -> NoReturn:
     """The forked child: run the job, say how it ended, and never return into the caller's code."""
-    os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        _run_with_workers(fill, machine=machine, flags=flags, events=events, lifeline=lifeline)
+        _run_with_workers(fill, machine=machine, flags=flags, events=events)
         _send(events, event="done")
     except ClozeError as error:
         _send(events, event="failed", kind=type(error).__name__, text=str(error))
@@ -182,17 +172,15 @@ def _head_of_group(
 
 
 def _run_with_workers(
-    fill: Fill, *, machine: PipelineMachine, flags: list[str], events: int, lifeline: int
+    fill: Fill, *, machine: PipelineMachine, flags: list[str], events: int
 ) -> None:
     if machine.worker_mode == "threads":
-        _die_with_launcher(lifeline)
         _run_pipeline(fill, environments.EmbeddedPythonGrpcEnvironment.default(), flags=flags)
         return
     with PreforkedWorkers(
         tempfile.gettempdir(),
         on_death=lambda pid, cause: _send(events, event="worker died", pid=pid, cause=cause),
     ) as workers:
-        _die_with_launcher(lifeline)  # only now: threads do not survive a fork
         environment = environments.SubprocessSDKEnvironment.from_command_string(workers.command)
         _run_pipeline(fill, environment, flags=flags)
 
@@ -213,14 +201,6 @@ def _run_pipeline(fill: Fill, environment: environments.Environment, *, flags: l
         raise job_error(type(error).__name__, str(error)) from error
     if state != PipelineState.DONE:
         raise JobFailed(f"the job ended as {state}")
-
-
-def _die_with_launcher(lifeline: int) -> None:
-    def wait() -> None:
-        os.read(lifeline, 1)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
 def _log_to(log: str) -> None:

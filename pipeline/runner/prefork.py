@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from artifacts.processes import die_with_parent
 from pipeline.runner import prefork_client
 from pipeline.runner.beam import sdk_worker_main
 
@@ -43,8 +44,10 @@ class PreforkedWorkers:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self._address)
         listener.listen()
+        runner = os.getpid()
         self._helper = os.fork()
         if not self._helper:
+            die_with_parent(runner)
             _serve(listener, self._on_death)
         listener.close()
         self._waiting = threading.Thread(target=self._wait_for_helper, daemon=True)
@@ -66,6 +69,7 @@ class PreforkedWorkers:
 
 def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
     """The helper: fork a worker per connection, tell its client how it ended."""
+    helper = os.getpid()
     clients: dict[int, socket.socket] = {}
     deaths, deaths_out = socket.socketpair()
     deaths_out.setblocking(False)
@@ -80,6 +84,7 @@ def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
             client, _ = listener.accept()
             worker = os.fork()
             if not worker:
+                die_with_parent(helper)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.set_wakeup_fd(-1)
                 listener.close()
