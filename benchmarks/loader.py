@@ -21,8 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from artifacts.store import Artifact, open_artifact
 from benchmarks.measuring import machine, write_result
 from model.config import EncoderConfig, PhaseConfig
-from model.data.batches import BatchSource, Share
-from model.data.micro_batches import CostModel
+from model.data.micro_batches import BatchSource, CostModel, Share
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards
 

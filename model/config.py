@@ -6,9 +6,17 @@ Out: one frozen `StageConfig` for each stage: pretrain, finetune, evaluate.
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from artifacts.config import Config, StageConfig
+from artifacts.progress import say
 from model.tasks.glue import GLUE, task_fields
 
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
@@ -140,6 +148,11 @@ class PhaseConfig(Config):
     """Share of the steps."""
 
 
+FORMER_MASKS = {"static": "stored", "dynamic": "redrawn"}
+"""What `pretrain.masks` was called up to version 0.1; stage tables still say it, so that the keys
+of finished runs stay as they are."""
+
+
 class PretrainConfig(Config):
     """Pre-training (paper, A.2)."""
 
@@ -161,8 +174,8 @@ class PretrainConfig(Config):
     precision: Literal["bf16", "fp32"] = "bf16"
     """bf16 keeps fp32 masters."""
 
-    masks: Literal["stored", "redrawn"] = "stored"
-    """Masks as the shards hold them, or drawn anew each epoch."""
+    masks: Literal["static", "dynamic"] = "static"
+    """Masks as the shards hold them, or drawn anew in each epoch (Liu et al. 2019, 4.1)."""
 
     next_sentence_loss: bool = True
     """False leaves the second loss out (paper, Table 5: no NSP)."""
@@ -176,6 +189,15 @@ class PretrainConfig(Config):
     init: str = ""
     """An encoder to begin from: a run's name, an artifact's directory, or a folder in Hugging
     Face's layout; empty: from scratch."""
+
+    @field_validator("masks", mode="before")
+    @classmethod
+    def _masks_by_their_former_names(cls, masks: JsonValue) -> JsonValue:
+        for name, former in FORMER_MASKS.items():
+            if masks == former:
+                say(f'warning: pretrain.masks = "{former}" is now "{name}"; rename it')
+                return name
+        return masks
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> "PretrainConfig":
@@ -418,6 +440,24 @@ class PretrainStage(StageConfig):
     """Shape."""
     pretrain: PretrainConfig
     """Recipe."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_names(cls, table: JsonValue) -> JsonValue:
+        return _with_masks(table, {former: name for name, former in FORMER_MASKS.items()})
+
+    @model_serializer(mode="wrap")
+    def _write_former_names(self, handler: SerializerFunctionWrapHandler) -> JsonValue:
+        return _with_masks(handler(self), FORMER_MASKS)
+
+
+def _with_masks(table: JsonValue, names: dict[str, str]) -> JsonValue:
+    """A stage table with `pretrain.masks` under another name."""
+    recipe = table.get("pretrain") if isinstance(table, dict) else None
+    if not isinstance(table, dict) or not isinstance(recipe, dict) or "masks" not in recipe:
+        return table
+    masks = str(recipe["masks"])
+    return {**table, "pretrain": {**recipe, "masks": names.get(masks, masks)}}
 
 
 class FinetuneStage(StageConfig):

@@ -1,21 +1,34 @@
-"""Cutting a global batch into every rank's micro-batches.
+"""One step's work for one rank: packed micro-batches, and the counts all ranks divide by.
 
-In:  the cost and length of each of its N examples, the ranks, a token budget.
-Out: the rank and micro-batch of each example; every rank gets the same number of micro-batches.
+In:  the curriculum (which examples), the shards (their columns), the token budget.
+Out: `StepBatch`, made ahead of time by a thread that NumPy lets run beside the training.
 
-Pure, so every rank computes the same cut and no rank has to be asked. Examples are dealt in order
-of falling cost, to and fro: first to the ranks, then to a rank's micro-batches.
+Lengths, mask counts and labels of the *whole* global batch are read on every rank (a few bytes an
+example), so the counts that normalise the losses, and who computes what, are known without
+communication; tokens only of the rank's own share.
 """
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
+from artifacts.rng import address
 from model.config import EncoderConfig
+from model.data.dynamic_masking import DynamicMasking
+from model.data.order import BatchAddress, Curriculum
+from model.data.shards import Examples, ExampleShards, Int64
+from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
 
-Int64 = NDArray[np.int64]
+# N examples of a global batch
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -44,40 +57,48 @@ class CostModel:
 
 
 @dataclass(frozen=True)
-class Cut:
+class MicroBatchPlan:
     """Who computes what: example i belongs to micro-batch `micro[i]` of rank `rank[i]`."""
 
     rank: Int64  # [N]
     micro: Int64  # [N]
     micro_batches: int
+    """Of each rank."""
     order: Int64  # [N] the examples by falling cost
 
-    def share(self, rank: int, micro: int) -> Int64:
+    def examples_of(self, rank: int, micro: int) -> Int64:
         """The examples of one micro-batch, by falling cost; may be empty."""
         mine = (self.rank[self.order] == rank) & (self.micro[self.order] == micro)
-        places: Int64 = self.order[mine]
-        return places
+        examples: Int64 = self.order[mine]
+        return examples
 
 
-def cut(lengths: Int64, costs: NDArray[np.float64], *, ranks: int, token_budget: int) -> Cut:
-    """Deal N examples to `ranks` ranks so that no micro-batch exceeds `token_budget` tokens."""
+def plan_micro_batches(
+    lengths: Int64, costs: NDArray[np.float64], *, ranks: int, token_budget: int
+) -> MicroBatchPlan:
+    """Deal N examples to `ranks` ranks so that no micro-batch exceeds `token_budget` tokens.
+
+    Pure, so every rank makes the same plan and none has to be asked. Examples are dealt by falling
+    cost, to and fro: first to the ranks, then to a rank's micro-batches, as few as will do.
+    """
     if len(lengths) and int(lengths.max()) > token_budget:
         raise UsageError(
             f"training.token_budget is {token_budget}, an example has {int(lengths.max())} tokens; "
             "raise it to at least the longest sequence length"
         )
     order = np.argsort(-costs, kind="stable")
-    turn, rank_in_order = _deal(np.arange(len(order)), ranks)
-    micro_batches = _fewest(lengths[order], rank_in_order, ranks=ranks, token_budget=token_budget)
+    lengths = lengths[order]
+    turn, rank = _deal(np.arange(len(order)), ranks)
+    most_tokens = np.bincount(rank, weights=lengths, minlength=ranks).max()
+    micro_batches = max(1, -(-int(most_tokens) // token_budget))
     while True:
-        micro_in_order = _deal(turn, micro_batches)[1]
-        sums = _token_sums(lengths[order], rank_in_order, micro_in_order, micro_batches)
-        if not len(sums) or int(sums.max()) <= token_budget:
+        _, micro = _deal(turn, micro_batches)
+        tokens = np.bincount(rank * micro_batches + micro, weights=lengths)
+        if not len(tokens) or tokens.max() <= token_budget:
             break
         micro_batches += 1
-    rank, micro = np.empty_like(order), np.empty_like(order)
-    rank[order], micro[order] = rank_in_order, micro_in_order
-    return Cut(rank, micro, micro_batches, order)
+    back = np.argsort(order)
+    return MicroBatchPlan(rank[back], micro[back], micro_batches, order)
 
 
 def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
@@ -86,11 +107,168 @@ def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
     return turn, np.where(turn % 2 == 0, hand, hands - 1 - hand)
 
 
-def _fewest(lengths: Int64, rank: Int64, *, ranks: int, token_budget: int) -> int:
-    tokens = np.bincount(rank, weights=lengths, minlength=ranks)
-    return max(1, -(-int(tokens.max()) // token_budget))
+def pack_examples(examples: Examples) -> PackedBatch:
+    """The examples one after another, in their order."""
+    ends = np.cumsum(examples.lengths)
+    starts = ends - examples.lengths
+    position_ids = np.arange(int(ends[-1])) - np.repeat(starts, examples.lengths)
+    token_types = position_ids >= np.repeat(examples.segment_a_lengths, examples.lengths)
+    masked = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
+    tensors = {
+        "input_ids": examples.input_ids,
+        "token_type_ids": token_types,
+        "position_ids": position_ids,
+        "masked_lm_positions": masked,
+        "masked_lm_ids": examples.masked_lm_ids,
+        "next_sentence_label": examples.next_sentence_labels,
+    }
+    return PackedBatch(
+        **{name: torch.from_numpy(values.astype(np.int64)) for name, values in tensors.items()},
+        cu_seqlens=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)),
+        max_seqlen=int(examples.lengths.max()),
+    )
 
 
-def _token_sums(lengths: Int64, rank: Int64, micro: Int64, micro_batches: int) -> Int64:
-    sums = np.bincount(rank * micro_batches + micro, weights=lengths)
-    return sums.astype(np.int64)
+def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
+    """One [CLS] [SEP] of which nothing is asked, for a rank without examples: its losses are 0."""
+    nothing, two = np.empty(0, np.int64), np.array([2])
+    return pack_examples(
+        Examples(
+            lengths=two,
+            masked_counts=np.array([0]),
+            next_sentence_labels=np.array([NO_NEXT_SENTENCE]),
+            input_ids=np.array([cls_id, sep_id]),
+            segment_a_lengths=two,
+            masked_lm_positions=nothing,
+            masked_lm_ids=nothing,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """What one rank computes in one step."""
+
+    step: int
+    address: BatchAddress
+    micro_batches: tuple[PackedBatch, ...]
+    """As many on every rank; an empty one is one [CLS] [SEP] of which nothing is asked."""
+
+    masked: int
+    """Masked tokens of the global batch."""
+
+    labelled: int
+    """Examples of the global batch with a next-sentence label."""
+
+    examples: int
+    """Examples of the global batch."""
+
+    tokens: int
+    """Tokens of the global batch."""
+
+    squared_lengths: int
+    """Sum of squared lengths of the global batch: attention's work."""
+
+    imbalance: float
+    """Largest rank's cost over the mean rank's, minus 1."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of every batch this process computes."""
+
+    rank: int
+    ranks: int
+    token_budget: int
+    """Tokens of a micro-batch at most."""
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """Steps of one run, as this rank sees them."""
+
+    curriculum: Curriculum
+    shards: dict[int, ExampleShards]
+    """By sequence length."""
+
+    share: Share
+    cost: CostModel
+    cls_sep: tuple[int, int]
+    masking: DynamicMasking | None = None
+    """Draw masks anew by this rule; None: as stored."""
+
+    purpose: str = ""
+    """What addresses the dynamic masks: the artifact's digest and the seed."""
+
+    def __call__(self, step: int) -> StepBatch:
+        """The batch of `step`, counted from 0."""
+        batch = self.curriculum.batch(step)
+        files = self.shards[batch.max_seq_length]
+        copy = batch.epoch % self.curriculum.lengths[batch.max_seq_length].copies
+        shards, rows = self.curriculum.locate(batch)
+        sizes = files.sizes(copy, shards, rows)
+        costs = self.cost(sizes.lengths, sizes.masked_counts)
+        plan = plan_micro_batches(
+            sizes.lengths, costs, ranks=self.share.ranks, token_budget=self.share.token_budget
+        )
+        micro_batches = []
+        for micro in range(plan.micro_batches):
+            mine = plan.examples_of(self.share.rank, micro)
+            if not len(mine):
+                micro_batches.append(empty_micro_batch(*self.cls_sep))
+                continue
+            examples = files.gather(copy, shards[mine], rows[mine])
+            if self.masking is not None:
+                key = address(self.purpose, "masks", batch.max_seq_length, batch.epoch)
+                examples = self.masking(examples, batch.first + mine, key=key)
+            micro_batches.append(pack_examples(examples))
+        work = np.bincount(plan.rank, weights=costs, minlength=self.share.ranks)
+        return StepBatch(
+            step=step,
+            address=batch,
+            micro_batches=tuple(micro_batches),
+            masked=int(sizes.masked_counts.sum()),
+            labelled=int((sizes.next_sentence_labels != NO_NEXT_SENTENCE).sum()),
+            examples=len(sizes),
+            tokens=int(sizes.lengths.sum()),
+            squared_lengths=int((sizes.lengths**2).sum()),
+            imbalance=float(work.max() / work.mean() - 1),
+        )
+
+    def rows_of(self, batch: StepBatch) -> list[str]:
+        """Every example of the global batch as `shard:row`, for messages about a bad batch."""
+        shards, rows = self.curriculum.locate(batch.address)
+        files = self.shards[batch.address.max_seq_length]
+        return [f"{files.name(s)}:{r}" for s, r in zip(shards, rows, strict=True)]
+
+
+@dataclass
+class Prefetcher(Generic[Value]):
+    """`make(first)`, `make(first + 1)`, … up to `stop`, in order, at most `depth` of them ahead.
+
+    One thread makes them while the caller is busy; an error in it is raised where its value would
+    have been consumed.
+    """
+
+    make: Callable[[int], Value]
+    first: int
+    stop: int
+    depth: int = 4
+    _waiting: "deque[Future[Value]]" = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        for index in range(self.first, min(self.first + self.depth, self.stop)):
+            self._waiting.append(self._thread.submit(self.make, index))
+
+    def __iter__(self) -> Iterator[Value]:
+        for index in range(self.first, self.stop):
+            value = self._waiting.popleft().result()
+            if index + self.depth < self.stop:
+                self._waiting.append(self._thread.submit(self.make, index + self.depth))
+            yield value
+
+    def close(self) -> None:
+        """End the thread; values not consumed are dropped."""
+        self._waiting.clear()
+        self._thread.shutdown(cancel_futures=True)

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
+from artifacts.rng import address, permutation
 from model.config import PhaseConfig
-from model.training.chance import address, permutation
 
 WINDOW_ROWS = 1 << 17
 

@@ -22,6 +22,7 @@ from artifacts.results import (
     Scores,
     Trials,
 )
+from artifacts.rng import address
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateConfig, EvaluateStage, TrainingMachine
@@ -49,7 +50,6 @@ from model.evaluation.ngram import CountModel
 from model.evaluation.task_scores import glue_average, task_scores
 from model.evaluation.training_tokens import TRAIN_SPLIT, read_training_tokens, training_frequencies
 from model.finetune.initial_encoder import Beginning, read_beginning
-from model.training.chance import address
 from model.training.environment import threads_per_rank
 
 DOCUMENT_SPLIT = "heldout"

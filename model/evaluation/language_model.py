@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.data.batches import pack_examples
+from model.data.micro_batches import pack_examples
 from model.data.shards import Examples, ExampleShards, select
 from model.encoder.batch import NO_NEXT_SENTENCE
 from model.encoder.pretraining import PretrainingModel

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from artifacts.errors import ClozeError
+from artifacts.rng import address, permutation
 from model.config import OptimizerConfig, TaskConfig
 from model.finetune.inference import split_logits
 from model.finetune.local_optimizer import MakeUpdates, OwnUpdates
 from model.finetune.readers import Reader
 from model.tasks.base import Prediction, Problem
 from model.tasks.features import Places
-from model.training.chance import address, permutation
 
 SEED_BITS = 62
 MICRO_BATCHES = 1 << 12

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from artifacts.results import EpochRecord, Trial
+from artifacts.rng import address
 from model.config import FeatureConfig, FinetuneConfig
 from model.finetune.error_analysis import confusion, errors, judged_split
 from model.finetune.feature_head import LAYERS, FeatureHead
@@ -20,7 +21,6 @@ from model.finetune.local_optimizer import MakeUpdates, OwnUpdates, missed_decay
 from model.finetune.readers import FeatureCache, Features, FineTuning, Reader
 from model.finetune.task_model import TaskModel
 from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS, restored
-from model.training.chance import address
 
 CacheKey = tuple[str, str, str, int]
 

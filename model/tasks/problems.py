@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from artifacts.errors import IntegrityError, UsageError
+from artifacts.rng import address, permutation
 from artifacts.store import Artifact
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import TaskConfig
@@ -19,7 +20,6 @@ from model.tasks.files import TaskTable, Wanted, read_table
 from model.tasks.multiple_choice import MultipleChoice
 from model.tasks.span import Spans
 from model.tasks.tagging import Tagging
-from model.training.chance import address, permutation
 
 FAMILIES: Mapping[str, type[Problem]] = {
     "classification": Classification,

@@ -15,9 +15,8 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
 from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage, TrainingMachine
-from model.data.batches import BatchSource, Share
-from model.data.dynamic_masking import Masking
-from model.data.micro_batches import CostModel
+from model.data.dynamic_masking import DynamicMasking
+from model.data.micro_batches import BatchSource, CostModel, Share
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards
 from model.encoder.pretraining import PretrainingModel
@@ -92,14 +91,17 @@ def training_source(
         length: LengthOrder(length, found.rows, recipe.batch_size, purpose)
         for length, found in shards.items()
     }
-    redrawn = recipe.masks == "redrawn"
     return BatchSource(
         curriculum=Curriculum(recipe.steps, recipe.phases, orders),
         shards=shards,
         share=_share(machine, world),
         cost=CostModel.of(stage.encoder, inputs.tokenizer.size),
         cls_sep=(inputs.tokenizer.cls_id, inputs.tokenizer.sep_id),
-        masking=Masking.of(inputs.artifact, inputs.tokenizer) if redrawn else None,
+        masking=(
+            DynamicMasking.of(inputs.artifact, inputs.tokenizer)
+            if recipe.masks == "dynamic"
+            else None
+        ),
         purpose=purpose,
     )
 

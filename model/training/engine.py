@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig, TrainingMachine
-from model.data.batches import nothing_asked
+from model.data.micro_batches import empty_micro_batch
 from model.encoder.batch import PackedBatch
 from model.encoder.pretraining import PretrainingSums
 from model.training.distributed import World
@@ -223,7 +223,7 @@ class Engine:
 
         The wrapped optimizers make and link their state in their first step only.
         """
-        batch = nothing_asked(0, 0)
+        batch = empty_micro_batch(0, 0)
         sums = self.forward(batch, dropout_seed=0)
         self.backward((sums.masked_lm_loss + sums.next_sentence_loss) * 0.0)
         self.step(0.0)

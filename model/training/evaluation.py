@@ -7,7 +7,7 @@ Out: `Scores`, equal on all ranks.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from model.data.batches import StepBatch
+from model.data.micro_batches import StepBatch
 from model.training.distributed import World
 from model.training.engine import Engine
 

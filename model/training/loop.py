@@ -15,10 +15,10 @@ from torch import Tensor
 from artifacts.errors import ClozeError
 from artifacts.program import Terminated
 from artifacts.progress import say
+from artifacts.rng import address
 from model.config import PretrainConfig
-from model.data.batches import StepBatch
+from model.data.micro_batches import StepBatch
 from model.encoder.batch import PackedBatch
-from model.training.chance import address
 from model.training.curve import Curve
 from model.training.distributed import World
 from model.training.engine import Engine, StepOutcome

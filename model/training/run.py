@@ -22,8 +22,7 @@ from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import open_artifact
 from model.config import PretrainStage, TrainingMachine
-from model.data.batches import BatchSource, StepBatch
-from model.data.prefetch import Prefetcher
+from model.data.micro_batches import BatchSource, Prefetcher, StepBatch
 from model.encoder.pretraining import PretrainingModel
 from model.training.alarms import Alarms
 from model.training.assembly import (

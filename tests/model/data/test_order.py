@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from artifacts.errors import UsageError
 from model.config import PhaseConfig
 from model.data import order as order_module
 from model.data.order import Curriculum, EpochOrder, LengthOrder
-from model.training.chance import address, permutation, random_bits
 
 ROWS = ((5, 0, 8), (4, 3, 9))
 
@@ -19,24 +17,6 @@ ROWS = ((5, 0, 8), (4, 3, 9))
 def _pairs(order: EpochOrder, first: int, stop: int) -> list[tuple[int, int]]:
     shards, rows = order.locate(first, stop)
     return list(zip(shards.tolist(), rows.tolist(), strict=True))
-
-
-def test_random_bits_are_the_published_splitmix64() -> None:
-    # First outputs of splitmix64 seeded with 1234567 (Vigna's reference implementation).
-    assert random_bits(1234567, np.arange(3)).tolist() == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-    ]
-
-
-def test_addresses_of_different_purposes_differ() -> None:
-    assert address(1, "order", 2) != address(1, "order", 3) != address(1, "masks", 3)
-
-
-@given(st.integers(0, 2**64 - 1), st.integers(0, 300))
-def test_a_permutation_holds_every_number_once(key: int, size: int) -> None:
-    assert sorted(permutation(key, size).tolist()) == list(range(size))
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 16))

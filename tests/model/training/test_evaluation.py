@@ -15,7 +15,7 @@ def test_sums_are_divided_by_their_own_counts() -> None:
     )
 
 
-def test_nothing_asked_is_no_division_by_zero() -> None:
+def test_empty_micro_batch_is_no_division_by_zero() -> None:
     scores = Scores.of([2.0, 0.0, 1.0, 0.0], masked=4, labelled=0)
     assert scores.next_sentence_loss == 0.0
     assert scores.masked_lm_loss == pytest.approx(0.5)

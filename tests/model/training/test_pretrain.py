@@ -241,8 +241,8 @@ def test_without_the_second_objective_the_loss_is_the_first_alone(
     assert all(line["next_sentence_loss"] > 0 for line in steps)  # shown nevertheless
 
 
-def test_lamb_and_redrawn_masks_train(examples: Artifact, tmp_path: Path) -> None:
-    recipe = {"optimizer": {"name": "lamb"}, "masks": "redrawn", "steps": 6}
+def test_lamb_and_dynamic_masks_train(examples: Artifact, tmp_path: Path) -> None:
+    recipe = {"optimizer": {"name": "lamb"}, "masks": "dynamic", "steps": 6}
     assert run(stage_table(tmp_path, examples, **recipe)).manifest.statistics["updates"] == 6
 
 
