@@ -10,6 +10,7 @@ import fsspec
 import pytest
 
 from artifacts import filesystem
+from tests.listening import Listening, listening
 from tests.object_store.faulty_store import FaultyStore
 from tests.running import RunFolder
 
@@ -45,6 +46,8 @@ class GoldenRun:
     workspace: Path
     stdout: str
     stderr: str
+    listening: Listening
+    """Where its processes listened."""
 
     def digests(self) -> dict[str, str]:
         """Every stage's digest but the report's."""
@@ -55,17 +58,24 @@ class GoldenRun:
 def golden(tmp_path_factory: pytest.TempPathFactory) -> GoldenRun:
     """Every real stage, run once by the real command under Prefect, shared by all tests."""
     workspace = tmp_path_factory.mktemp("golden") / "runs"
-    done = cloze("run", *SMOKE, "--workspace", str(workspace))
-    assert done.returncode == 0, done.stderr
-    return GoldenRun(workspace, done.stdout, done.stderr)
+    argv, environment = command("run", *SMOKE, "--workspace", str(workspace))
+    pipe = subprocess.PIPE
+    with (
+        subprocess.Popen(
+            argv, stdout=pipe, stderr=pipe, text=True, cwd=PROJECT, env=environment
+        ) as running,
+        listening(running.pid) as listened,
+    ):
+        stdout, stderr = running.communicate(timeout=600)
+    assert running.returncode == 0, stderr
+    return GoldenRun(workspace, stdout, stderr, listened)
 
 
 def cloze(*arguments: str, cwd: Path = PROJECT) -> "subprocess.CompletedProcess[str]":
     """`cloze …` as a program of its own."""
-    source = "from cloze.command import main; main()"
-    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    argv, environment = command(*arguments)
     return subprocess.run(
-        [sys.executable, "-P", "-c", source, *arguments],
+        argv,
         capture_output=True,
         text=True,
         check=False,
@@ -73,3 +83,10 @@ def cloze(*arguments: str, cwd: Path = PROJECT) -> "subprocess.CompletedProcess[
         env=environment,
         timeout=600,
     )
+
+
+def command(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Argv and environment of `cloze …`, which reports to no server that happens to be there."""
+    source = "from cloze.command import main; main()"
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    return [sys.executable, "-P", "-c", source, *arguments], environment

@@ -26,15 +26,21 @@ sys.modules.update(dict.fromkeys(_left_out))  # type: ignore[arg-type]  # None: 
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import Pipeline
-from apache_beam.portability.api import beam_provision_api_pb2
+from apache_beam.portability import python_urns
+from apache_beam.portability.api import (
+    beam_fn_api_pb2_grpc,
+    beam_provision_api_pb2,
+    endpoints_pb2,
+)
 from apache_beam.pvalue import PCollection
-from apache_beam.runners.portability.fn_api_runner import fn_runner
+from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
 from apache_beam.runners.runner import PipelineState
-from apache_beam.runners.worker import sdk_worker_main, statesampler
+from apache_beam.runners.worker import data_plane, sdk_worker_main, statesampler
 from apache_beam.transforms import environments
 from apache_beam.transforms.core import Create, DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
 from apache_beam.transforms.util import Reshuffle
+from apache_beam.utils import thread_pool_executor
 
 statesampler.StateSampler.__init__.__defaults__ = (SAMPLING_PERIOD_MS,)
 logging.getLogger().setLevel(_root_level)
@@ -58,8 +64,14 @@ __all__ = [
     "PipelineOptions",
     "PipelineState",
     "Reshuffle",
+    "beam_fn_api_pb2_grpc",
     "beam_provision_api_pb2",
+    "data_plane",
+    "endpoints_pb2",
     "environments",
     "fn_runner",
+    "python_urns",
     "sdk_worker_main",
+    "thread_pool_executor",
+    "worker_handlers",
 ]

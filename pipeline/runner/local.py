@@ -37,6 +37,7 @@ from pipeline.runner.beam import (
 )
 from pipeline.runner.errors import JobFailed, WorkerKilled, job_error, own_error
 from pipeline.runner.prefork import PreforkedWorkers
+from pipeline.runner.sockets import serve_in, worker_processes, worker_threads
 from pipeline.runner.work_queue import ReportReader, polling
 
 Fill = Callable[[Pipeline], None]
@@ -174,15 +175,15 @@ def _run_and_exit(
 def _run_with_workers(
     fill: Fill, *, machine: PipelineMachine, flags: list[str], events: int
 ) -> None:
+    serve_in(tempfile.gettempdir())
     if machine.worker_mode == "threads":
-        _run_pipeline(fill, environments.EmbeddedPythonGrpcEnvironment.default(), flags=flags)
+        _run_pipeline(fill, worker_threads(), flags=flags)
         return
     with PreforkedWorkers(
         tempfile.gettempdir(),
         on_death=lambda pid, cause: _send(events, event="worker died", pid=pid, cause=cause),
     ) as workers:
-        environment = environments.SubprocessSDKEnvironment.from_command_string(workers.command)
-        _run_pipeline(fill, environment, flags=flags)
+        _run_pipeline(fill, worker_processes(workers.address), flags=flags)
 
 
 def _run_pipeline(fill: Fill, environment: environments.Environment, *, flags: list[str]) -> None:

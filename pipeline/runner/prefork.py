@@ -1,48 +1,46 @@
 """Beam workers that start in milliseconds: forks of a process that has imported everything.
 
-In:  requests of the runner, one connection each, carrying the environment Beam gives a worker.
+In:  requests of the runner, one connection each, with what Beam puts into a worker's environment.
 Out: workers, each living as long as its connection.
 
 Beam's own worker processes are fresh interpreters, which costs seconds a job. The helper here is
 forked before any gRPC channel exists, since gRPC does not survive a fork, and forks each worker.
 """
 
+import json
 import os
 import select
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 from artifacts.processes import die_with_parent
-from pipeline.runner import prefork_client
 from pipeline.runner.beam import sdk_worker_main
 
 OnDeath = Callable[[int, str], None]
 
 
+def send_environment(helper: socket.socket, **environment: str) -> None:
+    """Ask the helper for a worker that sees these variables."""
+    helper.sendall(json.dumps(environment).encode() + b"\n")
+
+
 class PreforkedWorkers:
-    """The helper process, while the body runs; `command` is what Beam starts as its worker."""
+    """The helper process, while the body runs; it listens at the Unix socket `address`."""
 
     def __init__(self, directory: str, *, on_death: OnDeath) -> None:
         self._on_death = on_death
         self._helper = 0
         self._ending = False
-        self._address = os.path.join(directory, "workers")
-
-    @property
-    def command(self) -> str:
-        """Shell command of a client that stands for one worker."""
-        client = os.path.abspath(prefork_client.__file__)
-        return f"exec '{sys.executable}' -I -S '{client}' '{self._address}'"
+        self.address = os.path.join(directory, "workers")
 
     def __enter__(self) -> "PreforkedWorkers":
         """Fork the helper."""
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self._address)
+        listener.bind(self.address)
         listener.listen()
         runner = os.getpid()
         self._helper = os.fork()
@@ -59,7 +57,7 @@ class PreforkedWorkers:
         self._ending = True
         os.kill(self._helper, signal.SIGKILL)
         self._waiting.join()
-        os.unlink(self._address)
+        os.unlink(self.address)
 
     def _wait_for_helper(self) -> None:
         _, status = os.waitpid(self._helper, 0)
@@ -68,7 +66,7 @@ class PreforkedWorkers:
 
 
 def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
-    """The helper: fork a worker per connection, tell its client how it ended."""
+    """The helper: fork a worker per connection, tell its client when it has ended."""
     helper = os.getpid()
     clients: dict[int, socket.socket] = {}
     deaths, deaths_out = socket.socketpair()
@@ -101,7 +99,7 @@ def _reap(clients: dict[int, socket.socket], on_death: OnDeath) -> None:
         if code:
             on_death(worker, _cause(code))
         with clients.pop(worker) as client, suppress(BrokenPipeError):  # it may be gone, too
-            client.sendall(bytes([abs(code) & 0xFF]))
+            client.sendall(b"\0")  # younger workers hold the connection open as well
 
 
 def _cause(code: int) -> str:
@@ -110,8 +108,8 @@ def _cause(code: int) -> str:
 
 def _work(client: socket.socket) -> NoReturn:
     """A worker: Beam's harness under the environment its client was given."""
-    os.environ.clear()
-    os.environ.update(prefork_client.receive_environment(client))
+    with client.makefile() as request:
+        os.environ.update(json.loads(request.readline()))
     threading.Thread(target=_die_with_client, args=(client,), daemon=True).start()
     code = 1
     try:
