@@ -8,8 +8,8 @@ import ipaddress
 import re
 import threading
 from collections import defaultdict
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 

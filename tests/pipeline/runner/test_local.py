@@ -182,3 +182,37 @@ def test_an_error_inside_a_traceback_is_recognised():
     error = job_error("RuntimeError", text)
     assert str(error) == "a.txt: empty"
     assert error.exit_code == 2
+
+
+def note_ports(unit: int, *, folder: str, crew: Crew) -> int:
+    """Write down where this worker, its helper and its runner listen."""
+    family = [psutil.Process(), *psutil.Process().parents()[:2]]
+    sockets = [one for process in family for one in process.net_connections("tcp")]
+    listening = [one for one in sockets if one.status == psutil.CONN_LISTEN]
+    Path(folder, str(unit)).write_text("".join(str(one.laddr) for one in listening))
+    return unit
+
+
+@pytest.mark.parametrize("mode", ["threads", "processes"])
+def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_path, monkeypatch):
+    folder = Path(tempfile.mkdtemp(prefix='it\'s 100% "odd" %41'))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    run(partial(note_ports, folder=str(tmp_path)), mode=mode)
+    assert [path.read_text() for path in tmp_path.iterdir()] == [""] * UNITS
+    folder.rmdir()
+
+
+def test_the_sockets_of_a_job_are_its_users_alone(tmp_path):
+    def build(pipeline: Pipeline, crew: Crew) -> PCollection[int]:
+        return spread(pipeline, range(UNITS), crew) | Map(partial(note_mode, crew=crew))
+
+    machine = PipelineMachine(workers=2)
+    progress = Progress("test", total=1, unit="MB")
+    run_graph(build, machine=machine, options=[], progress=progress)
+
+
+def note_mode(unit: int, *, crew: Crew) -> int:
+    directory = Path(crew.directory)
+    assert {"control", "data", "state", "workers"} <= {path.name for path in directory.iterdir()}
+    assert directory.stat().st_mode & 0o777 == 0o700
+    return unit
