@@ -29,6 +29,9 @@ from pipeline.runner.beam import (
 )
 from pipeline.runner.prefork import send_environment
 
+SERVICES = ("control", "data", "state")
+"""Their numbers take the place of ports."""
+
 SHUTDOWN_SECONDS = 5
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -43,10 +46,10 @@ OPTIONS = (
 def serve_in(directory: str) -> None:
     """From now on, Beam's runner in this process serves its workers in `directory` (mode 0700)."""
     SocketServer.directory = directory
-    worker_handlers.GrpcServer = SocketServer
+    worker_handlers.GrpcServer = SocketServer  # type: ignore[misc,assignment]
 
 
-class SocketServer:
+class SocketServer(worker_handlers.GrpcServer):
     """Beam's `GrpcServer`: control, data and state, each on a socket of its own.
 
     One for all would be one connection, where data that wait to be read hold up the control.
@@ -60,29 +63,27 @@ class SocketServer:
         _: object,
         manager: worker_handlers.WorkerHandlerManager,
     ) -> None:
-        self._servers: list[grpc.Server] = []
+        executor = thread_pool_executor.shared_unbounded_instance()
+        self._servers = [grpc.server(executor, options=OPTIONS) for _ in SERVICES]
+        self.control_port, self.data_port, self.state_port = range(len(SERVICES))
         self.control_handler = worker_handlers.BeamFnControlServicer(manager)
         self.data_plane_handler = data_plane.BeamFnDataServicer(
             worker_handlers.DATA_BUFFER_TIME_LIMIT_MS
         )
-        server, self.state_port = self._server("state")
+        control, data, states = self._servers
+        beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(self.control_handler, control)
+        beam_fn_api_pb2_grpc.add_BeamFnDataServicer_to_server(self.data_plane_handler, data)
         beam_fn_api_pb2_grpc.add_BeamFnStateServicer_to_server(
-            worker_handlers.GrpcStateServicer(state), server
+            worker_handlers.GrpcStateServicer(state), states
         )
-        server, self.data_port = self._server("data")
-        beam_fn_api_pb2_grpc.add_BeamFnDataServicer_to_server(self.data_plane_handler, server)
-        server, self.control_port = self._server("control")
-        beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(self.control_handler, server)
-        for server in self._servers:
+        for port, server in enumerate(self._servers):
+            server.add_insecure_port(self.address(port))
             server.start()
 
-    def _server(self, service: str) -> tuple[grpc.Server, str]:
-        executor = thread_pool_executor.shared_unbounded_instance()
-        server = grpc.server(executor, options=OPTIONS)
-        address = "unix:" + quote(os.path.join(self.directory, service))
-        server.add_insecure_port(address)
-        self._servers.append(server)
-        return server, address
+    @classmethod
+    def address(cls, port: int) -> str:
+        """Where the service of this number is reached."""
+        return "unix:" + quote(os.path.join(cls.directory, SERVICES[port]))
 
     def close(self) -> None:
         """Finish what has begun and close the sockets."""
@@ -91,14 +92,13 @@ class SocketServer:
             stopped.wait()
 
 
-class _OnSockets(worker_handlers.GrpcWorkerHandler):  # type: ignore[misc]
-    def port_from_worker(self, port: str) -> str:
-        """Address of a service: a "port" of `SocketServer` is one already."""
-        return port
+class _OnSockets(worker_handlers.GrpcWorkerHandler):
+    def port_from_worker(self, port: int) -> str:
+        return SocketServer.address(port)
 
 
 @worker_handlers.WorkerHandler.register_environment(python_urns.EMBEDDED_PYTHON_GRPC, bytes)
-class WorkerThread(_OnSockets, worker_handlers.EmbeddedGrpcWorkerHandler):  # type: ignore[misc]
+class WorkerThread(_OnSockets, worker_handlers.EmbeddedGrpcWorkerHandler):
     """A worker that is a thread of this process."""
 
 
