@@ -72,7 +72,7 @@ class Wanted(Place):
         for place in MODEL_PLACES:
             name = flat(table)[place]
             if name:
-                table = assign(table, place, model_directory(name, self.space()))
+                table = assign(table, place, model_directory(str(name), self.space()))
         return parse(RunConfig, table, source=config)
 
 

@@ -1,17 +1,19 @@
-"""What a run tells its watchers, as ordinary log records.
+"""What a run reports while it works, as ordinary log records.
 
-In:  `tell("tokens", "running", "…")` from wherever a run has got to.
-Out: records of the logger `cloze.execution.run`; each carries `stage` and `state`.
+In:  state changes of stages, and the output of their programs, line by line.
+Out: records of the loggers `cloze.run` and `cloze.progress`; each carries `stage`, `state`, `text`.
 
-The console, the log of a Prefect server and the tests are handlers of these two loggers. What only
-those want who look every second comes on `cloze.progress`: which stages wait, and every line of
-progress; `cloze.execution.run` gets one in ten seconds.
+The console, a Prefect server's log and the tests are handlers of these two loggers. `cloze.run` is
+for logs: a line of progress every ten seconds. `cloze.progress` is for live displays: every line
+of progress, and which stages are still waiting.
 """
 
 import logging
+import re
+import time
 from typing import Literal
 
-State = Literal["waiting", "reused", "warned", "running", "said", "progress", "made", "failed"]
+State = Literal["waiting", "reused", "warning", "running", "output", "progress", "made", "failed"]
 
 RUN = logging.getLogger("cloze.run")
 PROGRESS = logging.getLogger("cloze.progress")
@@ -20,35 +22,61 @@ for _logger in (RUN, PROGRESS):
     _logger.setLevel(logging.INFO)
     _logger.propagate = False
 
+PROGRESS_LINE = re.compile(r"[ =](?P<done>[\d,.]+)/(?P<total>[\d,.]+)\b.* remaining[ =]\S+")
+"""A line of progress: `tokens 120/480 MB …` or `step=120/480 …`, with the time remaining."""
 
-def tell(stage: str, state: State, text: str = "") -> None:
-    """Say that `stage` is now in `state`."""
-    _log(RUN, stage, state, text)
+PROGRESS_SECONDS = 10.0
+"""Seconds between lines of progress in the run's log."""
 
+DIGEST = re.compile(r"[0-9a-f]{64}")
+"""The last line a program prints; the record has it."""
 
-def tell_waiting(stage: str) -> None:
-    """Say that `stage` will have its turn."""
-    _log(PROGRESS, stage, "waiting", "")
-
-
-def tell_progress(stage: str, text: str) -> None:
-    """Say how far `stage` has got, to those who look every second."""
-    _log(PROGRESS, stage, "progress", text)
+LIBRARY = re.compile(r"(DEBUG|INFO|WARNING)[: ]|\[[-\d: ,.]+\] \[(DEBUG|INFO|WARNING)\]")
+"""Start of the lines that Beam, DeepSpeed and torch log for their own developers."""
 
 
-def _log(logger: logging.Logger, stage: str, state: State, text: str) -> None:
+def emit(stage: str, state: State, text: str = "", *, logger: logging.Logger = RUN) -> None:
+    """Log that `stage` is now in `state`."""
     logger.info(
         "%s %s %s", stage, state, text, extra={"stage": stage, "state": state, "text": text}
     )
 
 
-def listen(handler: logging.Handler, *, progress: bool) -> None:
-    """Send events to `handler`, those of every second too if `progress`."""
+class OutputLog:
+    """Logs the output of one stage's program; the job's log file keeps every line."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self._last_progress = 0.0
+
+    def line(self, line: str) -> None:
+        """Log one line: libraries' own lines not at all, progress to the run's log now and then."""
+        if DIGEST.fullmatch(line) or LIBRARY.match(line):
+            return
+        emit(self.stage, "progress", line, logger=PROGRESS)
+        if not PROGRESS_LINE.search(line):
+            emit(self.stage, "output", line)
+        elif time.monotonic() - self._last_progress >= PROGRESS_SECONDS:
+            self._last_progress = time.monotonic()
+            emit(self.stage, "progress", line)
+
+
+def share_done(line: str) -> float:
+    """Share of its work that a stage has done, from a line of progress."""
+    found = PROGRESS_LINE.search(line)
+    if not found:
+        return 0.0
+    done, total = (float(found[name].replace(",", "")) for name in ("done", "total"))
+    return min(done / total, 1.0) if total else 1.0
+
+
+def add_handler(handler: logging.Handler, *, progress: bool) -> None:
+    """Send events to `handler`; with `progress` those of live displays, too."""
     for logger in (RUN, PROGRESS) if progress else (RUN,):
         logger.addHandler(handler)
 
 
-def unlisten(handler: logging.Handler) -> None:
+def remove_handler(handler: logging.Handler) -> None:
     """Stop sending events to `handler`."""
     for logger in (RUN, PROGRESS):
         logger.removeHandler(handler)

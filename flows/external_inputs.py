@@ -1,4 +1,4 @@
-"""Digests of data from outside: what a stage reads that is no artifact.
+"""Digests of external inputs: what a stage reads that is no artifact.
 
 In:  a file, folder, glob or fsspec URL; names of installed packages; a model that was trained
      elsewhere.
@@ -31,8 +31,8 @@ CHECKSUM_FIELDS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
 
 
 @dataclass(frozen=True)
-class Outside:
-    """Data from outside that play one role: places in the configuration and what they name."""
+class ExternalInput:
+    """An external input, which plays one role: places in the configuration and what they name."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     """Files, folders, globs and URLs, for example `{"corpus.sources.0.path": "texts/"}`."""
@@ -104,7 +104,7 @@ def digest_of_model(path: str, *, place: str) -> str:
 
 
 def read_model_config(directory: str) -> bytes:
-    """The `config.json` of a model from outside."""
+    """The `config.json` of a model."""
     if is_artifact(directory):
         return open_artifact(directory).read_bytes(MODEL_CONFIG)
     return filesystem.read_bytes(filesystem.join(directory, MODEL_CONFIG))

@@ -1,7 +1,11 @@
-"""Everything that lies in a store, finished or not.
+"""What lies in the store: entries, the ancestors of an artifact, and what no run refers to.
 
-In:  a store.
-Out: `Shelf`s: a stage, a key, and the manifest if there is one that can be read.
+In:  a workspace or its store.
+Out: `StoreEntry`, finished or not; artifacts by stage; `Garbage` with its size, and its removal.
+
+A run refers to the artifacts in its record, to those its stage tables would make (unfinished work
+to resume from), and to everything those were made from. In a finished artifact, whatever its
+manifest does not name is left over from making it: checkpoints, other attempts.
 """
 
 from collections.abc import Iterator
@@ -10,11 +14,14 @@ from dataclasses import dataclass
 from artifacts import filesystem
 from artifacts.errors import ClozeError
 from artifacts.manifest import MANIFEST_NAME, Manifest, parse_manifest
-from artifacts.store import Store
+from artifacts.stage import read_stage_table
+from artifacts.store import FINISHED, Artifact, Store
+from flows.record import find_record, list_runs
+from flows.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Shelf:
+class StoreEntry:
     """The place of one artifact."""
 
     stage: str
@@ -24,22 +31,99 @@ class Shelf:
     """None for unfinished work and for what cannot be read."""
 
 
-def shelves(store: Store) -> Iterator[Shelf]:
-    """All of a store."""
-    for stage in filesystem.list_names(store.root):
-        yield from shelves_of(stage, store=store)
+@dataclass(frozen=True)
+class Garbage:
+    """Something that no run needs."""
+
+    path: str
+    size: int
+    """Bytes."""
+    reason: str
 
 
-def shelves_of(stage: str, *, store: Store) -> Iterator[Shelf]:
-    """Those of one stage."""
-    for key in filesystem.list_names(filesystem.join(store.root, stage)):
-        directory = store.directory(stage, key)
-        yield Shelf(stage, key, directory, _manifest(directory))
+def store_entries(store: Store, *, stage: str = "") -> Iterator[StoreEntry]:
+    """All entries of a store, or those of one stage."""
+    for name in [stage] if stage else filesystem.list_names(store.root):
+        for key in filesystem.list_names(filesystem.join(store.root, name)):
+            directory = store.directory(name, key)
+            source = filesystem.join(directory, MANIFEST_NAME)
+            try:
+                manifest = parse_manifest(filesystem.read_bytes(source), source=source)
+            except (FileNotFoundError, NotADirectoryError, ClozeError):
+                manifest = None
+            yield StoreEntry(name, key, directory, manifest)
 
 
-def _manifest(directory: str) -> Manifest | None:
-    source = filesystem.join(directory, MANIFEST_NAME)
-    try:
-        return parse_manifest(filesystem.read_bytes(source), source=source)
-    except (FileNotFoundError, NotADirectoryError, ClozeError):
-        return None
+def ancestors(artifact: Artifact, *, store: Store) -> dict[str, Artifact]:
+    """The artifact and all it was made from, by stage, nearest first; external inputs have none."""
+    known = {
+        entry.manifest.digest: Artifact(entry.directory, entry.manifest)
+        for entry in store_entries(store)
+        if entry.manifest
+    }
+    found: dict[str, Artifact] = {}
+    waiting = [artifact]
+    while waiting:
+        nearest = waiting.pop(0)
+        if nearest.manifest.stage not in found:
+            found[nearest.manifest.stage] = nearest
+            digests = nearest.manifest.inputs.values()
+            waiting += [known[digest] for digest in digests if digest in known]
+    return found
+
+
+def garbage(workspace: Workspace) -> list[Garbage]:
+    """Everything that no run of the workspace refers to."""
+    entries = list(store_entries(workspace.store))
+    kept = _kept_keys(workspace, entries)
+    found: list[Garbage] = []
+    for entry in entries:
+        if entry.key in kept:
+            found += _left_over(entry)
+        else:
+            what = "artifact" if entry.manifest else "unfinished artifact"
+            size = filesystem.size_below(entry.directory)
+            reason = f"{what} of {entry.stage} that no run refers to"
+            found.append(Garbage(entry.directory, size, reason))
+    return found
+
+
+def remove_garbage(found: list[Garbage]) -> None:
+    """Remove it. A manifest goes first, so that a reader never sees half an artifact."""
+    for item in found:
+        filesystem.remove(filesystem.join(item.path, MANIFEST_NAME))
+        filesystem.remove(item.path)
+
+
+def _kept_keys(workspace: Workspace, entries: list[StoreEntry]) -> set[str]:
+    """Keys that runs refer to, and those of whatever they were made from."""
+    by_digest = {entry.manifest.digest: entry for entry in entries if entry.manifest}
+    by_key = {entry.key: entry for entry in entries}
+    waiting: list[str] = []
+    for run in list_runs(workspace):
+        record = find_record(workspace, run)
+        waiting += [stage.key for stage in record.stages.values()] if record else []
+        tables = sorted((workspace.local / run / "stages").glob("*.json"))
+        waiting += [read_stage_table(file).key for file in tables]
+    kept: set[str] = set()
+    while waiting:
+        key = waiting.pop()
+        entry = by_key.get(key)
+        if key not in kept and entry and entry.manifest:
+            made_from = entry.manifest.inputs.values()
+            waiting += [by_digest[digest].key for digest in made_from if digest in by_digest]
+        kept.add(key)
+    return kept
+
+
+def _left_over(entry: StoreEntry) -> Iterator[Garbage]:
+    """What lies in a finished artifact's directory without belonging to it."""
+    if entry.manifest is None:
+        return
+    files = (*entry.manifest.files, *entry.manifest.records)
+    named = {MANIFEST_NAME, FINISHED, *(file.stored_name.split("/")[0] for file in files)}
+    for name in filesystem.list_names(entry.directory):
+        if name not in named:
+            path = filesystem.join(entry.directory, name)
+            reason = f"left over from making {entry.stage}"
+            yield Garbage(path, filesystem.size_below(path), reason)

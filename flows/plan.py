@@ -2,29 +2,29 @@
 
 In:  a run's configuration and a workspace; nothing is written, started or removed.
 Out: one `PlannedStage` per stage. A stage that would run is compared with the nearest artifact of
-     the same stage that is there: the one that differs in the fewest fields.
+     the same stage in the store: the one that differs in the fewest fields.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import JsonValue
 
 from artifacts.config import Config
-from artifacts.manifest import Manifest
-from artifacts.stage import StageTable
 from artifacts.store import Artifact, Store
 from flows.config import RunConfig
-from flows.ensure import look_up
-from flows.inventory import shelves_of
-from flows.stages import Stage, chain, keyed_config, stage_table
+from flows.inventory import store_entries
+from flows.reuse import look_up
+from flows.stages import chain, keyed_config, stage_table
 from flows.workspace import Workspace
 
 INPUT = "input "
-"""Beginning of the names of facts that are digests of inputs."""
-
-MISSING = object()
+"""Prefix of the names of facts that are digests of inputs."""
 
 NEVER_MADE = "nothing like it has been made here yet"
+
+ABSENT = "absent"
 
 SHOWN_CHARACTERS = 40
 """A value longer than this is cut in a reason."""
@@ -36,103 +36,66 @@ class PlannedStage(Config):
     stage: str
     """The stage."""
     action: Literal["reuse", "run"]
-    """Whether its artifact is there already."""
-    reasons: tuple[str, ...]
+    """Whether its artifact is in the store already."""
+    reasons: tuple[str, ...] = ()
     """Why it would run; empty for a stage that is reused."""
     digest: str = ""
     """Content digest of the artifact that would be reused."""
     directory: str = ""
-    """Where it lies."""
+    """Where that artifact lies."""
 
 
-Facts = dict[str, Any]
+Facts = Mapping[str, JsonValue]
 """Everything a key is made of, flat: `examples.copies` → 10, `input tokens` → a digest."""
 
 
 def plan(run: RunConfig, *, workspace: Workspace) -> tuple[PlannedStage, ...]:
     """What `cloze run` would do now, stage by stage."""
     finished: dict[str, Artifact] = {}
-    return tuple(_planned(stage, finished, store=workspace.store) for stage in chain(run))
+    planned, store = [], workspace.store
+    for stage in chain(run):
+        version = stage.config.format_version
+        missing = [name for name in dict.fromkeys(stage.inputs.values()) if name not in finished]
+        if missing:
+            # inputs that are made anew have no digest yet: only the configuration is compared
+            wanted = _facts(version, keyed_config(stage), {})
+            changes = _changes(stage.name, wanted, store=store, inputs=False)
+            reasons = (f"new {', '.join(missing)}", *changes)
+            planned.append(PlannedStage(stage=stage.name, action="run", reasons=reasons))
+            continue
+        table = stage_table(stage, finished, store=store, machine={})
+        found = look_up(table)
+        if found.artifact:
+            finished[stage.name] = found.artifact
+            digest, directory = found.artifact.digest, found.artifact.directory
+            planned.append(
+                PlannedStage(stage=stage.name, action="reuse", digest=digest, directory=directory)
+            )
+            continue
+        digests = {role: reference.digest for role, reference in table.inputs.items()}
+        wanted = _facts(version, table.keyed_config, digests)
+        changes = _changes(stage.name, wanted, store=store, inputs=True)
+        reasons = (found.damage,) if found.damage else changes or (NEVER_MADE,)
+        planned.append(PlannedStage(stage=stage.name, action="run", reasons=reasons))
+    return tuple(planned)
 
 
 def differences(old: Facts, new: Facts) -> tuple[str, ...]:
     """What is different in `new`, one sentence for each."""
+    shown_old, shown_new = _shown(old), _shown(new)
     return tuple(
-        f"{name}: {_shown(old, name)} → {_shown(new, name)}"
+        f"{name}: {shown_old.get(name, ABSENT)} → {shown_new.get(name, ABSENT)}"
         for name in {**old, **new}
-        if old.get(name, MISSING) != new.get(name, MISSING)
+        if (name in old) != (name in new) or old.get(name) != new.get(name)
     )
 
 
-def _planned(stage: Stage, finished: dict[str, Artifact], *, store: Store) -> PlannedStage:
-    """Plan one stage; if its artifact is there it joins the `finished` ones."""
-    anew = [source for source in dict.fromkeys(stage.inputs.values()) if source not in finished]
-    if anew:
-        waits = (f"new {', '.join(anew)}",)
-        facts = _facts(stage.config.format_version, keyed_config(stage), {})
-        changes = _changes(stage.name, facts, store=store, inputs=False)
-        return _to_run(stage, (*waits, *changes))
-    table = stage_table(stage, finished, store=store, machine={})
-    found = look_up(table)
-    if found.artifact is None:
-        changes = _changes(stage.name, _facts_of_table(table), store=store, inputs=True)
-        return _to_run(stage, (found.damage,) if found.damage else changes or (NEVER_MADE,))
-    finished[stage.name] = found.artifact
-    return PlannedStage(
-        stage=stage.name,
-        action="reuse",
-        reasons=(),
-        digest=found.artifact.digest,
-        directory=found.artifact.directory,
-    )
-
-
-def _to_run(stage: Stage, reasons: tuple[str, ...]) -> PlannedStage:
-    return PlannedStage(stage=stage.name, action="run", reasons=reasons)
-
-
-def _changes(stage: str, facts: Facts, *, store: Store, inputs: bool) -> tuple[str, ...]:
-    """How `facts` differ from the nearest artifact; empty if there is none at all.
-
-    Without `inputs` only the configuration is compared: the inputs are not known yet.
-    """
-    candidates = [
-        _facts_of_manifest(shelf.manifest)
-        for shelf in shelves_of(stage, store=store)
-        if shelf.manifest
-    ]
-    if not inputs:
-        candidates = [_without_inputs(candidate) for candidate in candidates]
-    return min((differences(candidate, facts) for candidate in candidates), key=len, default=())
-
-
-def _facts_of_manifest(manifest: Manifest) -> Facts:
-    return _facts(manifest.format_version, manifest.config, manifest.inputs)
-
-
-def _facts_of_table(table: StageTable) -> Facts:
-    digests = {role: reference.digest for role, reference in table.inputs.items()}
-    return _facts(table.format_version, table.keyed_config, digests)
-
-
-def _facts(format_version: int, config: Mapping[str, Any], inputs: Mapping[str, str]) -> Facts:
-    return {
-        "format_version": format_version,
-        **{f"{INPUT}{role}": digest[:12] for role, digest in inputs.items()},
-        **flat(config),
-    }
-
-
-def _without_inputs(facts: Facts) -> Facts:
-    return {name: value for name, value in facts.items() if not name.startswith(INPUT)}
-
-
-def flat(table: Mapping[str, Any]) -> dict[str, Any]:
+def flat(table: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """A nested table as dotted places and plain values."""
-    return dict(_leaves("", table))
+    return dict(_leaves("", dict(table)))
 
 
-def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(place: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
     if isinstance(value, Mapping | list) and value:
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for name, child in items:
@@ -141,8 +104,31 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield place, value
 
 
-def _shown(facts: Facts, name: str) -> str:
-    if name not in facts:
-        return "absent"
-    text = json.dumps(facts[name], ensure_ascii=False)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+def _changes(stage: str, wanted: Facts, *, store: Store, inputs: bool) -> tuple[str, ...]:
+    """How `wanted` differs from the nearest artifact; empty if there is none at all."""
+    candidates = [
+        differences(
+            _facts(
+                entry.manifest.format_version,
+                entry.manifest.config,
+                entry.manifest.inputs if inputs else {},
+            ),
+            wanted,
+        )
+        for entry in store_entries(store, stage=stage)
+        if entry.manifest
+    ]
+    return min(candidates, key=len, default=())
+
+
+def _facts(version: int, config: Mapping[str, JsonValue], inputs: Mapping[str, str]) -> Facts:
+    digests = {f"{INPUT}{role}": digest[:12] for role, digest in inputs.items()}
+    return {"format_version": version, **digests, **flat(config)}
+
+
+def _shown(facts: Facts) -> dict[str, str]:
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in facts.items()}
+    return {
+        name: text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+        for name, text in texts.items()
+    }

@@ -5,9 +5,9 @@ Out: `<workspace>/<run>/run.json`, rewritten after every stage; a run's name is 
 """
 
 import time
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from artifacts import filesystem
 from artifacts.config import Config
@@ -40,15 +40,17 @@ class StageRecord(Config):
 
 
 class RunRecord(Config):
-    """One run."""
+    """One run; fields that earlier versions wrote are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     name: str
     """The run's name."""
     state: RunState
     """How far it is."""
-    config: dict[str, Any]
+    config: dict[str, JsonValue]
     """The whole resolved configuration."""
-    machine: dict[str, Any]
+    machine: dict[str, JsonValue]
     """Where it ran."""
     stages: dict[str, StageRecord] = Field(default_factory=dict)
     """The stages finished so far, in order."""
@@ -62,8 +64,16 @@ class RunRecord(Config):
     """Largest PSS in bytes of all its processes, over the stages that ran."""
     failure: str = ""
     """Why it failed."""
-    flow_run: str = ""
-    """Prefect's id for it, if Prefect ran it."""
+
+    def with_stage(self, name: str, entry: StageRecord) -> "RunRecord":
+        """The record with another finished stage; its peak memory counts if it was made now."""
+        peaks = [self.peak_memory, entry.peak_memory if entry.state == "made" else None]
+        return self.model_copy(
+            update={
+                "stages": {**self.stages, name: entry},
+                "peak_memory": max((peak for peak in peaks if peak), default=None),
+            }
+        )
 
 
 def utc_now() -> str:

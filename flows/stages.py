@@ -1,15 +1,16 @@
-"""The chain: which stages a run has, and what each of them is given.
+"""The chain: which stages a run has, and the inputs of each.
 
 In:  a run's configuration; then, stage by stage, the artifacts finished so far.
 Out: for each stage its part of the configuration, its inputs, and at last its `StageTable`.
 
-Adding a stage is one function here and one line in `chain`.
+Adding a stage is one more `Stage` in `chain`.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from pydantic import JsonValue
 
 from artifacts.config import StageConfig, assign
 from artifacts.errors import UsageError
@@ -17,7 +18,7 @@ from artifacts.filesystem import is_local
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, Store
 from flows.config import ReportStage, RunConfig
-from flows.external_inputs import Outside, digest_of_model, located
+from flows.external_inputs import ExternalInput, digest_of_model, located
 from model.config import (
     DATASETS_PREFIX,
     EvaluateStage,
@@ -28,8 +29,8 @@ from model.config import (
 from pipeline.config import (
     CorpusConfig,
     ExamplesStage,
-    LabelsConfig,
     LabelsStage,
+    PipelineMachine,
     TokensStage,
     UnwantedStage,
     VocabularyStage,
@@ -46,28 +47,57 @@ class Stage:
     config: StageConfig
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Role to the stage whose artifact plays it."""
-    outside: Mapping[str, Outside] = field(default_factory=dict)
-    """Role to data from outside."""
-    given: Mapping[str, str] = field(default_factory=dict)
-    """Role to the directory of a finished model from outside, which is an input like any other."""
+    external: Mapping[str, ExternalInput] = field(default_factory=dict)
+    """Role to external input."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Role to the directory of a model that was trained elsewhere, an input like any other."""
 
     @property
     def name(self) -> str:
         """The stage's name."""
         return self.config.stage
 
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether Beam runs it."""
+        return type(self.config).__module__ == PipelineMachine.__module__
+
 
 def chain(run: RunConfig) -> tuple[Stage, ...]:
     """The stages of `run` in an order in which each finds its inputs finished."""
-    stages = _training(run, run.corpus) if run.corpus else []
+    corpus, trained = run.corpus, bool(run.corpus)
+    encoder = {"encoder": "pretrain"} if trained else {}
+    finished = {} if trained else {"encoder": run.finetune.encoder}
+    stages = [*_preparation(run, corpus), _pretrain(run)] if corpus else []
+    if run.finetune.tasks and run.labels:
+        packages = {
+            "labels.packages": run.labels.packages,
+            "labels.test_packages": run.labels.test_packages,
+        }
+        labels = LabelsStage(seed=run.seed, labels=run.labels)
+        stages.append(Stage(labels, external={"packages": ExternalInput(packages=packages)}))
     if run.finetune.tasks:
-        stages += [_labels(run.labels, seed=run.seed)] if run.labels else []
-        stages += [_finetune(run)]
-    stages.append(_evaluate(run))
-    return (*stages, _report(run, stages))
+        stages.append(
+            Stage(
+                FinetuneStage(finetune=run.finetune),  # dumped as the stage knows it: less
+                inputs={**encoder, **({"labels": "labels"} if run.labels else {})},
+                models=finished,
+                external=_finetuning_data(run),
+            )
+        )
+    reference = {task.name: task.published for task in run.finetune.tasks if task.published}
+    evaluated = {
+        **({"examples": "examples", "tokens": "tokens"} if trained else {}),
+        **({"finetune": "finetune"} if run.finetune.tasks else {}),
+    }
+    evaluate = EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=reference)
+    stages.append(Stage(evaluate, inputs={**encoder, **evaluated}, models=finished))
+    report = ReportStage(name=run.name, report=run.report)
+    inputs = {stage.name: stage.name for stage in stages}
+    return (*stages, Stage(report, inputs=inputs, models=finished))
 
 
-def up_to(stages: tuple[Stage, ...], wanted: tuple[str, ...]) -> tuple[Stage, ...]:
+def up_to(stages: Sequence[Stage], wanted: Sequence[str]) -> tuple[Stage, ...]:
     """Those of `stages` that are wanted or that a wanted one needs, in order."""
     needed = set(wanted)
     for stage in reversed(stages):
@@ -83,130 +113,118 @@ def up_to(stages: tuple[Stage, ...], wanted: tuple[str, ...]) -> tuple[Stage, ..
 
 
 def stage_table(
-    stage: Stage, finished: Mapping[str, Artifact], *, store: Store, machine: Mapping[str, Any]
+    stage: Stage,
+    finished: Mapping[str, Artifact],
+    *,
+    store: Store,
+    machine: Mapping[str, JsonValue],
 ) -> StageTable:
     """The table of `stage`, whose inputs are among the `finished` artifacts (by stage name)."""
     inputs = {
         role: InputRef(digest=finished[source].digest, path=finished[source].directory)
         for role, source in stage.inputs.items()
     }
-    given = {
-        role: InputRef(digest=digest_of_model(directory, place=role), path=located(directory))
-        for role, directory in stage.given.items()
-    }
-    outside = {role: InputRef(digest=data.digest()) for role, data in stage.outside.items()}
-    table = _table(stage, inputs={**inputs, **given, **outside}, machine=machine)
+    for role, directory in stage.models.items():
+        digest = digest_of_model(directory, place=role)
+        inputs[role] = InputRef(digest=digest, path=located(directory))
+    for role, data in stage.external.items():
+        inputs[role] = InputRef(digest=data.digest())
+    table = _table(stage, inputs=inputs, machine=machine)
     return table.model_copy(update={"output": store.directory(stage.name, table.key)})
 
 
-def keyed_config(stage: Stage) -> dict[str, Any]:
+def keyed_config(stage: Stage) -> dict[str, JsonValue]:
     """The part of the key that is known before any input is."""
     return _table(stage, inputs={}, machine={}).keyed_config
 
 
 def _table(
-    stage: Stage, *, inputs: Mapping[str, InputRef], machine: Mapping[str, Any]
+    stage: Stage, *, inputs: Mapping[str, InputRef], machine: Mapping[str, JsonValue]
 ) -> StageTable:
-    """A table without a place for its output."""
+    """A table without a place for its output; paths are absolute, wherever the program starts."""
+    config = stage.config.model_dump(mode="json")
+    for data in stage.external.values():
+        for place, location in data.places.items():
+            config = assign(config, place, located(location))
     return StageTable(
         stage=stage.name,
         format_version=stage.config.format_version,
-        config=_with_absolute_paths(stage),
+        config=config,
         inputs=dict(inputs),
-        outside={place: role for role, data in stage.outside.items() for place in data.places},
+        outside={place: role for role, data in stage.external.items() for place in data.places},
         output="",
         machine=dict(machine),
     )
 
 
-def _with_absolute_paths(stage: Stage) -> dict[str, Any]:
-    """The stage's configuration; a program finds its data whatever folder it is started in."""
-    config = stage.config.model_dump(mode="json")
-    for data in stage.outside.values():
-        for place, location in data.places.items():
-            config = assign(config, place, located(location))
-    return config
-
-
-def _training(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
-    """From documents to an encoder."""
+def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
+    """From documents to examples."""
+    sources = dict(enumerate(corpus.sources))
+    documents = {
+        "corpus": ExternalInput(
+            files={
+                f"corpus.sources.{index}.path": source.path
+                for index, source in sources.items()
+                if source.path
+            },
+            packages={
+                f"corpus.sources.{index}.packages": source.packages
+                for index, source in sources.items()
+                if source.packages
+            },
+        )
+    }
+    if run.cleaning.drop_list:
+        drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
+        documents["drop_list"] = ExternalInput(artifacts=drop_list)
+    common = {"seed": run.seed, "corpus": corpus, "cleaning": run.cleaning}
+    dedup = {"drop_list": "unwanted"} if run.unwanted.wanted else {}
+    stages = []
+    if run.unwanted.wanted:
+        sets = enumerate(run.unwanted.overlap.paths if run.unwanted.overlap else ())
+        files = {f"unwanted.overlap.paths.{index}": path for index, path in sets}
+        evaluation = {"evaluation sets": ExternalInput(files=files)} if files else {}
+        config = UnwantedStage(**common, unwanted=run.unwanted)
+        stages.append(Stage(config, external={**documents, **evaluation}))
+    given = {"vocabulary": ExternalInput(files={"vocabulary.path": run.vocabulary.path})}
     return [
-        *([_unwanted(run, corpus)] if run.unwanted.wanted else []),
-        *(_vocabulary(run, corpus), _tokens(run, corpus), _examples(run), _pretrain(run)),
+        *stages,
+        Stage(
+            VocabularyStage(**common, vocabulary=run.vocabulary),
+            inputs=dedup,
+            external={**documents, **(given if run.vocabulary.path else {})},
+        ),
+        Stage(
+            TokensStage(**common), inputs={"vocabulary": "vocabulary", **dedup}, external=documents
+        ),
+        Stage(ExamplesStage(seed=run.seed, examples=run.examples), inputs={"tokens": "tokens"}),
     ]
 
 
-def _unwanted(run: RunConfig, corpus: CorpusConfig) -> Stage:
-    config = UnwantedStage(
-        seed=run.seed, corpus=corpus, cleaning=run.cleaning, unwanted=run.unwanted
-    )
-    overlap = run.unwanted.overlap
-    sets = enumerate(overlap.paths if overlap else ())
-    files = {f"unwanted.overlap.paths.{index}": path for index, path in sets}
-    evaluation = {"evaluation sets": Outside(files=files)} if files else {}
-    return Stage(config, outside={**_documents(run, corpus), **evaluation})
-
-
-def _drop_list(run: RunConfig) -> dict[str, str]:
-    """The drop list, if this run makes one, as an input."""
-    return {"drop_list": "unwanted"} if run.unwanted.wanted else {}
-
-
-def _vocabulary(run: RunConfig, corpus: CorpusConfig) -> Stage:
-    config = VocabularyStage(
-        seed=run.seed, corpus=corpus, cleaning=run.cleaning, vocabulary=run.vocabulary
-    )
-    given = {"vocabulary": Outside(files={"vocabulary.path": run.vocabulary.path})}
-    outside = {**_documents(run, corpus), **(given if run.vocabulary.path else {})}
-    return Stage(config, inputs=_drop_list(run), outside=outside)
-
-
-def _tokens(run: RunConfig, corpus: CorpusConfig) -> Stage:
-    config = TokensStage(seed=run.seed, corpus=corpus, cleaning=run.cleaning)
-    inputs = {"vocabulary": "vocabulary", **_drop_list(run)}
-    return Stage(config, inputs=inputs, outside=_documents(run, corpus))
-
-
-def _examples(run: RunConfig) -> Stage:
-    config = ExamplesStage(seed=run.seed, examples=run.examples)
-    return Stage(config, inputs={"tokens": "tokens"})
-
-
 def _pretrain(run: RunConfig) -> Stage:
-    config = PretrainStage(seed=run.seed, encoder=run.encoder, pretrain=run.pretrain)
-    init = {"init": Outside(models={"pretrain.init": run.pretrain.init})}
-    return Stage(config, inputs={"examples": "examples"}, outside=init if run.pretrain.init else {})
-
-
-def _labels(labels: LabelsConfig, *, seed: int) -> Stage:
-    packages = {
-        "labels.packages": labels.packages,
-        "labels.test_packages": labels.test_packages,
-    }
+    init = {"init": ExternalInput(models={"pretrain.init": run.pretrain.init})}
     return Stage(
-        LabelsStage(seed=seed, labels=labels),
-        outside={"packages": Outside(packages=packages)},
+        PretrainStage(seed=run.seed, encoder=run.encoder, pretrain=run.pretrain),
+        inputs={"examples": "examples"},
+        external=init if run.pretrain.init else {},
     )
 
 
-def _finetune(run: RunConfig) -> Stage:
-    labels = {"labels": "labels"} if run.labels else {}
+def _finetuning_data(run: RunConfig) -> dict[str, ExternalInput]:
+    """What the tasks name, and the second encoder."""
     data = {
-        f"task {task.name}": _task_data(task, f"finetune.tasks.{index}")
+        f"task {task.name}": task_data(task, f"finetune.tasks.{index}")
         for index, task in enumerate(run.finetune.tasks)
     }
-    second = Outside(models={"finetune.second_encoder": run.finetune.second_encoder})
-    encoders = {"second_encoder": second} if run.finetune.second_encoder else {}
-    return Stage(
-        FinetuneStage(finetune=run.finetune),  # dumped as the stage knows it, which is less
-        inputs={**_encoder(run), **labels},
-        given=_given(run),
-        outside={**{role: given for role, given in data.items() if given.places}, **encoders},
-    )
+    named = {role: files for role, files in data.items() if files.places}
+    second = run.finetune.second_encoder
+    if second:
+        named["second_encoder"] = ExternalInput(models={"finetune.second_encoder": second})
+    return named
 
 
-def _task_data(task: TaskConfig, place: str) -> Outside:
-    """The files that a task names; those of the labels stage are no outside data.
+def task_data(task: TaskConfig, place: str) -> ExternalInput:
+    """The files that a task names; those of the labels stage are no external input.
 
     A Hugging Face data set is no file: its name stays in the configuration and with it in the key.
     """
@@ -218,60 +236,12 @@ def _task_data(task: TaskConfig, place: str) -> Outside:
         if path and not path.startswith(DATASETS_PREFIX)
     }
     folders = {f"{place}.folder": task.folder} if task.folder else {}
-    needed = (f"{place}.train", f"{place}.dev")
-    lacking = {  # GLUE is often kept without its unlabelled test files
-        name: path
-        for name, path in files.items()
-        if task.glue and name not in needed and _is_absent(path)
-    }
-    present = {name: path for name, path in files.items() if name not in lacking}
-    return Outside(files=present, folders={**folders, **lacking})
-
-
-def _is_absent(path: str) -> bool:
-    """Whether a local file that may be left out is left out."""
-    return is_local(path) and not os.path.exists(located(path))
-
-
-def _evaluate(run: RunConfig) -> Stage:
-    text = {"examples": "examples", "tokens": "tokens"} if run.corpus else {}
-    finetune = {"finetune": "finetune"} if run.finetune.tasks else {}
-    published = {task.name: task.published for task in run.finetune.tasks if task.published}
-    return Stage(
-        EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=published),
-        inputs={**_encoder(run), **text, **finetune},
-        given=_given(run),
-    )
-
-
-def _report(run: RunConfig, stages: list[Stage]) -> Stage:
-    config = ReportStage(name=run.name, report=run.report)
-    return Stage(config, inputs={stage.name: stage.name for stage in stages}, given=_given(run))
-
-
-def _encoder(run: RunConfig) -> dict[str, str]:
-    """The encoder, if this run trains one, as an input."""
-    return {"encoder": "pretrain"} if run.corpus else {}
-
-
-def _given(run: RunConfig) -> dict[str, str]:
-    """The encoder, if it came finished."""
-    return {"encoder": run.finetune.encoder} if run.finetune.encoder else {}
-
-
-def _documents(run: RunConfig, corpus: CorpusConfig) -> dict[str, Outside]:
-    """The corpus and the list of documents dropped from it."""
-    sources = list(enumerate(corpus.sources))
-    documents = Outside(
-        files={
-            f"corpus.sources.{index}.path": source.path for index, source in sources if source.path
-        },
-        packages={
-            f"corpus.sources.{index}.packages": source.packages
-            for index, source in sources
-            if source.packages
-        },
-    )
-    drop_list = run.cleaning.drop_list
-    dropped = {"drop_list": Outside(artifacts={"cleaning.drop_list": drop_list})}
-    return {"corpus": documents, **(dropped if drop_list else {})}
+    if task.glue:  # often kept without its unlabelled test files
+        needed = (f"{place}.train", f"{place}.dev")
+        folders |= {
+            name: path
+            for name, path in files.items()
+            if name not in needed and is_local(path) and not os.path.exists(located(path))
+        }
+    present = {name: path for name, path in files.items() if name not in folders}
+    return ExternalInput(files=present, folders=folders)

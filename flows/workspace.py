@@ -1,7 +1,8 @@
-"""The workspace: where artifacts and runs lie.
+"""The workspace: where artifacts and runs lie, and its lock: one run at a time works in it.
 
 In:  a folder or fsspec URL, and a run's name.
-Out: its store, the run's folder, and a local folder for logs and jobs.
+Out: its store, the run's folder, and a local folder for logs and jobs; a held lock, or a
+     `UsageError` that names the holder.
 
     <workspace>/artifacts/<stage>/<key>/…   shared by all runs (artifacts/store.py)
     <workspace>/<run>/run.json              what the run consists of
@@ -9,12 +10,20 @@ Out: its store, the run's folder, and a local folder for logs and jobs.
     <workspace>/<run>/report.html, summary.json
     <workspace>/<run>/jobs/<stage>/log      what each program printed
 
-On an object store, jobs and the lock lie in a local folder of this node.
+On an object store, jobs and the lock lie in a local folder of this node. The kernel drops a `flock`
+when its holder dies in any way, so no lock is ever stale; the text in the file only names the
+holder.
 """
 
+import fcntl
+import json
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 
 from artifacts import filesystem
 from artifacts.digests import digest_of
@@ -23,6 +32,7 @@ from artifacts.store import Store
 from flows.external_inputs import located
 
 ARTIFACTS = "artifacts"
+LOCK_NAME = ".lock"
 
 
 @dataclass(frozen=True)
@@ -73,3 +83,44 @@ def writable_workspace(root: str) -> Workspace:
             f"workspace {made.root}: cannot be written ({reason}); choose another folder"
         ) from None
     return made
+
+
+@contextmanager
+def locked(folder: Path, *, run: str) -> Iterator[None]:
+    """Hold the lock of `folder` for the run called `run`."""
+    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(handle, folder)
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        holder = {"run": run, "pid": os.getpid(), "host": gethostname(), "since": since}
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(holder).encode(), 0)
+        yield
+        os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def refuse_if_locked(folder: Path) -> None:
+    """Raise if another process holds the lock now: an early word, no protection."""
+    if (folder / LOCK_NAME).exists():
+        handle = os.open(folder / LOCK_NAME, os.O_RDWR)
+        try:
+            _lock(handle, folder)
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        try:
+            holder = json.loads(os.pread(handle, 4096, 0))
+            named = "run {run} (pid {pid} on {host}, since {since})".format(**holder)
+        except ValueError:
+            named = "another run that is just starting"
+        raise UsageError(
+            f"{folder}: in use by {named}; "
+            "wait for it, stop it, or choose another workspace (--workspace FOLDER)"
+        ) from None

@@ -26,16 +26,16 @@ VICTIMS = {
     "tokens": "Beam worker",
     "examples": "flow",
     "pretrain": "trainer",
-    "labels": "keeper",
+    "labels": "supervisor",
     "finetune": "flow",
     "evaluate": "program",
     "report": "flow",
 }
 """Who is killed in each stage."""
 
-GENERATION = {"flow": -1, "keeper": 0, "program": 1, "trainer": 1, "Beam worker": 4}
-"""How many births after the keeper: a lone trainer is its stage's program; a Beam worker is a child
-of a helper, which is one of the runner, which is one of the program."""
+GENERATION = {"flow": -1, "supervisor": 0, "program": 1, "trainer": 1, "Beam worker": 4}
+"""How many births after the supervisor: a lone trainer is its stage's program; a Beam worker is a
+child of a helper, which is one of the runner, which is one of the program."""
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float, what: str = "it") -> Any:
@@ -80,7 +80,7 @@ class RunFolder:
     def running_job(self, stage: str) -> LocalJob | None:
         """The stage's job, once its program is there."""
         job = local_job(self.job(stage))
-        alive = job is not None and job.keeper.alive and list(descendants(job.keeper.pid))
+        alive = job is not None and job.supervisor.alive and list(descendants(job.supervisor.pid))
         return job if alive else None
 
     def job_at_work(self, stage: str) -> LocalJob | None:
@@ -91,9 +91,9 @@ class RunFolder:
         return self.running_job(stage) if said or written else None
 
     def processes_at_work(self, stage: str, *, seconds: float = 120.0) -> list[int]:
-        """The stage's keeper and all below it, once it shows work."""
+        """The stage's supervisor and all below it, once it shows work."""
         job = wait_for(lambda: self.job_at_work(stage), seconds=seconds, what=f"{stage} at work")
-        return [job.keeper.pid, *descendants(job.keeper.pid)]
+        return [job.supervisor.pid, *descendants(job.supervisor.pid)]
 
     def processes(self) -> list[str]:
         """The command lines of all processes that name the workspace."""
@@ -108,27 +108,27 @@ class RunFolder:
         generation = GENERATION[VICTIMS[stage]]
         there = self.running_job if VICTIMS[stage] == "Beam worker" else self.job_at_work
         job = wait_for(lambda: there(stage), seconds=120, what=stage)
-        keeper = job.keeper.pid
-        victims = wait_for(lambda: born(keeper, generation), seconds=60, what=VICTIMS[stage])
-        found = [keeper, *descendants(keeper)]
+        supervisor = job.supervisor.pid
+        victims = wait_for(lambda: born(supervisor, generation), seconds=60, what=VICTIMS[stage])
+        found = [supervisor, *descendants(supervisor)]
         os.kill(victims[0], signal.SIGKILL)
         return found
 
-    def started_again(self, stage: str, *, keeper: int) -> None:
-        """Wait until the stage has another keeper than this one."""
+    def started_again(self, stage: str, *, supervisor: int) -> None:
+        """Wait until the stage has another supervisor than this one."""
 
         def another() -> bool:
             job = local_job(self.job(stage))
-            return job is not None and job.keeper.pid != keeper
+            return job is not None and job.supervisor.pid != supervisor
 
         wait_for(another, seconds=90, what=f"{stage} again")
 
 
-def born(keeper: int, generation: int) -> list[int]:
-    """The processes so many births after the keeper; one before it is the flow's."""
+def born(supervisor: int, generation: int) -> list[int]:
+    """The processes so many births after the supervisor; one before it is the flow's."""
     if generation < 0:
-        return [psutil.Process(keeper).ppid()]
-    family = [psutil.Process(keeper)]
+        return [psutil.Process(supervisor).ppid()]
+    family = [psutil.Process(supervisor)]
     with suppress(psutil.NoSuchProcess):
         for _ in range(generation):
             family = [child for one in family for child in one.children()]

@@ -1,8 +1,8 @@
 """Pull the plug in every stage: what is started again ends with the same digests.
 
 One run from nothing, by the real command; in each stage something is killed with SIGKILL once: the
-stage's program, one of its workers, the keeper, or the command itself. Nothing is tried again by
-itself (`jobs.retries = 0`): after every death the same command is given again.
+stage's program, one of its workers, the supervisor, or the command itself. Nothing is tried again
+by itself (`jobs.retries = 0`): after every death the same command is given again.
 """
 
 import os
@@ -77,7 +77,7 @@ def test_a_run_whose_prefect_server_is_killed_goes_on_to_the_same_digests(
     wait_for(lambda: RunFolder(workspace).running_job("pretrain"), seconds=300)
     server = local_job(workspace / "prefect" / "server")
     assert server
-    for pid in descendants(server.keeper.pid):
+    for pid in descendants(server.supervisor.pid):
         os.kill(pid, signal.SIGKILL)
     assert running.wait(300) == 0
     assert not RunFolder(workspace).processes()

@@ -82,9 +82,9 @@ def test_a_flow_killed_while_training_is_continued_to_the_same_digests(
 ) -> None:
     served.run.forget("pretrain")
     flow_run = served.trigger()
-    keeper, *below = served.run.processes_at_work("pretrain")
-    os.kill(psutil.Process(keeper).ppid(), signal.SIGKILL)
-    all_gone([keeper, *below])
+    supervisor, *below = served.run.processes_at_work("pretrain")
+    os.kill(psutil.Process(supervisor).ppid(), signal.SIGKILL)
+    all_gone([supervisor, *below])
     assert served.ended(flow_run, seconds=60) == "Crashed"
     assert served.ended(served.trigger(), seconds=240) == "Completed"
     assert served.run.digests() == golden.digests()
@@ -99,7 +99,7 @@ def test_killed_in_every_stage_a_served_run_ends_with_the_same_digests(
     for stage, victim in VICTIMS.items():
         struck = served.run.strike(stage)
         if victim != "flow":  # the flow itself makes it good
-            served.run.started_again(stage, keeper=struck[0])
+            served.run.started_again(stage, supervisor=struck[0])
         else:
             assert served.ended(flow_run, seconds=60) == "Crashed"
             all_gone(struck)

@@ -37,10 +37,10 @@ def ablations(
     space = writable_workspace(machine.workspace)
     with watching(), prefect_server(space, meanwhile=_import_prefect) as server:
         # only now: Prefect reads its settings when it is imported
-        from flows.prefect.ablations import ablations as flow
-        from flows.prefect.tracking import reported
+        from flows.prefect.flows import ablations as flow
+        from flows.prefect.tracking import reporting_to
 
-        with reported(server):
+        with reporting_to(server):
             data = flow(run, machine, tuple(table))
     parts = [columns(_shown(lines)) for lines in data["tables"].values()]
     seeds = ", ".join(str(seed) for seed in data["seeds"])
@@ -51,7 +51,7 @@ def ablations(
 
 
 def _import_prefect() -> None:
-    import_module("flows.prefect.ablations")
+    import_module("flows.prefect.flows")
 
 
 def _shown(lines: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

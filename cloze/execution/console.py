@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from artifacts.progress import clock
-from flows.events import listen, unlisten
+from flows.events import add_handler, remove_handler
 
 STYLES = {
     "waiting": ("·", "dim"),
@@ -34,12 +34,12 @@ def watching() -> Iterator[None]:
     """Show what happens inside."""
     console = Console(stderr=True, highlight=False)
     handler = TerminalHandler(console) if console.is_terminal else PlainHandler(console)
-    listen(handler, progress=console.is_terminal)
+    add_handler(handler, progress=console.is_terminal)
     try:
         with handler:
             yield
     finally:
-        unlisten(handler)
+        remove_handler(handler)
 
 
 class PlainHandler(logging.Handler):
@@ -60,7 +60,7 @@ class PlainHandler(logging.Handler):
         stage, state, text = facts(record)
         if state == "waiting":
             return
-        line = text if state in ("said", "progress") else f"{state} {text}".rstrip()
+        line = text if state in ("output", "progress") else f"{state} {text}".rstrip()
         self.console.print(f"{stage}: {line}", markup=False, soft_wrap=True)
 
 
@@ -93,13 +93,13 @@ class TerminalHandler(logging.Handler):
         """Change the stage's row, or say something above the table."""
         stage, state, text = facts(record)
         row = self.rows.setdefault(stage, Row())
-        if state == "warned":
+        if state == "warning":
             self.console.print(Text(f"! {stage} {text}", style="yellow"))
         elif state == "progress":
             row.text = text
         elif state == "running":
             row.state, row.text, row.since = state, "starting", time.monotonic()
-        elif state != "said":
+        elif state != "output":
             row.state, row.text = state, text
 
     def table(self) -> Table:

@@ -17,12 +17,12 @@ from cloze.execution.forecast_text import corpus_lines, training_lines
 from cloze.init.corpus_samples import look
 from cloze.options import WANTED, ConfigPath, Wanted
 from flows.config import MachineConfig, RunConfig
+from flows.executor import write_tables
 from flows.forecast.corpus import forecast_corpus
 from flows.forecast.training import forecast_training
 from flows.plan import PlannedStage
 from flows.plan import plan as plan_run
 from flows.stages import PREPARE
-from flows.tables import write_tables
 
 Gigabytes = Annotated[
     float,

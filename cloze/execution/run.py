@@ -1,4 +1,4 @@
-"""`cloze run`: the whole job, worked off by Prefect in this process.
+"""`cloze run`: the whole job, executed with Prefect in this process.
 
 In:  a configuration.
 Out: the run's record; on a terminal, where the report lies.
@@ -15,13 +15,12 @@ from cloze.answer import Answer
 from cloze.execution.console import watching
 from cloze.options import WANTED, ConfigPath, Wanted
 from flows.config import MachineConfig, RunConfig
-from flows.lock import refuse_if_locked
+from flows.executor import execute
 from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server
 from flows.record import RunRecord
 from flows.report.terminal import read_lines
-from flows.run import work
-from flows.workspace import writable_workspace
+from flows.workspace import refuse_if_locked, writable_workspace
 
 WITHOUT_PREFECT = "Do the same without Prefect: no server to watch it."
 
@@ -33,12 +32,12 @@ def run(
     wanted: Wanted = WANTED,
     without_prefect: Annotated[bool, Parameter(negative="", help=WITHOUT_PREFECT)] = False,
 ) -> Answer:
-    """Work off the whole chain of `config`; what is there already is reused."""
+    """Execute every stage of `config`; what is there already is reused."""
     configuration, machine = wanted.run(config), wanted.machine()
     _preflight(configuration, machine)
     with watching():
         if without_prefect:
-            record = work(configuration, machine)
+            record = execute(configuration, machine)
         else:
             record = _with_prefect(configuration, machine)
     return Answer(record.model_dump(mode="json"), _words(record, machine), wanted.json)
@@ -55,18 +54,19 @@ def _with_prefect(run: RunConfig, machine: MachineConfig) -> RunRecord:
     space = writable_workspace(machine.workspace)
     with prefect_server(space, meanwhile=_import_prefect) as server:
         # only now: Prefect reads its settings when it is imported
-        from flows.prefect.end_to_end import end_to_end
-        from flows.prefect.tracking import watched
+        from flows.prefect.flows import end_to_end
+        from flows.prefect.tracking import reporting_to
 
         try:
-            return watched(end_to_end, run, machine, server=server)
+            with reporting_to(server):
+                return RunRecord.model_validate(end_to_end(run, machine))
         except ServerLost as error:
             say(f"warning: {error}: going on without it")
-            return work(run, machine)
+            return execute(run, machine)
 
 
 def _import_prefect() -> None:
-    import_module("flows.prefect.end_to_end")
+    import_module("flows.prefect.flows")
 
 
 def _words(record: RunRecord, machine: MachineConfig) -> str:

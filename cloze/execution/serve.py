@@ -25,7 +25,7 @@ def serve(config: ConfigPath, /, *, port: Port = 4200, wanted: Wanted = WANTED) 
     os.environ["PYTHONSAFEPATH"] = "1"  # the runs' processes: a user's `flows/` must not win
     with prefect_server(space, port=port) as url:
         # only now: Prefect reads its settings when it is imported
-        from flows.prefect.serving import serve_flows
+        from flows.prefect.flows import serve_flows
 
         def say_ready() -> None:
             say(f"server: {url.removesuffix('/api')}")

@@ -10,7 +10,7 @@ from artifacts.errors import UsageError
 from cloze.answer import Answer
 from cloze.execution.console import watching
 from cloze.options import WANTED, ConfigPath, EngineOption, Wanted
-from flows.run import work
+from flows.executor import execute
 from flows.stages import PREPARE
 
 StageCommand = Callable[..., Answer]
@@ -24,7 +24,7 @@ def _command(*stages: str) -> StageCommand:
         _refuse_other_words(options)
         run, machine = wanted.run(config), wanted.machine()
         with watching():
-            record = work(run, machine, wanted=stages, options=options)
+            record = execute(run, machine, wanted=stages, options=options)
         made = {stage: record.stages[stage] for stage in stages}
         data = {stage: found.model_dump(mode="json") for stage, found in made.items()}
         lines = [f"{stage}: {found.directory}" for stage, found in made.items()]

@@ -1,4 +1,4 @@
-"""`cloze gc`: removes what no run names.
+"""`cloze gc`: removes what no run refers to.
 
 In:  a workspace.
 Out: what could go; with --delete it is gone.
@@ -10,9 +10,8 @@ from cyclopts import Parameter
 
 from cloze.answer import Answer
 from cloze.options import PLACE, Place
-from flows.gc import remove_rubbish, rubbish
-from flows.lock import locked
-from flows.workspace import writable_workspace
+from flows.inventory import garbage, remove_garbage
+from flows.workspace import locked, writable_workspace
 
 MEGABYTE = 1_000_000
 
@@ -20,12 +19,12 @@ Delete = Annotated[bool, Parameter(negative="", help="Remove it; without this it
 
 
 def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
-    """Remove artifacts that no run names."""
+    """Remove artifacts that no run refers to."""
     space = writable_workspace(place.machine().workspace)
     with locked(space.local, run="gc"):
-        found = rubbish(space)
+        found = garbage(space)
         if delete:
-            remove_rubbish(found)
+            remove_garbage(found)
     total = sum(item.size for item in found)
     lines = [f"{item.size / MEGABYTE:>10,.1f} MB  {item.path}  {item.reason}" for item in found]
     what = "removed" if delete else "could be removed (--delete)"

@@ -18,7 +18,7 @@ from cloze.inspection.example_origin import find_example, find_origin
 from cloze.options import PLACE, Place, RunName
 from cloze.tables import columns
 from flows.figures import figures, read_summary
-from flows.lineage import ancestors
+from flows.inventory import ancestors
 from flows.record import read_record, run_artifact
 from flows.workspace import Workspace
 

@@ -9,14 +9,19 @@ with the others: the store sees to that.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import JsonValue
 
 from artifacts.config import assign, parse
 from flows.config import RunConfig
 
 Table = Literal["objective", "size", "masking"]
 
-OBJECTIVE: dict[str, dict[str, Any]] = {
+Settings = dict[str, JsonValue]
+"""Values by their dotted place in the configuration."""
+
+OBJECTIVE: dict[str, Settings] = {
     "base": {},
     "no-nsp": {"pretrain.next_sentence_loss": False},
     "left-to-right": {
@@ -31,7 +36,7 @@ OBJECTIVE: dict[str, dict[str, Any]] = {
 }
 """Paper, Table 5: BERT, without NSP, left-to-right without NSP, and that under a BiLSTM."""
 
-MASKING: dict[str, dict[str, Any]] = {
+MASKING: dict[str, Settings] = {
     f"mask{mask}-same{same}-random{random}": {
         "examples.masking.mask_share": mask / 100,
         "examples.masking.random_share": random / 100,
@@ -67,7 +72,7 @@ def rows(run: RunConfig, tables: tuple[Table, ...]) -> list[Row]:
     ]
 
 
-def changed(run: RunConfig, name: str, places: dict[str, Any]) -> RunConfig:
+def changed(run: RunConfig, name: str, places: Settings) -> RunConfig:
     """`run` with other values at some places, under a name of its own."""
     table = run.model_dump(mode="json")
     for place, value in places.items():
@@ -76,7 +81,7 @@ def changed(run: RunConfig, name: str, places: dict[str, Any]) -> RunConfig:
     return parse(RunConfig, table, source=f"ablation {name}")
 
 
-def _sizes(run: RunConfig) -> dict[str, dict[str, Any]]:
+def _sizes(run: RunConfig) -> dict[str, Settings]:
     """Paper, Table 6, relative to the run's encoder: half as deep, half as wide, both, as it is."""
     encoder = run.encoder
     layers, heads = encoder.num_hidden_layers, encoder.num_attention_heads

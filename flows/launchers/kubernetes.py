@@ -1,7 +1,7 @@
 """Programs as Kubernetes Jobs; flow and pods mount the same workspace at the same path.
 
 In:  an argv and a job directory on the shared workspace.
-Out: a Job whose pod runs the program under a keeper; its exit code in DIRECTORY/exit.
+Out: a Job whose pod runs the program under a supervisor; its exit code in DIRECTORY/exit.
 
 Everything goes through `kubectl`, with whatever access its user has. An evicted pod is started
 again by the Job; the program goes on from what it has finished. A flow that died finds its Job by
@@ -35,7 +35,7 @@ SCRIPT = """\
 job={job}
 rm -f "$job/exit" "$job/attempt"
 code=0
-{keeper} --exit-name attempt -- {program} || code=$?
+{supervisor} --exit-name attempt -- {program} || code=$?
 # terminated from outside: the Job starts another pod
 [ "$code" -eq 143 ] || mv "$job/attempt" "$job/exit"
 exit "$code"
@@ -163,12 +163,12 @@ class KubernetesLauncher:
 
     def script(self, argv: Sequence[str], *, job: Path) -> str:
         """What the pod's shell does; `python` is the image's own."""
-        keeper = ("python", "-P", "-m", "flows.launchers.supervisor", "--unowned")
+        supervisor = ("python", "-P", "-m", "flows.launchers.supervisor", "--unowned")
         options = ("--job", str(job), "--grace", str(self.grace))
         program = ["python" if word == sys.executable else word for word in argv]
         return SCRIPT.format(
             job=shlex.quote(str(job)),
-            keeper=shlex.join((*keeper, *options)),
+            supervisor=shlex.join((*supervisor, *options)),
             program=shlex.join(program),
         )
 

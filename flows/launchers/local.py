@@ -3,7 +3,7 @@
 In:  an argv and a job directory.
 Out: DIRECTORY/log, and the exit code in DIRECTORY/exit.
 
-Each program has a keeper (flows/launchers/supervisor.py), so that none outlives the flow.
+Each program has a supervisor (flows/launchers/supervisor.py), so that none outlives the flow.
 """
 
 import subprocess
@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from artifacts.config import Config
+from flows.events import emit
 from flows.launchers.launcher import LOST, child_environment
 from flows.launchers.processes import Process, process
 
@@ -24,23 +25,23 @@ class LocalJob(Config):
     argv: tuple[str, ...]
     """What was started."""
 
-    keeper: Process
-    """The keeper that owns it (flows/launchers/supervisor.py)."""
+    supervisor: Process
+    """Its supervisor (flows/launchers/supervisor.py)."""
 
 
 class LocalLauncher:
-    """Programs on this machine, each with a keeper, so that none outlives us."""
+    """Programs on this machine, each with a supervisor, so that none outlives us."""
 
     def __init__(self, *, grace: float, environment: Mapping[str, str] | None = None) -> None:
         self.grace = grace
         self.environment = environment or {}
-        self._keepers: dict[Path, subprocess.Popen[bytes]] = {}
+        self._supervisors: dict[Path, subprocess.Popen[bytes]] = {}
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
-        """Start `argv` under a keeper of its own session."""
+        """Start `argv` under a supervisor in a session of its own."""
         job.mkdir(parents=True, exist_ok=True)
         (job / "exit").unlink(missing_ok=True)
-        keeper = subprocess.Popen(
+        supervisor = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "flows.launchers.supervisor"),
                 *("--job", str(job), "--grace", str(self.grace), "--", *argv),
@@ -50,31 +51,41 @@ class LocalLauncher:
             start_new_session=True,
             env={**child_environment(), **self.environment},
         )
-        self._keepers[job] = keeper
-        started = LocalJob(argv=tuple(argv), keeper=process(keeper.pid))
+        self._supervisors[job] = supervisor
+        started = LocalJob(argv=tuple(argv), supervisor=process(supervisor.pid))
         (job / "job.json").write_text(started.model_dump_json(indent=1) + "\n")
 
     def poll(self, job: Path) -> int | None:
-        """The exit code once the keeper has written it."""
-        if job in self._keepers and self._keepers[job].poll() is None:
+        """The exit code once the supervisor has written it."""
+        if job in self._supervisors and self._supervisors[job].poll() is None:
             return None
         try:
             return int((job / "exit").read_text())
         except FileNotFoundError:
             running = local_job(job)
-            return None if running and running.keeper.alive else LOST
+            return None if running and running.supervisor.alive else LOST
 
     def queued(self, job: Path) -> bool:
         """Never: what is started here runs."""
         return False
 
     def cancel(self, job: Path) -> None:
-        """Tell the keeper, which ends everything; then make sure that it did."""
+        """Terminate the supervisor, which ends everything; then make sure that it did."""
         found = local_job(job)
         if found:
-            found.keeper.end(grace=self.grace + 10.0)
-        if job in self._keepers:
-            self._keepers.pop(job).wait()
+            found.supervisor.end(grace=self.grace + 10.0)
+        if job in self._supervisors:
+            self._supervisors.pop(job).wait()
+
+
+def end_leftover_jobs(folder: Path, *, grace: float) -> None:
+    """End programs that a killed run has left in the workspace at `folder`, whose lock we hold."""
+    for file in folder.glob("*/jobs/*/job.json"):
+        job = local_job(file.parent)
+        if job and job.supervisor.alive:
+            ended = f"ending process {job.supervisor.pid} of an earlier run"
+            emit(file.parent.name, "output", ended)
+            job.supervisor.end(grace=grace + 10.0)
 
 
 def local_job(job: Path) -> LocalJob | None:

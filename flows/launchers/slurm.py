@@ -1,7 +1,7 @@
 """Programs on a Slurm cluster whose nodes share the workspace's file system.
 
 In:  an argv and a job directory.
-Out: a batch job under a keeper; its exit code in DIRECTORY/exit.
+Out: a batch job under a supervisor; its exit code in DIRECTORY/exit.
 
 Pre-empted, out of time or on a node that failed, the job goes back into the queue and its program
 goes on from what it has finished. The flow that submitted it may die meanwhile: the next one finds
@@ -36,12 +36,12 @@ SCRIPT = """\
 job={job}
 attempt="attempt-$SLURM_JOB_ID"
 rm -f "$job/exit" "$job/$attempt"
-{nodes}{keeper} --exit-name "$attempt" -- {program} &
-keeper=$!
-trap 'kill -TERM "$keeper"' TERM
-# a signal ends a wait, not the keeper
-while kill -0 "$keeper" 2>/dev/null; do
-    wait "$keeper"
+{nodes}{supervisor} --exit-name "$attempt" -- {program} &
+supervisor=$!
+trap 'kill -TERM "$supervisor"' TERM
+# a signal ends the wait, not the supervisor
+while kill -0 "$supervisor" 2>/dev/null; do
+    wait "$supervisor"
     code=$?
 done
 if [ "$code" -eq 143 ] && [ ! -e "$job/cancelled" ]; then
@@ -131,7 +131,7 @@ class SlurmLauncher:
 
     def script(self, argv: Sequence[str], *, job: Path) -> str:
         """The batch script."""
-        keeper = (sys.executable, "-P", "-m", "flows.launchers.supervisor", "--unowned")
+        supervisor = (sys.executable, "-P", "-m", "flows.launchers.supervisor", "--unowned")
         options = ("--job", str(job), "--grace", str(self.grace))
         several = self.config.nodes > 1
         spread = ("srun", "--kill-on-bad-exit=1", "bash", "-c", ON_EVERY_NODE, "node")
@@ -139,7 +139,7 @@ class SlurmLauncher:
             setup=self.config.setup,
             job=shlex.quote(str(job)),
             nodes=SEVERAL_NODES.format(slots=self.ranks) if several else "",
-            keeper=shlex.join((*keeper, *options)),
+            supervisor=shlex.join((*supervisor, *options)),
             program=shlex.join((*(spread if several else ()), *argv)),
         )
 

@@ -1,13 +1,13 @@
-"""Keeps one child program: nothing of it outlives the keeper, and the keeper not its owner.
+"""Supervises one program: nothing of it outlives the supervisor, nor the supervisor its owner.
 
 In:  `python -P -m flows.launchers.supervisor --job DIRECTORY -- ARGV`; standard input: its
      owner's pipe.
 Out: DIRECTORY/log (everything the program prints) and DIRECTORY/exit (its exit code, written last).
 
-The owner, a flow, may be killed in any way: its end of the pipe closes, and the keeper ends the
-program: SIGTERM, a time to say goodbye, SIGKILL. Processes that the program leaves behind are
-handed to the keeper by the kernel (PR_SET_CHILD_SUBREAPER) and ended too. Standard library only, so
-that a keeper costs 10 MB and 30 ms.
+The owner, a flow, may be killed in any way: its end of the pipe closes, and the supervisor ends the
+program: SIGTERM, a grace period, SIGKILL. Processes that the program leaves behind are handed to
+the supervisor by the kernel (PR_SET_CHILD_SUBREAPER) and ended, too. Standard library only, so that
+a supervisor costs 10 MB and 30 ms.
 """
 
 import argparse
@@ -29,7 +29,7 @@ INTERVAL = 0.1
 """Seconds between looks at the child and at the owner."""
 
 
-class Keeper:
+class Supervisor:
     """One child program and what became of it."""
 
     def __init__(self, argv: list[str], *, job: Path, grace: float, owned: bool) -> None:
@@ -43,7 +43,7 @@ class Keeper:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - a keeper has no threads
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - a supervisor has no threads
             )
 
     def run(self) -> int:
@@ -77,19 +77,19 @@ class Keeper:
 
 
 def main() -> int:
-    """Keep the program named on the command line; the exit code is its."""
+    """Supervise the program named on the command line; the exit code is its."""
     arguments = _arguments()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper = Keeper(
+    supervisor = Supervisor(
         arguments.argv,
         job=arguments.job,
         grace=arguments.grace,
         owned=not arguments.unowned,
     )
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, keeper.cancel)
-    code = keeper.run()
+        signal.signal(signum, supervisor.cancel)
+    code = supervisor.run()
     written = arguments.job / ".exit"
     written.write_text(f"{code}\n")
     written.rename(arguments.job / arguments.exit_name)
@@ -107,7 +107,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _die_with_parent() -> None:
-    """In the child, on Linux: SIGTERM when the keeper itself is killed."""
+    """In the child, on Linux: SIGTERM when the supervisor itself is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 

@@ -4,8 +4,9 @@ In:  a workspace.
 Out: PREFECT_API_URL names a server: the one it named already, or one of our own that ends with us.
 
 Prefect's own temporary server shares our process group, so that Ctrl-C would end it before it has
-heard how the run ended, and nothing would end it after `kill -9`. Ours has a keeper. Its database
-lies in the workspace. Use this module before `prefect` is imported: settings are read then.
+heard how the run ended, and nothing would end it after `kill -9`. Ours has a supervisor. Its
+database lies in the workspace. Use this module before `prefect` is imported: it reads its settings
+then.
 """
 
 import os

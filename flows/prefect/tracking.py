@@ -1,82 +1,80 @@
-"""What Prefect adds to a run: every stage is a task with a state, retries, logs and a progress bar.
+"""What Prefect adds to a run: stages are tasks with states, retries, logs, progress bars, tables.
 
-In:  the function that ensures a stage (flows/run.py).
-Out: the same outcome.
+In:  a run's configuration and a machine's.
+Out: the run's record.
 
-Tasks are called directly, never submitted: so a cancellation reaches them at once. Whether anything
-is done at all is decided by our own store; Prefect's caching is off.
+Tasks are called directly, never submitted, so that a cancellation reaches them at once. What is
+reused is decided by our own store; Prefect's caching is off.
 """
 
-from collections.abc import Callable, Iterator
+import logging
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import cast
+from uuid import UUID
 
 import httpx
-from prefect import Flow, task
+from prefect import Task, task
+from prefect.artifacts import (
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.tasks import Task
+from pydantic import JsonValue
 
-from flows.config import JobsConfig, MachineConfig, RunConfig
-from flows.ensure import Outcome
-from flows.figures import figures, read_summary
-from flows.prefect.artifact_pages import progress_bars, show_figures, show_table
+from artifacts.progress import clock
+from flows.config import MachineConfig, RunConfig
+from flows.events import add_handler, remove_handler, share_done
+from flows.executor import Executor, is_worth_retrying
+from flows.figures import ERROR, Figures, figures, read_summary
 from flows.prefect.server import ServerLost
 from flows.record import RunRecord
-from flows.run import Step, work, worth_retrying
 from flows.workspace import workspace
 
 FLUSH_SECONDS = 5.0
-"""So long the last logs and events may take to reach the server."""
+"""How long the last logs and events may take to reach the server."""
+
+AWAY_SECONDS = 60.0
+"""A server that did not answer is left alone for so long: every call takes Prefect's retries."""
+
+GIB = 1 << 30
 
 
-def worked_off(
+def tracked(
     run: RunConfig, machine: MachineConfig, *, wanted: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """The body of every flow: the chain with each stage as a task; the run's record as JSON."""
-    with progress_bars(run.name):
-        record = work(run, machine, wanted=wanted, step=_as_task(machine.jobs))
-    show_table(record)
-    space = workspace(machine.workspace)
-    summary = read_summary(space, run.name) if "report" in record.stages else None
-    if summary:
-        show_figures(run.name, figures(summary))
+) -> dict[str, JsonValue]:
+    """The body of every flow: each stage as a task; the run's record as JSON."""
+    jobs = machine.jobs
+    ensure = ensure_stage.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)
+    executor = Executor(run, machine, wanted=wanted)
+    with progress_bars(run.name), executor.running():
+        for stage in executor.stages:
+            ensure(stage, executor)
+    record = executor.record
+    create_table_artifact(
+        stage_rows(record),
+        key=artifact_key(run.name, "stages"),
+        description=f"Stages of run `{run.name}`, {record.state}; `cloze show {run.name}`",
+    )
+    summary = read_summary(workspace(machine.workspace), run.name)
+    if summary and "report" in record.stages:
+        create_table_artifact(
+            figure_rows(figures(summary)),
+            key=artifact_key(run.name, "figures"),
+            description=f"Results of run `{run.name}`; its report.html explains them",
+        )
     return record.model_dump(mode="json")
 
 
-@contextmanager
-def reported(server: str) -> Iterator[None]:
-    """Flows called inside report to the API at `server`, which has heard everything afterwards.
-
-    Raises ServerLost if it dies meanwhile.
-    """
-    with temporary_settings(updates={PREFECT_API_URL: server}):
-        try:
-            yield
-        except httpx.TransportError as error:
-            raise ServerLost(
-                f"the Prefect server at {server} answers no more ({type(error).__name__}); "
-                "finished stages are kept for the next attempt"
-            ) from error
-        finally:
-            for worker in (APILogWorker, EventsWorker):
-                worker.drain_all(timeout=FLUSH_SECONDS)
-
-
-def watched(
-    flow: Flow[..., Any], run: RunConfig, machine: MachineConfig, *, server: str
-) -> RunRecord:
-    """Call `flow` in this process, watched by the server with the API at `server`."""
-    with reported(server):
-        return RunRecord.model_validate(flow(run, machine))
-
-
-def was_killed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+def was_killed(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> bool:
     """Whether Prefect tries again."""
-    return worth_retrying(run.name, state.result(raise_on_failure=False))
+    return is_worth_retrying(run.name, state.result(raise_on_failure=False))
 
 
 @task(
@@ -86,10 +84,96 @@ def was_killed(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     persist_result=False,
     retry_condition_fn=was_killed,
 )
-def ensured(stage: str, function: Callable[[], Outcome]) -> Outcome:
-    """Ensure one stage."""
-    return function()
+def ensure_stage(stage: str, executor: Executor) -> None:
+    """Reuse or make the artifact of one stage."""
+    executor.ensure(stage)
 
 
-def _as_task(jobs: JobsConfig) -> Step:
-    return ensured.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)
+@contextmanager
+def reporting_to(server: str) -> Iterator[None]:
+    """Flows called inside report to the API at `server`; their logs have arrived afterwards.
+
+    Raises ServerLost if it dies meanwhile.
+    """
+    with temporary_settings(updates={PREFECT_API_URL: server}):
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise ServerLost(
+                f"the Prefect server at {server} does not answer any more "
+                f"({type(error).__name__}); finished stages are kept for the next attempt"
+            ) from error
+        finally:
+            for worker in (APILogWorker, EventsWorker):
+                worker.drain_all(timeout=FLUSH_SECONDS)
+
+
+@contextmanager
+def progress_bars(run: str) -> Iterator[None]:
+    """Keep a progress artifact for every stage that runs inside."""
+    handler = ProgressBars(run)
+    add_handler(handler, progress=False)
+    try:
+        yield
+    finally:
+        remove_handler(handler)
+
+
+class ProgressBars(logging.Handler):
+    """Turns events into progress artifacts; must be used inside a flow."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self.run = run
+        self._bars: dict[str, UUID] = {}
+        self._quiet_until = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Create, move or fill a stage's bar; a server that is away must not stop the run."""
+        if time.monotonic() < self._quiet_until:
+            return
+        stage, state, text = (str(vars(record)[name]) for name in ("stage", "state", "text"))
+        try:
+            if state == "running":
+                key = artifact_key(self.run, stage)
+                bar = create_progress_artifact(0.0, key=key, description=stage)
+                self._bars[stage] = cast(UUID, bar)  # a coroutine only where a loop runs
+            elif stage in self._bars and state in ("progress", "made"):
+                share = 1.0 if state == "made" else share_done(text)
+                update_progress_artifact(self._bars[stage], 100.0 * share, description=text)
+        except httpx.HTTPError as error:
+            logging.getLogger(__name__).debug("bar not moved: %s", error)
+            self._quiet_until = time.monotonic() + AWAY_SECONDS
+
+
+def stage_rows(record: RunRecord) -> list[dict[str, str]]:
+    """One row a stage."""
+    return [
+        {
+            "stage": stage,
+            "state": found.state,
+            "time": clock(found.seconds) if found.seconds is not None else "",
+            "memory": f"{found.peak_memory / GIB:.2f} GiB" if found.peak_memory else "",
+            "digest": found.digest[:12],
+            "directory": found.directory,
+        }
+        for stage, found in record.stages.items()
+    ]
+
+
+def figure_rows(known: Figures) -> list[dict[str, str]]:
+    """One row a figure, the headline first, standard errors beside their means."""
+    return [
+        {
+            "figure": name,
+            "value": f"{value:.4g}",
+            "±": f"{known[name + ERROR]:.2g}" if name + ERROR in known else "",
+        }
+        for name, value in known.items()
+        if not name.endswith(ERROR)
+    ]
+
+
+def artifact_key(run: str, name: str) -> str:
+    """A key as Prefect wants it: lower case, digits and dashes."""
+    return f"{run}-{name}".lower().replace("_", "-")

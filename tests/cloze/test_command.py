@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cloze.command import COMMANDS, EXTRA_WITH, exit_code
-from flows.lock import locked
+from flows.workspace import locked
 from tests.conftest import PROJECT
 
 Cloze = Callable[..., Any]

@@ -11,8 +11,8 @@ import pytest
 from artifacts.errors import ClozeError
 from artifacts.stage import read_stage_table
 from flows.config import MachineConfig, ReportStage, RunConfig
-from flows.events import listen, unlisten
-from flows.launchers.watch import JobResult, StageFailed
+from flows.events import OutputLog, add_handler, remove_handler
+from flows.launchers.job import JobResult, StageFailed
 from flows.prefect.server import quiet_environment
 from model.config import EvaluateStage, FinetuneStage, PretrainStage
 from pipeline.config import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
@@ -50,17 +50,17 @@ def standins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def inline(standins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """The same without processes, for what processes have no part in."""
 
-    def run_job(argv: list[str], *, job: Path, on_line: Callable[[str], None], **_: Any) -> Any:
+    def run_job(argv: list[str], *, folder: Path, **_: Any) -> JobResult:
         place = argv.index("--config")
         try:
             standin.stage(read_stage_table(argv[place + 1]), list(argv[place + 2 :]))
         except ClozeError as error:
-            message = f"{job.name}: {error}"
+            message = f"{folder.name}: {error}"
             raise StageFailed(message, exit_code=error.exit_code, retryable=False) from None
-        on_line(f"options {list(argv[place + 2 :])}")
+        OutputLog(folder.name).line(f"options {list(argv[place + 2 :])}")
         return JobResult(seconds=1.5, peak_memory=1000)
 
-    monkeypatch.setattr("flows.run.run_job", run_job)
+    monkeypatch.setattr("flows.executor.run_job", run_job)
     return standins
 
 
@@ -112,8 +112,8 @@ class Recorder(logging.Handler):
 
 @pytest.fixture
 def events() -> Iterator[list[tuple[str, str, str]]]:
-    """(stage, state, text) of everything a run tells."""
+    """(stage, state, text) of everything a run logs."""
     recorder = Recorder()
-    listen(recorder, progress=False)
+    add_handler(recorder, progress=False)
     yield recorder.heard
-    unlisten(recorder)
+    remove_handler(recorder)

@@ -1,4 +1,4 @@
-"""Digests of data from outside."""
+"""Digests of external inputs."""
 
 import json
 import time
@@ -11,7 +11,7 @@ from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import commit, put_json
 from flows.external_inputs import (
-    Outside,
+    ExternalInput,
     digest_of_files,
     digest_of_model,
     digest_of_packages,
@@ -102,7 +102,10 @@ def test_a_model_that_is_an_artifact_counts_by_the_artifacts_digest(tmp_path: Pa
     table = StageTable(stage="import", format_version=1, config={}, output=output)
     artifact = commit(table, [put_json(output, {"hidden_size": 8}, name="config.json")])
     assert digest_of_model(output, place="init") == artifact.digest
-    as_model, as_artifact = Outside(models={"init": output}), Outside(artifacts={"init": output})
+    as_model, as_artifact = (
+        ExternalInput(models={"init": output}),
+        ExternalInput(artifacts={"init": output}),
+    )
     assert as_model.digest() == as_artifact.digest()
     assert json.loads(read_model_config(output)) == {"hidden_size": 8}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageError
-from flows.lock import locked, refuse_if_locked
+from flows.workspace import locked, refuse_if_locked
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from flows.lock import locked
+from flows.workspace import locked
 with locked(Path(sys.argv[1]), run="theirs"):
     print("held", flush=True)
     time.sleep(300)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flows.config import MachineConfig, RunConfig
+from flows.executor import execute
 from flows.plan import PlannedStage, differences, plan
-from flows.run import work
 from flows.workspace import workspace
 
 Planned = dict[str, PlannedStage]
@@ -18,8 +18,8 @@ Planned = dict[str, PlannedStage]
 def planned(
     inline: Callable[..., None], run: RunConfig, run_table: dict[str, Any], machine: MachineConfig
 ) -> Callable[..., Planned]:
-    """The plan of the run with changed tables, after the unchanged one was worked off."""
-    work(run, machine)
+    """The plan of the run with changed tables, after the unchanged one was executed."""
+    execute(run, machine)
 
     def plan_with(**tables: Any) -> Planned:
         changed = RunConfig.model_validate({**run_table, **tables})
@@ -88,7 +88,7 @@ def test_the_nearest_of_several_artifacts_is_compared(
     planned: Callable[..., Planned], run_table: dict[str, Any], machine: MachineConfig
 ) -> None:
     near = {**run_table, "examples": {"copies": 3, "short_seq_prob": 0.2}}
-    work(RunConfig.model_validate(near), machine, wanted=("examples",))
+    execute(RunConfig.model_validate(near), machine, wanted=("examples",))
     changed = planned(examples={"copies": 4, "short_seq_prob": 0.2})
     assert changed["examples"].reasons == ("examples.copies: 3 → 4",)
 

@@ -61,3 +61,10 @@ def test_a_stage_that_is_not_finished_is_named_with_those_that_are(space: Worksp
     write_record(record(stages={"tokens": stage}, state="failed"), space)
     with pytest.raises(UsageError, match=r"no finished stage pretrain \(failed; finished: tokens"):
         run_artifact(space, "demo", stage="pretrain")
+
+
+def test_a_record_of_an_earlier_version_is_read(space: Workspace, tmp_path: Path) -> None:
+    write_record(record(), space)
+    file = tmp_path / "demo" / "run.json"
+    file.write_text(file.read_text().replace('"failure"', '"flow_run": "id",\n "failure"'))
+    assert read_record(space, "demo") == record()

@@ -8,7 +8,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.store import Store
 from flows.config import RunConfig
-from flows.external_inputs import Outside
+from flows.external_inputs import ExternalInput
 from flows.stages import chain, keyed_config, stage_table, up_to
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
@@ -47,7 +47,7 @@ def test_with_a_finished_encoder_the_chain_begins_with_fine_tuning(
 ) -> None:
     stages = chain(given_encoder(run_table, "there"))
     assert [stage.name for stage in stages] == ALL[4:]
-    users = {stage.name for stage in stages if stage.given == {"encoder": "there"}}
+    users = {stage.name for stage in stages if stage.models == {"encoder": "there"}}
     assert users == {"finetune", "evaluate", "report"}
 
 
@@ -93,7 +93,7 @@ def test_a_drop_list_is_made_first_and_given_to_whoever_reads_documents(
     assert list(stages)[:3] == ["unwanted", "vocabulary", "tokens"]
     assert stages["vocabulary"].inputs == {"drop_list": "unwanted"}
     assert stages["tokens"].inputs["drop_list"] == "unwanted"
-    assert stages["unwanted"].outside["evaluation sets"].places == {
+    assert stages["unwanted"].external["evaluation sets"].places == {
         "unwanted.overlap.paths.0": str(tmp_path / "set.txt")
     }
 
@@ -191,7 +191,7 @@ def test_a_task_file_is_an_input_and_its_place_is_not(
     finetune = next(stage for stage in stages if stage.name == "finetune")
     place = "finetune.tasks.0"
     files = {f"{place}.train": train, f"{place}.more.extra": extra}
-    assert finetune.outside == {"task own": Outside(files)}
+    assert finetune.external == {"task own": ExternalInput(files)}
     (written,) = keyed_config(finetune)["finetune"]["tasks"]
     assert (written["train"], written["more"]) == (
         "outside:task own",

@@ -16,7 +16,7 @@ def finetune_stage(table: dict[str, Any], **task: str) -> Stage:
 
 
 def key(stage: Stage) -> str:
-    lonely = Stage(stage.config, outside=stage.outside)
+    lonely = Stage(stage.config, external=stage.external)
     return stage_table(lonely, {}, store=Store("/store"), machine={}).key
 
 
@@ -46,5 +46,5 @@ def test_a_hugging_face_data_set_is_part_of_the_key_by_its_name(
         files = {"dev": str(glue / "dev.tsv"), "train": f"datasets:nyu-mll/glue:rte:{split}"}
         return finetune_stage(run_table, kind="pair_classification", **files)
 
-    assert set(of("train").outside["task own"].files) == {"finetune.tasks.0.dev"}
+    assert set(of("train").external["task own"].files) == {"finetune.tasks.0.dev"}
     assert key(of("train")) != key(of("validation"))

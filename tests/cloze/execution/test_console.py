@@ -9,30 +9,30 @@ import pytest
 from rich.console import Console
 
 from cloze.execution.console import PlainHandler, TerminalHandler
-from flows.events import listen, tell, tell_progress, unlisten
+from flows.events import PROGRESS, add_handler, emit, remove_handler
 
-PROGRESS = "tokens 120/480 MB 24.1 MB/s remaining 0:15"
+LINE = "tokens 120/480 MB 24.1 MB/s remaining 0:15"
 
 
 def shown(handler: Any, stream: io.StringIO) -> str:
     """What `handler` makes of a little run."""
-    listen(handler, progress=isinstance(handler, TerminalHandler))
+    add_handler(handler, progress=isinstance(handler, TerminalHandler))
     try:
         with handler:
-            tell("vocabulary", "waiting")
-            tell("tokens", "waiting")
-            tell("vocabulary", "reused", "3f2a91c04d1e")
-            tell("tokens", "warned", "a.arrow is missing; made again")
-            tell("tokens", "running", "python -P -m pipeline.tokens")
-            tell_progress("tokens", PROGRESS)
-            tell("tokens", "progress", PROGRESS)
+            emit("vocabulary", "waiting", logger=PROGRESS)
+            emit("tokens", "waiting", logger=PROGRESS)
+            emit("vocabulary", "reused", "3f2a91c04d1e")
+            emit("tokens", "warning", "a.arrow is missing; made again")
+            emit("tokens", "running", "python -P -m pipeline.tokens")
+            emit("tokens", "progress", LINE, logger=PROGRESS)
+            emit("tokens", "progress", LINE)
             frame = stream.getvalue()
             if isinstance(handler, TerminalHandler):
                 handler.console.print(handler.table())
                 frame = stream.getvalue()
-            tell("tokens", "failed", "tokens: [bold]killed[/bold]")
+            emit("tokens", "failed", "tokens: [bold]killed[/bold]")
     finally:
-        unlisten(handler)
+        remove_handler(handler)
     return frame + stream.getvalue()[len(frame) :]
 
 
@@ -41,7 +41,7 @@ def test_in_a_pipe_every_event_is_one_line() -> None:
     console = Console(file=stream, width=40)
     assert shown(PlainHandler(console), stream).splitlines() == [
         "vocabulary: reused 3f2a91c04d1e",
-        "tokens: warned a.arrow is missing; made again",
+        "tokens: warning a.arrow is missing; made again",
         "tokens: running python -P -m pipeline.tokens",
         "tokens: 120/480 MB 24.1 MB/s remaining 0:15",
         "tokens: failed [bold]killed[/bold]",
@@ -64,5 +64,5 @@ def test_after_the_run_nobody_listens_any_more(handler: type[logging.Handler]) -
     stream = io.StringIO()
     shown(handler(Console(file=stream, force_terminal=True)), stream)  # type: ignore[call-arg]
     before = stream.getvalue()
-    tell("tokens", "said", "afterwards")
+    emit("tokens", "output", "afterwards")
     assert stream.getvalue() == before

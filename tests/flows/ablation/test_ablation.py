@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from flows.ablation.result import as_data, as_page, written
+from flows.ablation.result import as_page, publish, seeds, table
 from flows.ablation.rows import rows
-from flows.ablation.table import seeds, table
 from flows.config import MachineConfig, RunConfig
+from flows.executor import execute
 from flows.report.form.summary import Summary
-from flows.run import work
+from flows.workspace import workspace
 
 SUMMARY = {
     "name": "x",
@@ -61,7 +61,7 @@ def test_rows_share_what_they_have_in_common(
 ) -> None:
     made: dict[str, list[str]] = {}
     for row in rows(run, ("objective",)):
-        record = work(row.run, machine)
+        record = execute(row.run, machine)
         made[row.name] = [name for name, stage in record.stages.items() if stage.state == "made"]
     assert made["base"][:4] == ["vocabulary", "tokens", "examples", "pretrain"]
     assert made["no-nsp"] == ["pretrain", "finetune", "evaluate", "report"]
@@ -76,9 +76,20 @@ def test_the_page_shows_each_row_with_its_figures_and_loads_nothing(run: RunConf
     assert all(f"<th>{row.name}</th>" in page for row in wanted)
     assert "<svg" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
-    data = json.loads(written(as_data(wanted, results)))
+
+
+def test_page_and_data_lie_in_a_folder_beside_the_runs(run: RunConfig, tmp_path: Path) -> None:
+    wanted = rows(run, ("objective",))
+    for row in wanted:
+        folder = tmp_path / row.run.name
+        folder.mkdir()
+        (folder / "summary.json").write_text(json.dumps(SUMMARY))
+    written = publish(run, wanted, workspace(str(tmp_path)))
+    data = json.loads((tmp_path / "try-ablations" / "ablations.json").read_text())
+    assert data == json.loads(json.dumps(written))
     assert [row["row"] for row in data["rows"]] == [row.name for row in wanted]
-    assert Path(str(data["rows"][0]["run"])).name == "try-objective-base"
+    assert data["rows"][0]["run"] == "try-objective-base"
+    assert "<h1>try: ablations</h1>" in Path(data["page"]).read_text()
 
 
 def test_scores_stand_beside_their_errors_and_the_seeds_are_named(run: RunConfig) -> None:

@@ -117,10 +117,10 @@ def test_a_program_ends_when_its_owner_is_killed(tmp_path: Path, job: Path) -> N
         found = local_job(job)
         running.kill()
     assert found
-    wait_for(lambda: gone(left) and not found.keeper.alive)
+    wait_for(lambda: gone(left) and not found.supervisor.alive)
 
 
-def test_a_program_ends_when_its_keeper_is_killed(
+def test_a_program_ends_when_its_supervisor_is_killed(
     launcher: LocalLauncher, job: Path, tmp_path: Path
 ) -> None:
     launcher.start(
@@ -134,7 +134,7 @@ def test_a_program_ends_when_its_keeper_is_killed(
     left = left_behind(tmp_path)
     found = local_job(job)
     assert found
-    os.kill(found.keeper.pid, signal.SIGKILL)
+    os.kill(found.supervisor.pid, signal.SIGKILL)
     wait_for(lambda: gone(left))
     wait_for(lambda: launcher.poll(job) is not None)
     assert launcher.poll(job) == LOST

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from flows.launchers.memory import tree_pss
+from flows.launchers.job import tree_pss
 from flows.launchers.processes import Process, process
 
 DEAF = (

@@ -1,4 +1,4 @@
-"""What no run names any more."""
+"""What no run refers to any more."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,55 +7,54 @@ from typing import Any
 import pytest
 
 from flows.config import MachineConfig, RunConfig
-from flows.gc import remove_rubbish, rubbish
-from flows.lineage import ancestors
-from flows.run import work
+from flows.executor import execute
+from flows.inventory import ancestors, garbage, remove_garbage
 from flows.workspace import Workspace, workspace
 
 
 @pytest.fixture
 def space(inline: Callable[..., None], run: RunConfig, machine: MachineConfig) -> Workspace:
-    work(run, machine)
+    execute(run, machine)
     return workspace(machine.workspace)
 
 
 def stages(space: Workspace) -> list[str]:
-    return [Path(item.path).parent.name for item in rubbish(space)]
+    return [Path(item.path).parent.name for item in garbage(space)]
 
 
-def test_what_a_run_names_is_no_rubbish(space: Workspace) -> None:
-    assert rubbish(space) == []
+def test_what_a_run_refers_to_is_no_garbage(space: Workspace) -> None:
+    assert garbage(space) == []
 
 
 def test_what_an_earlier_configuration_made_is(
     space: Workspace, run_table: dict[str, Any], machine: MachineConfig
 ) -> None:
-    work(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
+    execute(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
     assert stages(space) == ["evaluate", "examples", "finetune", "pretrain", "report"]
-    remove_rubbish(rubbish(space))
-    assert rubbish(space) == []
-    again = work(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
+    remove_garbage(garbage(space))
+    assert garbage(space) == []
+    again = execute(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
     assert {stage.state for stage in again.stages.values()} == {"reused"}
 
 
-def test_another_run_keeps_what_it_names(
+def test_another_run_keeps_what_it_refers_to(
     space: Workspace, run_table: dict[str, Any], machine: MachineConfig
 ) -> None:
     changed = {**run_table, "name": "other", "examples": {"copies": 2}}
-    work(RunConfig.model_validate(changed), machine)
-    assert rubbish(space) == []
+    execute(RunConfig.model_validate(changed), machine)
+    assert garbage(space) == []
 
 
 def test_unfinished_work_of_a_run_is_kept_and_of_nobody_is_not(space: Workspace) -> None:
     directory = next((space.local / "artifacts" / "tokens").iterdir())
     (directory / "manifest.json").unlink()
-    assert rubbish(space) == []
+    assert garbage(space) == []
     nobody = space.local / "artifacts" / "tokens" / ("f" * 64)
     nobody.mkdir()
     (nobody / "part.arrow").write_text("12345")
-    (found,) = rubbish(space)
+    (found,) = garbage(space)
     assert (found.path, found.size) == (str(nobody), 5)
-    assert found.reason == "unfinished artifact of tokens that no run names"
+    assert found.reason == "unfinished artifact of tokens that no run refers to"
 
 
 def test_what_is_left_over_in_a_finished_artifact_goes_alone(space: Workspace) -> None:
@@ -63,9 +62,9 @@ def test_what_is_left_over_in_a_finished_artifact_goes_alone(space: Workspace) -
     before = sorted(directory.rglob("*"))
     (directory / "checkpoints").mkdir()
     (directory / "checkpoints" / "step.safetensors").write_text("12345")
-    (found,) = rubbish(space)
+    (found,) = garbage(space)
     assert found.path == str(directory / "checkpoints")
-    remove_rubbish([found])
+    remove_garbage([found])
     assert sorted(directory.rglob("*")) == before
 
 

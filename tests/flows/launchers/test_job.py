@@ -5,26 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from flows.events import OutputLog
+from flows.launchers.job import JobResult, StageFailed, run_job
 from flows.launchers.local import LocalLauncher, local_job
-from flows.launchers.watch import JobResult, StageFailed, run_job
 
 
-def run(source: str, job: Path, *, stall_timeout: float = 60.0, lines: list[str] | None = None):
-    heard = [] if lines is None else lines
-    return run_job(
-        [sys.executable, "-P", "-c", source],
-        job=job,
-        launcher=LocalLauncher(grace=1.0),
-        on_line=heard.append,
-        stall_timeout=stall_timeout,
-    )
+def run(source: str, job: Path, *, stall_timeout: float = 60.0) -> JobResult:
+    argv = [sys.executable, "-P", "-c", source]
+    launcher = LocalLauncher(grace=1.0)
+    return run_job(argv, folder=job, launcher=launcher, stall_timeout=stall_timeout)
 
 
-def test_its_lines_are_heard_in_order_and_its_memory_is_measured(tmp_path: Path) -> None:
-    lines: list[str] = []
+def test_its_lines_are_logged_in_order_and_its_memory_is_measured(
+    tmp_path: Path, events: list[tuple[str, str, str]]
+) -> None:
     source = "import time; block = b'x' * 60_000_000; time.sleep(1.5); print('one'); print('two')"
-    result = run(source, tmp_path / "tokens", lines=lines)
-    assert lines == ["one", "two"]
+    result = run(source, tmp_path / "tokens")
+    assert events == [("tokens", "output", "one"), ("tokens", "output", "two")]
     assert isinstance(result, JobResult)
     assert result.seconds > 1.5
     assert result.peak_memory > 60_000_000
@@ -62,21 +59,18 @@ def test_a_program_that_falls_silent_is_ended(tmp_path: Path) -> None:
     assert got.value.retryable
     found = local_job(tmp_path / "job")
     assert found
-    assert not found.keeper.alive
+    assert not found.supervisor.alive
 
 
-def test_whatever_interrupts_the_watching_ends_the_program(tmp_path: Path) -> None:
-    def interrupt(line: str) -> None:
+def test_whatever_interrupts_the_waiting_ends_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: OutputLog, line: str) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(OutputLog, "line", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_job(
-            [sys.executable, "-u", "-c", "import time; print('begun'); time.sleep(300)"],
-            job=tmp_path / "job",
-            launcher=LocalLauncher(grace=1.0),
-            on_line=interrupt,
-            stall_timeout=60.0,
-        )
+        run("import time; print('begun', flush=True); time.sleep(300)", tmp_path / "job")
     found = local_job(tmp_path / "job")
     assert found
-    assert not found.keeper.alive
+    assert not found.supervisor.alive

@@ -10,11 +10,11 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
 from flows.config import MachineConfig, RunConfig
-from flows.launchers.watch import StageFailed
-from flows.prefect.end_to_end import end_to_end
-from flows.prefect.prepare import prepare
+from flows.launchers.job import StageFailed
+from flows.prefect.flows import end_to_end, prepare
 from flows.prefect.server import prefect_server
-from flows.prefect.tracking import watched
+from flows.prefect.tracking import reporting_to
+from flows.record import RunRecord
 from flows.workspace import writable_workspace
 
 
@@ -27,13 +27,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_the_flow_works_off_the_chain_and_the_server_knows(
+def test_the_flow_executes_the_chain_and_the_server_knows(
     server: str,
     inline: Callable[..., None],
     run: RunConfig,
     machine: MachineConfig,
 ) -> None:
-    record = watched(end_to_end, run, machine, server=server)
+    with reporting_to(server):
+        record = RunRecord.model_validate(end_to_end(run, machine))
     assert record.state == "finished"
     with SyncPrefectClient(server) as client:
         (flow_run,) = client.read_flow_runs()
@@ -59,12 +60,15 @@ def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
     events: list[tuple[str, str, str]],
 ) -> None:
     standins(vocabulary={"kill": str(tmp_path / "killed")}, tokens={"fail": 1})
-    with pytest.raises(StageFailed, match="^tokens: the text: is wrong"):
-        watched(prepare, run, machine, server=server)
-    states = [(stage, state) for stage, state, _ in events if state in ("warned", "failed", "made")]
+    failure = pytest.raises(StageFailed, match="^tokens: the text: is wrong")
+    with failure, reporting_to(server):
+        prepare(run, machine)
+    states = [
+        (stage, state) for stage, state, _ in events if state in ("warning", "failed", "made")
+    ]
     assert states == [
         ("vocabulary", "failed"),
-        ("vocabulary", "warned"),
+        ("vocabulary", "warning"),
         ("vocabulary", "made"),
         ("tokens", "failed"),
     ]
@@ -73,11 +77,7 @@ def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
 def test_every_flow_shows_its_configuration_as_a_form() -> None:
     program = """
     import json
-    from flows.prefect.end_to_end import end_to_end
-    from flows.prefect.prepare import prepare
-    from flows.prefect.pretrain import pretrain
-    from flows.prefect.finetune import finetune
-    from flows.prefect.evaluate import evaluate
+    from flows.prefect.flows import end_to_end, evaluate, finetune, prepare, pretrain
     for flow in (end_to_end, prepare, pretrain, finetune, evaluate):
         schema = flow.parameters.model_dump()
         assert set(schema["properties"]) == {"run", "machine"}, schema["properties"]

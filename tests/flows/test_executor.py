@@ -1,4 +1,4 @@
-"""A chain of stand-ins, worked off without Prefect."""
+"""A chain of stand-ins, executed without Prefect."""
 
 import json
 import os
@@ -11,10 +11,10 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import read_stage_table
 from flows.config import MachineConfig, RunConfig
+from flows.executor import execute
+from flows.launchers.job import StageFailed
 from flows.launchers.supervisor import descendants
-from flows.launchers.watch import StageFailed
 from flows.record import RunRecord, read_record
-from flows.run import work
 from flows.workspace import workspace
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
@@ -35,7 +35,7 @@ def folder(machine: MachineConfig) -> Path:
 def test_a_run_leaves_a_record_its_tables_its_logs_and_the_report(
     standins: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    record = work(run, machine)
+    record = execute(run, machine)
     assert states(record) == dict.fromkeys(ALL, "made")
     assert record == read_record(workspace(machine.workspace), "try")
     assert record.state == "finished"
@@ -49,7 +49,7 @@ def test_a_run_leaves_a_record_its_tables_its_logs_and_the_report(
 def test_a_second_run_reuses_everything_and_remembers_what_it_cost(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    first, second = work(run, machine), work(run, machine)
+    first, second = execute(run, machine), execute(run, machine)
     assert states(second) == dict.fromkeys(ALL, "reused")
     assert digests(second) == digests(first)
     assert second.stages["tokens"].seconds == first.stages["tokens"].seconds
@@ -62,13 +62,13 @@ def test_a_stage_that_fails_ends_the_run_and_the_next_one_goes_on_there(
 ) -> None:
     inline(examples={"fail": 2})
     with pytest.raises(StageFailed, match="^examples: the text: is wrong") as failure:
-        work(run, machine)
+        execute(run, machine)
     assert failure.value.exit_code == 2
     record = read_record(workspace(machine.workspace), "try")
     assert (record.state, list(record.stages)) == ("failed", ["vocabulary", "tokens"])
     assert record.failure == str(failure.value)
     inline()
-    again = work(run, machine)
+    again = execute(run, machine)
     assert [stage for stage, state in states(again).items() if state == "made"] == ALL[2:]
 
 
@@ -81,8 +81,8 @@ def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
 ) -> None:
     standins(vocabulary={"kill": str(tmp_path / "killed")}, tokens={"fail": 1})
     with pytest.raises(StageFailed, match="^tokens: the text: is wrong"):
-        work(run, machine)
-    warned = [(stage, text) for stage, state, text in events if state == "warned"]
+        execute(run, machine)
+    warned = [(stage, text) for stage, state, text in events if state == "warning"]
     ((stage, text),) = warned
     assert stage == "vocabulary"
     assert "killed by signal 9" in text
@@ -95,15 +95,15 @@ def test_a_killed_stage_is_tried_no_oftener_than_asked_for(
     once = machine.model_copy(update={"jobs": machine.jobs.model_copy(update={"retries": 0})})
     standins(vocabulary={"kill": str(tmp_path / "killed")})
     with pytest.raises(StageFailed, match="killed by signal 9"):
-        work(run, once)
+        execute(run, once)
 
 
 def test_only_what_is_wanted_is_made_and_the_record_keeps_the_rest(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    assert list(work(run, machine, wanted=("tokens",)).stages) == ["vocabulary", "tokens"]
-    work(run, machine)
-    assert list(work(run, machine, wanted=("tokens",)).stages) == ALL
+    assert list(execute(run, machine, wanted=("tokens",)).stages) == ["vocabulary", "tokens"]
+    execute(run, machine)
+    assert list(execute(run, machine, wanted=("tokens",)).stages) == ALL
 
 
 def test_stages_of_another_configuration_are_not_kept(
@@ -112,21 +112,35 @@ def test_stages_of_another_configuration_are_not_kept(
     run_table: dict[str, Any],
     machine: MachineConfig,
 ) -> None:
-    work(run, machine)
+    execute(run, machine)
     other = RunConfig.model_validate({**run_table, "vocabulary": {"size": 100}})
-    record = work(other, machine, wanted=("tokens",))
+    record = execute(other, machine, wanted=("tokens",))
     assert list(record.stages) == ["vocabulary", "tokens", "labels"]  # labels need no tokens
 
 
-def test_engine_options_reach_the_last_stage_only(
+def test_engine_options_reach_every_stage_that_beam_runs(
     inline: Callable[..., None],
     run: RunConfig,
     machine: MachineConfig,
     events: list[tuple[str, str, str]],
 ) -> None:
-    work(run, machine, wanted=("tokens",), options=("--runner=Some",))
-    said = [(stage, text) for stage, state, text in events if state == "said"]
-    assert said == [("vocabulary", "options []"), ("tokens", "options ['--runner=Some']")]
+    execute(run, machine, wanted=("tokens",), options=("--runner=Some",))
+    output = [(stage, text) for stage, state, text in events if state == "output"]
+    given = "options ['--runner=Some']"
+    assert output == [("vocabulary", given), ("tokens", given)]
+
+
+def test_options_for_the_launcher_of_ranks_reach_training_alone(
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    events: list[tuple[str, str, str]],
+) -> None:
+    execute(run, machine, wanted=("pretrain",), options=("--hostfile=hosts",))
+    output = [(stage, text) for stage, state, text in events if state == "output"]
+    stages = ("vocabulary", "tokens", "examples")
+    given = "options ['--hostfile=hosts']"
+    assert output == [*((stage, "options []") for stage in stages), ("pretrain", given)]
 
 
 def test_two_runs_share_what_they_have_in_common(
@@ -135,9 +149,9 @@ def test_two_runs_share_what_they_have_in_common(
     run_table: dict[str, Any],
     machine: MachineConfig,
 ) -> None:
-    work(run, machine, wanted=("examples",))
+    execute(run, machine, wanted=("examples",))
     other = RunConfig.model_validate({**run_table, "name": "other", "examples": {"copies": 2}})
-    record = work(other, machine, wanted=("examples",))
+    record = execute(other, machine, wanted=("examples",))
     assert states(record) == {"vocabulary": "reused", "tokens": "reused", "examples": "made"}
 
 
@@ -147,10 +161,10 @@ def test_a_run_that_is_given_anothers_encoder_reuses_what_was_fine_tuned_from_it
     run_table: dict[str, Any],
     machine: MachineConfig,
 ) -> None:
-    encoder = work(run, machine).stages["pretrain"].directory
+    encoder = execute(run, machine).stages["pretrain"].directory
     finetune = {**run_table["finetune"], "encoder": encoder}
     other = {**run_table, "name": "other", "corpus": None, "finetune": finetune}
-    record = work(RunConfig.model_validate(other), machine)
+    record = execute(RunConfig.model_validate(other), machine)
     assert states(record) == {
         **{"labels": "reused", "finetune": "reused"},
         **{"evaluate": "made", "report": "made"},
@@ -161,7 +175,7 @@ def test_a_workspace_that_cannot_be_written_is_refused(run: RunConfig, tmp_path:
     (tmp_path / "file").write_text("")
     machine = MachineConfig(workspace=str(tmp_path / "file" / "runs"))
     with pytest.raises(UsageError, match=r"workspace .*/file/runs: cannot be written"):
-        work(run, machine)
+        execute(run, machine)
 
 
 def test_a_workspace_behind_a_url_gives_the_same_digests(
@@ -173,20 +187,20 @@ def test_a_workspace_behind_a_url_gives_the_same_digests(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     remote = machine.model_copy(update={"workspace": f"memory://{tmp_path.name}"})
-    assert digests(work(run, remote)) == digests(work(run, machine))
+    assert digests(execute(run, remote)) == digests(execute(run, machine))
 
 
 def test_nothing_is_left_running(
     standins: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
     standins(tokens={"orphan": True})
-    work(run, machine, wanted=("tokens",))
+    execute(run, machine, wanted=("tokens",))
     assert not list(descendants(os.getpid()))
 
 
 def test_the_report_is_told_where_the_record_lies(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    work(run, machine)
+    execute(run, machine)
     table = json.loads((folder(machine) / "stages" / "report.json").read_text())
     assert table["machine"] == {"record": str(folder(machine) / "run.json")}

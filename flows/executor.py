@@ -1,0 +1,252 @@
+"""The executor: makes the artifacts of a run's stages in order, and reuses those that are there.
+
+In:  a run's configuration and a machine's.
+Out: the run's record, rewritten after every stage, and whatever ends the run.
+
+    execute → Executor.ensure → run_job → launcher.start ⇒ supervisor ⇒ the stage's program
+
+`execute` calls the stages one after another; the Prefect flows drive the same `Executor` with every
+stage as a task (flows/prefect/tracking.py).
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from artifacts import filesystem
+from artifacts.errors import ClozeError, IntegrityError
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.progress import clock
+from artifacts.stage import StageTable, write_stage_table
+from artifacts.store import Artifact
+from flows.config import MachineConfig, RunConfig
+from flows.events import PROGRESS, emit
+from flows.launchers.job import JobResult, StageFailed, launcher_for, program_argv, run_job
+from flows.launchers.local import end_leftover_jobs
+from flows.record import (
+    RunRecord,
+    RunState,
+    StageRecord,
+    find_record,
+    record_path,
+    utc_now,
+    write_record,
+)
+from flows.reuse import look_up, remove_damage
+from flows.stages import Stage, chain, stage_table, up_to
+from flows.workspace import locked, writable_workspace
+
+REPORT_FILES = ("report.html", "summary.json")
+"""Files of the report that are copied into the run's folder."""
+
+
+def execute(
+    run: RunConfig,
+    machine: MachineConfig,
+    *,
+    wanted: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> RunRecord:
+    """Make the `wanted` stages (all by default) and what they need; reuse what is there.
+
+    `options` go to the engine: to Beam in every stage of the pipeline, or to DeepSpeed's launcher.
+    """
+    executor = Executor(run, machine, wanted=wanted, options=options)
+    with executor.running():
+        for stage in executor.stages:
+            _ensure_with_retries(executor, stage)
+    return executor.record
+
+
+def _ensure_with_retries(executor: "Executor", stage: str) -> None:
+    jobs = executor.machine.jobs
+    left = jobs.retries
+    while True:
+        try:
+            return executor.ensure(stage)
+        except StageFailed as error:
+            if not left or not is_worth_retrying(stage, error):
+                raise
+        left -= 1
+        time.sleep(jobs.retry_delay)
+
+
+def is_worth_retrying(stage: str, error: object) -> bool:
+    """Whether `stage` was killed, which is logged; one that failed by itself would fail again."""
+    killed = isinstance(error, StageFailed) and error.retryable
+    if killed:
+        emit(stage, "warning", f"{error}; trying again")
+    return killed
+
+
+class Executor:
+    """One run in progress: its stages, the artifacts finished so far, and its record."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        machine: MachineConfig,
+        *,
+        wanted: Sequence[str] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        self.run = run
+        self.machine = machine
+        self.options = tuple(options)
+        self.space = writable_workspace(machine.workspace)
+        stages = chain(run)
+        executed = up_to(stages, wanted) if wanted else stages
+        self.stages = {stage.name: stage for stage in executed}
+        self.others = [stage for stage in stages if stage.name not in self.stages]
+        self.finished: dict[str, Artifact] = {}
+        self.record = RunRecord(
+            name=run.name,
+            state="running",
+            config=run.model_dump(mode="json"),
+            machine=machine.model_dump(mode="json"),
+            started_at=utc_now(),
+        )
+        self._previous: RunRecord | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Hold the workspace's lock; afterwards the record says how the run ended."""
+        with locked(self.space.local, run=self.run.name):
+            end_leftover_jobs(self.space.local, grace=self.machine.jobs.grace)
+            for stage in self.stages:
+                emit(stage, "waiting", logger=PROGRESS)
+            started = time.monotonic()
+            self._previous = find_record(self.space, self.run.name)
+            write_record(self.record, self.space)
+            try:
+                yield
+                self._enter_others()
+            except ClozeError as error:
+                self._end("failed", started, failure=str(error))
+                raise
+            except BaseException as error:
+                self._end("interrupted", started, failure=type(error).__name__)
+                raise
+            self._end("finished", started)
+            self._copy_report()
+
+    def ensure(self, name: str) -> None:
+        """Reuse or make the artifact of the stage called `name`."""
+        stage = self.stages[name]
+        table, file = self.table(stage), self.table_file(name)
+        write_stage_table(table, file)
+        found = look_up(table)
+        if found.artifact:
+            return self._enter(stage, found.artifact)
+        if found.damage:
+            emit(name, "warning", f"{found.damage}; made again")
+            remove_damage(table.output, found)
+        argv = self._argv(stage)
+        emit(name, "running", " ".join(argv))
+        try:
+            result = run_job(
+                argv,
+                folder=self.space.job_folder(self.run.name, name),
+                launcher=launcher_for(name, self.machine),
+                stall_timeout=self.machine.jobs.stall_timeout,
+            )
+        except ClozeError as error:
+            emit(name, "failed", str(error))
+            raise
+        made = self.space.store.find(name, table.key)
+        if made is None:
+            raise IntegrityError(
+                f"{table.output}: stage {name} ended well but left no {MANIFEST_NAME}; "
+                "its program must end with commit()"
+            )
+        return self._enter(stage, made, result)
+
+    def table(self, stage: Stage) -> StageTable:
+        """The table of `stage`, whose inputs must be finished."""
+        if stage.name == "report":
+            machine = {"record": record_path(self.space, self.run.name)}
+        elif stage.is_pipeline:
+            machine = self.machine.pipeline.model_dump(mode="json")
+        else:
+            machine = self.machine.training.model_dump(mode="json")
+        table = stage_table(stage, self.finished, store=self.space.store, machine=machine)
+        if machine.get("checkpoints") != "" or filesystem.is_local(self.space.root):
+            return table
+        # checkpoints cannot lie on an object store: they lie beside the logs, by the key
+        checkpoints = str(self.space.local / "checkpoints" / table.key[:16])
+        return table.model_copy(update={"machine": {**machine, "checkpoints": checkpoints}})
+
+    def table_file(self, stage: str) -> Path:
+        """The file through which a stage's program receives its table."""
+        return self.space.local / self.run.name / "stages" / f"{stage}.json"
+
+    def _argv(self, stage: Stage) -> tuple[str, ...]:
+        """What starts the program of `stage`; an engine's options reach all stages it runs."""
+        last = list(self.stages.values())[-1]
+        has_options = stage.name == last.name or (stage.is_pipeline and last.is_pipeline)
+        options = self.options if has_options else ()
+        file = str(self.table_file(stage.name))
+        return program_argv(stage.config, file, machine=self.machine, options=options)
+
+    def _enter(self, stage: Stage, artifact: Artifact, result: JobResult | None = None) -> None:
+        """Enter the finished artifact of `stage` into the record."""
+        self.finished[stage.name] = artifact
+        key = artifact.manifest.key
+        earlier = self._previous.stages.get(stage.name) if self._previous else None
+        cost = result or (earlier if earlier and earlier.key == key else None)
+        entry = StageRecord(
+            key=key,
+            digest=artifact.digest,
+            directory=artifact.directory,
+            state="made" if result else "reused",
+            argv=self._argv(stage),
+            seconds=cost.seconds if cost else None,
+            peak_memory=cost.peak_memory if cost else None,
+        )
+        self.record = self.record.with_stage(stage.name, entry)
+        write_record(self.record, self.space)
+        took = f" in {clock(result.seconds)}" if result else ""
+        emit(stage.name, entry.state, f"{artifact.digest[:12]}{took}")
+
+    def _enter_others(self) -> None:
+        """Enter the stages that were not asked for, as far as their artifacts are there."""
+        for stage in self.others:
+            if self.finished.keys() >= set(stage.inputs.values()):
+                found = look_up(self.table(stage))
+                if found.artifact:
+                    self._enter(stage, found.artifact)
+
+    def _end(self, state: RunState, started: float, *, failure: str = "") -> None:
+        ended = {"seconds": round(time.monotonic() - started, 3), "finished_at": utc_now()}
+        update = {"state": state, "failure": failure, **ended}
+        self.record = self.record.model_copy(update=update)
+        write_record(self.record, self.space)
+
+    def _copy_report(self) -> None:
+        """Copy the report's files to where people look for them."""
+        report = self.finished.get("report")
+        for entry in report.manifest.files if report else ():
+            if report and entry.name in REPORT_FILES:
+                path = filesystem.join(self.space.run_folder(self.run.name), entry.name)
+                filesystem.write_bytes(path, report.read_bytes(entry.name))
+
+
+def write_tables(run: RunConfig, machine: MachineConfig) -> list[Path]:
+    """Write the tables of the stages that could start now; their files.
+
+    They are what `sbatch`, `kubectl` or a person gives to a stage's program.
+    """
+    executor = Executor(run, machine)
+    written = []
+    for name, stage in executor.stages.items():
+        if not executor.finished.keys() >= set(stage.inputs.values()):
+            continue
+        table = executor.table(stage)
+        found = look_up(table).artifact
+        if found:
+            executor.finished[name] = found
+        else:
+            write_stage_table(table, executor.table_file(name))
+            written.append(executor.table_file(name))
+    return written

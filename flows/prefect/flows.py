@@ -1,0 +1,111 @@
+"""The flows: the whole job, its parts, the paper's ablations; and how they are served.
+
+In:  a run's configuration and a machine's, which the server shows as a form.
+Out: the run's record as JSON. Whatever a flow's stages need is made as well, unless it is there.
+     `serve_flows` runs what is triggered at the server, each run in a process of its own, which
+     finds the flow by module name, wherever it is started.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from prefect import flow
+from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import TerminationSignal
+from prefect.runner import Runner
+from prefect.types.entrypoint import EntrypointType
+from pydantic import JsonValue
+
+from flows.ablation.result import AblationData, publish
+from flows.ablation.rows import Table, rows
+from flows.config import THIS_MACHINE, MachineConfig, RunConfig
+from flows.prefect.tracking import tracked
+from flows.stages import PREPARE
+from flows.workspace import workspace
+
+ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
+
+Record = dict[str, JsonValue]
+"""A run's record as JSON."""
+
+
+@flow(name="end-to-end", flow_run_name="{run.name}", persist_result=False)
+def end_to_end(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+    """Turn documents into an evaluated encoder with a report."""
+    return tracked(run, machine)
+
+
+@flow(name="prepare", flow_run_name="{run.name}", persist_result=False)
+def prepare(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+    """Make vocabulary, tokens and examples."""
+    return tracked(run, machine, wanted=PREPARE)
+
+
+@flow(name="pretrain", flow_run_name="{run.name}", persist_result=False)
+def pretrain(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+    """Pre-train an encoder."""
+    return tracked(run, machine, wanted=("pretrain",))
+
+
+@flow(name="finetune", flow_run_name="{run.name}", persist_result=False)
+def finetune(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+    """Fine-tune on every task with every seed."""
+    return tracked(run, machine, wanted=("finetune",))
+
+
+@flow(name="evaluate", flow_run_name="{run.name}", persist_result=False)
+def evaluate(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+    """Evaluate the encoder and what was fine-tuned from it."""
+    return tracked(run, machine, wanted=("evaluate",))
+
+
+@flow(name="ablations", flow_run_name="{run.name}-ablations", persist_result=False)
+def ablations(
+    run: RunConfig, machine: MachineConfig = THIS_MACHINE, tables: tuple[Table, ...] = ALL_TABLES
+) -> AblationData:
+    """Run every row of the tables and put their figures side by side.
+
+    Rows share what they have in common. A row that fails ends the flow, and the same call resumes
+    there.
+    """
+    wanted = rows(run, tables)
+    for row in wanted:
+        tracked(row.run, machine)
+    return publish(run, wanted, workspace(machine.workspace))
+
+
+FLOWS = (end_to_end, prepare, pretrain, finetune, evaluate, ablations)
+
+
+class GentleRunner(Runner):
+    """Ends on SIGTERM as on Ctrl-C; Prefect's own handler forgets to await the stopping."""
+
+    def handle_sigterm(self, *args: object, **kwargs: object) -> None:
+        """Signal handler."""
+        raise KeyboardInterrupt
+
+
+def deployments(parameters: Mapping[str, object], *, name: str) -> list[RunnerDeployment]:
+    """Every flow as a deployment called `FLOW/name`."""
+    return [
+        RunnerDeployment.from_flow(
+            flow, name=name, parameters=dict(parameters), entrypoint_type=EntrypointType.MODULE_PATH
+        )
+        for flow in FLOWS
+    ]
+
+
+def serve_flows(
+    parameters: Mapping[str, object], *, name: str, on_ready: Callable[[], None] = lambda: None
+) -> None:
+    """Run what is triggered, one at a time: a workspace has one user at a time.
+
+    `on_ready` is called when the server knows the deployments. Returns when it is told to end.
+    """
+    runner = GentleRunner(limit=1)
+    for deployment in deployments(parameters, name=name):
+        runner.add_deployment(deployment)
+    on_ready()
+    with suppress(KeyboardInterrupt, TerminationSignal):
+        asyncio.run(runner.start())
