@@ -21,9 +21,25 @@ dropped (a record beside the tokens, one file):
     reason            string            why it was dropped
 
 `id` is uint16 for vocabularies up to 65,536 words, uint32 above.
+
+Importing this module first also keeps pyarrow from importing pandas.
 """
 
-from artifacts.arrow import pa
+import sys
+import warnings
+from types import ModuleType
+
+import pyarrow as pa
+
+if "pandas" not in sys.modules:
+    # When pyarrow first makes an array it imports pandas if there is one: a quarter of a second of
+    # every program and every worker, for nothing. It asks once, so it is shown one that is too old.
+    _too_old = ModuleType("pandas")
+    vars(_too_old)["__version__"] = "0"
+    sys.modules["pandas"] = _too_old
+    with warnings.catch_warnings(action="ignore"):
+        pa.array([0])
+    del sys.modules["pandas"]
 
 TOKEN_DIGEST_BYTES = 16
 

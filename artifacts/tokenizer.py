@@ -16,7 +16,18 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from artifacts.digests import digest_of
 from artifacts.errors import UsageError
-from artifacts.special_tokens import CLS, CONTINUATION, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+
+PAD = "[PAD]"
+UNK = "[UNK]"
+CLS = "[CLS]"
+SEP = "[SEP]"
+MASK = "[MASK]"
+
+SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+"""In the order in which a new vocabulary lists them."""
+
+CONTINUATION = "##"
+"""Prefix of a word-piece that continues a word."""
 
 MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK] (the `tokenizers` default; Google's script at eedf571 says 200)."""

@@ -18,8 +18,7 @@ import fsspec
 from artifacts import filesystem
 from artifacts.digests import cached_digest_of_file, digest_of, digest_of_stream
 from artifacts.errors import UsageError
-from artifacts.filesystem import is_local
-from artifacts.inputs import InputFile, find_files
+from artifacts.filesystem import InputFile, find_files, is_local
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 

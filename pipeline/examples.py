@@ -22,11 +22,10 @@ from artifacts.errors import IntegrityError
 from artifacts.manifest import FileEntry
 from artifacts.program import run_program
 from artifacts.progress import Progress, say
-from artifacts.special_tokens import CONTINUATION
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, all_finished, commit, finished_files, open_artifact, put_bytes
 from artifacts.tables import examples_name
-from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
+from artifacts.tokenizer import CONTINUATION, WordPieceTokenizer, read_tokenizer_json
 from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import (
     Bucket,

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from artifacts.special_tokens import SPECIAL_TOKENS
-from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_vocabulary
 from cloze.init.corpus_samples import Look
 from cloze.init.languages import language
 from flows.config import RatesConfig, RunConfig

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from artifacts.errors import UsageError
-from artifacts.inputs import InputFile, find_files
+from artifacts.filesystem import InputFile, find_files
 from cloze.init.plain_layout import BLANK_LINE, plain_layout
 from pipeline.config import Reader
 from pipeline.readers.compression import stream

@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from artifacts.errors import UsageError
-from artifacts.special_tokens import CONTINUATION, MASK
 from artifacts.store import Artifact
-from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
+from artifacts.tokenizer import CONTINUATION, MASK, WordPieceTokenizer, read_tokenizer_json
 
 TRAIN = "train"
 LABELS = {0: "B follows A", 1: "B is from elsewhere", -1: "one segment"}

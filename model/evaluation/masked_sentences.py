@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
 from artifacts.results import Guesses, MaskedSentence
-from artifacts.special_tokens import MASK
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import MASK, WordPieceTokenizer
 from model.encoder.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.evaluation.ngram import NOTHING, CountModel

@@ -16,8 +16,7 @@ from safetensors.torch import save
 
 from artifacts.errors import UsageError
 from artifacts.filesystem import write_bytes
-from artifacts.special_tokens import CLS, MASK, PAD, SEP, UNK
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, WordPieceTokenizer
 from model.inference.encoder_files import CARD, EncoderFiles
 from model.inference.hugging_face_config import hugging_face_config
 from model.inference.model_card import model_card

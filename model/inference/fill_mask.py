@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from artifacts.errors import UsageError
-from artifacts.special_tokens import MASK
-from artifacts.tokenizer import WordPieceTokenizer, well_formed
+from artifacts.tokenizer import MASK, WordPieceTokenizer, well_formed
 from model.encoder.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.inference.streaming import in_windows

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.inputs import find_files
+from artifacts.filesystem import find_files
 from artifacts.rng import UInt64s
 from pipeline.config import OverlapConfig
 from pipeline.duplicates.shingles import Passages, passages

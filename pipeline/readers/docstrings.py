@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from artifacts.digests import digest_of_file
-from artifacts.inputs import InputFile
+from artifacts.filesystem import InputFile
 from pipeline import demo
 from pipeline.config import SourceConfig
 from pipeline.demo.docstring_text import paragraphs

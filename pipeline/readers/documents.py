@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.inputs import InputFile, find_files
+from artifacts.filesystem import InputFile, find_files
 from pipeline.config import SourceConfig
 
 BLOCK_BYTES = 8 << 20

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from artifacts.digests import digest_of
-from artifacts.inputs import InputFile
+from artifacts.filesystem import InputFile
 from pipeline.config import CorpusConfig, SourceConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES
 from pipeline.readers.documents import BLOCK_BYTES, Piece, Reader

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import pyarrow as pa
 
-from artifacts.arrow import pa
 from artifacts.manifest import FileEntry
 from artifacts.store import put_file
 from artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA

@@ -14,8 +14,13 @@ from collections.abc import Iterator, Mapping
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from artifacts.special_tokens import CONTINUATION, SPECIAL_TOKENS, UNK
-from artifacts.tokenizer import MAX_CHARACTERS_PER_WORD, bert_pipeline
+from artifacts.tokenizer import (
+    CONTINUATION,
+    MAX_CHARACTERS_PER_WORD,
+    SPECIAL_TOKENS,
+    UNK,
+    bert_pipeline,
+)
 
 MAX_ALPHABET = 1000
 """Characters that get word-pieces of their own; words with rarer ones are left out. Fewer in a

@@ -11,8 +11,7 @@ When only a few words are left, `tokenizers` does them.
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.special_tokens import CONTINUATION
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import CONTINUATION, WordPieceTokenizer
 from pipeline.tokenizer.hash_table import ABSENT, Keys, WordTable
 from pipeline.tokenizer.pre_tokens import (
     KEY_BYTES,

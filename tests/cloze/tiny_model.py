@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from artifacts.special_tokens import SPECIAL_TOKENS
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
 from model.inference.hugging_face_config import hugging_face_config

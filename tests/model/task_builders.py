@@ -11,11 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from artifacts.manifest import FileEntry
-from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_file, put_json
 from artifacts.tables import examples_name, examples_schema, tokens_name, tokens_schema
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
 from model.inference.hugging_face_config import hugging_face_config

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from pipeline.config import TokensStage, VocabularyStage
 from pipeline.runner.work_queue import Crew
 from pipeline.vocabulary import make_vocabulary

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from artifacts.errors import IntegrityError, UsageError
-from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.stage import write_stage_table
 from artifacts.tables import examples_schema
+from artifacts.tokenizer import SPECIAL_TOKENS
 from pipeline.examples import make_examples
 from tests.pipeline.corpora import everything_twice
 from tests.pipeline.synthetic_tokens import (

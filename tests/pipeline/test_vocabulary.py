@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageError
-from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.store import Artifact
+from artifacts.tokenizer import SPECIAL_TOKENS
 from pipeline.shuffle import input_shards as work
 from pipeline.tokenizer import learning as wordcounts
 from pipeline.tokenizer import sampling

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from artifacts.manifest import Manifest
-from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.store import Artifact
+from artifacts.tokenizer import SPECIAL_TOKENS
 from flows.report.form.corpus import Corpus, ExampleSet, Histogram, Piece, Source, Split
 from flows.report.gather.facts import Facts
 

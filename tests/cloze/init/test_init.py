@@ -17,8 +17,7 @@ import zstandard
 
 from artifacts.config import parse, read_toml
 from artifacts.errors import IntegrityError, UsageError
-from artifacts.special_tokens import SPECIAL_TOKENS
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.init.command import MIDDLE, PAPER, TOY, init, written
 from cloze.init.corpus_facts import fact_lines
 from cloze.init.corpus_samples import SAMPLE_BYTES, look

@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForPreTraining, BertModel
 
 from artifacts.errors import ClozeError, IntegrityError, UsageError
-from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, put_file
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.batch import Example, pack, padded
 from model.encoder.pretraining import PretrainingModel

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from artifacts.special_tokens import SPECIAL_TOKENS
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_file
 from artifacts.tables import examples_name, examples_schema
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 
 WORDS = 200
 TOKENIZER = WordPieceTokenizer(

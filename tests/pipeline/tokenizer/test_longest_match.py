@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artifacts.special_tokens import SPECIAL_TOKENS
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from pipeline.tokenizer import longest_match as greedy
 from pipeline.tokenizer.longest_match import GreedyWordPiece
 from pipeline.tokenizer.pre_tokens import keys_of_words

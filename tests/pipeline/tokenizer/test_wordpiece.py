@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artifacts.special_tokens import SPECIAL_TOKENS
-from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_vocab_txt
 from pipeline.tokenizer import wordpiece
 from pipeline.tokenizer.wordpiece import FastWordPiece
 
