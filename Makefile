@@ -11,7 +11,7 @@ SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup setup-dev demo test test-all test-again test-dataflow check format bench clean
+.PHONY: help setup setup-dev demo test test-all test-dataflow check format bench clean
 
 help: ## what can be done
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -28,9 +28,6 @@ test: $(VENV)/.installed-dev ## the tests, under 10 minutes on 2 cores
 
 test-all: $(VENV)/.installed-dev ## all tests that need no GPU
 	$(BIN)/python -m pytest -m "not gpu"
-
-test-again: $(VENV)/.installed-dev ## those that failed last time
-	$(BIN)/python -m pytest -m "not gpu" --last-failed --last-failed-no-failures none
 
 test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
 	$(DATAFLOW)/bin/python -m pytest tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow

@@ -14,7 +14,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Cancelling
 
 from tests.conftest import PROJECT
-from tests.running import RunFolder, all_gone, wait_for
+from tests.running import RunFolder, all_gone
+from tests.waiting import PATIENCE, wait_for
 
 FINAL = {"Completed", "Failed", "Crashed", "Cancelled"}
 
@@ -47,20 +48,20 @@ class Deployment:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def cancelled_at_work(self, flow_run: UUID, stage: str, *, seconds: float) -> str:
+    def cancelled_at_work(self, flow_run: UUID, stage: str) -> str:
         """The run's last state after the UI's button, which no process of the stage outlives."""
         below = self.run.processes_at_work(stage)
         with SyncPrefectClient(self.url) as client:
             client.set_flow_run_state(flow_run, Cancelling())
-        all_gone(below, seconds=40)
-        return self.ended(flow_run, seconds=seconds)
+        all_gone(below)
+        return self.ended(flow_run)
 
     def state(self, run: UUID) -> str:
         """Its state's name."""
         with SyncPrefectClient(self.url) as client:
             return client.read_flow_run(run).state_name or ""
 
-    def ended(self, run: UUID, *, seconds: float) -> str:
+    def ended(self, run: UUID) -> str:
         """Its last state, once it has one."""
-        wait_for(lambda: self.state(run) in FINAL, seconds=seconds)
+        wait_for(lambda: self.state(run) in FINAL, seconds=2 * PATIENCE, what="the flow's end")
         return self.state(run)

@@ -8,8 +8,6 @@ import json
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ import psutil
 from flows.launchers.local import LocalJob, local_job
 from flows.launchers.processes import process
 from flows.launchers.supervisor import descendants
+from tests.waiting import wait_for
 
 VICTIMS = {
     "vocabulary": "program",
@@ -38,18 +37,9 @@ GENERATION = {"flow": -1, "supervisor": 0, "program": 1, "trainer": 1, "Beam wor
 child of a helper, which is one of the runner, which is one of the program."""
 
 
-def wait_for(condition: Callable[[], Any], *, seconds: float, what: str = "it") -> Any:
-    """The first true value of `condition`."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited for {what} in vain"
-        time.sleep(0.05)
-    return found
-
-
-def all_gone(pids: list[int], *, seconds: float = 45.0) -> None:
+def all_gone(pids: list[int]) -> None:
     """Wait until none of these processes runs."""
-    wait_for(lambda: not any(process(pid).alive for pid in pids), seconds=seconds)
+    wait_for(lambda: not any(process(pid).alive for pid in pids), what=f"the end of {pids}")
 
 
 @dataclass(frozen=True)
@@ -90,9 +80,10 @@ class RunFolder:
         written = any((self.workspace / "artifacts" / stage).rglob("*"))
         return self.running_job(stage) if said or written else None
 
-    def processes_at_work(self, stage: str, *, seconds: float = 120.0) -> list[int]:
+    def processes_at_work(self, stage: str) -> list[int]:
         """The stage's supervisor and all below it, once it shows work."""
-        job = wait_for(lambda: self.job_at_work(stage), seconds=seconds, what=f"{stage} at work")
+        job = wait_for(lambda: self.job_at_work(stage), what=f"{stage} at work")
+        assert job
         return [job.supervisor.pid, *descendants(job.supervisor.pid)]
 
     def processes(self) -> list[str]:
@@ -107,12 +98,18 @@ class RunFolder:
         """
         generation = GENERATION[VICTIMS[stage]]
         there = self.running_job if VICTIMS[stage] == "Beam worker" else self.job_at_work
-        job = wait_for(lambda: there(stage), seconds=120, what=stage)
-        supervisor = job.supervisor.pid
-        victims = wait_for(lambda: born(supervisor, generation), seconds=60, what=VICTIMS[stage])
-        found = [supervisor, *descendants(supervisor)]
-        os.kill(victims[0], signal.SIGKILL)
-        return found
+        job = wait_for(lambda: there(stage), what=stage)
+        assert job
+
+        def killed() -> list[int]:
+            for victim in born(job.supervisor.pid, generation)[:1]:
+                found = [job.supervisor.pid, *descendants(job.supervisor.pid)]
+                with suppress(ProcessLookupError):  # it has ended meanwhile; the next one then
+                    os.kill(victim, signal.SIGKILL)
+                    return found
+            return []
+
+        return wait_for(killed, what=VICTIMS[stage])
 
     def started_again(self, stage: str, *, supervisor: int) -> None:
         """Wait until the stage has another supervisor than this one."""
@@ -121,15 +118,15 @@ class RunFolder:
             job = local_job(self.job(stage))
             return job is not None and job.supervisor.pid != supervisor
 
-        wait_for(another, seconds=90, what=f"{stage} again")
+        wait_for(another, what=f"{stage} again")
 
 
 def born(supervisor: int, generation: int) -> list[int]:
     """The processes so many births after the supervisor; one before it is the flow's."""
     if generation < 0:
         return [psutil.Process(supervisor).ppid()]
-    family = [psutil.Process(supervisor)]
     with suppress(psutil.NoSuchProcess):
+        family = [psutil.Process(supervisor)]
         for _ in range(generation):
             family = [child for one in family for child in one.children()]
         return [one.pid for one in family]

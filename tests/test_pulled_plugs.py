@@ -18,7 +18,8 @@ import pytest
 from flows.launchers.local import local_job
 from flows.launchers.supervisor import descendants
 from tests.conftest import PROJECT, SMOKE, GoldenRun
-from tests.running import VICTIMS, RunFolder, all_gone, wait_for
+from tests.running import VICTIMS, RunFolder, all_gone
+from tests.waiting import PATIENCE, wait_for
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -45,7 +46,7 @@ def start() -> Iterator[Start]:
     for running in started:
         if running.poll() is None:
             running.terminate()
-            running.wait(60)
+            running.wait(PATIENCE)
 
 
 @pytest.mark.slow
@@ -58,10 +59,10 @@ def test_killed_in_every_stage_the_run_ends_with_the_same_digests(
     running = start(workspace, *options)
     for stage in VICTIMS:
         struck = RunFolder(workspace).strike(stage)
-        assert running.wait(60) != 0
+        assert running.wait(PATIENCE) != 0
         all_gone(struck)
         running = start(workspace, *options)
-    assert running.wait(600) == 0
+    assert running.wait(2 * PATIENCE) == 0
     assert not RunFolder(workspace).processes()
     assert RunFolder(workspace).digests() == golden.digests()
 
@@ -74,11 +75,11 @@ def test_a_run_whose_prefect_server_is_killed_goes_on_to_the_same_digests(
     shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
     RunFolder(workspace).forget("pretrain")
     running = start(workspace)
-    wait_for(lambda: RunFolder(workspace).running_job("pretrain"), seconds=300)
+    wait_for(lambda: RunFolder(workspace).running_job("pretrain"))
     server = local_job(workspace / "prefect" / "server")
     assert server
     for pid in descendants(server.supervisor.pid):
         os.kill(pid, signal.SIGKILL)
-    assert running.wait(300) == 0
+    assert running.wait(PATIENCE) == 0
     assert not RunFolder(workspace).processes()
     assert RunFolder(workspace).digests() == golden.digests()

@@ -3,11 +3,9 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 
 import psutil
 import pytest
@@ -19,6 +17,7 @@ from tests.browser import browser
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.deployed import Deployment
 from tests.running import VICTIMS, RunFolder, all_gone
+from tests.waiting import PATIENCE, free_port
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +25,7 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A process that serves the flows, on a copy of the golden workspace."""
     workspace = tmp_path_factory.mktemp("served") / "runs"
     shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     source = "from cloze.command import main; main()"
     where = ["--workspace", str(workspace), "--port", str(port)]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
@@ -45,18 +42,18 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Deployment("smoke", f"http://127.0.0.1:{port}/api", environment, RunFolder(workspace))
         below = list(descendants(running.pid))
         running.terminate()
-        running.communicate(timeout=60)
+        running.communicate(timeout=PATIENCE)
     assert [pid for pid in below if process(pid).alive] == []
 
 
 def test_a_triggered_run_reuses_everything(served: Deployment) -> None:
-    assert served.ended(served.trigger(), seconds=120) == "Completed"
+    assert served.ended(served.trigger()) == "Completed"
     assert {stage["state"] for stage in served.run.record()["stages"].values()} == {"reused"}
 
 
 def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) -> None:
     flow_run = served.trigger()
-    assert served.ended(flow_run, seconds=120) == "Completed"
+    assert served.ended(flow_run) == "Completed"
     ui = served.url.removesuffix("/api")
     with SyncPrefectClient(served.url) as client:
         deployment = client.read_deployment_by_name("end-to-end/smoke").id
@@ -74,7 +71,7 @@ def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) 
 
 def test_a_run_cancelled_while_training_leaves_no_process(served: Deployment) -> None:
     served.run.forget("pretrain")
-    assert served.cancelled_at_work(served.trigger(), "pretrain", seconds=40) == "Cancelled"
+    assert served.cancelled_at_work(served.trigger(), "pretrain") == "Cancelled"
 
 
 def test_a_flow_killed_while_training_is_continued_to_the_same_digests(
@@ -85,8 +82,8 @@ def test_a_flow_killed_while_training_is_continued_to_the_same_digests(
     supervisor, *below = served.run.processes_at_work("pretrain")
     os.kill(psutil.Process(supervisor).ppid(), signal.SIGKILL)
     all_gone([supervisor, *below])
-    assert served.ended(flow_run, seconds=60) == "Crashed"
-    assert served.ended(served.trigger(), seconds=240) == "Completed"
+    assert served.ended(flow_run) == "Crashed"
+    assert served.ended(served.trigger()) == "Completed"
     assert served.run.digests() == golden.digests()
 
 
@@ -101,8 +98,8 @@ def test_killed_in_every_stage_a_served_run_ends_with_the_same_digests(
         if victim != "flow":  # the flow itself makes it good
             served.run.started_again(stage, supervisor=struck[0])
         else:
-            assert served.ended(flow_run, seconds=60) == "Crashed"
+            assert served.ended(flow_run) == "Crashed"
             all_gone(struck)
             flow_run = served.trigger()
-    assert served.ended(flow_run, seconds=240) == "Completed"
+    assert served.ended(flow_run) == "Completed"
     assert served.run.digests() == golden.digests()

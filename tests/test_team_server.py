@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -25,17 +24,12 @@ from flows.launchers.supervisor import descendants
 from flows.prefect.server import QUIET
 from tests.conftest import PROJECT, GoldenRun
 from tests.deployed import Deployment
-from tests.running import RunFolder, all_gone, wait_for
+from tests.running import RunFolder, all_gone
+from tests.waiting import PATIENCE, free_port, wait_for
 
 pytestmark = pytest.mark.slow
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def succeeds(argv: list[str]) -> bool:
@@ -47,7 +41,7 @@ def ended(running: "subprocess.Popen[bytes]") -> None:
     below = [*descendants(running.pid), running.pid]
     running.terminate()
     try:
-        running.wait(60)
+        running.wait(PATIENCE)
     finally:
         killed(below)
 
@@ -74,7 +68,7 @@ def database() -> Iterator[str]:
     with subprocess.Popen(server, cwd=folder, stderr=subprocess.DEVNULL) as running:
         here = ["-h", "127.0.0.1", "-p", str(port)]
         create = [*as_user, str(POSTGRES[-1] / "createdb"), *here, "prefect"]
-        wait_for(lambda: succeeds(create), seconds=60)
+        wait_for(lambda: succeeds(create))
         yield f"postgresql+asyncpg://postgres@127.0.0.1:{port}/prefect"
         running.terminate()
     shutil.rmtree(folder)
@@ -127,7 +121,7 @@ def team(
     with subprocess.Popen(server, env=environment, stdout=subprocess.DEVNULL) as running:
         team = Team("cloze", url, environment, run, run.record()["config"])
         try:
-            wait_for(lambda: healthy(url), seconds=120)
+            wait_for(lambda: healthy(url))
             team.prefect("work-pool", "create", "cloze", "--type", "process")
             team.prefect("deploy", "--all")
             team.start_worker()
@@ -166,13 +160,13 @@ def test_a_server_takes_the_pool_whose_flows_are_pods(team: Team) -> None:
 
 
 def test_a_run_from_the_pool_reuses_what_another_server_saw_made(team: Team) -> None:
-    assert team.ended(team.start(), seconds=180) == "Completed"
+    assert team.ended(team.start()) == "Completed"
     assert {stage["state"] for stage in team.run.record()["stages"].values()} == {"reused"}
 
 
 def test_a_run_cancelled_on_a_worker_leaves_no_process(team: Team) -> None:
     team.run.forget("pretrain")
-    assert team.cancelled_at_work(team.start(), "pretrain", seconds=120) == "Cancelled"
+    assert team.cancelled_at_work(team.start(), "pretrain") == "Cancelled"
 
 
 class Messages(BaseHTTPRequestHandler):
@@ -226,10 +220,10 @@ def test_a_worker_killed_with_its_flow_is_noticed_told_of_and_continued_by_anoth
     worker.wait()
     all_gone(below)
     assert team.state(run) == "Running"  # nobody is left to say otherwise
-    assert team.ended(run, seconds=240) == "Crashed"
-    wait_for(lambda: any("Crashed" in message for message in Messages.heard), seconds=60)
+    assert team.ended(run) == "Crashed"
+    wait_for(lambda: any("Crashed" in message for message in Messages.heard))
     listener.shutdown()
 
     team.start_worker()
-    assert team.ended(team.start(), seconds=600) == "Completed"
+    assert team.ended(team.start()) == "Completed"
     assert team.run.digests() == golden.digests()

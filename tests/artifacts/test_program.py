@@ -1,6 +1,7 @@
 """Stage programs: one line and an exit code for everything a person can understand."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -71,12 +72,14 @@ def test_sigterm_ends_a_stage_with_143_after_its_cleanup(table: Path, tmp_path: 
         "        print('cleaned', flush=True)\n"
         "run_program(wait)\n"
     )
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(program), "--config", str(table)],
-        stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(PROJECT)},
-    )  # fmt: skip
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    child.send_signal(signal.SIGTERM)
-    assert child.stdout.read() == "cleaned\n"
-    assert child.wait(timeout=20) == 143
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout.read() == "cleaned\n"
+        assert child.wait(timeout=60) == 143

@@ -23,6 +23,7 @@ from tests.pipeline.corpora import (
     tokens_table,
     write_jsonl,
 )
+from tests.waiting import PATIENCE
 
 NEAR = {"near_duplicates": {}}
 
@@ -136,11 +137,11 @@ def test_a_killed_worker_ends_the_search_and_the_next_one_goes_on(tmp_path: Path
     machine = {"worker_mode": "processes", "workers": 2}
     table = unwanted_table(tmp_path / "out", sources, NEAR, machine=machine)
     first = started(table, tmp_path, site="before candidates are put", count=2)
-    _, errors = first.communicate(timeout=60)
+    _, errors = first.communicate(timeout=PATIENCE)
     assert first.returncode == 137
     assert "was ended by SIGKILL" in errors
     assert not (tmp_path / "out" / "manifest.json").exists()
-    digest, errors = started(table, tmp_path).communicate(timeout=60)
+    digest, errors = started(table, tmp_path).communicate(timeout=PATIENCE)
     assert digest.strip() == golden.digest, errors
 
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from tests.pipeline.synthetic_tokens import (
     tokens_artifact,
     tokens_table,
 )
+from tests.waiting import PATIENCE, wait_for
 
 CONFIG = {"max_seq_lengths": [64, 128], "copies": 3}
 BUCKETS = [("train", 0), ("train", 1), ("train", 2), ("heldout", 0)]
@@ -214,7 +214,7 @@ def test_a_full_disk_is_named_and_what_is_finished_stays(tokens, artifact, tmp_p
     table = examples_table(tokens, tmp_path / "out", config=CONFIG)
     largest = max(entry.size for entry in artifact.manifest.files)
     process = stage_process(table, tmp_path, limit=largest - 1)  # all others have room
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert re.search(r"error: .*: no room to write \(File too large; [\d,]+ MB free\)", errors)
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -289,11 +289,11 @@ def many_buckets(tmp_path_factory, tokenizer):
 
 
 def wait_for_files(output, process, count):
-    deadline = time.monotonic() + 60
-    while len(list(output.glob("finished/*"))) < count:
+    def there():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        return len(list(output.glob("finished/*"))) >= count
+
+    wait_for(there, what=f"{count} finished files")
 
 
 GOLDEN = {1: "a5d8f95ee6c671f2bd4e1231c7be1d06ce20bdeae7bed369f745400ad3b63e49"}
@@ -329,15 +329,15 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(
     else:
         workers = [p for p in family if p.num_threads() > 3 and p.parent().pid != process.pid]
         os.kill(workers[0].pid, signal.SIGKILL)
-    _, errors = process.communicate(timeout=30)
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, errors = process.communicate(timeout=PATIENCE)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     if victim == "worker":
         assert process.returncode == 137
         assert "was ended by SIGKILL" in errors
     assert not (tmp_path / "out" / "manifest.json").exists()
     again = stage_process(table, tmp_path)
-    output, errors = again.communicate(timeout=60)
+    output, errors = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, errors
     assert "files are finished already" in errors
     assert output.strip() == golden.digest

@@ -39,6 +39,7 @@ from tests.pipeline.corpora import (
     tokens_table,
     write_jsonl,
 )
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="session")
@@ -338,7 +339,8 @@ def runner_shuffle(bits: int) -> Callable[..., RunnerShuffle]:
 
 class TestSameBytes:
     @pytest.fixture(scope="class")
-    def golden(self, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
+    @classmethod
+    def golden(cls, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sketch, "BUCKET_BYTES", 8_000)
             patch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 40)
@@ -481,10 +483,11 @@ class TestSameBytes:
 
 class TestKilled:
     @pytest.fixture(scope="class")
-    def golden(self, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
+    @classmethod
+    def golden(cls, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
         folder = tmp_path_factory.mktemp("golden")
         table = tokens_table(folder / "out", [source(corpus)], vocabulary=vocabulary)
-        output, errors = started(table, folder, site="", count=0).communicate(timeout=60)
+        output, errors = started(table, folder, site="", count=0).communicate(timeout=PATIENCE)
         assert output.strip(), errors
         return output.strip()
 
@@ -510,10 +513,10 @@ class TestKilled:
     ) -> None:
         table = tokens_table(tmp_path / "out", [source(corpus)], vocabulary=vocabulary)
         first = started(table, tmp_path, site=site, count=count)
-        first.communicate(timeout=60)
+        first.communicate(timeout=PATIENCE)
         assert first.returncode == -signal.SIGKILL
         assert not (tmp_path / "out" / "manifest.json").exists()
-        output, errors = started(table, tmp_path, site="", count=0).communicate(timeout=60)
+        output, errors = started(table, tmp_path, site="", count=0).communicate(timeout=PATIENCE)
         assert output.strip() == golden, errors
         assert kept in errors
         left = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
@@ -529,7 +532,9 @@ class TestKilled:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         table = tokens_table(tmp_path / "out", [source(corpus)], vocabulary=vocabulary)
-        started(table, tmp_path, site="before a bucket is put", count=4).communicate(timeout=60)
+        started(table, tmp_path, site="before a bucket is put", count=4).communicate(
+            timeout=PATIENCE
+        )
         for run in (tmp_path / "out" / "work").glob("*-0.arrow"):
             run.write_bytes(b"")  # renamed, but never flushed
         monkeypatch.setattr(spill, "older_than_this_start", lambda path: True)
@@ -544,10 +549,10 @@ class TestKilled:
             tmp_path / "out", [source(corpus)], vocabulary=vocabulary, machine=machine
         )
         first = started(table, tmp_path, site="before a bucket is put", count=2)
-        _, errors = first.communicate(timeout=60)
+        _, errors = first.communicate(timeout=PATIENCE)
         assert first.returncode == 137
         assert "was ended by SIGKILL" in errors
-        output, errors = started(table, tmp_path, site="", count=0).communicate(timeout=60)
+        output, errors = started(table, tmp_path, site="", count=0).communicate(timeout=PATIENCE)
         assert output.strip() == golden, errors
 
 

@@ -27,6 +27,7 @@ from tests.pipeline.corpora import (
     vocabulary_table,
     write_jsonl,
 )
+from tests.waiting import PATIENCE
 
 TEXTS = documents(11, 600)
 SMALL = {"size": 300}
@@ -87,11 +88,11 @@ class TestSameBytes:
         output, sources = tmp_path / "out", [source(tmp_path / "all.jsonl")]
         table = vocabulary_table(output, sources, vocabulary=SMALL, machine=machine)
         first = started(table, tmp_path, site="before a sample is put", count=2)
-        _, errors = first.communicate(timeout=60)
+        _, errors = first.communicate(timeout=PATIENCE)
         assert first.returncode == code, errors
         assert "was ended by SIGKILL" in errors or machine is INLINE
         assert not (output / "manifest.json").exists()
-        digest, errors = started(table, tmp_path).communicate(timeout=60)
+        digest, errors = started(table, tmp_path).communicate(timeout=PATIENCE)
         assert digest.strip() == golden.digest, errors
         assert not list(output.glob("attempt.*"))
 

@@ -2,18 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from artifacts.errors import UsageError
 from flows.config import KubernetesConfig
 from flows.launchers.kubernetes import KubernetesLauncher, kubernetes_job
+from tests.waiting import wait_for
 
 KUBECTL = f"""#!{sys.executable}
 import json, os, pathlib, signal, subprocess, sys
@@ -34,14 +33,6 @@ elif verb == "delete":
     os.killpg(int(pod.read_text()), signal.SIGTERM)
     pod.unlink()
 """
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-    return found
 
 
 @pytest.fixture
@@ -102,11 +93,14 @@ def test_a_job_that_nobody_knows_any_more_is_lost(
     launcher: KubernetesLauncher, tmp_path: Path
 ) -> None:
     job = tmp_path / "pretrain"
-    launcher.start(python("import time; time.sleep(1)"), job=job)
+    launcher.start(python("import time; time.sleep(300)"), job=job)
     found = kubernetes_job(job)
     assert found
-    (tmp_path / "bin" / found.name).unlink()
+    pod = tmp_path / "bin" / found.name
+    process = int(pod.read_text())
+    pod.unlink()
     code = launcher.poll(job)
+    os.killpg(process, signal.SIGTERM)
     assert code is not None
     assert code < 0
 

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 from flows.launchers.job import tree_pss
 from flows.launchers.processes import Process, process
+from tests.waiting import PATIENCE, wait_for
 
 DEAF = (
-    "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
 )
 
 
@@ -30,10 +30,7 @@ def test_another_process_with_our_pid_is_not_us() -> None:
 def test_a_process_that_has_ended_is_not_alive_even_as_a_zombie() -> None:
     child = subprocess.Popen(["true"])
     known = process(child.pid)
-    deadline = time.monotonic() + 10
-    while known.alive and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not known.alive
+    wait_for(lambda: not known.alive)
     child.wait()
     assert not known.alive
     assert tree_pss(child.pid) == 0
@@ -44,7 +41,7 @@ def test_a_process_that_does_not_listen_is_killed_after_its_grace() -> None:
         assert child.stdout
         child.stdout.readline()
         process(child.pid).end(grace=0.3)
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_it_survives_a_file() -> None:

@@ -6,8 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from flows.config import SlurmConfig
 from flows.launchers.slurm import SlurmLauncher, slurm_job
 from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze
+from tests.waiting import PATIENCE, wait_for
 
 CONFIGURATION = """
 ClusterName=one
@@ -43,14 +43,6 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=1
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +116,7 @@ def test_a_job_that_is_preempted_goes_back_into_the_queue_and_goes_on(tmp_path: 
     found = slurm_job(job)
     assert found
     subprocess.run(["scancel", "--batch", "--signal=TERM", found.slurm_id], check=True)
-    wait_for(lambda: slurm.poll(job) is not None, seconds=180.0)
+    wait_for(lambda: slurm.poll(job) is not None)
     assert slurm.poll(job) == 0
     assert text(job / "log") == "attempt 0\nattempt 1\n"
 
@@ -185,11 +177,11 @@ def test_a_real_stage_that_is_requeued_in_the_middle_ends_with_the_digest_it_has
         cwd=PROJECT,
         text=True,
     ) as running:
-        wait_for(lambda: has_unfinished_checkpoint(there), seconds=180)
+        wait_for(lambda: has_unfinished_checkpoint(there))
         found = slurm_job(job)
         assert found
         subprocess.run(["scontrol", "requeue", found.slurm_id], check=True)
-        answered, _ = running.communicate(timeout=300)
+        answered, _ = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0
     assert "resuming from step" in text(job / "log")
     digests = [json.loads(told)["pretrain"]["digest"] for told in (done.stdout, answered)]

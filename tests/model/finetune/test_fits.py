@@ -34,6 +34,7 @@ from tests.model.task_builders import (
     stage_table,
     write_lines,
 )
+from tests.waiting import PATIENCE, free_port
 
 STILL = TINY.model_copy(update={"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0})
 
@@ -287,8 +288,9 @@ def test_an_early_failure_is_started_again_and_said_so(tmp_path: Path) -> None:
     assert fit.restarts == 2
 
 
-def on_two_ranks(module: str, table: Path, port: int) -> None:
+def on_two_ranks(module: str, table: Path) -> None:
     """Run a stage program as two ranks of one machine."""
+    port = free_port()
     command = [*(sys.executable, "-m", module), *("--config", str(table))]
     ranks = [
         subprocess.Popen(
@@ -301,7 +303,7 @@ def on_two_ranks(module: str, table: Path, port: int) -> None:
         )
         for rank in range(2)
     ]
-    assert [process.wait(timeout=180) for process in ranks] == [0, 0]
+    assert [process.wait(2 * PATIENCE) for process in ranks] == [0, 0]
 
 
 @pytest.mark.slow
@@ -329,7 +331,7 @@ def test_two_ranks_share_the_fits_or_the_batches(
 
     alone = finetune(table("alone"), [])
     write_stage_table(table("shared"), tmp_path / "table.json")
-    on_two_ranks(module, tmp_path / "table.json", port=29713 + len(seeds))
+    on_two_ranks(module, tmp_path / "table.json")
     shared = open_artifact(str(tmp_path / "shared"))
     if len(seeds) > 1:
         assert shared.digest == alone.digest

@@ -11,6 +11,7 @@ import pytest
 from artifacts.store import Artifact, open_artifact
 from tests.model.training.network import ADDRESSES, can_make_networks, ssh_between, two_machines
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
+from tests.waiting import PATIENCE
 
 PORT = "29631"
 
@@ -76,7 +77,7 @@ def test_two_nodes_end_with_the_same_bytes_as_two_ranks_on_one(
             _start_node(machine, node, table, hostfile) for node, machine in enumerate(machines)
         ]
         try:
-            said = [node.communicate(timeout=400) for node in nodes]
+            said = [node.communicate(timeout=2 * PATIENCE) for node in nodes]
         finally:
             for node in nodes:
                 node.kill()
@@ -102,7 +103,7 @@ def test_a_launch_through_ssh_ends_with_the_same_bytes(
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=2 * PATIENCE,
             check=False,
         )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 from artifacts.store import Artifact, open_artifact
 from model.training.checkpoints import Checkpoints
 from tests.model.training.training_fixtures import examples_artifact, run_ranks, stage_table
+from tests.waiting import PATIENCE, wait_for
 
 KILLS = 30
 STEPS = 5 * KILLS + 10
@@ -77,7 +77,7 @@ def test_the_supervisor_starts_killed_ranks_again_and_the_bytes_are_the_same(
         _, stderr = supervisor.communicate(timeout=900)
     finally:
         supervisor.terminate()
-        supervisor.wait(60)
+        supervisor.wait(PATIENCE)
     assert supervisor.returncode == 0, stderr[-4000:]
     assert stderr.count("starting again") == 2
     assert stderr.count("resuming from step") == 2
@@ -87,10 +87,11 @@ def test_the_supervisor_starts_killed_ranks_again_and_the_bytes_are_the_same(
 
 def _kill_rank(supervisor: int, checkpoints: Checkpoints, *, after: int, rank: int) -> None:
     """SIGKILL for one rank, as soon as the checkpoint of step `after` or a later one is there."""
-    deadline = time.monotonic() + 400
-    while max(checkpoints.steps(), default=0) < after:
-        assert time.monotonic() < deadline, f"no checkpoint of step {after}"
-        time.sleep(0.02)
+    wait_for(
+        lambda: max(checkpoints.steps(), default=0) >= after,
+        seconds=2 * PATIENCE,
+        what=f"a checkpoint of step {after}",
+    )
     family = psutil.Process(supervisor).children(recursive=True)
     ranks = {_rank(process): process for process in family}
     os.kill(ranks[str(rank)].pid, signal.SIGKILL)

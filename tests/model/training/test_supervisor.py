@@ -3,13 +3,13 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from model.training import supervisor as supervisor_module
 from model.training.supervisor import Supervisor, main
+from tests.waiting import PATIENCE, wait_for
 
 COUNTING = """
 import pathlib, sys
@@ -63,18 +63,17 @@ def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) 
         "def stop(*_):\n    path.write_text('saved'); sys.exit(143)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
         "path.write_text('ready')\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     parent = (
         "import sys; from model.training.supervisor import Supervisor; "
         f"sys.exit(Supervisor([sys.executable, '-c', {child!r}], {{}}, 3).run())"
     )
-    process = subprocess.Popen([sys.executable, "-c", parent])
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "log").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.terminate()
-    assert process.wait(timeout=30) == 143
+    log = tmp_path / "log"
+    with subprocess.Popen([sys.executable, "-c", parent]) as process:
+        wait_for(lambda: log.exists() and log.read_text() == "ready", what="the rank")
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
     assert (tmp_path / "log").read_text() == "saved"
 
 

@@ -2,39 +2,38 @@
 
 import subprocess
 import sys
-import time
 
-from model.training.watchdog import EXIT_CODE, Watchdog
+from model.training.watchdog import EXIT_CODE
+from tests.waiting import PATIENCE
 
-HANGING = """
+WATCHED = """
 import time
 from model.training.watchdog import Watchdog
-with Watchdog(3, 0.6) as watchdog:
+with Watchdog(3, {timeout}) as watchdog:
     watchdog.alive("before_step", 17)
-    {hang}
+    {inside}
+{after}
 """
 
 
-def _hang(code: str) -> tuple[int, str, float]:
-    started = time.monotonic()
-    program = [sys.executable, "-c", HANGING.format(hang=code)]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-    return done.returncode, done.stderr, time.monotonic() - started
+def _watched(*, timeout: float, inside: str, after: str = "") -> tuple[int, str]:
+    source = WATCHED.format(timeout=timeout, inside=inside, after=after)
+    program = [sys.executable, "-c", source]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return done.returncode, done.stderr
 
 
 def test_a_hanging_rank_ends_and_names_rank_step_and_site() -> None:
-    code, message, _ = _hang("time.sleep(50)")
+    code, message = _watched(timeout=0.6, inside=f"time.sleep({PATIENCE})")
     assert code == EXIT_CODE
     assert "rank 3 has made no progress for 0.6 s, last seen at before_step of step 17" in message
     assert 'File "<string>"' in message, "the stacks of all threads are shown"
 
 
 def test_a_rank_that_lives_is_left_alone() -> None:
-    code, message, _ = _hang("for i in range(12): time.sleep(0.1); watchdog.alive('after_step', i)")
-    assert (code, message) == (0, "")
+    steps = "for i in range(25): time.sleep(0.2); watchdog.alive('after_step', i)"
+    assert _watched(timeout=4, inside=steps) == (0, "")
 
 
 def test_leaving_ends_the_watch() -> None:
-    with Watchdog(0, 0.2):
-        pass
-    time.sleep(0.5)
+    assert _watched(timeout=2, inside="pass", after="time.sleep(3)") == (0, "")

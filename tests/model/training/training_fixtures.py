@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_file
 from artifacts.tables import examples_name, examples_schema
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from tests.waiting import PATIENCE, free_port
 
 WORDS = 200
 TOKENIZER = WordPieceTokenizer(
@@ -164,15 +164,13 @@ class Ended:
 
 
 def run_ranks(
-    ranks: int, wishes: list[dict[str, Any]], *, timeout: float = 400.0, wait_for: int = 0
+    ranks: int, wishes: list[dict[str, Any]], *, timeout: float = 2 * PATIENCE, wait_for: int = 0
 ) -> list[Ended]:
     """Run `rank_program.py` as so many ranks, without a launcher.
 
     Waits for the first `wait_for` of them (0: all), and kills the others.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     started = time.monotonic()
     processes = [_start_rank(rank, ranks, port, wishes) for rank in range(ranks)]
     found = []

@@ -18,14 +18,13 @@ from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.errors import JobFailed, WorkerKilled, job_error
 from pipeline.runner.graph import gather, run_graph, share_out, spread
 from pipeline.runner.work_queue import Crew
+from tests.waiting import wait_for
 
 UNITS = 8
 
 
 def wait_for_units(count: int, *, folder: str) -> None:
-    deadline = time.monotonic() + 60
-    while len(list(Path(folder).iterdir())) < count and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: len(list(Path(folder).iterdir())) >= count, what=f"{count} units")
 
 
 def write_unit(unit: int, *, folder: str, crew: Crew, slow: int | None = None) -> int:
