@@ -172,7 +172,7 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "flows.report"
-    format_version: ClassVar[int] = 2
+    format_version: ClassVar[int] = 3
 
     name: str
     """The run's name."""

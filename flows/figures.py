@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from artifacts import filesystem
-from flows.report.form.scores import Task
-from flows.report.form.summary import Summary
+from artifacts.results import TaskScore
+from artifacts.summary import Summary
 from flows.workspace import Workspace
 
 SUMMARY_NAME = "summary.json"
@@ -47,7 +47,7 @@ def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
     return found
 
 
-def _task_figures(task: Task, roles: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+def _task_figures(task: TaskScore, roles: tuple[str, ...]) -> Iterator[tuple[str, float]]:
     for system in (system for system in task.systems if system.role in roles):
         spread = (system.test or system.dev).get(task.metric)
         if spread is not None:

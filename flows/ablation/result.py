@@ -14,12 +14,12 @@ from markupsafe import Markup, escape
 
 from artifacts import filesystem
 from artifacts.errors import ClozeError
+from artifacts.summary import Summary
 from flows.ablation.rows import Row
 from flows.config import RunConfig
 from flows.figures import ERROR, Figures, figures, read_summary
 from flows.report.charts.curves import Chart, Series, curves
-from flows.report.form.summary import Summary
-from flows.report.text.numbers import short
+from flows.report.units import short
 from flows.workspace import Workspace
 
 PAGE = """\
@@ -144,7 +144,7 @@ def as_page(rows: Sequence[Row], results: Results, *, title: str) -> str:
                 _learning_curves(members, results),
             )
         )
-    style = resources.files("flows.report.page").joinpath("report.css").read_text()
+    style = resources.files("flows.report").joinpath("templates/report.css").read_text()
     return PAGE.format(title=escape(title), style=style, sections=Markup("").join(sections))
 
 

@@ -7,8 +7,8 @@ Out: the artifact with report.html and summary.json.
 from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
-from flows.report.gather.whole import gather
-from flows.report.page.render import render
+from flows.report.collect import collect
+from flows.report.page import render
 
 PAGE = "report.html"
 SUMMARY = "summary.json"
@@ -18,7 +18,7 @@ def make_report(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage; it takes a second, so nothing of an earlier attempt is kept."""
     if options:
         raise UsageError(f"report takes no engine options, got {' '.join(options)}; leave them out")
-    summary = gather(table)
+    summary = collect(table)
     files = [
         put_bytes(table.output, render(summary).encode(), name=PAGE),
         put_json(table.output, summary.model_dump(mode="json"), name=SUMMARY),

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from artifacts import filesystem
-from flows.report.form.summary import Summary
-from flows.report.text import words
-from flows.report.text.numbers import duration, memory, nats, percent
+from artifacts.summary import Summary
+from flows.report import wording as words
+from flows.report.units import duration, memory, nats, percent
 
 MOST = 6
 NAME_WIDTH = 15

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from flows.report.charts.svg import CHARACTER, Linear, box, line, picture, text
-from flows.report.text.numbers import integer, percent
+from flows.report.units import integer, percent
 
 LARGEST_CELL = 56.0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from flows.report.charts.svg import CHARACTER, Linear, box, dot, line, path, picture, text, ticks
-from flows.report.text.numbers import THIN
+from flows.report.units import THIN
 
 ROW = 36
 SCATTER = (0, -5, 5, -2.5, 2.5)

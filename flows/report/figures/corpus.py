@@ -6,12 +6,12 @@ Out: markup, as in `figures`.
 
 from markupsafe import Markup
 
+from artifacts.summary import Corpus, ExampleSet, Histogram
 from flows.report.charts.columns import Columns, columns
 from flows.report.charts.curves import log_log
 from flows.report.charts.rows import Row, bars
 from flows.report.figures.quality import twice
-from flows.report.form.corpus import Corpus, ExampleSet, Histogram
-from flows.report.text.numbers import integer, percent, short
+from flows.report.units import integer, percent, short
 
 FREQUENT = 20
 

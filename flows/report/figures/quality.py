@@ -8,14 +8,21 @@ from collections.abc import Callable
 
 from markupsafe import Markup
 
+from artifacts.results import (
+    Comparison,
+    Confusion,
+    LanguageModelScore,
+    ReferenceScore,
+    SeedScores,
+    SystemScore,
+    TaskScore,
+)
+from artifacts.summary import Step
 from flows.report.charts.columns import shades
 from flows.report.charts.rows import Row, bars
 from flows.report.charts.spread import Scores, Spread, spread
-from flows.report.form.scores import Comparison, Confusion, LanguageModel, Published, System, Task
-from flows.report.form.scores import Spread as Measured
-from flows.report.form.summary import Step
-from flows.report.text.numbers import duration, memory, nats, percent
-from flows.report.text.words import spread_words, system_name, task_name, verdict
+from flows.report.units import duration, memory, nats, percent
+from flows.report.wording import spread_words, system_name, task_name, verdict
 
 WIDE = 700
 NARROW = 350
@@ -32,7 +39,7 @@ def twice(draw: Callable[[int], Markup], *, wide: int = WIDE) -> Markup:
     )
 
 
-def quality(model: LanguageModel) -> Markup:
+def quality(model: LanguageModelScore) -> Markup:
     """Loss and accuracy of the masked words, baselines above ours."""
     pair = Markup('<div class="pair">{}{}</div>')
     stack = Markup('<div class="stack"><h4>{}</h4>{}<h4>{}</h4>{}</div>')
@@ -50,7 +57,7 @@ def quality(model: LanguageModel) -> Markup:
     return Markup('<div class="wide">{}</div><div class="narrow">{}</div>').format(wide, narrow)
 
 
-def loss_bars(model: LanguageModel, *, width: int, labels: int) -> Markup:
+def loss_bars(model: LanguageModelScore, *, width: int, labels: int) -> Markup:
     """Shorter is better."""
     rows = [
         Row("untrained encoder", model.random_mlm_loss, nats(model.random_mlm_loss)),
@@ -61,7 +68,7 @@ def loss_bars(model: LanguageModel, *, width: int, labels: int) -> Markup:
     return bars(rows, width=width, labels=labels, label="masked-word loss beside baselines")
 
 
-def accuracy_bars(model: LanguageModel, *, width: int, labels: int) -> Markup:
+def accuracy_bars(model: LanguageModelScore, *, width: int, labels: int) -> Markup:
     """Longer is better. The untrained encoder's accuracy is not measured: one in the vocabulary."""
     shares = {
         "word frequencies": model.unigram_accuracy,
@@ -74,7 +81,7 @@ def accuracy_bars(model: LanguageModel, *, width: int, labels: int) -> Markup:
     return bars(rows, width=width, labels=labels, label="masked-word accuracy beside baselines")
 
 
-def next_sentence(model: LanguageModel, *, length_only: float | None) -> Markup:
+def next_sentence(model: LanguageModelScore, *, length_only: float | None) -> Markup:
     """Accuracy beside what a constant and what length alone reach."""
     rows = [Row("always the same answer", model.next_sentence_majority or 0.0, "")]
     rows += [Row("length alone", length_only, "")] if length_only else []
@@ -90,7 +97,7 @@ def next_sentence(model: LanguageModel, *, length_only: float | None) -> Markup:
     )
 
 
-def task_spread(task: Task, *, split: str) -> Markup:
+def task_spread(task: TaskScore, *, split: str) -> Markup:
     """Every seed of every system on one axis, and an arrow from what ours is compared with."""
     rows = {
         system.name: _scores(system, measured)
@@ -158,7 +165,7 @@ def _darkened(rows: list[Row]) -> list[Row]:
     ]
 
 
-def _scores(system: System, measured: Measured) -> Scores:
+def _scores(system: SystemScore, measured: SeedScores) -> Scores:
     return Scores(
         label=system_name(system.name),
         kind=ROLES[system.role],
@@ -175,7 +182,7 @@ def _compared(comparison: Comparison | None, names: list[str]) -> tuple[int, int
     return names.index(comparison.against), names.index(comparison.system)
 
 
-def _published(scores: list[Published], *, split: str) -> tuple[float, str] | None:
+def _published(scores: list[ReferenceScore], *, split: str) -> tuple[float, str] | None:
     """The figure on this split; on the other one, where papers have no more."""
     score = min(scores, key=lambda score: score.split != split, default=None)
     return (100 * score.value, f"{score.system} {100 * score.value:.1f}") if score else None

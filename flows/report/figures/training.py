@@ -10,14 +10,13 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from artifacts.results import LanguageModelScore, LearningCurve
+from artifacts.summary import Pretraining, Summary, TrainingPoint
 from flows.report.charts.curves import Band, Chart, Mark, Reference, Series, curves, small
 from flows.report.charts.moments import Place, crossing, interpolate, plateau
 from flows.report.figures.quality import twice
-from flows.report.form.scores import LanguageModel, LearningCurve
-from flows.report.form.summary import Summary
-from flows.report.form.training import CurvePoint, Pretraining
-from flows.report.text.numbers import duration, nats, percent, short
-from flows.report.text.words import headline, split_name, system_name
+from flows.report.units import duration, nats, percent, short
+from flows.report.wording import headline, split_name, system_name
 
 Places = list[Place]
 
@@ -36,7 +35,7 @@ class Axis:
     """The horizontal axis: seconds, minutes or hours where they were recorded, else steps."""
 
     label: str
-    of: Callable[[CurvePoint], float]
+    of: Callable[[TrainingPoint], float]
     text: Callable[[float], str]
 
     def when(self, place: float) -> str:
@@ -51,11 +50,11 @@ class Course:
     axis: Axis
     split: str
     places: Places
-    model: LanguageModel | None
+    model: LanguageModelScore | None
     """The finished encoder on the same split, else on the headline split."""
 
 
-def time_axis(curve: Sequence[CurvePoint]) -> Axis:
+def time_axis(curve: Sequence[TrainingPoint]) -> Axis:
     """The axis that suits the run."""
     if any(point.seconds is None for point in curve):
         return Axis("steps", lambda point: float(point.step), short)
@@ -208,11 +207,11 @@ def _short_name(summary: Summary, split: str, *, brief: bool) -> str:
     return brief_name if brief or len(name) > LONGEST_NAME else name
 
 
-def _after(point: CurvePoint) -> str:
+def _after(point: TrainingPoint) -> str:
     return f" after {duration(point.seconds)}" if point.seconds is not None else ""
 
 
-def _references(model: LanguageModel | None, *, brief: bool) -> list[Reference]:
+def _references(model: LanguageModelScore | None, *, brief: bool) -> list[Reference]:
     if model is None:
         return []
     words, neighbours = (

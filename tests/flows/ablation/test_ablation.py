@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from artifacts.results import SeedScores
+from artifacts.summary import Summary
 from flows.ablation.result import as_page, publish, seeds, table
 from flows.ablation.rows import rows
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
-from flows.report.form.summary import Summary
 from flows.workspace import workspace
 
 SUMMARY = {
@@ -98,7 +99,10 @@ def test_scores_stand_beside_their_errors_and_the_seeds_are_named(run: RunConfig
         "name": "parts",
         "kind": "tagging",
         "metric": "f1",
+        "metrics": ["f1"],
+        "examples": {},
         "seeds": [0, 1],
+        "comparisons": [],
         "systems": [system("pretrained", 0.7071), system("random", 0.5)],
     }
     whole = Summary.model_validate({**SUMMARY, "tasks": [task]})
@@ -113,5 +117,5 @@ def test_scores_stand_beside_their_errors_and_the_seeds_are_named(run: RunConfig
 
 
 def system(role: str, mean: float) -> dict[str, Any]:
-    spread = {"values": [mean, mean], "mean": mean, "standard_error": 0.0123}
-    return {"name": role, "role": role, "test": {"f1": spread}}
+    scores = SeedScores.of([mean, mean]).model_copy(update={"standard_error": 0.0123})
+    return {"name": role, "role": role, "test": {"f1": scores.model_dump()}}

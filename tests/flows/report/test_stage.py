@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from artifacts.errors import UsageError
+from artifacts.results import ReferenceScore
 from artifacts.stage import write_stage_table
 from artifacts.store import open_artifact
+from artifacts.summary import Summary
+from flows.report.collect import collect
 from flows.report.figures.quality import task_spread
-from flows.report.form.scores import Published
-from flows.report.form.summary import Summary
-from flows.report.gather.whole import gather
-from flows.report.page.render import render
+from flows.report.page import render
 from flows.report.stage import make_report
 from flows.report.terminal import lines
 from tests.flows.report.report_run import PRESENT, SECRET, report_table
@@ -24,7 +24,7 @@ from tests.flows.report.report_run import PRESENT, SECRET, report_table
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
-    return gather(report_table(tmp_path_factory.mktemp("run")))
+    return collect(report_table(tmp_path_factory.mktemp("run")))
 
 
 def test_the_program_leaves_a_page_and_a_summary(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_program_leaves_a_page_and_a_summary(tmp_path: Path) -> None:
 def test_the_summary_reads_back_as_it_was_written(tmp_path: Path) -> None:
     table = report_table(tmp_path)
     artifact = make_report(table, [])
-    assert Summary.model_validate(artifact.read_json("summary.json")) == gather(table)
+    assert Summary.model_validate(artifact.read_json("summary.json")) == collect(table)
 
 
 def test_engine_options_are_refused(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_published_figure_stands_in_its_own_column_and_beside_the_same_split(
     (task,) = summary.tasks
     paper = {"system": "BERT-base", "metric": task.metric, "source": "a paper, Table 7"}
     published = tuple(
-        Published.model_validate({**paper, "value": value, "split": split})
+        ReferenceScore.model_validate({**paper, "value": value, "split": split})
         for split, value in (("dev", 0.964), ("test", 0.924))
     )
     known = task.model_copy(update={"published": published})
@@ -107,7 +107,7 @@ def test_every_artifact_is_named_with_its_digest(summary: Summary) -> None:
 @pytest.mark.parametrize("missing", [*PRESENT, "all"])
 def test_a_missing_stage_leaves_out_its_part_only(tmp_path: Path, missing: str) -> None:
     present = tuple(stage for stage in PRESENT if missing not in (stage, "all"))
-    summary = gather(report_table(tmp_path, present=present))
+    summary = collect(report_table(tmp_path, present=present))
     page = render(summary)
     assert page.rstrip().endswith("</html>")
     assert ('id="transfer"' in page) == ("evaluate" in present)
@@ -117,7 +117,7 @@ def test_a_missing_stage_leaves_out_its_part_only(tmp_path: Path, missing: str) 
 
 def test_a_stage_run_by_hand_has_no_record_and_still_a_configuration(tmp_path: Path) -> None:
     table = report_table(tmp_path).model_copy(update={"machine": {}})
-    summary = gather(table)
+    summary = collect(table)
     assert all(step.seconds is None for step in summary.steps)
     assert summary.configuration["vocabulary"]["size"] == 100
     assert "What it cost" in render(summary)
@@ -143,10 +143,10 @@ def test_answers_of_another_run_are_refused(tmp_path: Path) -> None:
     report = {**table.config["report"], "answers": ["one", "two"]}
     table = table.model_copy(update={"config": {**table.config, "report": report}})
     with pytest.raises(UsageError, match="report.answers has 2 entries"):
-        gather(table)
+        collect(table)
 
 
 def test_without_answers_nobody_is_judged(tmp_path: Path) -> None:
-    page = render(gather(report_table(tmp_path, answers=[])))
+    page = render(collect(report_table(tmp_path, answers=[])))
     assert "right at the first guess" not in page
     assert "instrument" in page

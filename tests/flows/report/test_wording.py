@@ -4,11 +4,18 @@ import tomllib
 
 import pytest
 
+from artifacts.results import (
+    Comparison,
+    ErrorExample,
+    LanguageModelScore,
+    SeedScores,
+    SystemScore,
+    TaskScore,
+)
+from artifacts.summary import Pretraining, Summary
 from flows.report.charts.moments import below, crossing, interpolate, plateau
-from flows.report.form.scores import Comparison, ErrorExample, LanguageModel, Spread, System, Task
-from flows.report.form.summary import Summary
-from flows.report.form.training import Pretraining
-from flows.report.text.numbers import (
+from flows.report.page import to_toml
+from flows.report.units import (
     THIN,
     duration,
     integer,
@@ -21,8 +28,7 @@ from flows.report.text.numbers import (
     size,
     three_digits,
 )
-from flows.report.text.toml import to_toml
-from flows.report.text.words import (
+from flows.report.wording import (
     judgement,
     lede,
     spread_words,
@@ -44,8 +50,16 @@ def comparison(difference: float, standard_error: float, *, wins: bool = False) 
         split="test",
         difference=difference,
         standard_error=standard_error,
+        paired=True,
         wins=wins,
+        statement="",
     )
+
+
+def tagging(**parts: object) -> TaskScore:
+    task = {"name": "x", "kind": "tagging", "metric": "f1", "metrics": ("f1",), "examples": {}}
+    empty = {"seeds": (0,), "systems": (), "comparisons": ()}
+    return TaskScore.model_validate({**task, **empty, **parts})
 
 
 @pytest.mark.parametrize(
@@ -91,8 +105,26 @@ def test_numbers_have_units_and_few_digits(shown: str, expected: str) -> None:
         (
             comparison(0.02, 0.005),
             "gain",
-            "A gain of 2.0 ± 0.5 points over random initialisation, less than the margin set "
-            "beforehand.",
+            "A gain of 2.0 ± 0.5 points over random initialisation, less than the margin of 3 "
+            "points set beforehand.",
+        ),
+        (
+            comparison(0.15, 0.06),
+            "gain",
+            "A gain of 15.0 ± 6.0 points over random initialisation, less than the 3 standard "
+            "errors set beforehand.",
+        ),
+        (
+            comparison(0.15, 0.0),
+            "single",
+            "A gain of 15.0 points over random initialisation in a single run: without a standard "
+            "error there is no verdict; give finetune.seeds several seeds.",
+        ),
+        (
+            comparison(-0.15, 0.0),
+            "single",
+            "A loss of 15.0 points against random initialisation in a single run: without a "
+            "standard error there is no verdict; give finetune.seeds several seeds.",
         ),
         (
             comparison(0.004, 0.009),
@@ -114,7 +146,7 @@ def test_a_verdict_claims_no_more_than_was_measured(
 
 
 def test_a_loss_above_the_entropy_is_called_so() -> None:
-    model = LanguageModel(
+    model = LanguageModelScore(
         split="heldout",
         max_seq_length=64,
         examples=10,
@@ -141,31 +173,22 @@ def test_without_held_out_text_the_report_says_what_it_cannot_know() -> None:
 
 
 def test_one_value_has_no_error() -> None:
-    assert spread_words(Spread(values=(0.52,), mean=0.52, standard_error=0.0)) == "52.0"
-    assert spread_words(Spread(values=(0.5, 0.6), mean=0.55, standard_error=0.05)) == "55.0 ± 5.0"
+    assert spread_words(SeedScores.of([0.52])) == "52.0"
+    assert spread_words(SeedScores.of([0.5, 0.6])) == "55.0 ± 5.0"
 
 
 def test_a_baseline_that_does_better_is_named() -> None:
-    def systems(lookup: float) -> tuple[System, ...]:
+    def systems(lookup: float) -> tuple[SystemScore, ...]:
         means = {"lookup": ("baseline", lookup), "pretrained": ("pretrained", 0.62)}
         return tuple(
-            System.model_validate(
-                {
-                    "name": name,
-                    "role": role,
-                    "test": {"f1": {"values": [mean], "mean": mean, "standard_error": 0.0}},
-                }
+            SystemScore.model_validate(
+                {"name": name, "role": role, "test": {"f1": SeedScores.of([mean])}}
             )
             for name, (role, mean) in means.items()
         )
 
-    task = Task(
-        name="x",
-        kind="tagging",
-        metric="f1",
-        systems=systems(0.7),
-        comparisons=(comparison(0.053, 0.006, wins=True),),
-    )
+    won = comparison(0.053, 0.006, wins=True)
+    task = tagging(systems=systems(0.7), comparisons=(won,))
     assert judgement(task).endswith("Look-up table does better: 70.0.")
     assert judgement(task.model_copy(update={"systems": systems(0.5)})).endswith("initialisation.")
 
@@ -177,7 +200,7 @@ def test_tagging_mistakes_are_told_word_by_word() -> None:
 
 
 def test_sizes_are_told_in_the_order_of_their_use() -> None:
-    task = Task(name="x", kind="tagging", metric="f1", examples={"dev": 2, "test": 3, "train": 1})
+    task = tagging(examples={"dev": 2, "test": 3, "train": 1})
     assert task_sizes(task) == "1 train, 2 dev, 3 test"
 
 

@@ -6,19 +6,21 @@ Out: HTML with the style sheet and all figures inside.
 Everything from a run is escaped by jinja2; figures are built of escaped pieces (`svg.py`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
+import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from pydantic import JsonValue
 
+from artifacts.summary import Summary
+from flows.report import units as numbers
+from flows.report import wording as words
 from flows.report.figures import corpus, quality, training
-from flows.report.form.summary import Summary
-from flows.report.text import numbers, words
-from flows.report.text.toml import to_toml
 
 MASK = "[MASK]"
 
@@ -111,7 +113,8 @@ def _totals(summary: Summary) -> dict[str, Any]:
 
 def _commands(summary: Summary) -> list[str]:
     name, task = summary.name, summary.tasks[0].name if summary.tasks else ""
-    saved = summary.configuration.get("finetune", {}).get("save") == "best"
+    finetune = summary.configuration.get("finetune")
+    saved = isinstance(finetune, dict) and finetune.get("save") == "best"
     return [
         f"cloze plan {name}.toml    # what would run, what is there already, and why",
         f"cloze run {name}.toml",
@@ -133,6 +136,17 @@ def _versions(summary: Summary) -> str:
     return ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in merged.items())
 
 
+def to_toml(table: Mapping[str, JsonValue]) -> str:
+    """`table` as a TOML document; None is left out, for TOML has none."""
+    return tomli_w.dumps({k: _without_none(v) for k, v in table.items() if v is not None})
+
+
+def _without_none(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {k: _without_none(inner) for k, inner in value.items() if inner is not None}
+    return [_without_none(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _around_gap(sentence: str) -> tuple[str, str]:
     before, _, after = sentence.partition(MASK)
     return before, after
@@ -151,13 +165,13 @@ def _probability(value: float) -> str:
 @cache
 def _style() -> Markup:
     # ours, and full of > and quotes that must stay as they are
-    return Markup(resources.files("flows.report.page").joinpath("report.css").read_text())
+    return Markup(resources.files("flows.report").joinpath("templates/report.css").read_text())
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("flows.report.page", ""),
+        loader=PackageLoader("flows.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

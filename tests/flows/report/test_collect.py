@@ -8,16 +8,16 @@ import pytest
 
 from artifacts.results import MaskedSentences, Scores
 from artifacts.stage import InputRef
+from artifacts.summary import Summary
 from flows.figures import figures
+from flows.report import wording as words
+from flows.report.collect import collect
+from flows.report.collect_corpus import entropy, powers_of_two, rank_frequency
+from flows.report.collect_training import length_at, read_clock
 from flows.report.figures.training import companions, learning_curve, story
-from flows.report.form.summary import Summary
-from flows.report.gather.corpus import entropy, powers_of_two, rank_frequency
-from flows.report.gather.training import length_at, read_clock
-from flows.report.gather.whole import gather
-from flows.report.page.render import render
+from flows.report.page import render
 from flows.report.stage import make_report
 from flows.report.terminal import lines, read_lines
-from flows.report.text import words
 from tests.flows.report.report_run import (
     LANGUAGE_MODEL,
     METRICS,
@@ -30,7 +30,7 @@ from tests.flows.report.report_run import (
 
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
-    return gather(report_table(tmp_path_factory.mktemp("run")))
+    return collect(report_table(tmp_path_factory.mktemp("run")))
 
 
 def test_the_made_up_scores_have_the_form_that_the_evaluation_writes() -> None:
@@ -50,7 +50,7 @@ def test_an_encoder_that_came_finished_is_told_without_a_word_about_a_corpus(
     )
     encoder = InputRef(digest="0" * 64, path=str(folder))
     inputs = {**table.inputs, "encoder": encoder}
-    summary = gather(table.model_copy(update={"inputs": inputs}))
+    summary = collect(table.model_copy(update={"inputs": inputs}))
     assert summary.encoder is not None
     assert words.shape(summary.encoder) == (
         "BERT-base: 12 layers × 768, 12 heads, 30,522 word-pieces, 1,000 parameters"
@@ -104,7 +104,7 @@ def test_an_encoder_that_has_not_learnt_next_sentences_is_not_asked_about_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(RUN, "pretrain", {**RUN["pretrain"], "next_sentence_loss": False})
-    summary = gather(report_table(tmp_path))
+    summary = collect(report_table(tmp_path))
     assert not any("nsp" in name for name in figures(summary))
     assert "ext sentence" not in render(summary)
     assert summary.pretraining is not None
@@ -125,8 +125,7 @@ def test_guesses_are_judged_by_the_configured_answers(summary: Summary) -> None:
 
 
 def test_fits_have_the_median_of_their_times(summary: Summary) -> None:
-    (task,) = summary.tasks
-    assert [system.seconds_per_fit for system in task.systems] == [None, 3.5, 5.0]
+    assert summary.trial_seconds == {"tagging": {"random": 3.5, "pretrained": 5.0}}
 
 
 def test_the_configuration_states_departures_alone(summary: Summary) -> None:
@@ -217,7 +216,7 @@ def test_the_curve_tells_its_story(summary: Summary) -> None:
 
 
 def test_a_run_that_learnt_nothing_is_told_so(tmp_path: Path) -> None:
-    summary = gather(report_table(tmp_path))
+    summary = collect(report_table(tmp_path))
     model = summary.language_model[0].model_copy(update={"unigram_entropy": 3.0})
     assert summary.pretraining is not None
     told = story(summary.model_copy(update={"language_model": (model,)}), summary.pretraining)

@@ -4,10 +4,17 @@ In:  parts of a `Summary`.
 Out: plain text. A gain is called one only where the evaluation's own rule calls it a win.
 """
 
-from flows.report.form.scores import Comparison, ErrorExample, LanguageModel, Spread, Task
-from flows.report.form.summary import Summary
-from flows.report.form.training import Encoder
-from flows.report.text.numbers import (
+from artifacts.results import (
+    WIN_DIFFERENCE,
+    WIN_STANDARD_ERRORS,
+    Comparison,
+    ErrorExample,
+    LanguageModelScore,
+    SeedScores,
+    TaskScore,
+)
+from artifacts.summary import Encoder, Summary
+from flows.report.units import (
     MINUS,
     duration,
     integer,
@@ -79,7 +86,7 @@ def lede(summary: Summary) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def verdict(task: Task) -> Comparison | None:
+def verdict(task: TaskScore) -> Comparison | None:
     """The comparison with random initialisation, else with the best baseline, if there is one."""
     by_name = {comparison.against: comparison for comparison in task.comparisons}
     against_random = by_name.get("random")
@@ -92,9 +99,11 @@ def has_random(summary: Summary) -> bool:
 
 
 def verdict_kind(comparison: Comparison) -> str:
-    """`win`, `gain` (beyond chance, below the rule), `loss`, or `none`."""
+    """`win`, `gain` (beyond chance, below the rule), `loss`, `none`, or `single` (one run)."""
     if comparison.wins:
         return "win"
+    if comparison.difference and not comparison.standard_error:
+        return "single"
     if abs(comparison.difference) <= NOISE * comparison.standard_error:
         return "none"
     return "gain" if comparison.difference > 0 else "loss"
@@ -102,17 +111,29 @@ def verdict_kind(comparison: Comparison) -> str:
 
 def verdict_words(comparison: Comparison) -> str:
     """One honest sentence about pre-training."""
+    against = system_name(comparison.against)
     amount = difference(comparison, sign=False)
-    against = f"over {system_name(comparison.against)}"
+    single = points(comparison.difference).lstrip(f"+{MINUS}")
+    moved = "A gain" if comparison.difference > 0 else "A loss"
+    relation = "over" if comparison.difference > 0 else "against"
+    missed = (
+        f"the margin of {100 * WIN_DIFFERENCE:.0f} points"
+        if comparison.difference < WIN_DIFFERENCE
+        else f"the {WIN_STANDARD_ERRORS:.0f} standard errors"
+    )
     return {
-        "win": f"Pre-training wins: {amount} {against}.",
-        "gain": f"A gain of {amount} {against}, less than the margin set beforehand.",
-        "loss": f"Pre-training loses: {amount} below {system_name(comparison.against)}.",
-        "none": f"No gain {against} at this size: {difference(comparison)}, within chance.",
+        "win": f"Pre-training wins: {amount} over {against}.",
+        "gain": f"A gain of {amount} over {against}, less than {missed} set beforehand.",
+        "loss": f"Pre-training loses: {amount} below {against}.",
+        "none": f"No gain over {against} at this size: {difference(comparison)}, within chance.",
+        "single": (
+            f"{moved} of {single} points {relation} {against} in a single run: without a standard "
+            "error there is no verdict; give finetune.seeds several seeds."
+        ),
     }[verdict_kind(comparison)]
 
 
-def judgement(task: Task) -> str:
+def judgement(task: TaskScore) -> str:
     """The verdict, and the baseline that needs no encoder, where it does better than ours."""
     comparison = verdict(task)
     if comparison is None:
@@ -121,7 +142,7 @@ def judgement(task: Task) -> str:
     return " ".join(filter(None, (verdict_words(comparison), rule)))
 
 
-def _better_baseline(task: Task, comparison: Comparison) -> str:
+def _better_baseline(task: TaskScore, comparison: Comparison) -> str:
     """`Look-up table does better: 45.4.`, or nothing."""
     on_test = comparison.split == "test"
     measured = [
@@ -145,13 +166,13 @@ def difference(comparison: Comparison, *, sign: bool = True) -> str:
     return f"{shown} ± {100 * comparison.standard_error:.1f} points"
 
 
-def spread_words(spread: Spread) -> str:
+def spread_words(spread: SeedScores) -> str:
     """`87.3 ± 0.4`, in percent; without the error where there was one value."""
     mean = f"{100 * spread.mean:.1f}"
     return f"{mean} ± {100 * spread.standard_error:.1f}" if len(spread.values) > 1 else mean
 
 
-def headline(summary: Summary) -> LanguageModel | None:
+def headline(summary: Summary) -> LanguageModelScore | None:
     """The split that leads."""
     return summary.language_model[0] if summary.language_model else None
 
@@ -166,7 +187,7 @@ def metric_name(metric: str) -> str:
     return METRICS.get(metric, metric.replace("_", " "))
 
 
-def judged_split(task: Task) -> str:
+def judged_split(task: TaskScore) -> str:
     """The split that verdicts and figures are about: test, where it has labels."""
     comparison = verdict(task)
     if comparison:
@@ -179,7 +200,7 @@ def points_only(comparison: Comparison) -> str:
     return difference(comparison).removesuffix(" points")
 
 
-def task_sizes(task: Task) -> str:
+def task_sizes(task: TaskScore) -> str:
     """`400 train, 1,500 test`."""
     known = [split for split in SPLITS if split in task.examples]
     others = [split for split in task.examples if split not in SPLITS]

@@ -1,0 +1,158 @@
+"""What was read and how it was masked, from the artifacts `tokens` and `examples`.
+
+In:  their manifests, `token_counts.json` and `vocab.txt`.
+Out: `Corpus` and `ExampleSet`. The names of these statistics are known here alone.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TypedDict
+
+from artifacts.manifest import Manifest
+from artifacts.store import Artifact
+from artifacts.summary import Corpus, CorpusSplit, ExampleSet, Histogram, Piece, Source
+from artifacts.tokenizer import SPECIAL_TOKENS
+
+TRAIN = "train"
+SPLITS_FIRST = (TRAIN, "heldout")
+FREQUENT = 20
+RANKS = 60
+MOST_PACKAGES = 4
+
+
+class SourceTable(TypedDict, total=False):
+    """The fields of a configured source that are shown."""
+
+    reader: str
+    packages: list[str]
+    heldout: str
+    weight: int
+
+
+class ExampleStatistics(TypedDict):
+    """What the examples artifact counts of one length."""
+
+    rows: int
+    tokens: int
+    masked: int
+    replaced_by_mask: int
+    replaced_by_random: int
+    kept: int
+    truncated: int
+    not_asked: int
+    next_random_share: float
+    length_only_share: float
+    lengths_next: list[int]
+    lengths_random: list[int]
+    lengths_single: list[int]
+
+
+def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
+    """What the tokens artifact says about the corpus."""
+    facts = tokens.manifest.statistics
+    splits, counts = facts["splits"], tokens.read_json("token_counts.json")
+    train = splits.get(TRAIN, {})
+    others = sorted(splits.keys() - {*SPLITS_FIRST})
+    return Corpus(
+        sources=tuple(_source(source) for source in tokens.manifest.config["corpus"]["sources"]),
+        documents_read=facts["documents_read"],
+        dropped=facts["dropped"],
+        splits=tuple(
+            CorpusSplit(
+                name=name,
+                documents=splits[name]["documents"],
+                sentences=splits[name]["sentences"],
+                tokens=splits[name]["tokens"],
+                bytes=splits[name]["text_bytes"],
+            )
+            for name in (*(first for first in SPLITS_FIRST if first in splits), *others)
+        ),
+        unigram_entropy=entropy(counts),
+        unknown_share=train.get("unknown_share"),
+        document_lengths=powers_of_two(train.get("document_lengths", [])),
+        sentence_lengths=powers_of_two(train.get("sentence_lengths", [])),
+        frequent=tuple(_frequent(counts, tokens)) if show_text else (),
+        rank_frequency=tuple(rank_frequency(counts)),
+    )
+
+
+def collect_examples(manifest: Manifest) -> tuple[ExampleSet, ...]:
+    """The training examples of every length, shortest first."""
+    by_length = manifest.statistics["splits"].get(TRAIN, {})
+    return tuple(
+        _example_set(int(length), by_length[length], manifest)
+        for length in sorted(by_length, key=int)
+    )
+
+
+def entropy(counts: Sequence[int]) -> float | None:
+    """Entropy in nats of the distribution that `counts` describe; None for no tokens."""
+    whole = sum(counts)
+    if not whole:
+        return None
+    return -math.fsum(n / whole * math.log(n / whole) for n in counts if n)
+
+
+def powers_of_two(counts: Sequence[int]) -> Histogram | None:
+    """A histogram whose bin k holds 2**k up to 2**(k + 1), empty bins at both ends cut off."""
+    filled = [place for place, count in enumerate(counts) if count]
+    if not filled:
+        return None
+    first, last = filled[0], filled[-1] + 1
+    edges = tuple(float(2**power) for power in range(first, last + 1))
+    return Histogram(edges=edges, counts=tuple(counts[first:last]))
+
+
+def rank_frequency(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """(rank, count) at ranks evenly spaced in their logarithm."""
+    ranked = sorted((count for count in counts if count), reverse=True)
+    steps = {round(len(ranked) ** (step / RANKS)) for step in range(RANKS + 1)} if ranked else set()
+    return [(rank, ranked[rank - 1]) for rank in sorted(steps)]
+
+
+def _source(source: "SourceTable") -> Source:
+    packages = source.get("packages", ())
+    shown = ", ".join(packages[:MOST_PACKAGES])
+    more = len(packages) - MOST_PACKAGES
+    return Source(
+        reader=source["reader"],
+        what=f"{shown} and {more} more" if more > 0 else shown,
+        split=source.get("heldout") or TRAIN,
+        weight=source.get("weight", 1),
+    )
+
+
+def _frequent(counts: Sequence[int], tokens: Artifact) -> list[Piece]:
+    pieces = tokens.read_bytes("vocab.txt").decode().split("\n")
+    ranked = sorted(range(len(counts)), key=lambda place: -counts[place])
+    words = [place for place in ranked if pieces[place] not in SPECIAL_TOKENS and counts[place]]
+    return [Piece(text=pieces[place], count=counts[place]) for place in words[:FREQUENT]]
+
+
+def _example_set(length: int, facts: "ExampleStatistics", manifest: Manifest) -> ExampleSet:
+    kinds = (facts["lengths_next"], facts["lengths_random"], facts["lengths_single"])
+    counts = [sum(bins) for bins in zip(*kinds, strict=True)]
+    # ten equal bins below the longest length, and one that holds exactly that
+    below = len(counts) - 1
+    edges = [1 + place * length / below for place in range(below)]
+    copies = [
+        len(entry.statistics["copies"])
+        for entry in manifest.files
+        if entry.statistics.get("split") == TRAIN
+        and entry.statistics.get("max_seq_length") == length
+    ]
+    has_pairs = facts["rows"] > facts["not_asked"]
+    return ExampleSet(
+        max_seq_length=length,
+        copies=max(copies, default=0),
+        examples=facts["rows"],
+        tokens=facts["tokens"],
+        masked=facts["masked"],
+        as_mask=facts["replaced_by_mask"],
+        as_random=facts["replaced_by_random"],
+        kept=facts["kept"],
+        truncated=facts["truncated"],
+        random_next_share=facts["next_random_share"] if has_pairs else None,
+        length_only_accuracy=facts["length_only_share"] if has_pairs else None,
+        lengths=Histogram(edges=(*edges, float(length), length + 1.0), counts=tuple(counts)),
+    )
