@@ -57,18 +57,18 @@ def ours(arguments: argparse.Namespace) -> dict[str, Any]:
     """One fit by this project."""
     import torch
 
-    from model.finetune.fit import Fit, Recipe
-    from model.finetune.initial_encoder import read_beginning
-    from model.finetune.readers import FineTuning
-    from model.finetune.task_model import TaskModel
-    from model.finetune.vocabulary_pruning import compact
+    from model.finetune.approaches import FineTuning
+    from model.finetune.heads import TaskModel
+    from model.finetune.initial_encoder import read_initial_encoder
+    from model.finetune.trainer import Recipe, Trainer
+    from model.finetune.vocabulary_pruning import prune_vocabulary
     from model.tasks.problems import load_problem, load_tables
 
     torch.set_num_threads(arguments.threads)
-    beginning = read_beginning(weights())
+    beginning = read_initial_encoder(weights())
     task = task_config(arguments)
     problem = load_problem(task, beginning.tokenizer, load_tables(task))
-    compact(problem)
+    prune_vocabulary(problem)
     recipe = Recipe(
         task=task,
         optimizer=OptimizerConfig(warmup_steps=0, bias_correction=True),
@@ -76,9 +76,9 @@ def ours(arguments: argparse.Namespace) -> dict[str, Any]:
         seed=arguments.seed,
     )
     encoder = beginning.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
-    torch.manual_seed(recipe.chance("head"))
+    torch.manual_seed(recipe.seed_for("head"))
     model = TaskModel(encoder, outputs=problem.outputs)
-    fit = Fit(problem, FineTuning(problem, model, precision=arguments.precision), recipe)
+    fit = Trainer(problem, FineTuning(problem, model, precision=arguments.precision), recipe)
     cpu = time.process_time()
     result = fit.run(lambda steps: None)
     return {

@@ -32,7 +32,7 @@ from benchmarks.measuring import ROOT, machine, write_result
 from model.config import FinetuneStage
 from model.evaluation.task_scores import task_scores
 from model.finetune.finetune import finetune
-from model.finetune.initial_encoder import read_beginning
+from model.finetune.initial_encoder import read_initial_encoder
 from model.inference.import_model import import_encoder
 
 RESULT = ROOT / "benchmarks" / "results" / "transfer.json"
@@ -122,7 +122,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     artifact = finetune(table, [])
     seconds = time.monotonic() - started
     fits = Trials.model_validate(artifact.read_json("fits.json"))
-    (score,) = task_scores(fits, read_beginning(encoder.directory).config, published={})
+    (score,) = task_scores(fits, read_initial_encoder(encoder.directory).config, published={})
     return {
         "seconds": round(seconds, 1),
         "examples": score.examples,

@@ -17,7 +17,7 @@ from pydantic import (
 
 from artifacts.config import Config, StageConfig
 from artifacts.progress import say
-from model.tasks.glue import GLUE, task_fields
+from model.glue import GLUE, task_fields
 
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
@@ -246,7 +246,7 @@ class TaskConfig(Config):
     empty."""
 
     glue: str = ""
-    """Name of a GLUE task (model/tasks/glue.py); fills in kind, columns, metrics and files."""
+    """Name of a GLUE task (model/glue.py); fills in kind, columns, metrics and files."""
 
     folder: str = ""
     """`glue`: the folder with train.tsv, dev.tsv and, where there is one, test.tsv."""

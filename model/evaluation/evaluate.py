@@ -49,7 +49,7 @@ from model.evaluation.masked_sentences import (
 from model.evaluation.ngram import CountModel
 from model.evaluation.task_scores import glue_average, task_scores
 from model.evaluation.training_tokens import TRAIN_SPLIT, read_training_tokens, training_frequencies
-from model.finetune.initial_encoder import Beginning, read_beginning
+from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
 from model.training.environment import threads_per_rank
 
 DOCUMENT_SPLIT = "heldout"
@@ -88,7 +88,7 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
     stage = parse(EvaluateStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     torch.set_num_threads(threads_per_rank(machine))
-    beginning = read_beginning(table.input_path("encoder"))
+    beginning = read_initial_encoder(table.input_path("encoder"))
     has_corpus = "examples" in table.inputs
     progress = Progress("evaluate", total=4 if has_corpus else 1, unit="parts", interval=0.0)
     reading = _reading(table, stage, beginning, progress) if has_corpus else Reading()
@@ -105,7 +105,7 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
 
 
 def _reading(
-    table: StageTable, stage: EvaluateStage, beginning: Beginning, progress: Progress
+    table: StageTable, stage: EvaluateStage, beginning: InitialEncoder, progress: Progress
 ) -> Reading:
     """Judge the encoder on held-out text, and let it fill the gaps of the sentences."""
     examples = open_artifact(table.input_path("examples"))
@@ -129,7 +129,7 @@ def _reading(
     return Reading(language_model, sentences)
 
 
-def held_out(examples: Artifact, beginning: Beginning, *, limit: int) -> list[HeldOut]:
+def held_out(examples: Artifact, beginning: InitialEncoder, *, limit: int) -> list[HeldOut]:
     """Every split but the training one, at every length."""
     kinds = {
         (str(entry.statistics["split"]), int(entry.statistics["max_seq_length"]))
@@ -147,7 +147,7 @@ def held_out(examples: Artifact, beginning: Beginning, *, limit: int) -> list[He
     return found
 
 
-def _require_same_tokenizer(examples: Artifact, beginning: Beginning) -> None:
+def _require_same_tokenizer(examples: Artifact, beginning: InitialEncoder) -> None:
     theirs = examples.manifest.statistics.get("tokenizer_digest")
     ours = beginning.tokenizer.digest
     if theirs is not None and theirs != ours:
@@ -158,7 +158,7 @@ def _require_same_tokenizer(examples: Artifact, beginning: Beginning) -> None:
 
 
 def _count_model(
-    tokens: Artifact, parts: list[HeldOut], beginning: Beginning, config: EvaluateConfig
+    tokens: Artifact, parts: list[HeldOut], beginning: InitialEncoder, config: EvaluateConfig
 ) -> CountModel:
     tokenizer = beginning.tokenizer
     stream = read_training_tokens(tokens, limit=config.count_model_tokens)
@@ -208,7 +208,7 @@ def _is_headline(part: HeldOut, parts: list[HeldOut]) -> bool:
 
 
 def _sentences(
-    config: EvaluateConfig, judges: Judges, beginning: Beginning
+    config: EvaluateConfig, judges: Judges, beginning: InitialEncoder
 ) -> tuple[MaskedSentence, ...]:
     sentences, tokenizer = config.masked_sentences, beginning.tokenizer
     if not sentences:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from artifacts.results import ReferenceScore
 from model.config import PRESETS, EncoderConfig
-from model.tasks.glue import GLUE
+from model.glue import GLUE
 
 _NAMES = {
     "tiny": "BERT-Tiny",

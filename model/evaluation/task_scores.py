@@ -28,7 +28,7 @@ from artifacts.results import (
 )
 from model.config import Benchmark, EncoderConfig
 from model.evaluation.reference_scores import published_scores
-from model.tasks.glue import IN_AVERAGE
+from model.glue import IN_AVERAGE
 
 PRETRAINED = "pretrained"
 RANDOM = "random"

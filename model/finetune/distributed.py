@@ -3,21 +3,98 @@
 In:  what `model.finetune.finetune` takes.
 Out: the same artifact.
 
-As long as there are fits enough, each rank runs its own: nothing is faster. Ranks that would have
+As long as there are trials enough, each rank runs its own: nothing is faster. Ranks that would have
 none share the batches of all, through the DeepSpeed engine of pre-training. This module is a
 program of its own because DeepSpeed takes seconds to import.
 """
 
+from dataclasses import dataclass
+
+from torch import Tensor
+
 from artifacts.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
-from model.finetune.distributed_optimizer import Splitting
+from model.config import OptimizerConfig, TrainingMachine
+from model.encoder.batch import PackedBatch
+from model.finetune.approaches import Approach, FineTuning
 from model.finetune.finetune import finetune
+from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, TrialOptimizer
+from model.training.distributed import World
+from model.training.engine import Engine
+from model.training.schedule import learning_rate
 
 
 def finetune_on_ranks(table: StageTable, engine_options: list[str]) -> Artifact:
     """Run the stage."""
-    return finetune(table, engine_options, split=Splitting)
+    return finetune(table, engine_options, share_batches=share_batches)
+
+
+def share_batches(world: World, machine: TrainingMachine) -> MakeOptimizer:
+    """Optimizers of trials that all ranks run together.
+
+    The head of a frozen encoder is small: each rank trains it alone.
+    """
+    whole = machine.model_copy(update={"zero_stage": 0})
+
+    def make(
+        approach: Approach, schedule: OptimizerConfig, steps: int, precision: str
+    ) -> TrialOptimizer:
+        if not isinstance(approach, FineTuning):
+            return LocalOptimizer(approach, schedule, steps)
+        recipe = EngineRecipe(schedule, precision)
+        engine = Engine(approach.module, world=world, machine=whole, recipe=recipe)
+        return DistributedOptimizer(approach, engine, world, schedule, steps=steps)
+
+    return make
+
+
+@dataclass(frozen=True)
+class EngineRecipe:
+    """What the engine wants to know of a trial."""
+
+    optimizer: OptimizerConfig
+    precision: str
+
+
+class DistributedOptimizer:
+    """The optimizer of a trial whose batches the ranks share, through DeepSpeed's engine.
+
+    Losses are divided by the global batch's counts before, so a sum over ranks is what is wanted.
+    """
+
+    def __init__(
+        self,
+        approach: FineTuning,
+        engine: Engine,
+        world: World,
+        schedule: OptimizerConfig,
+        *,
+        steps: int,
+    ) -> None:
+        self.rank, self.ranks = world.rank, world.ranks
+        self._world, self._engine = world, engine
+        self._schedule, self._steps = schedule, steps
+        approach.call = self._compute
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of this rank's part of a loss."""
+        self._engine.backward(loss)
+
+    def step(self, number: int) -> None:
+        """Sum over ranks, clip, update. `number` counts from 0."""
+        self._engine.step(learning_rate(number, steps=self._steps, optimizer=self._schedule))
+
+    def sum(self, value: float) -> float:
+        """The value summed over ranks."""
+        return self._world.sum([value])[0]
+
+    def _compute(
+        self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None
+    ) -> Tensor:
+        training = dropout_seed is not None
+        logits: Tensor = self._engine.compute(batch, positions, dropout_seed, training=training)
+        return logits
 
 
 if __name__ == "__main__":

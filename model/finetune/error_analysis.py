@@ -1,25 +1,24 @@
-"""What a fit got wrong, for people.
+"""What a trial got wrong, for people.
 
-In:  a problem and a fit's predictions.
-Out: a confusion matrix, where there are few labels, and some mistakes as text.
+In:  a problem and a trial's predictions.
+Out: a confusion matrix, where there are few labels, and some errors as text.
 """
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
 from artifacts.results import Confusion, ErrorExample
-from model.tasks.base import Prediction, Problem
+from model.tasks.base import Gold, Prediction, Problem
 
 MOST_LABELS = 20
 SHOWN_ERRORS = 8
 SHOWN_CHARACTERS = 300
 
 
-def judged_split(problem: Problem) -> str | None:
-    """Test where it has answers, else dev."""
+def scored_split(problem: Problem) -> str | None:
+    """Test where it has labels, else dev."""
     for split in ("test", "dev"):
         if split in problem.sequences and problem.labelled(split):
             return split
@@ -27,51 +26,50 @@ def judged_split(problem: Problem) -> str | None:
 
 
 def confusion(problem: Problem, split: str, predictions: Sequence[Prediction]) -> Confusion | None:
-    """How often each label was taken for each; None for many labels or none."""
+    """How often each label was predicted for each; None for many labels or none."""
     if not 2 <= len(problem.labels) <= MOST_LABELS:
         return None
-    gold, guessed = _flat(problem.answers(split)), _flat(predictions)
     number = {label: index for index, label in enumerate(problem.labels)}
+    gold, predicted = (
+        [number[str(label)] for label in chain.from_iterable(map(_labels, values))]
+        for values in (problem.gold(split), predictions)
+    )
     counts = np.zeros((len(number), len(number)), np.int64)
-    np.add.at(counts, ([number[label] for label in gold], [number[label] for label in guessed]), 1)
+    np.add.at(counts, (gold, predicted), 1)
     return Confusion(labels=problem.labels, counts=tuple(map(tuple, counts.tolist())))
 
 
 def errors(
     problem: Problem, split: str, predictions: Sequence[Prediction]
 ) -> tuple[ErrorExample, ...]:
-    """The first mistakes."""
+    """The first wrong predictions."""
     found = []
-    for example, (gold, guess) in enumerate(zip(problem.answers(split), predictions, strict=True)):
-        if _wrong(gold, guess):
-            found.append(
-                ErrorExample(
-                    text=_short(problem.shown(split, example)),
-                    gold=_short(_words(gold)),
-                    predicted=_short(_words(guess)),
-                )
+    for example, (gold, guess) in enumerate(zip(problem.gold(split), predictions, strict=True)):
+        if _is_wrong(gold, guess):
+            texts = (problem.shown(split, example), _words(gold), _words(guess))
+            text, right, wrong = (
+                one if len(one) <= SHOWN_CHARACTERS else one[: SHOWN_CHARACTERS - 1] + "…"
+                for one in texts
             )
+            found.append(ErrorExample(text=text, gold=right, predicted=wrong))
         if len(found) == SHOWN_ERRORS:
             break
     return tuple(found)
 
 
-def _wrong(gold: Any, guess: Any) -> bool:
+def _labels(value: object) -> list[object]:
+    """The label of an example, or those of its words."""
+    return value if isinstance(value, list) else [value]
+
+
+def _is_wrong(gold: Gold, guess: Prediction) -> bool:
     """A number is wrong by more than one unit; of several right answers one is enough."""
     if isinstance(gold, float):
-        return abs(gold - float(guess)) > 1.0
+        return abs(gold - float(str(guess))) > 1.0
     return guess not in gold if isinstance(gold, tuple) else bool(gold != guess)
 
 
-def _flat(values: Sequence[Prediction]) -> list[Prediction]:
-    return list(chain.from_iterable(values)) if isinstance(values[0], list) else list(values)
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
+def _words(value: object) -> str:
+    if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

@@ -1,7 +1,7 @@
-"""The encoder that fine-tuning and evaluation begin from.
+"""The encoder that fine-tuning starts from and evaluation measures.
 
-In:  an encoder artifact, or any folder that `model.use` reads.
-Out: `Beginning`, which hands out fresh models: pre-trained, or random in the same shape.
+In:  an encoder artifact, or a folder in Hugging Face's layout.
+Out: `InitialEncoder`, which makes fresh models: pre-trained, or random in the same shape.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ ENCODER_PREFIX = "encoder."
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What every fit starts from."""
+class InitialEncoder:
+    """What every trial starts from."""
 
     config: EncoderConfig
     tokenizer: WordPieceTokenizer
@@ -88,10 +88,10 @@ class Beginning:
         module.load_state_dict(values, assign=True)
 
 
-def read_beginning(location: str | Path) -> Beginning:
+def read_initial_encoder(location: str | Path) -> InitialEncoder:
     """The encoder at `location`."""
     files = read_encoder_files(location)
     with torch.device("meta"):
         names = PretrainingModel(files.config, files.tokenizer.size).state_dict()
     known = [name for name in names if hugging_face_name(name) in files.tensors]
-    return Beginning(files.config, files.tokenizer, from_hugging_face(files.tensors, known))
+    return InitialEncoder(files.config, files.tokenizer, from_hugging_face(files.tensors, known))

@@ -1,11 +1,10 @@
-"""The optimizer steps of a fit.
+"""A trial's optimizer: AdamW, linear warm-up and decay, gradients clipped by their global norm.
 
 In:  losses, and the step's number.
-Out: the module's parameters, updated.
+Out: the module's parameters, updated (paper, A.3; reference: optimization.py).
 
-AdamW, linear warm-up and decay, gradients clipped by their global norm (paper, A.3; reference:
-optimization.py). One process works without DeepSpeed, whose engine would copy every gradient there
-and back for nothing; `split_updates` is the same over several ranks, with it.
+One process works without DeepSpeed, whose engine would copy every gradient there and back for
+nothing; `DistributedOptimizer` is the same over several ranks, with it.
 """
 
 import math
@@ -16,13 +15,13 @@ import torch
 from torch import Tensor
 
 from model.config import OptimizerConfig
-from model.finetune.readers import Reader
+from model.finetune.approaches import Approach
 from model.training.optimizer import AdamW, build_optimizer
 from model.training.schedule import learning_rate
 
 
-class Updates(Protocol):
-    """What a fit asks of its optimizer."""
+class TrialOptimizer(Protocol):
+    """What a trial asks of its optimizer."""
 
     rank: int
     """Which part of every batch this process computes, …"""
@@ -34,14 +33,14 @@ class Updates(Protocol):
         """Add the gradients of this rank's part of a loss."""
 
     def step(self, number: int) -> None:
-        """Clip, update, forget the gradients. `number` counts from 0."""
+        """Clip, update, zero the gradients. `number` counts from 0."""
 
     def sum(self, value: float) -> float:
         """The value summed over ranks."""
 
 
-MakeUpdates = Callable[[Reader, OptimizerConfig, int, str], Updates]
-"""From a fit's reader, its schedule, its number of steps and its precision."""
+MakeOptimizer = Callable[[Approach, OptimizerConfig, int, str], TrialOptimizer]
+"""From a trial's approach, its schedule, its number of steps and its precision."""
 
 
 def missed_decay(schedule: OptimizerConfig, *, steps: int) -> float:
@@ -50,20 +49,20 @@ def missed_decay(schedule: OptimizerConfig, *, steps: int) -> float:
     return math.prod(1 - rate * schedule.weight_decay for rate in rates)
 
 
-class OwnUpdates:
-    """The updates of a process that has its fit for itself."""
+class LocalOptimizer:
+    """The optimizer of a process that has its trial for itself."""
 
     rank = 0
     ranks = 1
 
     def __init__(
-        self, reader: Reader, schedule: OptimizerConfig, steps: int, precision: str = ""
+        self, approach: Approach, schedule: OptimizerConfig, steps: int, precision: str = ""
     ) -> None:
         self.schedule = schedule
         self.steps = steps
-        self._parameters = list(reader.module.parameters())
+        self._parameters = list(approach.module.parameters())
         self._optimizer = build_optimizer(
-            reader.module.named_parameters(), config=schedule, zero_stage=0
+            approach.module.named_parameters(), config=schedule, zero_stage=0
         )
 
     def backward(self, loss: Tensor) -> None:
@@ -75,16 +74,10 @@ class OwnUpdates:
         return value
 
     def step(self, number: int) -> None:
-        """Clip, update, forget the gradients. `number` counts from 0."""
+        """Clip, update, zero the gradients. `number` counts from 0."""
         rate = learning_rate(number, steps=self.steps, optimizer=self.schedule)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        self._clip()
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-
-    def _clip(self) -> None:
-        """Scale the gradients down to the greatest norm allowed."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         too_long = torch.clamp(norm / self.schedule.max_grad_norm, min=1.0)
@@ -93,3 +86,5 @@ class OwnUpdates:
             self._optimizer.grad_scale = too_long  # type: ignore[attr-defined]  # not in its stubs
         else:
             torch._foreach_div_(gradients, too_long)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)

@@ -1,14 +1,14 @@
 """Fine-tuned models as files, and back.
 
-In:  the weights of a fit, its task.
+In:  the weights of a trial, its task.
 Out: `models/TASK/`: model.safetensors in Hugging Face's names for the task's class, config.json
      with what Cloze needs under `cloze` and `cloze_task`, tokenizer.json.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
+from pydantic import JsonValue
 from safetensors.torch import save
 from torch import Tensor
 
@@ -19,8 +19,8 @@ from artifacts.store import put_bytes, put_json
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import EncoderConfig, TaskConfig
 from model.encoder.encoder import Encoder
-from model.finetune.initial_encoder import Beginning
-from model.finetune.task_model import TaskModel
+from model.finetune.heads import TaskModel
+from model.finetune.initial_encoder import InitialEncoder
 from model.inference.encoder_files import read_tokenizer
 from model.inference.hugging_face_config import hugging_face_config
 from model.inference.names import from_hugging_face, to_hugging_face
@@ -63,12 +63,12 @@ class SavedTask(Config):
 
 def save_model(
     output: str,
-    learnt: tuple[Problem, TaskConfig],
+    problem: Problem,
+    task: TaskConfig,
     weights: Mapping[str, Tensor],
-    beginning: Beginning,
+    initial: InitialEncoder,
 ) -> list[FileEntry]:
-    """Write `models/TASK/…` into an unfinished artifact; `learnt`: problem and configuration."""
-    problem, task = learnt
+    """Write `models/TASK/…` into an unfinished artifact; `task`: as `calibrated` gives it."""
     architecture, prefix = _CLASSES[problem.config.kind]
     inner = {name: value for name, value in weights.items() if name.startswith(ENCODER)}
     outer = {name: value for name, value in weights.items() if name not in inner}
@@ -78,15 +78,19 @@ def save_model(
         outputs=problem.outputs,
         head_dropout=problem.head_dropout,
     )
-    config: dict[str, Any] = {
-        **hugging_face_config(beginning.config, beginning.tokenizer.size),
+    config: dict[str, JsonValue] = {
+        **hugging_face_config(initial.config, initial.tokenizer.size),
         "architectures": [architecture],
         "cloze_task": saved.model_dump(mode="json"),
-        **_label_map(problem),
     }
+    # Hugging Face takes the number of the head's outputs from the label map.
+    labels = ("score",) if problem.config.kind == "regression" else problem.labels
+    if labels:
+        config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        config["label2id"] = {label: number for number, label in enumerate(labels)}
     folder = f"models/{problem.config.name}"
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
-    tokenizer = beginning.tokenizer.tokenizer_json().encode()
+    tokenizer = initial.tokenizer.tokenizer_json().encode()
     return [
         put_bytes(
             output,
@@ -136,16 +140,4 @@ def _renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> dict[str, Ten
     return {
         new + name.removeprefix(old) if name.startswith(old) else name: value
         for name, value in tensors.items()
-    }
-
-
-def _label_map(problem: Problem) -> dict[str, Any]:
-    """Names of the head's outputs, whose number `transformers` takes from here."""
-    labels = ("score",) if problem.config.kind == "regression" else problem.labels
-    if not labels:
-        return {}
-    numbered = dict(enumerate(labels))
-    return {
-        "id2label": {str(number): label for number, label in numbered.items()},
-        "label2id": {label: number for number, label in numbered.items()},
     }

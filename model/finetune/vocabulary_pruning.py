@@ -5,40 +5,37 @@ Out: the problem with its ids counted from 0, and the embeddings of just these i
 
 A word-piece that never occurs has no gradient: its moments stay 0, and AdamW does nothing to it but
 decay it. So leaving it out changes no other number, and saves its share of every update: a third
-of MiniLM on MRPC. `restored` puts the rows back.
+of MiniLM on MRPC. `restore_rows` puts the rows back.
 """
 
 from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from model.tasks.base import Problem
-from model.tasks.features import Places, Ragged, Sequences
+from model.tasks.features import Places, Ragged
 
 WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
-def compact(problem: Problem) -> None:
-    """Count the problem's ids from 0, in place; `used_ids` tells which they were."""
+def prune_vocabulary(problem: Problem) -> None:
+    """Count the problem's ids from 0, in place; `used_ids` are those they were."""
     ids = [sequences.input_ids.values for sequences in problem.sequences.values()]
     used = np.unique(np.concatenate(ids)).astype(np.int64)
     place = np.zeros(int(used[-1]) + 1, np.int32)
     place[used] = np.arange(len(used))
     for split, sequences in problem.sequences.items():
-        problem.sequences[split] = _renumbered(sequences, place)
+        pruned = Ragged(place[sequences.input_ids.values], sequences.input_ids.offsets)
+        problem.sequences[split] = replace(sequences, input_ids=pruned)
     problem.used_ids = used
 
 
-def restored(embeddings_VH: Tensor, trained_UH: Tensor, used: Places, *, decay: float) -> Tensor:
+def restore_rows(
+    embeddings_VH: Tensor, trained_UH: Tensor, used: Places, *, decay: float
+) -> Tensor:
     """[V, H]: the trained rows, and the others decayed by the factor that they missed."""
     whole = embeddings_VH * decay
     whole[torch.from_numpy(used)] = trained_UH.to(whole)
     return whole
-
-
-def _renumbered(sequences: Sequences, place: NDArray[np.int32]) -> Sequences:
-    ids = sequences.input_ids
-    return replace(sequences, input_ids=Ragged(place[ids.values], ids.offsets))

@@ -1,10 +1,11 @@
-"""Several processes on one machine's cores, one fit at a time each.
+"""Several worker processes on one machine's cores, one trial at a time each.
 
-In:  a number of processes, and what each of them does.
+In:  a number of processes, and what each of them runs.
 Out: the first one's result, once all have finished.
 
-A small encoder keeps one core busy, not two: its matrices are too small to share. So fits are
-shared instead, by processes forked before any of them has computed something; torch is loaded once.
+A small encoder keeps one core busy, not two: its matrices are too small to share. So trials are
+shared out instead, to processes forked before any of them has computed something; torch is loaded
+once.
 """
 
 import mmap
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,8 @@ POLL_SECONDS = 0.2
 
 
 @dataclass
-class Seat:
-    """One process's place among the workers."""
+class Worker:
+    """One process among the workers."""
 
     number: int
     """0 is the process that forked the others."""
@@ -40,7 +41,7 @@ class Seat:
     """[size] steps that each has made; shared memory."""
 
     progress: Progress | None = None
-    """Told of everyone's steps, by the first process."""
+    """Logs everyone's steps, in the first process."""
 
     def advance(self, steps: int, note: str = "") -> None:
         """Count steps of this process."""
@@ -49,16 +50,16 @@ class Seat:
             self.report(note)
 
     def report(self, note: str = "") -> None:
-        """Tell the progress what is new."""
+        """Log what is new."""
         if self.progress is not None:
             self.progress.advance(float(self.done.sum()) - self.progress.done, note)
 
 
-def together(size: int, work: Callable[[Seat], Result]) -> Result:
+def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
     """`work` in this process and `size` - 1 forked ones; this one's result."""
     shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
-    children = {_forked(work, Seat(number, size, shared)) for number in range(1, size)}
-    first = Seat(0, size, shared)
+    children = {_fork(work, Worker(number, size, shared)) for number in range(1, size)}
+    first = Worker(0, size, shared)
     try:
         result = work(first)
         while children:
@@ -71,32 +72,28 @@ def together(size: int, work: Callable[[Seat], Result]) -> Result:
     return result
 
 
-def _forked(work: Callable[[Seat], object], seat: Seat) -> int:
-    """The id of a process that does `work` and ends."""
+def _fork(work: Callable[[Worker], object], worker: Worker) -> int:
+    """The id of a process that runs `work` and exits."""
     sys.stderr.flush()
     first = os.getpid()
     child = os.fork()
-    if child == 0:
-        die_with_parent(first)
-        _work_and_end(work, seat)
-    return child
-
-
-def _work_and_end(work: Callable[[Seat], object], seat: Seat) -> NoReturn:
+    if child:
+        return child
+    die_with_parent(first)
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        work(seat)
+        work(worker)
         code = 0
     except ClozeError as error:
         say(f"error: {error}")
     finally:
         sys.stderr.flush()
-        os._exit(code)  # what the first process has registered for its own end is not ours
+        os._exit(code)  # what the first process has registered for its own exit is not ours
 
 
 def _reap(children: set[int]) -> None:
-    """Take those that have ended out of `children`; a failed one ends the launch."""
+    """Take those that have exited out of `children`; a failed one ends the launch."""
     for child in tuple(children):
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
@@ -104,5 +101,5 @@ def _reap(children: set[int]) -> None:
             if status:
                 raise ClozeError(
                     f"a process of the launch ended with {os.waitstatus_to_exitcode(status)}; "
-                    "its message is above; finished fits are kept"
+                    "its message is above; finished trials are kept"
                 )

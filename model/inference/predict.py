@@ -22,14 +22,14 @@ from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
 from artifacts.tokenizer import WordPieceTokenizer
-from model.finetune.inference import split_logits
-from model.finetune.readers import FineTuning
+from model.finetune.approaches import FineTuning, split_logits
+from model.finetune.heads import TaskModel
 from model.finetune.saved import SavedTask, read_model
-from model.finetune.task_model import TaskModel
 from model.inference.source import artifact_source, open_source
 from model.tasks.base import Logits, Problem
-from model.tasks.files import TaskTable, Wanted, read_table, select
 from model.tasks.problems import load_problem, wanted_columns
+from model.tasks.task_files import read_table
+from model.tasks.task_table import TaskTable, Wanted, select
 
 MODELS = "models/"
 WINDOW = 2048
@@ -111,13 +111,11 @@ class Predictor:
                 )
 
     def _table(self, table: TaskTable) -> Iterator[Row]:
-        columns = {name: values for name, values in table.columns.items() if name not in ANSWERS}
-        bare = TaskTable(table.path, columns, table.lines)
-        problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: bare})
+        problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table.without(ANSWERS)})
         logits = split_logits(
             problem, FineTuning(problem, self.model, precision=self.precision), SPLIT
         )
-        guesses = problem.settled(None, problem.predictions(SPLIT, logits))
+        guesses = problem.thresholded(None, problem.predictions(SPLIT, logits))
         probabilities = _probabilities(problem, logits)
         for row, guess in enumerate(guesses):
             shown = guess if isinstance(guess, dict) else {"prediction": guess}

@@ -6,8 +6,8 @@ Out: README.md in the form that Hugging Face's hub shows. No text of the data ap
 
 from artifacts.manifest import Manifest
 from artifacts.results import Trial
+from model.finetune.heads import TaskModel
 from model.finetune.saved import SavedTask
-from model.finetune.task_model import TaskModel
 from model.inference.model_card import header, limits, origin, table, transformers_use
 
 _PIPELINES = {

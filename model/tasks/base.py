@@ -1,7 +1,7 @@
-"""What a fit needs to know of a task: the one interface that the families implement.
+"""What a trial needs to know of a task: the one interface that the families implement.
 
-In:  a task's configuration, its files, a tokenizer.
-Out: `Problem`: sequences to read, targets to learn, predictions to judge.
+In:  a task's configuration, its tables, a tokenizer.
+Out: `Problem`: sequences to read, targets to learn, predictions to score.
 
 A family is a file with one `Problem`: classification, tagging, span, multiple_choice. Everything
 else (batches, optimizer, seeds, feature-based use, reports) knows problems only.
@@ -10,21 +10,25 @@ else (batches, optimizer, seeds, feature-based use, reports) knows problems only
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import TaskConfig
 from model.tasks.features import Places, Sequences
-from model.tasks.files import TaskTable
+from model.tasks.task_table import TaskTable
 
 Logits = NDArray[np.float32]
 
-Prediction = Any
-"""What a family says of one example, anything that JSON can hold: a label, tags, an answer …"""
+Prediction = JsonValue
+"""What a family predicts for one example: a label, a number, tags, an answer with its margin."""
+
+Gold = str | int | float | list[str] | tuple[str, ...]
+"""The label of one example; a tuple holds several right answers."""
 
 
 @dataclass(frozen=True)
@@ -103,32 +107,24 @@ class Problem(ABC):
 
     @abstractmethod
     def labelled(self, split: str) -> bool:
-        """Whether the split has answers."""
+        """Whether the split has labels."""
 
     @abstractmethod
-    def answers(self, split: str) -> list[Prediction]:
-        """The right predictions of a split with answers, in the file's order."""
+    def gold(self, split: str) -> Sequence[Gold]:
+        """The labels of a split that has them, in the file's order."""
 
     @abstractmethod
     def shown(self, split: str, example: int) -> str:
         """An example as a person reads it."""
 
-    def ids(self, split: str) -> list[str]:
-        """The examples' own names; row numbers where they have none."""
-        return [str(row) for row in range(self.examples(split))]
-
-    def given(self, prediction: Prediction) -> Prediction:
-        """A prediction in the form of `answers`."""
-        return prediction
-
-    def settled(
+    def thresholded(
         self, dev: Sequence[Prediction] | None, predictions: Sequence[Prediction]
     ) -> list[Prediction]:
-        """Predictions after what dev's own predictions teach, such as a threshold."""
+        """Predictions after a threshold that dev's own predictions decide, where there is one."""
         return list(predictions)
 
-    def learnt(self, dev: Sequence[Prediction] | None) -> TaskConfig:
-        """The configuration with which predictions are made once the task has been learnt."""
+    def calibrated(self, dev: Sequence[Prediction] | None) -> TaskConfig:
+        """The configuration that a saved model predicts with: labels and threshold filled in."""
         return self.config.model_copy(update={"labels": self.labels})
 
     @abstractmethod
@@ -146,3 +142,7 @@ class Problem(ABC):
     @abstractmethod
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Every metric, as fractions."""
+
+    def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
+        """Files by name in the form that the task's official server takes; none without one."""
+        return {}

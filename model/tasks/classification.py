@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from model.tasks.base import Logits, Prediction, Problem, Texts
+from artifacts.errors import UsageError
+from model.glue import submission_name
+from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Sequences, pair_sequences, single_sequences
-from model.tasks.labels import label_indices, label_set, scores_column
-from model.tasks.metrics.glue_metrics import measure
+from model.tasks.metrics.classification_metrics import measure
+from model.tasks.task_table import TaskTable
+
+STS_B_RANGE = (0.0, 5.0)
+"""Scores outside are clipped to it in a submission; the server refuses them."""
 
 
 class Classification(Problem):
@@ -32,12 +37,10 @@ class Classification(Problem):
         self.config = texts.config
         self._tables = texts.tables
         self.sequences = {name: self._sequences(texts, name) for name in texts.tables}
-        self.labels = self._label_names(texts)
+        self.labels = self._label_names()
         self.outputs = max(len(self.labels), 1)
-        self.gold = {
-            name: self._gold(texts, name)
-            for name in texts.tables
-            if texts.tables[name].has("label")
+        self._targets = {
+            name: self._numbers(table) for name, table in texts.tables.items() if table.has("label")
         }
 
     def examples(self, split: str) -> int:
@@ -46,21 +49,21 @@ class Classification(Problem):
 
     def labelled(self, split: str) -> bool:
         """Whether the file has the column `label`."""
-        return split in self.gold
+        return split in self._targets
 
-    def answers(self, split: str) -> list[Prediction]:
+    def gold(self, split: str) -> Sequence[Gold]:
         """Labels."""
-        return [self.labels[index] for index in self.gold[split].tolist()]
+        return [self.labels[index] for index in self._targets[split].tolist()]
 
     def shown(self, split: str, example: int) -> str:
         """The text, or both."""
         columns = self._tables[split].columns
-        texts = [columns[name][example] for name in ("text_a", "text_b") if name in columns]
+        texts = [str(columns[name][example]) for name in ("text_a", "text_b") if name in columns]
         return " | ".join(texts)
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
-        """[rows] int64 label indices."""
-        return self.gold[split][units]
+        """[rows] int64 label indices, or float32 numbers."""
+        return self._targets[split][units]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy."""
@@ -73,30 +76,58 @@ class Classification(Problem):
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """GLUE's metrics over label indices: F1 is that of the second label."""
         known = {label: index for index, label in enumerate(self.labels)}
-        guessed = np.array([known[label] for label in predictions])
-        return measure(self.metrics, self.gold[split], guessed)
+        predicted = np.array([known[str(label)] for label in predictions])
+        return measure(self.metrics, self._targets[split], predicted)
 
-    def _label_names(self, texts: Texts) -> tuple[str, ...]:
-        return label_set(texts.config, texts.tables)
+    def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
+        """GLUE's `index<TAB>prediction` under a header, for an unlabelled test file."""
+        if not self.config.glue or self.labelled(split):
+            return {}
+        rows = [f"{row}\t{self._submitted(value)}\n" for row, value in enumerate(predictions)]
+        name = f"{submission_name(self.config.glue, split)}.tsv"
+        return {name: "".join(["index\tprediction\n", *rows]).encode()}
 
-    def _gold(self, texts: Texts, split: str) -> NDArray[np.generic]:
-        return label_indices(texts.tables[split], self.labels)
+    def _submitted(self, prediction: Prediction) -> str:
+        return str(prediction)
+
+    def _label_names(self) -> tuple[str, ...]:
+        """The configured labels, or those of the training data in order."""
+        if self.config.labels:
+            return self.config.labels
+        found = sorted({str(label) for label in self._tables["train"].columns["label"]})
+        if len(found) < 2:
+            raise UsageError(
+                f"task {self.config.name}: only the label {', '.join(found)} in the training data, "
+                "expected at least two; name them with labels = [...], or use kind = 'regression'"
+            )
+        return tuple(found)
+
+    def _numbers(self, table: TaskTable) -> NDArray[np.generic]:
+        """The label column as `targets` wants it."""
+        known = {label: index for index, label in enumerate(self.labels)}
+        indices = np.array([known.get(str(label), -1) for label in table.columns["label"]])
+        unknown = np.flatnonzero(indices < 0)
+        if len(unknown):
+            row = int(unknown[0])
+            raise UsageError(
+                f"{table.place(row)}: unknown label {table.columns['label'][row]!r} "
+                f"({len(unknown)} such rows), expected one of {', '.join(self.labels)}"
+            )
+        return indices
 
     def _sequences(self, texts: Texts, split: str) -> Sequences:
-        return single_sequences(
-            texts.tokenizer,
-            texts.tables[split].texts("text_a"),
-            max_seq_length=texts.config.max_seq_length,
-        )
+        table, longest = texts.tables[split], texts.config.max_seq_length
+        text_a = table.texts("text_a")
+        if "text_b" in self.required or ("text_b" in self.optional and table.has("text_b")):
+            text_b = table.texts("text_b")
+            return pair_sequences(texts.tokenizer, text_a, text_b, max_seq_length=longest)
+        return single_sequences(texts.tokenizer, text_a, max_seq_length=longest)
 
 
 class PairClassification(Classification):
     """Which label a pair of texts has."""
 
     required: ClassVar[tuple[str, ...]] = ("text_a", "text_b")
-
-    def _sequences(self, texts: Texts, split: str) -> Sequences:
-        return _pairs(texts, split)
 
 
 class Regression(Classification):
@@ -109,9 +140,9 @@ class Regression(Classification):
         """Squared error."""
         return functional.mse_loss(logits[:, 0], targets, reduction="sum")
 
-    def answers(self, split: str) -> list[Prediction]:
+    def gold(self, split: str) -> Sequence[Gold]:
         """Numbers."""
-        return [float(value) for value in self.gold[split].tolist()]
+        return [float(value) for value in self._targets[split].tolist()]
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """The one output."""
@@ -119,25 +150,25 @@ class Regression(Classification):
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Correlations."""
-        return measure(self.metrics, self.gold[split], np.array(predictions))
+        return measure(self.metrics, self._targets[split], np.array(predictions))
 
-    def _label_names(self, texts: Texts) -> tuple[str, ...]:
+    def _submitted(self, prediction: Prediction) -> str:
+        lowest, highest = STS_B_RANGE
+        return f"{min(max(float(str(prediction)), lowest), highest):.3f}"
+
+    def _label_names(self) -> tuple[str, ...]:
         return ()
 
-    def _gold(self, texts: Texts, split: str) -> NDArray[np.generic]:
-        return scores_column(texts.tables[split]).astype(np.float32)
-
-    def _sequences(self, texts: Texts, split: str) -> Sequences:
-        if texts.tables[split].has("text_b"):
-            return _pairs(texts, split)
-        return super()._sequences(texts, split)
-
-
-def _pairs(texts: Texts, split: str) -> Sequences:
-    table = texts.tables[split]
-    return pair_sequences(
-        texts.tokenizer,
-        table.texts("text_a"),
-        table.texts("text_b"),
-        max_seq_length=texts.config.max_seq_length,
-    )
+    def _numbers(self, table: TaskTable) -> NDArray[np.generic]:
+        values = np.empty(len(table))
+        for row, label in enumerate(table.columns["label"]):
+            try:
+                values[row] = float(str(label))
+            except ValueError:
+                raise UsageError(
+                    f"{table.place(row)}: label {label!r} is not a number, which regression wants"
+                ) from None
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise UsageError(f"{table.place(row)}: label is not finite, expected a number")
+        return values.astype(np.float32)

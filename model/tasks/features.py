@@ -7,18 +7,30 @@ Truncation is the reference's (run_classifier.py:557-610): tokens leave from the
 segment, of B when both are equally long.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from artifacts.tokenizer import WordPieceTokenizer
 from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
 
 Ids = NDArray[np.int32]
 Places = NDArray[np.int64]
+
+
+def offsets_of(lengths: Places) -> Places:
+    """[N+1] where each of N lists begins in one array of all, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def ranges(starts: Places | int, lengths: Places) -> Places:
+    """starts[0], starts[0] + 1, … (lengths[0] numbers), then those of the next one."""
+    return np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(int(lengths.sum()))
 
 
 @dataclass(frozen=True)
@@ -43,9 +55,7 @@ class Ragged:
     def take(self, rows: Places) -> "Ragged":
         """These lists, in this order."""
         lengths = self.lengths[rows]
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
-        return Ragged(self.values[places], offsets)
+        return Ragged(self.values[ranges(self.offsets[rows], lengths)], offsets_of(lengths))
 
 
 def ragged(lists: Sequence[Sequence[int]]) -> Ragged:
@@ -54,7 +64,7 @@ def ragged(lists: Sequence[Sequence[int]]) -> Ragged:
     flat = (value for one in lists for value in one)
     return Ragged(
         np.fromiter(flat, np.int32, count=int(lengths.sum())),
-        np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+        offsets_of(lengths),
     )
 
 
@@ -83,7 +93,7 @@ class Sequences:
         """The inputs `rows`, packed."""
         taken = self.input_ids.take(rows)
         lengths = taken.lengths
-        positions = np.arange(taken.offsets[-1]) - np.repeat(taken.offsets[:-1], lengths)
+        positions = ranges(0, lengths)
         types = positions >= np.repeat(self.segment_a_lengths[rows], lengths)
         empty = torch.empty(0, dtype=torch.int64)
         return PackedBatch(
@@ -143,7 +153,7 @@ def assemble(
     """The first `kept_a` ids of A and `kept_b` of B between special tokens."""
     pair = ids_b is not None and kept_b is not None
     lengths = kept_a + 2 + (kept_b + 1 if pair and kept_b is not None else 0)
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    offsets = offsets_of(lengths)
     flat = np.full(offsets[-1], tokenizer.sep_id, np.int32)
     flat[offsets[:-1]] = tokenizer.cls_id
     _put(flat, offsets[:-1] + 1, ids_a, kept_a)
@@ -154,18 +164,31 @@ def assemble(
     return Sequences(Ragged(flat, offsets), kept_a + 2, int(truncated.sum()))
 
 
-def evaluation_batches(lengths: Places, *, token_budget: int) -> Iterator[Places]:
+def batches_by_length(lengths: Places, *, token_budget: int) -> Iterator[Places]:
     """Rows grouped by length, longest first, at most about `token_budget` tokens each.
 
     Longest first: memory is found too small at once, not at the end.
     """
     order = np.argsort(-lengths, kind="stable")
-    ends = np.cumsum(lengths[order])
-    groups = (ends - 1) // max(token_budget, 1)
-    yield from np.split(order, np.flatnonzero(np.diff(groups)) + 1)
+    yield from cut_by_budget(order, lengths[order], token_budget=token_budget)
+
+
+def cut_by_budget(rows: Places, lengths: Places, *, token_budget: int) -> list[Places]:
+    """`rows` in their order, in parts of about `token_budget` tokens each."""
+    parts = (np.cumsum(lengths) - 1) // max(token_budget, 1)
+    return list(np.split(rows, np.flatnonzero(np.diff(parts)) + 1))
+
+
+def by_group(values_T: Tensor, sizes_G: Tensor) -> Tensor:
+    """[G, S] of [T] values, groups one after another; S is the largest group's size.
+
+    Filled up with minus infinity, so that a softmax over a row sees only its group.
+    """
+    inside = torch.arange(int(sizes_G.max()), device=values_T.device)[None] < sizes_G[:, None]
+    padded = values_T.new_full(inside.shape, -math.inf)
+    return padded.masked_scatter(inside, values_T)
 
 
 def _put(flat: Ids, starts: Places, ids: Ragged, kept: Places) -> None:
     """Copy the first `kept[i]` ids of every list i to flat[starts[i]:]."""
-    inside = np.arange(int(kept.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
-    flat[np.repeat(starts, kept) + inside] = ids.values[np.repeat(ids.offsets[:-1], kept) + inside]
+    flat[ranges(starts, kept)] = ids.values[ranges(ids.offsets[:-1], kept)]

@@ -15,11 +15,10 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import well_formed
-from model.tasks.base import Logits, Prediction, Problem, Texts
-from model.tasks.features import Places, pair_sequences
-from model.tasks.files import TaskTable
-from model.tasks.metrics.glue_metrics import measure
-from model.tasks.segments import by_group
+from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.features import Places, by_group, offsets_of, pair_sequences, ranges
+from model.tasks.metrics.classification_metrics import measure
+from model.tasks.task_table import TaskTable
 
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))
 
@@ -38,7 +37,7 @@ class MultipleChoice(Problem):
         self._tables = texts.tables
         self.endings = {name: endings_of(table) for name, table in texts.tables.items()}
         self._first = {
-            name: np.concatenate(([0], np.cumsum([len(row) for row in endings])))
+            name: offsets_of(np.array([len(row) for row in endings]))
             for name, endings in self.endings.items()
         }
         self.sequences = {
@@ -50,7 +49,7 @@ class MultipleChoice(Problem):
             )
             for name, table in texts.tables.items()
         }
-        self.gold = {
+        self._right = {
             name: _right(table, self._sizes(name))
             for name, table in texts.tables.items()
             if table.has("label")
@@ -66,8 +65,7 @@ class MultipleChoice(Problem):
 
     def rows(self, split: str, units: Places) -> Places:
         """All choices of these questions."""
-        first, sizes = self._first[split][units], self._sizes(split)[units]
-        return np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        return ranges(self._first[split][units], self._sizes(split)[units])
 
     def examples(self, split: str) -> int:
         """Questions."""
@@ -75,20 +73,20 @@ class MultipleChoice(Problem):
 
     def labelled(self, split: str) -> bool:
         """Whether the file has the column `label`."""
-        return split in self.gold
+        return split in self._right
 
-    def answers(self, split: str) -> list[Prediction]:
+    def gold(self, split: str) -> Sequence[Gold]:
         """Numbers of the right endings."""
-        return [int(label) for label in self.gold[split]]
+        return [int(label) for label in self._right[split]]
 
     def shown(self, split: str, example: int) -> str:
         """The context and its endings."""
         context = self._tables[split].columns["context"][example]
-        return " | ".join([context, *self.endings[split][example]])
+        return " | ".join([str(context), *self.endings[split][example]])
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
         """[questions, 2] int64: the right choice, and how many there are."""
-        return np.stack([self.gold[split][units], self._sizes(split)[units]], axis=1)
+        return np.stack([self._right[split][units], self._sizes(split)[units]], axis=1)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy over the choices of each question."""
@@ -102,7 +100,7 @@ class MultipleChoice(Problem):
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Accuracy."""
-        return measure(self.metrics, self.gold[split], np.array(predictions))
+        return measure(self.metrics, self._right[split], np.array(predictions))
 
     def _sizes(self, split: str) -> Places:
         return np.diff(self._first[split])
@@ -115,23 +113,22 @@ def endings_of(table: TaskTable) -> list[list[str]]:
     else:
         names = [name for name in ENDING_COLUMNS if table.has(name)]
         lists = [list(row) for row in zip(*(table.texts(name) for name in names), strict=True)]
+    prefixes = table.texts("prefix") if table.has("prefix") else [""] * len(table)
+    found = []
     for row, endings in enumerate(lists or [None]):
         if not isinstance(endings, list) or len(endings) < 2:
             raise UsageError(
                 f"{table.place(row)}: endings are {endings!r}, expected a list of two or more, "
                 "or columns ending0, ending1, …"
             )
-    prefixes = table.texts("prefix") if table.has("prefix") else [""] * len(lists)
-    return [
-        [well_formed(f"{prefix} {ending}".strip()) for ending in endings]
-        for prefix, endings in zip(prefixes, lists, strict=True)
-    ]
+        found.append([well_formed(f"{prefixes[row]} {ending}".strip()) for ending in endings])
+    return found
 
 
 def _right(table: TaskTable, sizes: Places) -> Places:
     right = np.empty(len(table), np.int64)
     for row, label in enumerate(table.columns["label"]):
-        number = int(label) if str(label).isdigit() else -1
+        number = int(str(label)) if str(label).isdigit() else -1
         if not 0 <= number < sizes[row]:
             raise UsageError(
                 f"{table.place(row)}: label {label!r}, expected the number of an ending, "

@@ -16,10 +16,11 @@ from artifacts.tokenizer import WordPieceTokenizer
 from model.config import TaskConfig
 from model.tasks.base import Problem, Texts
 from model.tasks.classification import Classification, PairClassification, Regression
-from model.tasks.files import TaskTable, Wanted, read_table
 from model.tasks.multiple_choice import MultipleChoice
 from model.tasks.span import Spans
 from model.tasks.tagging import Tagging
+from model.tasks.task_files import read_table
+from model.tasks.task_table import TaskTable, Wanted
 
 FAMILIES: Mapping[str, type[Problem]] = {
     "classification": Classification,
@@ -49,9 +50,16 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
         split: read_table(path, wanted_columns(config, split))
         for split, path in task_paths(config, labels).items()
     }
-    tables["train"] = _sample(tables["train"], config.train_examples)
-    for split in ("train", *(["dev"] if "dev" in tables else [])):
-        _answers_needed(tables[split], family)
+    if 0 < config.train_examples < len(tables["train"]):
+        order = permutation(address(SAMPLE_SEED, "sample"), len(tables["train"]))
+        tables["train"] = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
+    for split in ("train", "dev"):
+        for name in ("label", "tags", "answers"):
+            if split in tables and name in family.optional and not tables[split].has(name):
+                raise UsageError(
+                    f"{tables[split].path}: no column {name}, which training and development data "
+                    f'need; say which one it is: columns.{name} = "..."'
+                )
     return tables
 
 
@@ -69,7 +77,12 @@ def wanted_columns(config: TaskConfig, split: str) -> Wanted:
 def task_paths(config: TaskConfig, labels: Artifact | None = None) -> dict[str, str]:
     """Where each split lies."""
     named = {"train": config.train, "dev": config.dev, "test": config.test, **config.more}
-    paths = {split: path for split, path in named.items() if path and _given(config, split, path)}
+    paths = {
+        split: path
+        for split, path in named.items()
+        # GLUE's folders may lack test files; every other file that is named must be there.
+        if path and (not config.glue or split in ("train", "dev") or Path(path).exists())
+    }
     if not config.train:
         paths = {**_labelled_paths(config, labels), **paths}
     if "train" not in paths or len(paths) < 2:
@@ -78,11 +91,6 @@ def task_paths(config: TaskConfig, labels: Artifact | None = None) -> dict[str, 
             "test; name files, or let the labels stage make them"
         )
     return paths
-
-
-def _given(config: TaskConfig, split: str, path: str) -> bool:
-    """GLUE's folders may lack test files; every other file that is named must be there."""
-    return not config.glue or split in ("train", "dev") or Path(path).exists()
 
 
 def _labelled_paths(config: TaskConfig, labels: Artifact | None) -> dict[str, str]:
@@ -99,19 +107,3 @@ def _labelled_paths(config: TaskConfig, labels: Artifact | None) -> dict[str, st
             if split == "train":
                 raise
     return paths
-
-
-def _sample(table: TaskTable, count: int) -> TaskTable:
-    if not count or count >= len(table):
-        return table
-    chosen = permutation(address(SAMPLE_SEED, "sample"), len(table))[:count]
-    return table.take(np.sort(chosen).tolist())
-
-
-def _answers_needed(table: TaskTable, family: type[Problem]) -> None:
-    for name in ("label", "tags", "answers"):
-        if name in family.optional and not table.has(name):
-            raise UsageError(
-                f"{table.path}: no column {name}, which training and development data need; "
-                f'say which one it is: columns.{name} = "..."'
-            )

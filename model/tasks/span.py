@@ -3,13 +3,14 @@
 In:  columns id, question, context, answers; is_impossible for 2.0.
 Out: a `Problem` whose head gives every token a start and an end score, without dropout before it.
 
-Long texts become overlapping chunks. A chunk without the answer is trained on [CLS], as the
+Long texts become overlapping windows. A window without the answer is trained on [CLS], as the
 reference does; so is a question that has none. The answer is cut out of the text by the tokenizer's
 own offsets. Softmax is over a sequence's own tokens, not over padding, of which there is none.
 """
 
+import json
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypedDict, cast
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.config import TaskConfig
-from model.tasks.base import Logits, Prediction, Problem, Texts
-from model.tasks.features import Places
+from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.features import Places, by_group
 from model.tasks.metrics.squad_metrics import (
     best_null_threshold,
     f1_v2,
@@ -27,8 +28,57 @@ from model.tasks.metrics.squad_metrics import (
     score_v1,
     score_v2,
 )
-from model.tasks.segments import by_group
-from model.tasks.span_features import SpanSplit
+from model.tasks.span_windows import SpanSplit
+
+# S tokens of a sequence
+
+
+class SpanPrediction(TypedDict):
+    """What is predicted for one question."""
+
+    text: str
+    """The answer; "" where none is given."""
+
+    best: str
+    """The best span's text, even where none is given."""
+
+    margin: float
+    """Null score minus the best span's: above the threshold the answer is ""."""
+
+
+class WindowSpans(NamedTuple):
+    """Valid spans of one window, in tokens of the question's text."""
+
+    first: Places
+    last: Places
+    score: NDArray[np.float32]
+    null_score: float
+
+
+def window_spans(
+    logits_S2: Logits,
+    starts_allowed: NDArray[np.bool_],
+    *,
+    offset: int,
+    base: int,
+    n_best: int,
+    max_answer_length: int,
+) -> WindowSpans:
+    """The spans among the `n_best` starts and ends of a window (run_squad.py:722-914).
+
+    `starts_allowed`: [tokens of the text]; `offset`: place of the text's first token in the
+    sequence; `base`: which token of the whole text that is.
+    """
+    starts = np.argsort(-logits_S2[:, 0], kind="stable")[:n_best] - offset
+    ends = np.argsort(-logits_S2[:, 1], kind="stable")[:n_best] - offset
+    starts = starts[(starts >= 0) & (starts < len(starts_allowed))]
+    starts = starts[starts_allowed[starts]]
+    ends = ends[(ends >= 0) & (ends < len(starts_allowed))]
+    first, last = np.repeat(starts, len(ends)), np.tile(ends, len(starts))
+    valid = (first <= last) & (last - first < max_answer_length)
+    first, last = first[valid], last[valid]
+    score = logits_S2[first + offset, 0] + logits_S2[last + offset, 1]
+    return WindowSpans(first + base, last + base, score, float(logits_S2[0, 0] + logits_S2[0, 1]))
 
 
 class Spans(Problem):
@@ -54,15 +104,15 @@ class Spans(Problem):
         self.notes = tuple(train.notes()) if train else ()
 
     def units(self, split: str) -> int:
-        """Chunks that can be trained on."""
+        """Windows that can be trained on."""
         return len(self._trained) if split == "train" else len(self.sequences[split])
 
     def unit_tokens(self, split: str) -> Places:
-        """Tokens of each chunk."""
+        """Tokens of each window."""
         return self.sequences[split].lengths[self.rows(split, np.arange(self.units(split)))]
 
     def rows(self, split: str, units: Places) -> Places:
-        """A unit is a chunk, as in the reference."""
+        """A unit is a window, as in the reference."""
         return self._trained[units] if split == "train" else units
 
     def positions(self, split: str, rows: Places) -> Places:
@@ -81,7 +131,7 @@ class Spans(Problem):
         """Whether the file has answers."""
         return self._tables[split].has("answers")
 
-    def answers(self, split: str) -> list[Prediction]:
+    def gold(self, split: str) -> Sequence[Gold]:
         """Tuples of right answers; ("",) where there is none."""
         return [tuple(texts) or ("",) for texts in self._splits[split].gold]
 
@@ -89,17 +139,8 @@ class Spans(Problem):
         """The question."""
         return str(self._tables[split].columns["question"][example])
 
-    def ids(self, split: str) -> list[str]:
-        """Question ids."""
-        table = self._tables[split]
-        return table.texts("id") if table.has("id") else super().ids(split)
-
-    def given(self, prediction: Prediction) -> Prediction:
-        """The answer's text."""
-        return prediction["text"]
-
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
-        """[chunks, 3] int64: start, end, tokens of the sequence."""
+        """[windows, 3] int64: start, end, tokens of the sequence."""
         rows = self.rows(split, units)
         bounds = self._splits[split].targets[rows]
         return np.concatenate([bounds, self.sequences[split].lengths[rows, None]], axis=1)
@@ -115,10 +156,39 @@ class Spans(Problem):
         return torch.stack(losses).mean()
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """Text of the best span, and the margin of the null answer."""
-        return self._splits[split].decode(logits)
+        """Best span of every question, over its windows, against the least null score of any."""
+        questions, config = self._splits[split], self.config.span
+        windows = questions.windows
+        allowed = np.split(questions.most_context, np.cumsum(windows.length)[:-1])
+        rows = np.split(logits, questions.sequences.input_ids.offsets[1:-1])
+        spans = [
+            window_spans(
+                rows[window],
+                allowed[window],
+                offset=int(questions.text_offsets[window]),
+                base=int(windows.start[window]),
+                n_best=config.n_best,
+                max_answer_length=config.max_answer_length,
+            )
+            for window in range(len(windows))
+        ]
+        bounds = np.searchsorted(windows.question, np.arange(self.examples(split) + 1))
+        results: list[Prediction] = []
+        for question in range(self.examples(split)):
+            of_question = spans[bounds[question] : bounds[question + 1]]
+            first, last, score = (
+                np.concatenate([getattr(one, name) for one in of_question])
+                for name in ("first", "last", "score")
+            )
+            text, margin = "", float("inf")
+            if len(score):
+                best = int(score.argmax())
+                text = questions.text(question, int(first[best]), int(last[best]))
+                margin = min(one.null_score for one in of_question) - float(score[best])
+            results.append({"text": text, "best": text, "margin": margin})
+        return results
 
-    def settled(
+    def thresholded(
         self, dev: Sequence[Prediction] | None, predictions: Sequence[Prediction]
     ) -> list[Prediction]:
         """SQuAD 2.0: "" where the null answer wins by more than the threshold found on dev."""
@@ -126,11 +196,15 @@ class Spans(Problem):
             return list(predictions)
         threshold = self._threshold(dev)
         return [
-            {**guess, "text": "" if guess["margin"] > threshold else guess["best"]}
-            for guess in predictions
+            {
+                "text": "" if guess["margin"] > threshold else guess["best"],
+                "best": guess["best"],
+                "margin": guess["margin"],
+            }
+            for guess in _typed(predictions)
         ]
 
-    def learnt(self, dev: Sequence[Prediction] | None) -> TaskConfig:
+    def calibrated(self, dev: Sequence[Prediction] | None) -> TaskConfig:
         """The configuration with the null threshold that dev gave."""
         if not self.impossible:
             return self.config
@@ -140,23 +214,42 @@ class Spans(Problem):
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Exact match and F1 as the official script of the data's version has them."""
         golds = self._splits[split].gold
-        guesses = [guess["text"] for guess in predictions]
+        guesses = [guess["text"] for guess in _typed(predictions)]
         if self.impossible:
             return score_v2(golds, guesses).means()
         return score_v1([gold or [""] for gold in golds], guesses).means()
+
+    def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
+        """SQuAD's JSON: question id to answer, and to null margin."""
+        table = self._tables[split]
+        ids = table.texts("id") if table.has("id") else [str(row) for row in range(len(table))]
+
+        def by_id(values: Sequence[str | float]) -> bytes:
+            found = dict(zip(ids, values, strict=True))
+            return (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode()
+
+        guesses = _typed(predictions)
+        return {
+            f"{split}-predictions.json": by_id([guess["text"] for guess in guesses]),
+            f"{split}-null_odds.json": by_id([guess["margin"] for guess in guesses]),
+        }
 
     def _threshold(self, dev: Sequence[Prediction] | None) -> float:
         fixed = self.config.span.null_threshold
         if fixed is not None or dev is None or not self.labelled("dev"):
             return fixed or 0.0
-        golds = self._splits["dev"].gold
+        golds, guesses = self._splits["dev"].gold, _typed(dev)
         scores = [
             max(f1_v2(guess["best"], text) for text in kept_golds(gold))
-            for guess, gold in zip(dev, golds, strict=True)
+            for guess, gold in zip(guesses, golds, strict=True)
         ]
         return best_null_threshold(
             scores,
-            [guess["margin"] for guess in dev],
+            [guess["margin"] for guess in guesses],
             [bool(gold) for gold in golds],
-            [bool(guess["best"]) for guess in dev],
+            [bool(guess["best"]) for guess in guesses],
         )[1]
+
+
+def _typed(predictions: Sequence[Prediction]) -> Sequence[SpanPrediction]:
+    return cast(Sequence[SpanPrediction], predictions)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,11 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
-from model.tasks.base import Logits, Prediction, Problem, Texts
-from model.tasks.features import Places, Ragged, Sequences, ragged, tokenize
-from model.tasks.files import TaskTable
-from model.tasks.metrics.entities import count_entities, is_entity_scheme
-from model.tasks.metrics.glue_metrics import measure
+from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, ranges, tokenize
+from model.tasks.metrics.classification_metrics import measure
+from model.tasks.metrics.entity_metrics import count_entities, is_entity_scheme
+from model.tasks.task_table import TaskTable
 
 ENTITY_F1 = "entity_f1"
 
@@ -55,7 +55,9 @@ class Tagging(Problem):
         self.config = texts.config
         self.words = {name: _word_lists(table) for name, table in texts.tables.items()}
         self.tags = {
-            name: _tag_lists(table) for name, table in texts.tables.items() if table.has("tags")
+            name: _tag_lists(table, self.words[name])
+            for name, table in texts.tables.items()
+            if table.has("tags")
         }
         self.labels = texts.config.labels or tuple(
             sorted(set(chain.from_iterable(self.tags["train"])))
@@ -63,7 +65,7 @@ class Tagging(Problem):
         self.outputs = len(self.labels)
         self.sequences = {}
         self._places: dict[str, Ragged] = {}
-        self._gold: dict[str, Ragged] = {}
+        self._targets: dict[str, Ragged] = {}
         for name, table in texts.tables.items():
             self._prepare(texts, name, table)
 
@@ -83,7 +85,7 @@ class Tagging(Problem):
         """Whether the file has tags."""
         return split in self.tags
 
-    def answers(self, split: str) -> list[Prediction]:
+    def gold(self, split: str) -> Sequence[Gold]:
         """Lists of tags."""
         return list(self.tags[split])
 
@@ -94,8 +96,7 @@ class Tagging(Problem):
     def positions(self, split: str, rows: Places) -> Places:
         """First word-pieces of the judged words."""
         places = self._places[split].take(rows)
-        lengths = self.sequences[split].lengths[rows]
-        starts = np.cumsum(lengths) - lengths
+        starts = offsets_of(self.sequences[split].lengths[rows])[:-1]
         return np.asarray(places.values + np.repeat(starts, places.lengths), np.int64)
 
     def reads_of(self, split: str) -> Places:
@@ -104,7 +105,7 @@ class Tagging(Problem):
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
         """[words] int64 tag indices."""
-        return self._gold[split].take(units).values
+        return self._targets[split].take(units).values
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy over words."""
@@ -119,11 +120,12 @@ class Tagging(Problem):
         """Word accuracy, F1 over tags, entity F1 as conlleval counts it."""
         gold = self.tags[split]
         flat_gold = np.array(list(chain.from_iterable(gold)))
-        flat = np.array(list(chain.from_iterable(predictions)))
+        predicted = cast(Sequence[list[str]], predictions)
+        flat = np.array(list(chain.from_iterable(predicted)))
         words = tuple(name for name in self.metrics if name != ENTITY_F1)
         scores = measure(words, flat_gold, flat)
         if ENTITY_F1 in self.metrics:
-            scores[ENTITY_F1] = count_entities(gold, predictions).f1
+            scores[ENTITY_F1] = count_entities(gold, predicted).f1
         return scores
 
     def _prepare(self, texts: Texts, split: str, table: TaskTable) -> None:
@@ -131,34 +133,39 @@ class Tagging(Problem):
         pieces = _pieces(texts.tokenizer, list(chain.from_iterable(sentences)))
         counts = np.array([len(sentence) for sentence in sentences])
         room = self.config.max_seq_length - 2
-        windows = _windows(pieces, np.concatenate(([0], np.cumsum(counts))), room=room)
+        windows = _windows(pieces, offsets_of(counts), room=room)
         if self.config.document_context:
             documents = np.repeat(_documents(table), counts)
             windows = _widened(windows, pieces, documents, room=room)
-        self.sequences[split] = _assembled(texts.tokenizer, pieces, windows)
+        lengths = windows.last - windows.first
+        read = Ragged(pieces.values[ranges(windows.first, lengths)], offsets_of(lengths))
+        self.sequences[split] = assemble(texts.tokenizer, read, kept_a=lengths)
         first = np.repeat(windows.first, np.diff(windows.words))
         self._places[split] = Ragged(1 + pieces.offsets[:-1] - first, windows.words)
         if split in self.tags:
             indices = _tag_indices(table, self.tags[split], self.labels)
-            self._gold[split] = Ragged(indices, windows.words)
+            self._targets[split] = Ragged(indices, windows.words)
 
 
 def _word_lists(table: TaskTable) -> list[list[str]]:
+    found = []
     for row, words in enumerate(table.columns["words"]):
         if not isinstance(words, list) or not words:
             raise UsageError(f"{table.place(row)}: words is {words!r}, expected a list of words")
-    return [[well_formed(str(word)) for word in words] for words in table.columns["words"]]
+        found.append([well_formed(str(word)) for word in words])
+    return found
 
 
-def _tag_lists(table: TaskTable) -> list[list[str]]:
-    for row, (words, tags) in enumerate(
-        zip(table.columns["words"], table.columns["tags"], strict=True)
-    ):
-        if not isinstance(tags, list) or len(tags) != len(words):
+def _tag_lists(table: TaskTable, words: list[list[str]]) -> list[list[str]]:
+    found = []
+    for row, tags in enumerate(table.columns["tags"]):
+        if not isinstance(tags, list) or len(tags) != len(words[row]):
             raise UsageError(
-                f"{table.place(row)}: {len(words)} words, but tags is {tags!r}; expected one each"
+                f"{table.place(row)}: {len(words[row])} words, but tags is {tags!r}; "
+                "expected one each"
             )
-    return [[str(tag) for tag in tags] for tags in table.columns["tags"]]
+        found.append([str(tag) for tag in tags])
+    return found
 
 
 def _tag_indices(
@@ -224,15 +231,3 @@ def _widened(windows: _Windows, pieces: Ragged, documents: Places, *, room: int)
     left = np.minimum(windows.first - starts, np.maximum(spare // 2, spare - (ends - windows.last)))
     right = np.minimum(ends - windows.last, spare - left)
     return _Windows(windows.first - left, windows.last + right, windows.words)
-
-
-def _assembled(tokenizer: WordPieceTokenizer, pieces: Ragged, windows: _Windows) -> Sequences:
-    lengths = windows.last - windows.first
-    offsets = np.concatenate(([0], np.cumsum(lengths + 2)))
-    flat = np.full(offsets[-1], tokenizer.sep_id, np.int32)
-    flat[offsets[:-1]] = tokenizer.cls_id
-    inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    flat[np.repeat(offsets[:-1] + 1, lengths) + inside] = pieces.values[
-        np.repeat(windows.first, lengths) + inside
-    ]
-    return Sequences(Ragged(flat, offsets), lengths + 2)

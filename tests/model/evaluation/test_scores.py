@@ -17,11 +17,11 @@ from artifacts.results import (
 from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
 from model.evaluation.reference_scores import published_scores
 from model.evaluation.task_scores import difference, glue_average, task_scores
-from model.finetune.jobs import Job, grid_points
-from model.finetune.submission import glue_tsv, squad_json
-from model.tasks.glue import GLUE, submission_name, task_fields
-from model.tasks.problems import load_tables
-from tests.model.task_builders import TINY
+from model.finetune.trial_plan import TrialPlan, grid_points
+from model.glue import GLUE, submission_name, task_fields
+from model.tasks.problems import load_problem, load_tables
+from model.tasks.task_table import TaskTable
+from tests.model.task_builders import TINY, TOKENIZER
 
 
 def test_a_summary_shows_every_value_and_its_error() -> None:
@@ -167,16 +167,25 @@ def test_what_the_user_says_goes_before_the_table() -> None:
     assert task.test == ""
 
 
+def submitted(config: dict[str, object], tables: dict[str, TaskTable], found: list) -> dict:
+    task = TaskConfig.model_validate({"name": "x", "max_seq_length": 64, **config})
+    return load_problem(task, TOKENIZER, tables).submission("test", found)
+
+
 def test_submissions_have_the_servers_form() -> None:
-    rte = TaskConfig.model_validate({"name": "x", "glue": "RTE", "folder": "f"})
-    assert glue_tsv(rte, ["entailment", "not_entailment"]) == (
-        "index\tprediction\n0\tentailment\n1\tnot_entailment\n"
+    test = TaskTable("test.tsv", {"text_a": ["a", "b", "c"], "text_b": ["d", "e", "f"]})
+    rte = submitted(
+        {"glue": "RTE", "folder": "f"}, {"test": test}, ["entailment", "not_entailment", "x"]
     )
-    sts = TaskConfig.model_validate({"name": "x", "glue": "STS-B", "folder": "f"})
-    assert glue_tsv(sts, [5.2, -0.1, 2.34567]).split()[2:] == [
-        *("0", "5.000", "1", "0.000", "2", "2.346")
-    ]
-    assert squad_json(["a"], ["Zürich"]) == '{\n "a": "Zürich"\n}\n'
+    assert rte == {"RTE.tsv": b"index\tprediction\n0\tentailment\n1\tnot_entailment\n2\tx\n"}
+    sts = submitted({"glue": "STS-B", "folder": "f"}, {"test": test}, [5.2, -0.1, 2.34567])
+    assert sts["STS-B.tsv"].split()[2:] == [b"0", b"5.000", b"1", b"0.000", b"2", b"2.346"]
+    asked = TaskTable("x.json", {"id": ["a"], "question": ["b"], "context": ["c"]})
+    spans = submitted(
+        {"kind": "span"}, {"test": asked}, [{"text": "Zürich", "best": "Zürich", "margin": -1.5}]
+    )
+    assert spans["test-predictions.json"].decode() == '{\n "a": "Zürich"\n}\n'
+    assert spans["test-null_odds.json"] == b'{\n "a": -1.5\n}\n'
     names = [submission_name("MNLI", split) for split in ("test", "test_mismatched", "diagnostic")]
     assert names == ["MNLI-m", "MNLI-mm", "AX"]
 
@@ -184,7 +193,7 @@ def test_submissions_have_the_servers_form() -> None:
 def test_the_papers_grid_has_eighteen_points() -> None:
     config = FinetuneConfig.model_validate({"grid": {}})
     task = TaskConfig(name="t", kind="tagging")
-    job = Job(None, task, "pretrained", 0)  # type: ignore[arg-type]  # the problem is not asked
+    job = TrialPlan(None, task, "pretrained", 0)  # type: ignore[arg-type]  # the problem is not asked
     assert config.grid is not None
     points = grid_points(job, config.grid)
     assert len({point.name for point in points}) == 18

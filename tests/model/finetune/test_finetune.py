@@ -9,9 +9,8 @@ from artifacts.errors import UsageError
 from artifacts.results import MaskedSentences, Scores, Trial, Trials
 from artifacts.store import Artifact
 from model.evaluation.evaluate import evaluate
+from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.finetune import finetune
-from model.finetune.inference import split_logits
-from model.finetune.readers import FineTuning
 from model.finetune.saved import read_model
 from model.inference.encoder_files import read_encoder_files
 from model.inference.predict import load_predictor

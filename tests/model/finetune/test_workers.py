@@ -11,45 +11,45 @@ from artifacts.progress import Progress
 from artifacts.stage import write_stage_table
 from artifacts.store import open_artifact
 from model.finetune.finetune import finetune
-from model.finetune.workers import Seat, together
+from model.finetune.workers import Worker, run_workers
 from tests.model.task_builders import encoder_artifact, inputs, stage_table, write_lines
 from tests.waiting import PATIENCE
 
 
 def test_every_worker_does_its_part_and_the_first_ones_result_comes_back(tmp_path: Path) -> None:
-    def work(seat: Seat) -> str:
-        (tmp_path / str(seat.number)).write_text(str(os.getpid()))
-        return f"{seat.number} of {seat.size}"
+    def work(worker: Worker) -> str:
+        (tmp_path / str(worker.number)).write_text(str(os.getpid()))
+        return f"{worker.number} of {worker.size}"
 
-    assert together(3, work) == "0 of 3"
+    assert run_workers(3, work) == "0 of 3"
     assert len({(tmp_path / str(number)).read_text() for number in range(3)}) == 3
 
 
 def test_progress_counts_the_steps_of_all(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(seat: Seat) -> Progress:
-        seat.progress = Progress("finetune", total=30, unit="steps", interval=0.0)
-        seat.advance(10 * (seat.number + 1))
-        return seat.progress
+    def work(worker: Worker) -> Progress:
+        worker.progress = Progress("finetune", total=30, unit="steps", interval=0.0)
+        worker.advance(10 * (worker.number + 1))
+        return worker.progress
 
-    assert together(2, work).done == 30
+    assert run_workers(2, work).done == 30
     assert "finetune 30/30 steps" in capsys.readouterr().err
 
 
 def test_a_worker_that_fails_ends_the_launch_with_its_message(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    def work(seat: Seat) -> None:
-        if seat.number == 1:
+    def work(worker: Worker) -> None:
+        if worker.number == 1:
             raise ClozeError("this task cannot be done")
 
     with pytest.raises(ClozeError, match="ended with 1"):
-        together(2, work)
+        run_workers(2, work)
     assert "error: this task cannot be done" in capfd.readouterr().err
 
 
 def test_no_worker_outlives_a_launch_that_fails(tmp_path: Path) -> None:
-    def work(seat: Seat) -> None:
-        if seat.number == 0:
+    def work(worker: Worker) -> None:
+        if worker.number == 0:
             while not (tmp_path / "child").exists():
                 time.sleep(0.01)
             raise ClozeError("the first one fails")
@@ -58,7 +58,7 @@ def test_no_worker_outlives_a_launch_that_fails(tmp_path: Path) -> None:
         time.sleep(600)
 
     with pytest.raises(ClozeError, match="the first one fails"):
-        together(2, work)
+        run_workers(2, work)
     child = int((tmp_path / "child").read_text())
     assert os.waitpid(child, 0)[0] == child
 

@@ -19,7 +19,8 @@ from model.inference import predict
 from model.inference.predict import load_predictor
 from model.inference.source import open_source
 from model.inference.task_export import export_task
-from model.tasks.files import Wanted, read_table
+from model.tasks.task_files import read_table
+from model.tasks.task_table import Wanted
 from tests.model.task_builders import encoder_artifact, inputs, stage_table, write_lines
 
 WORDS = ["list", "array", "name", "value", "of"]

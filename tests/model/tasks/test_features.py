@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.tasks.features import (
-    evaluation_batches,
+    batches_by_length,
     pair_sequences,
     ragged,
     single_sequences,
@@ -66,7 +66,7 @@ def test_special_tokens_written_in_a_text_are_text() -> None:
 def test_evaluation_batches_hold_every_row_once_and_little_more_than_the_budget(
     lengths: list[int], budget: int
 ) -> None:
-    batches = list(evaluation_batches(np.array(lengths), token_budget=budget))
+    batches = list(batches_by_length(np.array(lengths), token_budget=budget))
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     assert all(sum(lengths[row] for row in rows) < budget + max(lengths) for rows in batches)
     longest = [max(lengths[row] for row in rows) for rows in batches]

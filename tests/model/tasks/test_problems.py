@@ -10,11 +10,11 @@ import torch
 from artifacts.errors import UsageError
 from artifacts.tokenizer import read_vocab_txt
 from model.config import TaskConfig
-from model.evaluation.task_baselines import baselines
-from model.finetune.vocabulary_pruning import compact, restored
+from model.finetune.vocabulary_pruning import prune_vocabulary, restore_rows
 from model.tasks.base import Problem
+from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables
-from model.tasks.text_windows import cut_texts, max_context
+from model.tasks.span_windows import cut_texts, max_context
 from tests.model.task_builders import TOKENIZER, write_lines
 
 
@@ -63,7 +63,7 @@ def test_one_label_alone_is_no_classification(tmp_path: Path) -> None:
 def test_regression_wants_finite_numbers(tmp_path: Path) -> None:
     rows = [{"text_a": "the", "text_b": "a", "label": "4.5"}]
     found = problem(tmp_path, "regression", both(rows))
-    assert found.answers("dev") == [4.5]
+    assert found.gold("dev") == [4.5]
     for bad, message in (("much", "not a number"), ("nan", "not finite")):
         rows = [{"text_a": "the", "text_b": "a", "label": bad}]
         with pytest.raises(UsageError, match=message):
@@ -225,7 +225,7 @@ def test_unanswerable_questions_get_the_null_threshold_of_dev(tmp_path: Path) ->
         {"text": "given shape", "best": "given shape", "margin": 1.5},
         {"text": "the", "best": "the", "margin": 4.0},
     ]
-    settled = found.settled(guesses, guesses)
+    settled = found.thresholded(guesses, guesses)
     assert [guess["text"] for guess in settled] == ["given shape", ""]
     assert found.score("dev", settled) == {"exact_match": 1.0, "f1": 1.0}
 
@@ -312,16 +312,16 @@ def test_word_overlap_finds_pairs_that_share_words(tmp_path: Path) -> None:
     assert overlap["majority"] == 0.75
 
 
-def test_a_compact_problem_reads_the_same_words(tmp_path: Path) -> None:
+def test_a_problem_with_a_pruned_vocabulary_reads_the_same_words(tmp_path: Path) -> None:
     rows = both([{"text_a": "the list of names", "label": "1"}, {"text_a": "a", "label": "0"}])
     found = problem(tmp_path, "classification", rows)
     before = found.sequences["dev"].input_ids
-    compact(found)
+    prune_vocabulary(found)
     after = found.sequences["dev"].input_ids
     assert found.used_ids is not None
     assert found.used_ids[after.values].tolist() == before.values.tolist()
     whole = torch.ones(TOKENIZER.size, 2)
-    put_back = restored(whole, torch.zeros(len(found.used_ids), 2), found.used_ids, decay=0.5)
+    put_back = restore_rows(whole, torch.zeros(len(found.used_ids), 2), found.used_ids, decay=0.5)
     assert set(put_back[found.used_ids].flatten().tolist()) == {0.0}
     assert put_back.sum() == 0.5 * 2 * (TOKENIZER.size - len(found.used_ids))
 

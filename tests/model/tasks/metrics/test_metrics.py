@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from model.tasks.metrics.entities import count_entities, entities, is_entity_scheme
-from model.tasks.metrics.glue_metrics import measure
+from model.tasks.metrics.classification_metrics import measure
+from model.tasks.metrics.entity_metrics import count_entities, entities, is_entity_scheme
 from model.tasks.metrics.squad_metrics import (
     best_null_threshold,
     by_answerability,

@@ -15,15 +15,13 @@ from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
 from model.config import EncoderConfig, FeatureConfig, OptimizerConfig, TaskConfig
 from model.encoder.encoder import Encoder
-from model.finetune.feature_head import LAYERS, FeatureHead
+from model.finetune.approaches import FeatureCache, FineTuning, split_logits
 from model.finetune.finetune import finetune
-from model.finetune.fit import Fit, FitResult, Recipe
-from model.finetune.inference import split_logits
-from model.finetune.initial_encoder import read_beginning
-from model.finetune.local_optimizer import OwnUpdates
-from model.finetune.readers import FeatureCache, FineTuning
-from model.finetune.task_model import TaskModel
-from model.finetune.vocabulary_pruning import compact
+from model.finetune.heads import LAYERS, FeatureHead, TaskModel
+from model.finetune.initial_encoder import read_initial_encoder
+from model.finetune.local_optimizer import LocalOptimizer
+from model.finetune.trainer import Recipe, Trainer, TrialResult
+from model.finetune.vocabulary_pruning import prune_vocabulary
 from model.tasks.base import Problem
 from model.tasks.problems import load_problem, load_tables
 from tests.model.task_builders import (
@@ -80,11 +78,13 @@ def run(
     config: EncoderConfig = STILL,
     size: int = TOKENIZER.size,
     **changes: object,
-) -> tuple[FitResult, TaskModel]:
+) -> tuple[TrialResult, TaskModel]:
     torch.manual_seed(0)
     model = TaskModel(Encoder(config, size), outputs=problem.outputs, head_dropout=False)
     precision = str(changes.pop("precision", "fp32"))
-    fit = Fit(problem, FineTuning(problem, model, precision=precision), recipe(problem, **changes))
+    fit = Trainer(
+        problem, FineTuning(problem, model, precision=precision), recipe(problem, **changes)
+    )
     return fit.run(lambda steps: None), model
 
 
@@ -114,16 +114,16 @@ def test_bf16_keeps_fp32_parameters_and_learns_the_same(problem: Problem) -> Non
 def test_leaving_out_unused_word_pieces_changes_no_prediction(
     problem: Problem, tmp_path: Path
 ) -> None:
-    beginning = read_beginning(encoder_artifact(tmp_path / "encoder", config=STILL).directory)
+    beginning = read_initial_encoder(encoder_artifact(tmp_path / "encoder", config=STILL).directory)
     results = []
     for small in (False, True):
         if small:
-            compact(problem)
+            prune_vocabulary(problem)
         encoder = beginning.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
         torch.manual_seed(1)
         model = TaskModel(encoder, outputs=problem.outputs)
         results.append(
-            Fit(problem, FineTuning(problem, model), recipe(problem)).run(lambda _: None)
+            Trainer(problem, FineTuning(problem, model), recipe(problem)).run(lambda _: None)
         )
     assert len(problem.used_ids if problem.used_ids is not None else []) < TOKENIZER.size
     assert results[0].predictions == results[1].predictions
@@ -139,7 +139,7 @@ def test_updates_are_those_of_torchs_adamw_with_clipping() -> None:
     config = OptimizerConfig(
         learning_rate=0.1, warmup_steps=0, bias_correction=True, max_grad_norm=0.5, weight_decay=0.0
     )
-    updates = OwnUpdates(SimpleNamespace(module=ours), config, 1000)
+    updates = LocalOptimizer(SimpleNamespace(module=ours), config, 1000)
     reference = torch.optim.AdamW(theirs.parameters(), eps=1e-6, weight_decay=0.0)
     for step in range(3):
         for module in (ours, theirs):

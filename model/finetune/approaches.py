@@ -1,9 +1,9 @@
-"""How a fit gets logits for a problem's sequences: the two ways of using an encoder.
+"""The paper's two approaches to a task: fine-tuning, and a head on a frozen encoder's features.
 
-In:  a split's name and rows of its sequences.
+In:  a problem; a split's name and rows of its sequences.
 Out: logits in fp32, one row for each sequence or for each place that the head reads.
 
-`FineTuning` runs the encoder and trains all of it. `Features` ran it once, and trains a head on
+`FineTuning` runs the encoder and trains all of it. `FeatureBased` ran it once, and trains a head on
 what it gave (paper, section 5.3).
 """
 
@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from model.encoder.encoder import Encoder
-from model.finetune.feature_head import FeatureHead
-from model.finetune.task_model import TaskModel
-from model.tasks.base import Problem
-from model.tasks.features import Places, evaluation_batches
+from model.finetune.heads import FeatureHead, TaskModel
+from model.tasks.base import Logits, Problem
+from model.tasks.features import Places, batches_by_length, offsets_of, ranges
 from model.training.precision import Rounded, rounded
 
-FEATURE_TOKENS = 8192
+EVALUATION_TOKENS = 8192
+"""Per batch where nothing is trained."""
 
 
-class Reader(Protocol):
-    """What a fit trains."""
+class Approach(Protocol):
+    """What a trial trains."""
 
     module: nn.Module
     """Whose parameters are trained."""
@@ -53,7 +53,7 @@ class FineTuning:
         return self.call(batch, positions, dropout_seed)
 
 
-class Features:
+class FeatureBased:
     """The encoders are frozen; a head is trained on the layers they gave."""
 
     def __init__(self, problem: Problem, head: FeatureHead, cache: "FeatureCache") -> None:
@@ -83,15 +83,20 @@ class FeatureCache:
         precision: str,
     ) -> None:
         """`layers` picks from the L + 1 states of one encoder: [T, K, H]."""
+        frozen = [
+            (rounded(encoder) if precision == "bf16" else encoder).eval() for encoder in encoders
+        ]
         self._values: dict[str, Tensor] = {}
         self._offsets: dict[str, Places] = {}
-        for split in problem.sequences:
-            parts = [
-                _computed(problem, split, encoder, layers, precision=precision)
-                for encoder in encoders
-            ]
-            self._values[split] = torch.cat(parts, dim=-1)
-            self._offsets[split] = np.concatenate(([0], np.cumsum(_sizes(problem, split))))
+        for split, sequences in problem.sequences.items():
+            # A pooled task's head reads every token and takes the mean.
+            by_token = problem.reads == "tokens"
+            self._offsets[split] = offsets_of(
+                problem.reads_of(split) if by_token else sequences.lengths
+            )
+            self._values[split] = torch.cat(
+                [self._computed(problem, split, encoder, layers) for encoder in frozen], dim=-1
+            )
 
     @property
     def width(self) -> int:
@@ -109,41 +114,41 @@ class FeatureCache:
         spans = [self._values[split][offsets[row] : offsets[row + 1]] for row in rows]
         return torch.cat(spans).float(), [len(span) for span in spans]
 
-
-def _sizes(problem: Problem, split: str) -> Places:
-    """Places read of each sequence; a pooled task's head reads every token and takes the mean."""
-    if problem.reads == "tokens":
-        return problem.reads_of(split)
-    return problem.sequences[split].lengths
+    @torch.inference_mode()
+    def _computed(
+        self,
+        problem: Problem,
+        split: str,
+        encoder: Encoder,
+        layers: Callable[[list[Tensor]], Tensor],
+    ) -> Tensor:
+        """[P, K, H] bf16 or fp32 on the CPU, in the order of the sequences."""
+        device = next(encoder.parameters()).device
+        sequences, offsets = problem.sequences[split], self._offsets[split]
+        result = torch.empty(0)
+        for rows in batches_by_length(sequences.lengths, token_budget=EVALUATION_TOKENS):
+            picked = layers(encoder.hidden_states(sequences.batch(rows).to(device))).cpu()
+            if problem.reads == "tokens":
+                picked = picked[torch.from_numpy(problem.positions(split, rows))]
+            if not len(result):
+                result = picked.new_empty((int(offsets[-1]), *picked.shape[1:]))
+            result[torch.from_numpy(ranges(offsets[rows], np.diff(offsets)[rows]))] = picked
+        return result
 
 
 @torch.inference_mode()
-def _computed(
-    problem: Problem,
-    split: str,
-    encoder: Encoder,
-    layers: Callable[[list[Tensor]], Tensor],
-    *,
-    precision: str,
-) -> Tensor:
-    """[P, K, H] bf16 or fp32 on the CPU, in the order of the sequences."""
-    encoder = (rounded(encoder) if precision == "bf16" else encoder).eval()
-    device = next(encoder.parameters()).device
-    sequences = problem.sequences[split]
-    sizes = _sizes(problem, split)
-    starts = np.cumsum(sizes) - sizes
-    result: Tensor | None = None
-    for rows in evaluation_batches(sequences.lengths, token_budget=FEATURE_TOKENS):
-        states = encoder.hidden_states(sequences.batch(rows).to(device))
-        picked = layers(states).cpu()
-        if problem.reads == "tokens":
-            picked = picked[torch.from_numpy(problem.positions(split, rows))]
-        if result is None:
-            result = picked.new_empty((int(sizes.sum()), *picked.shape[1:]))
-        places = np.arange(len(picked)) + np.repeat(
-            starts[rows] - (np.cumsum(sizes[rows]) - sizes[rows]), sizes[rows]
-        )
-        result[torch.from_numpy(places)] = picked
-    if result is None:
-        raise AssertionError("a split has at least one sequence")
-    return result
+def split_logits(problem: Problem, approach: Approach, split: str) -> Logits:
+    """[sequences or places read, outputs] float32 of a whole split, in the file's order.
+
+    Sequences of similar length are computed together, longest first.
+    """
+    approach.module.eval()
+    order, parts = [], []
+    for rows in batches_by_length(problem.sequences[split].lengths, token_budget=EVALUATION_TOKENS):
+        order.append(rows)
+        parts.append(approach.logits(split, rows, None).cpu().numpy())
+    counts, rows = problem.reads_of(split), np.concatenate(order)
+    logits = np.concatenate(parts)
+    restored = np.empty_like(logits)
+    restored[ranges(offsets_of(counts)[rows], counts[rows])] = logits
+    return restored

@@ -8,8 +8,9 @@ import pytest
 
 from artifacts.errors import UsageError
 from model.config import TaskConfig
-from model.tasks.files import Wanted, read_table
 from model.tasks.problems import load_tables
+from model.tasks.task_files import read_table
+from model.tasks.task_table import Wanted
 
 TEXT = Wanted(required=("text_a",), optional=("label",))
 

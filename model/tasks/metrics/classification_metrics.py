@@ -1,4 +1,4 @@
-"""GLUE's metrics.
+"""GLUE's metrics, and macro F1: figures over one label or score per example.
 
 In:  gold values and predictions, label indices or scores.
 Out: fractions, by the names used in configurations and `scores.json`.

@@ -7,32 +7,33 @@ A neural score means nothing without them: the majority is 81 F1 on MRPC's test 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from artifacts.results import Baseline
 from model.tasks.base import Prediction, Problem
-from model.tasks.files import TaskTable
+from model.tasks.task_table import TaskTable
 
 Tables = Mapping[str, TaskTable]
 Predict = Callable[[TaskTable], list[Prediction]]
 
 
 def baselines(problem: Problem, tables: Tables) -> tuple[Baseline, ...]:
-    """Every baseline of the task's kind, scored on the splits with answers."""
+    """Every baseline of the task's kind, scored on dev and test where they have labels."""
     records = []
     for name, learn in BASELINES.get(problem.config.kind, {}).items():
         predict = learn(tables["train"])
         scores = {
-            split: problem.score(split, predict(table))
-            for split, table in tables.items()
-            if split != "train" and problem.labelled(split)
+            split: problem.score(split, predict(tables[split]))
+            for split in ("dev", "test")
+            if split in tables and problem.labelled(split)
         }
         records.append(Baseline(name=name, **scores))
     return tuple(records)
@@ -46,7 +47,7 @@ def majority_label(train: TaskTable) -> Predict:
 
 def mean_label(train: TaskTable) -> Predict:
     """Always the mean."""
-    mean = float(np.mean([float(label) for label in train.columns["label"]]))
+    mean = float(np.mean([float(str(label)) for label in train.columns["label"]]))
     return lambda table: [mean] * len(table)
 
 
@@ -79,20 +80,20 @@ def overlap_share(train: TaskTable) -> Predict:
 
 def majority_tag(train: TaskTable) -> Predict:
     """Always the most frequent tag."""
-    tag = _most_frequent(chain.from_iterable(train.columns["tags"]))
-    return lambda table: [[tag] * len(words) for words in table.columns["words"]]
+    tag = _most_frequent(chain.from_iterable(_lists(train, "tags")))
+    return lambda table: [[tag] * len(words) for words in _lists(table, "words")]
 
 
 def lookup_tag(train: TaskTable) -> Predict:
     """The most frequent tag of a seen word, else the most frequent tag."""
     seen: dict[str, Counter[str]] = {}
-    for words, tags in zip(train.columns["words"], train.columns["tags"], strict=True):
+    for words, tags in zip(_lists(train, "words"), _lists(train, "tags"), strict=True):
         for word, tag in zip(words, tags, strict=True):
-            seen.setdefault(word, Counter())[str(tag)] += 1
+            seen.setdefault(word, Counter())[tag] += 1
     usual = {word: _first(tags) for word, tags in seen.items()}
-    other = _most_frequent(chain.from_iterable(train.columns["tags"]))
+    other = _most_frequent(chain.from_iterable(_lists(train, "tags")))
     return lambda table: [
-        [usual.get(word, other) for word in row] for row in table.columns["words"]
+        [usual.get(word, other) for word in row] for row in _lists(table, "words")
     ]
 
 
@@ -104,8 +105,14 @@ BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
 }
 
 
-def _most_frequent(values: Any) -> str:
-    return _first(Counter(str(value) for value in values))
+def _lists(table: TaskTable, name: str) -> list[list[str]]:
+    """A column of lists of words or tags, which `Tagging` has checked."""
+    rows = cast(list[list[JsonValue]], table.columns[name])
+    return [[str(value) for value in row] for row in rows]
+
+
+def _most_frequent(values: Iterable[str]) -> str:
+    return _first(Counter(values))
 
 
 def _first(counts: Counter[str]) -> str:
@@ -115,17 +122,16 @@ def _first(counts: Counter[str]) -> str:
 
 def _overlaps(table: TaskTable) -> NDArray[np.float64]:
     """[rows, 4] shares of common words, of all, of A and of B, and the difference in length."""
-    return np.array(
-        [_overlap(a, b) for a, b in zip(table.texts("text_a"), table.texts("text_b"), strict=True)]
-    )
-
-
-def _overlap(text_a: str, text_b: str) -> Sequence[float]:
-    a, b = set(text_a.lower().split()), set(text_b.lower().split())
-    common = len(a & b)
-    return (
-        common / max(len(a | b), 1),
-        common / max(len(a), 1),
-        common / max(len(b), 1),
-        abs(len(a) - len(b)) / max(len(a), len(b), 1),
-    )
+    rows = []
+    for text_a, text_b in zip(table.texts("text_a"), table.texts("text_b"), strict=True):
+        a, b = set(text_a.lower().split()), set(text_b.lower().split())
+        common = len(a & b)
+        rows.append(
+            (
+                common / max(len(a | b), 1),
+                common / max(len(a), 1),
+                common / max(len(b), 1),
+                abs(len(a) - len(b)) / max(len(a), len(b), 1),
+            )
+        )
+    return np.array(rows)

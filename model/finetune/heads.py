@@ -1,0 +1,126 @@
+"""What is trained on top of an encoder: a linear layer, with a BiLSTM before it where wanted.
+
+In:  packed sequences and the places that the head reads; or a frozen encoder's layers.
+Out: logits in fp32.
+
+Fine-tuning trains encoder and head together (`TaskModel`; paper, section 4); the feature-based
+approach trains a head on frozen layers (`FeatureHead`; section 5.3 and Table 7).
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+
+from model.config import FeatureConfig
+from model.encoder.batch import PackedBatch
+from model.encoder.dropout import Noise, dropout
+from model.encoder.encoder import Encoder, initialise
+
+# P places of all sequences together, B sequences, S places of the longest, K layers, H width
+
+HEAD_DROPOUT = 0.1
+"""Before a classifier's head (reference: run_classifier.py:598)."""
+
+HEAD_PLACE = 1 << 20
+"""Address of the head's dropout, out of reach of the encoder's layers."""
+
+BILSTM_LAYERS = 2
+
+
+class BiLSTM(nn.Module):
+    """Two layers, each in both directions, over one sequence at a time (sections 5.1 and 5.3)."""
+
+    def __init__(self, width: int, hidden_size: int) -> None:
+        """`hidden_size`: both directions together. Drawn from torch's global generator."""
+        super().__init__()
+        self.width = hidden_size // 2 * 2
+        self.lstm = nn.LSTM(
+            width, hidden_size // 2, num_layers=BILSTM_LAYERS, bidirectional=True, batch_first=True
+        )
+
+    def forward(self, values_PH: Tensor, sizes: list[int]) -> Tensor:
+        """[P, width] of `sizes` sequences, one after another; each is read for itself."""
+        padded_BSH = pad_sequence(list(torch.split(values_PH, sizes)), batch_first=True)
+        packed = pack_padded_sequence(
+            padded_BSH, torch.tensor(sizes), batch_first=True, enforce_sorted=False
+        )
+        read_BSH, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        return torch.cat([row[:size] for row, size in zip(read_BSH, sizes, strict=True)])
+
+
+class TaskModel(nn.Module):
+    """The encoder and one linear layer, with a BiLSTM between them where it is wanted.
+
+    What is not the encoder's is drawn from torch's global generator.
+    """
+
+    def __init__(
+        self, encoder: Encoder, *, outputs: int, head_dropout: bool = True, bilstm: bool = False
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(encoder.config.hidden_size, outputs)
+        self.head_dropout = HEAD_DROPOUT if head_dropout else 0.0
+        initialise(self.head, deviation=encoder.config.initializer_range)
+        width = encoder.config.hidden_size
+        self.bilstm = BiLSTM(width, width) if bilstm else None
+
+    def forward(
+        self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None = None
+    ) -> Tensor:
+        """Logits of the pooled sequences, or of the tokens at `positions`; [rows, outputs] fp32."""
+        hidden_TH = self.encoder(batch, dropout_seed)
+        if self.bilstm is not None:
+            hidden_TH = self.bilstm(hidden_TH, batch.lengths.tolist())
+        if positions is not None:
+            read = hidden_TH[positions]
+        elif self.encoder.config.attention_direction != "left_to_right":
+            read = self.encoder.pooled(hidden_TH, batch)
+        else:  # only the last token has seen the whole sequence, as in OpenAI GPT
+            read = self.encoder.pooler(hidden_TH[batch.cu_seqlens[1:].long() - 1])
+        noise = Noise((dropout_seed, HEAD_PLACE)) if dropout_seed is not None else None
+        logits: Tensor = self.head(dropout(read, self.head_dropout, noise))
+        return logits.float()
+
+
+def _stacked(first: int, last: int | None) -> Callable[[list[Tensor]], Tensor]:
+    return lambda states: torch.stack(states[first:last], dim=1)
+
+
+LAYERS: Mapping[str, Callable[[list[Tensor]], Tensor]] = {
+    "embeddings": _stacked(0, 1),
+    "second_to_last": _stacked(-2, -1),
+    "last": _stacked(-1, None),
+    "sum_last_four": _stacked(-4, None),
+    "concat_last_four": lambda states: torch.cat(states[-4:], dim=-1)[:, None],
+    "sum_all": _stacked(1, None),
+}
+"""Table 7: from the embeddings and L layers, each [T, H], to [T, K, H]; K > 1 is summed."""
+
+
+class FeatureHead(nn.Module):
+    """A weighted sum of layers, a BiLSTM where it is wanted, one linear layer."""
+
+    def __init__(self, config: FeatureConfig, *, depth: int, width: int, outputs: int) -> None:
+        """Parameters are drawn from torch's global generator."""
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(depth)) if depth > 1 else None
+        self.bilstm = BiLSTM(width, config.hidden_size) if config.head == "bilstm" else None
+        self.output = nn.Linear(self.bilstm.width if self.bilstm else width, outputs)
+
+    def forward(
+        self, values_PKH: Tensor, sizes: list[int], *, pool: bool, seed: int | None
+    ) -> Tensor:
+        """[P, outputs]; [B, outputs] of the means over each sequence where `pool`."""
+        mixed_PH = values_PKH[:, 0]
+        if self.weights is not None:
+            mixed_PH = torch.einsum("pkh,k->ph", values_PKH, self.weights.softmax(0))
+        if self.bilstm is not None:
+            mixed_PH = self.bilstm(mixed_PH, sizes)
+        if pool:
+            mixed_PH = torch.stack([part.mean(0) for part in torch.split(mixed_PH, sizes)])
+        noise = Noise((seed,)) if seed is not None else None
+        logits: Tensor = self.output(dropout(mixed_PH, HEAD_DROPOUT, noise))
+        return logits

@@ -1,0 +1,208 @@
+"""Training for one trial: one task, one initial encoder, one seed.
+
+In:  a `Problem`, an `Approach` (what is trained), a `Recipe`.
+Out: `TrialResult`: scores by epoch, predictions of the chosen epoch.
+
+The seed decides the order of the data, the head, and dropout; nothing else is random.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from artifacts.errors import ClozeError
+from artifacts.results import EpochRecord
+from artifacts.rng import address, permutation
+from model.config import OptimizerConfig, TaskConfig
+from model.finetune.approaches import Approach, split_logits
+from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer
+from model.tasks.base import Prediction, Problem
+from model.tasks.features import Places, cut_by_budget
+
+SEED_BITS = 62
+MICRO_BATCHES = 1 << 12
+"""More micro-batches than a step can have: addresses of their dropout."""
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides a trial besides problem and initial encoder."""
+
+    task: TaskConfig
+    optimizer: OptimizerConfig
+    """Moments, decay and clipping; rate and warm-up are the task's."""
+
+    warmup_share: float
+    precision: str = "fp32"
+    """Of the engine's copies where ranks share a batch; else the approach has its own."""
+
+    seed: int
+    attempt: int = 0
+    """Above 0: started again after an early failure."""
+
+    evaluations: int = 0
+    """Dev evaluations, spread evenly over the epochs; 0: after every epoch."""
+
+    select: str = "last"
+    """Which epoch is kept: `last`, or `best` on dev."""
+
+    token_budget: int = 16384
+    """Tokens per micro-batch."""
+
+    def seed_for(self, purpose: str, number: int = 0) -> int:
+        """A seed of 62 bits for one purpose."""
+        return address(self.seed, self.attempt, self.task.name, purpose, number) >> (64 - SEED_BITS)
+
+    def schedule(self, steps: int) -> OptimizerConfig:
+        """The optimizer with this task's rate and warm-up."""
+        return self.optimizer.model_copy(
+            update={
+                "learning_rate": self.task.learning_rate,
+                "warmup_steps": round(steps * self.warmup_share),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What one trial gave."""
+
+    chosen_epoch: int
+    scores: dict[str, dict[str, float]]
+    """By split with labels and metric, of the chosen epoch."""
+
+    predictions: dict[str, list[Prediction]]
+    """By split but the training one."""
+
+    epochs: tuple[EpochRecord, ...] = ()
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class Trainer:
+    """A trial in progress."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        approach: Approach,
+        recipe: Recipe,
+        make_optimizer: MakeOptimizer = LocalOptimizer,
+    ) -> None:
+        self.problem = problem
+        self.approach = approach
+        self.recipe = recipe
+        self.units = problem.units("train")
+        self.steps_per_epoch = -(-self.units // recipe.task.batch_size)
+        self.steps = recipe.task.epochs * self.steps_per_epoch
+        self.schedule = recipe.schedule(self.steps)
+        self.optimizer = make_optimizer(approach, self.schedule, self.steps, recipe.precision)
+        self._unit_tokens = problem.unit_tokens("train")
+
+    def run(self, advance: Advance) -> TrialResult:
+        """Train all epochs; `advance` is called after every step."""
+        started = time.monotonic()
+        headline, epochs = self.problem.headline, self.recipe.task.epochs
+        chosen: TrialResult | None = None
+        history: list[EpochRecord] = []
+        for epoch in range(1, epochs + 1):
+            loss = self.train_epoch(epoch, advance)
+            if not self._is_evaluated(epoch):
+                continue
+            dev = self._predict("dev")
+            record = EpochRecord(epoch=epoch, train_loss=loss, dev=self._score("dev", dev, dev))
+            history.append(record)
+            if self.recipe.select == "last" or not record.dev:
+                better = epoch == epochs
+            else:
+                better = chosen is None or record.dev[headline] > chosen.scores["dev"][headline]
+            if better:
+                chosen = self._evaluated(epoch, dev)
+        if chosen is None:
+            raise AssertionError("the last epoch is always evaluated")
+        seconds = time.monotonic() - started
+        return replace(chosen, epochs=tuple(history), steps=self.steps, seconds=seconds)
+
+    def train_epoch(self, epoch: int, advance: Advance) -> float:
+        """One pass over the training data; its mean loss."""
+        order = permutation(self.recipe.seed_for("order", epoch), self.units)
+        self.approach.module.train()
+        losses: list[Tensor] = []
+        terms = 0
+        size = self.recipe.task.batch_size
+        for index in range(self.steps_per_epoch):
+            number = (epoch - 1) * self.steps_per_epoch + index
+            loss, count = self.train_step(number, order[index * size : (index + 1) * size])
+            losses.append(loss)
+            terms += count
+            advance(1)
+        mean = self.optimizer.sum(float(torch.stack(losses).sum(dtype=torch.float64))) / terms
+        if not math.isfinite(mean):
+            task = self.recipe.task
+            raise ClozeError(
+                f"task {task.name}, seed {self.recipe.seed}, epoch {epoch}: the loss is {mean}; "
+                f"lower its learning_rate (now {task.learning_rate:g})"
+            )
+        return mean
+
+    def train_step(self, number: int, units: Places) -> tuple[Tensor, int]:
+        """One optimizer step; the loss summed over the batch's terms, and their number."""
+        count = len(self.problem.targets("train", units))
+        ours = np.array_split(units, self.optimizer.ranks)[self.optimizer.rank]
+        weight = 1.0 / count if len(ours) else 0.0  # a rank without a part still takes part
+        part = ours if len(ours) else units[:1]
+        losses = [
+            self._backward(micro_batch, weight, step=number, micro=micro)
+            for micro, micro_batch in enumerate(
+                cut_by_budget(part, self._unit_tokens[part], token_budget=self.recipe.token_budget)
+            )
+        ]
+        self.optimizer.step(number)
+        return torch.stack(losses).sum() * float(len(ours) > 0), count
+
+    def _backward(self, units: Places, weight: float, *, step: int, micro: int) -> Tensor:
+        """Gradients of one micro-batch's part of the mean loss; its loss, summed over terms."""
+        place = (step * self.optimizer.ranks + self.optimizer.rank) * MICRO_BATCHES + micro
+        rows, seed = self.problem.rows("train", units), self.recipe.seed_for("dropout", place)
+        logits = self.approach.logits("train", rows, seed)
+        targets = torch.from_numpy(self.problem.targets("train", units)).to(logits.device)
+        loss = self.problem.loss(logits, targets)
+        self.optimizer.backward(loss * weight)
+        return loss.detach()
+
+    def _is_evaluated(self, epoch: int) -> bool:
+        """`evaluations` epochs, evenly spread; the last one always."""
+        epochs = self.recipe.task.epochs
+        wanted = self.recipe.evaluations or epochs
+        before = (epoch - 1) * wanted // epochs
+        return epoch * wanted // epochs > before or epoch == epochs
+
+    def _evaluated(self, epoch: int, dev: list[Prediction] | None) -> TrialResult:
+        """The result, if the trial stays with this epoch; `dev` without thresholds."""
+        predictions, scores = {}, {}
+        for split in self.problem.sequences:
+            if split != "train":
+                raw = dev if split == "dev" else self._predict(split)
+                predictions[split] = self.problem.thresholded(dev, raw or [])
+                scores[split] = self._score(split, dev, raw)
+        return TrialResult(epoch, scores, predictions)
+
+    def _predict(self, split: str) -> list[Prediction] | None:
+        """Predictions of a split; None where there is no such split."""
+        if split not in self.problem.sequences:
+            return None
+        return self.problem.predictions(split, split_logits(self.problem, self.approach, split))
+
+    def _score(
+        self, split: str, dev: list[Prediction] | None, predictions: list[Prediction] | None
+    ) -> dict[str, float]:
+        if predictions is None or not self.problem.labelled(split):
+            return {}
+        return self.problem.score(split, self.problem.thresholded(dev, predictions))

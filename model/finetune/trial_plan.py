@@ -1,0 +1,111 @@
+"""Which trials a configuration asks for.
+
+In:  `FinetuneConfig` and the loaded problems.
+Out: `TrialGroup`s: what one process runs: a trial, or a grid and the seeds that wait for it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from model.config import FeatureConfig, FinetuneConfig, GridConfig, TaskConfig
+from model.tasks.base import Problem
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """One trial to run."""
+
+    problem: Problem
+    task: TaskConfig
+    """The task's configuration with this trial's own hyper-parameters."""
+
+    initialisation: str
+    seed: int
+    feature: FeatureConfig | None = None
+    point: str = ""
+    """The grid point that is tried; empty for a trial whose score counts."""
+
+    @property
+    def system(self) -> str:
+        """`pretrained`, or `pretrained-last-linear` for a feature-based approach."""
+        if self.feature is None:
+            return self.initialisation
+        return f"{self.initialisation}-{self.feature.layers}-{self.feature.head}"
+
+    @property
+    def name(self) -> str:
+        """File of its record."""
+        point = f"-{self.point}" if self.point else ""
+        return f"fits/{self.task.name}-{self.system}-{self.seed}{point}.json"
+
+    @property
+    def title(self) -> str:
+        """As messages name it."""
+        return f"{self.task.name} {self.system} seed {self.seed} {self.point}".rstrip()
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps it will make."""
+        return self.task.epochs * -(-self.problem.units("train") // self.task.batch_size)
+
+    @property
+    def can_be_saved(self) -> bool:
+        """Whether its weights may be kept: those of a fine-tuned, pre-trained encoder."""
+        return self.initialisation == "pretrained" and self.feature is None and not self.point
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """Trials that belong together: first the grid points, then the seeds with the best of them."""
+
+    seeds: tuple[TrialPlan, ...]
+    points: tuple[TrialPlan, ...] = ()
+
+    @property
+    def plans(self) -> tuple[TrialPlan, ...]:
+        """All, in the order of running."""
+        return (*self.points, *self.seeds)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps, as far as is known before the grid has chosen."""
+        return sum(plan.steps for plan in self.plans)
+
+
+def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialGroup, ...]:
+    """Tasks, then systems, then seeds, in the configured order."""
+
+    def groups(problem: Problem, initialisation: str) -> Iterator[TrialGroup]:
+        task = problem.config
+        if config.fine_tuning:
+            seeds = tuple(TrialPlan(problem, task, initialisation, seed) for seed in config.seeds)
+            if config.grid:
+                yield TrialGroup(seeds, grid_points(seeds[0], config.grid))
+            else:
+                yield from (TrialGroup((seed,)) for seed in seeds)
+        for feature in config.features:
+            recipe = {"learning_rate": feature.learning_rate, "epochs": feature.epochs}
+            trained = task.model_copy(update=recipe)
+            for seed in config.seeds:
+                yield TrialGroup((TrialPlan(problem, trained, initialisation, seed, feature),))
+
+    return tuple(
+        group
+        for problem, initialisation in product(problems, config.initialisations)
+        for group in groups(problem, initialisation)
+    )
+
+
+def grid_points(plan: TrialPlan, grid: GridConfig) -> tuple[TrialPlan, ...]:
+    """The plan with every combination of the grid."""
+    return tuple(
+        replace(
+            plan,
+            task=plan.task.model_copy(
+                update={"batch_size": size, "learning_rate": rate, "epochs": epochs}
+            ),
+            point=f"b{size}-lr{rate:g}-e{epochs}",
+        )
+        for size, rate, epochs in product(grid.batch_sizes, grid.learning_rates, grid.epochs)
+    )

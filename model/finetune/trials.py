@@ -1,0 +1,254 @@
+"""Runs the trials of one launch, as one process sees them.
+
+In:  groups of planned trials; what earlier attempts have finished.
+Out: one record a trial in the unfinished artifact; models and submissions of the best ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from artifacts import filesystem
+from artifacts.errors import IntegrityError
+from artifacts.manifest import FileEntry
+from artifacts.progress import say
+from artifacts.results import TaskRecord, Trial
+from artifacts.rng import address
+from artifacts.store import finished_file, put_bytes, put_json
+from model.config import FeatureConfig, FinetuneConfig
+from model.finetune.approaches import Approach, FeatureBased, FeatureCache, FineTuning
+from model.finetune.error_analysis import confusion, errors, scored_split
+from model.finetune.heads import LAYERS, FeatureHead, TaskModel
+from model.finetune.initial_encoder import InitialEncoder
+from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, missed_decay
+from model.finetune.saved import save_model
+from model.finetune.trainer import Advance, Recipe, Trainer, TrialResult
+from model.finetune.trial_plan import TrialGroup, TrialPlan
+from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS, restore_rows
+from model.finetune.workers import Worker
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(kw_only=True)
+class TrialRunner:
+    """What the trials of one process share, and what it has found so far."""
+
+    output: str
+    """The unfinished artifact."""
+
+    config: FinetuneConfig
+    encoders: tuple[InitialEncoder, ...]
+    """The encoder, and the second one of ELMo's approach where there is one."""
+
+    tasks: dict[str, TaskRecord]
+    """By name."""
+
+    worker: Worker
+    device: torch.device
+    token_budget: int
+    """Tokens per micro-batch."""
+
+    make_optimizer: MakeOptimizer = LocalOptimizer
+    writes: bool = True
+    """False for ranks that help with the first one's trials."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Of each trial that this process has run, by the name of its file."""
+
+    _best: dict[str, tuple[Trial, Weights]] = field(default_factory=dict)
+    """By task: the best trial so far in this process, and its weights."""
+
+    _cached: tuple[tuple[str, str, str, int], FeatureCache] | None = None
+    """The features of the last frozen encoders, and which they are of."""
+
+    def run_group(self, group: TrialGroup) -> None:
+        """Run the grid points, then the seeds with the best of them."""
+        seeds = group.seeds
+        tried = [(self.run(plan), plan) for plan in group.points]
+        if tried:
+            best = max(tried, key=lambda pair: pair[0].dev.get(pair[0].metric, 0.0))[1]
+            say(f"finetune {best.task.name} {best.system}: best on dev is {best.point}")
+            seeds = tuple(replace(seed, task=best.task) for seed in seeds)
+        for plan in seeds:
+            self.run(plan)
+
+    def run(self, plan: TrialPlan) -> Trial:
+        """The trial's record; trained only if no earlier attempt has finished it."""
+        if finished_file(self.output, plan.name) is not None:
+            self.worker.advance(plan.steps, f"{plan.name} is there")
+            return self.finished(plan)[0]
+        trial, weights, seconds = self.train(
+            plan, lambda steps: self.worker.advance(steps, plan.title)
+        )
+        if self.writes:
+            put_json(self.output, trial.model_dump(mode="json"), name=plan.name)
+            self.seconds[plan.name] = round(seconds, 3)
+            if self.config.save != "none" and plan.can_be_saved:
+                best = self._best.get(plan.task.name)
+                if best is None or trial.merit > best[0].merit:
+                    self._best[plan.task.name] = (trial, weights)
+            splits = {"dev": trial.dev, "test": trial.test, **trial.more}
+            found = ", ".join(
+                f"{split} {trial.metric} {scores[trial.metric]:.4f}"
+                for split, scores in splits.items()
+                if trial.metric in scores
+            )
+            say(f"finetune {plan.title}: {found}")
+        return trial
+
+    def train(self, plan: TrialPlan, advance: Advance) -> tuple[Trial, Weights, float]:
+        """The trial, its weights, its seconds.
+
+        What ends no better than the majority on dev is started again, as often as `restarts`
+        allows (paper, 4.1).
+        """
+        headline = plan.problem.headline
+        simplest = self.tasks[plan.task.name].baselines[:1]
+        floor = simplest[0].dev.get(headline) if simplest and self.config.restarts else None
+        for attempt in range(self.config.restarts + 1):
+            trainer = self._trainer(plan, attempt)
+            result = trainer.run(advance)
+            reached = result.scores.get("dev", {}).get(headline)
+            if floor is None or reached is None or reached > floor:
+                break
+        weights, used = trainer.approach.module.state_dict(), plan.problem.used_ids
+        embeddings = f"encoder.{WORD_EMBEDDINGS}"
+        if used is not None and embeddings in weights:
+            weights[embeddings] = restore_rows(
+                self.encoders[0].word_embeddings,
+                weights[embeddings],
+                used,
+                decay=missed_decay(trainer.schedule, steps=trainer.steps),
+            )
+        return _record(plan, result, restarts=attempt), weights, result.seconds
+
+    def finished(self, plan: TrialPlan) -> tuple[Trial, FileEntry]:
+        """The record that this or another process has written, and its file."""
+        entry = finished_file(self.output, plan.name)
+        if entry is None:
+            raise IntegrityError(f"{self.output}: {plan.name} is missing; run the stage again")
+        content = filesystem.read_bytes(filesystem.join(self.output, entry.stored_name))
+        return Trial.model_validate_json(content), entry
+
+    def results(self, trials: Sequence[tuple[TrialPlan, Trial]]) -> list[FileEntry]:
+        """Submissions, and models where they are kept, of each task's best pre-trained trial."""
+        entries = []
+        for task in self.tasks:
+            candidates = [
+                pair for pair in trials if pair[0].task.name == task and pair[0].can_be_saved
+            ]
+            if not candidates:
+                continue
+            plan, trial = max(candidates, key=lambda pair: pair[1].merit)
+            if self.config.save != "none":
+                saved = plan.problem.calibrated(trial.predictions.get("dev"))
+                entries += save_model(
+                    self.output, plan.problem, saved, self._weights(plan, trial), self.encoders[0]
+                )
+            for split, predictions in trial.predictions.items():
+                for name, content in plan.problem.submission(split, predictions).items():
+                    file = f"submissions/{task}/{name}"
+                    entries.append(put_bytes(self.output, content, name=file))
+        return entries
+
+    def _weights(self, plan: TrialPlan, trial: Trial) -> Weights:
+        """The weights that this process has kept; trained again if another one had the trial."""
+        best = self._best.get(plan.task.name)
+        if best is not None and (best[0].seed, best[0].system) == (trial.seed, trial.system):
+            return best[1]
+        say(f"finetune: {plan.name} is trained again for its weights")
+        self.make_optimizer = LocalOptimizer  # the other ranks have gone on
+        chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
+        task = plan.task.model_copy(update=chosen)  # a grid may have chosen them
+        epochs = trial.steps // replace(plan, task=task.model_copy(update={"epochs": 1})).steps
+        again = replace(plan, task=task.model_copy(update={"epochs": epochs}))
+        return self.train(again, lambda steps: None)[1]
+
+    def _trainer(self, plan: TrialPlan, attempt: int) -> Trainer:
+        recipe = Recipe(
+            task=plan.task,
+            optimizer=self.config.optimizer,
+            warmup_share=self.config.warmup_share,
+            precision=self.config.precision,
+            seed=plan.seed,
+            attempt=attempt,
+            evaluations=self.config.evaluations,
+            select=self.config.select,
+            token_budget=self.token_budget,
+        )
+        problem = plan.problem
+        approach: Approach
+        if plan.feature is not None:
+            cache = self._features(plan, plan.feature)
+            torch.manual_seed(recipe.seed_for("head"))
+            head = FeatureHead(
+                plan.feature, depth=cache.depth, width=cache.width, outputs=problem.outputs
+            )
+            approach = FeatureBased(problem, head.to(self.device), cache)
+        else:
+            encoder = self.encoders[0].encoder(
+                pretrained=plan.initialisation == "pretrained",
+                seed=recipe.seed_for("encoder"),
+                used_ids=problem.used_ids,
+            )
+            torch.manual_seed(recipe.seed_for("head"))
+            model = TaskModel(
+                encoder,
+                outputs=problem.outputs,
+                head_dropout=problem.head_dropout,
+                bilstm=self.config.bilstm,
+            )
+            approach = FineTuning(problem, model.to(self.device), precision=self.config.precision)
+        return Trainer(problem, approach, recipe, self.make_optimizer)
+
+    def _features(self, plan: TrialPlan, feature: FeatureConfig) -> FeatureCache:
+        """The frozen layers; the last ones asked for are kept, and all seeds ask for the same.
+
+        A random encoder differs by seed, like everything that is drawn.
+        """
+        pretrained = plan.initialisation == "pretrained"
+        seed = 0 if pretrained else plan.seed
+        key = (plan.task.name, plan.initialisation, feature.layers, seed)
+        if self._cached is None or self._cached[0] != key:
+            encoders = [
+                initial.encoder(
+                    pretrained=pretrained,
+                    seed=address(seed, "frozen encoder", number) >> 2,
+                    used_ids=plan.problem.used_ids,
+                ).to(self.device)
+                for number, initial in enumerate(self.encoders)
+            ]
+            layers, precision = LAYERS[feature.layers], self.config.precision
+            cache = FeatureCache(plan.problem, encoders, layers, precision=precision)
+            self._cached = (key, cache)
+        return self._cached[1]
+
+
+def _record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Trial:
+    problem, task = plan.problem, plan.task
+    split = scored_split(problem)
+    predictions = result.predictions[split] if split else []
+    scores = dict(result.scores)
+    return Trial(
+        task=task.name,
+        kind=task.kind,
+        metric=problem.headline,
+        system=plan.system,
+        seed=plan.seed,
+        point=plan.point,
+        batch_size=task.batch_size,
+        learning_rate=task.learning_rate,
+        steps=result.steps,
+        epochs=result.epochs,
+        chosen_epoch=result.chosen_epoch,
+        dev=scores.pop("dev", {}),
+        test=scores.pop("test", {}),
+        more={name: values for name, values in scores.items() if values},
+        restarts=restarts,
+        confusion=confusion(problem, split, predictions) if split else None,
+        errors=errors(problem, split, predictions) if split else (),
+        predictions=result.predictions,
+    )

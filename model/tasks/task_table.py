@@ -1,0 +1,121 @@
+"""A task's file as a table: columns under our names, and where each row stood.
+
+In:  rows as a reader has them, and what the task wants from them.
+Out: `TaskTable`, whose `place` names file and line for every message about a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from artifacts.errors import UsageError
+from artifacts.tokenizer import well_formed
+
+Row = Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class TaskTable:
+    """Rows of one file, by column."""
+
+    path: str
+    columns: dict[str, list[JsonValue]]
+    lines: tuple[int, ...] = ()
+    """Of each row; empty where the file has none (Parquet), then rows are numbered."""
+
+    skipped: int = 0
+    """Rows left out for having too few columns."""
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+    def place(self, row: int) -> str:
+        """Where `row` stands, for a message: path and line, or path and row."""
+        line = self.lines[row] if self.lines else row + 1
+        return f"{self.path}:{line}"
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a column."""
+        return name in self.columns
+
+    def texts(self, name: str) -> list[str]:
+        """The column `name`, every value a string."""
+        texts = []
+        for row, value in enumerate(self.columns[name]):
+            if not isinstance(value, str):
+                raise UsageError(
+                    f"{self.place(row)}: {name} is {value!r}, expected text; correct the row"
+                )
+            texts.append(well_formed(value))
+        return texts
+
+    def notes(self) -> list[str]:
+        """What a person must know of how it was read."""
+        if not self.skipped:
+            return []
+        return [f"{self.path}: {self.skipped} rows with too few columns are left out"]
+
+    def take(self, rows: Sequence[int]) -> "TaskTable":
+        """A table of these rows."""
+        return TaskTable(
+            self.path,
+            {name: [values[row] for row in rows] for name, values in self.columns.items()},
+            tuple(self.lines[row] for row in rows) if self.lines else (),
+        )
+
+    def without(self, names: Sequence[str]) -> "TaskTable":
+        """The table without these columns."""
+        kept = {name: values for name, values in self.columns.items() if name not in names}
+        return TaskTable(self.path, kept, self.lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a task wants from a file."""
+
+    required: tuple[str, ...]
+    """Our names of columns that must be there."""
+
+    optional: tuple[str, ...] = ()
+    """Our names of columns that may be there (labels, in a test file)."""
+
+    names: Mapping[str, str] | None = None
+    """Our name to the file's, where they differ; a number where the file has no header."""
+
+    skip_short_rows: bool = False
+    """Count and drop rows with too few columns instead of refusing the file (QQP has some)."""
+
+    def in_file(self, name: str) -> str:
+        """The file's name of our column `name`."""
+        return (self.names or {}).get(name, name)
+
+    @property
+    def headless(self) -> bool:
+        """Whether the file's columns are named by number."""
+        named = [name for name in (self.names or {}).values() if name]
+        return bool(named) and all(name.isdigit() for name in named)
+
+    def missing(self, path: str, name: str, found: Sequence[str]) -> UsageError:
+        """The error for a file that has only the columns `found`."""
+        return UsageError(
+            f"{path}: no column {self.in_file(name)!r} for {name}, "
+            f"only {', '.join(found) or 'none'}; "
+            f'say which one it is: columns.{name} = "..."'
+        )
+
+
+def select(
+    path: str, rows: Sequence[Row], wanted: Wanted, *, lines: tuple[int, ...] = ()
+) -> TaskTable:
+    """The wanted columns of `rows`; `lines` are their places, for messages."""
+    if not rows:
+        raise UsageError(f"{path}: no rows, expected labelled examples")
+    columns: dict[str, list[JsonValue]] = {}
+    for name in (*wanted.required, *wanted.optional):
+        theirs = wanted.in_file(name)
+        if theirs in rows[0]:
+            columns[name] = [row.get(theirs) for row in rows]
+        elif name in wanted.required:
+            raise wanted.missing(path, name, list(rows[0]))
+    return TaskTable(path, columns, lines)
