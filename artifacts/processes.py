@@ -124,6 +124,11 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
+def descendants(pid: int) -> list[int]:
+    """The ids of everything below the process `pid`."""
+    return [process.pid for process in family(pid)[1:]]
+
+
 def end(processes: Iterable[psutil.Process], *, grace: float) -> None:
     """SIGTERM to all, SIGKILL after `grace` seconds to those still running; returns once all ended.
 

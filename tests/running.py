@@ -15,9 +15,8 @@ from typing import Any
 
 import psutil
 
+from artifacts.processes import ProcessId, descendants
 from flows.launchers.local import LocalJob, local_job
-from flows.launchers.processes import process
-from flows.launchers.supervisor import descendants
 from tests.waiting import wait_for
 
 VICTIMS = {
@@ -39,7 +38,7 @@ child of a helper, which is one of the runner, which is one of the program."""
 
 def all_gone(pids: list[int]) -> None:
     """Wait until none of these processes runs."""
-    wait_for(lambda: not any(process(pid).alive for pid in pids), what=f"the end of {pids}")
+    wait_for(lambda: not any(ProcessId.of(pid).alive for pid in pids), what=f"the end of {pids}")
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.processes import descendants
 from flows.launchers.local import local_job
-from flows.launchers.supervisor import descendants
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.running import VICTIMS, RunFolder, all_gone
 from tests.waiting import PATIENCE, wait_for

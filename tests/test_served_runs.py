@@ -11,8 +11,7 @@ import psutil
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
-from flows.launchers.processes import process
-from flows.launchers.supervisor import descendants
+from artifacts.processes import ProcessId, descendants
 from tests.browser import browser
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.deployed import Deployment
@@ -43,7 +42,7 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
         below = list(descendants(running.pid))
         running.terminate()
         running.communicate(timeout=PATIENCE)
-    assert [pid for pid in below if process(pid).alive] == []
+    assert [pid for pid in below if ProcessId.of(pid).alive] == []
 
 
 def test_a_triggered_run_reuses_everything(served: Deployment) -> None:

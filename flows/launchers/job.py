@@ -16,6 +16,7 @@ from pathlib import Path
 
 from artifacts.config import StageConfig
 from artifacts.errors import ClozeError
+from artifacts.processes import descendants
 from artifacts.progress import clock
 from flows.config import MachineConfig
 from flows.events import OutputLog
@@ -23,7 +24,6 @@ from flows.launchers.kubernetes import KubernetesLauncher
 from flows.launchers.launcher import Launcher
 from flows.launchers.local import LocalLauncher
 from flows.launchers.slurm import SlurmLauncher
-from flows.launchers.supervisor import descendants
 
 POLL_SECONDS = 0.2
 MEMORY_SECONDS = 1.0

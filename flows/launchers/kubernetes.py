@@ -163,7 +163,7 @@ class KubernetesLauncher:
 
     def script(self, argv: Sequence[str], *, job: Path) -> str:
         """What the pod's shell does; `python` is the image's own."""
-        supervisor = ("python", "-P", "-m", "flows.launchers.supervisor", "--unowned")
+        supervisor = ("python", "-P", "-m", "flows.launchers.supervisor")
         options = ("--job", str(job), "--grace", str(self.grace))
         program = ["python" if word == sys.executable else word for word in argv]
         return SCRIPT.format(

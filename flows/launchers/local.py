@@ -6,6 +6,7 @@ Out: DIRECTORY/log, and the exit code in DIRECTORY/exit.
 Each program has a supervisor (flows/launchers/supervisor.py), so that none outlives the flow.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from artifacts.config import Config
+from artifacts.processes import ProcessId
 from flows.events import emit
 from flows.launchers.launcher import LOST, child_environment
-from flows.launchers.processes import Process, process
 
 
 class LocalJob(Config):
@@ -25,7 +26,7 @@ class LocalJob(Config):
     argv: tuple[str, ...]
     """What was started."""
 
-    supervisor: Process
+    supervisor: ProcessId
     """Its supervisor (flows/launchers/supervisor.py)."""
 
 
@@ -44,15 +45,16 @@ class LocalLauncher:
         supervisor = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "flows.launchers.supervisor"),
-                *("--job", str(job), "--grace", str(self.grace), "--", *argv),
+                *("--job", str(job), "--grace", str(self.grace), "--owner", str(os.getpid())),
+                *("--", *argv),
             ],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
             env={**child_environment(), **self.environment},
         )
         self._supervisors[job] = supervisor
-        started = LocalJob(argv=tuple(argv), supervisor=process(supervisor.pid))
+        started = LocalJob(argv=tuple(argv), supervisor=ProcessId.of(supervisor.pid))
         (job / "job.json").write_text(started.model_dump_json(indent=1) + "\n")
 
     def poll(self, job: Path) -> int | None:

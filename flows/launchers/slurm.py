@@ -131,7 +131,7 @@ class SlurmLauncher:
 
     def script(self, argv: Sequence[str], *, job: Path) -> str:
         """The batch script."""
-        supervisor = (sys.executable, "-P", "-m", "flows.launchers.supervisor", "--unowned")
+        supervisor = (sys.executable, "-P", "-m", "flows.launchers.supervisor")
         options = ("--job", str(job), "--grace", str(self.grace))
         several = self.config.nodes > 1
         spread = ("srun", "--kill-on-bad-exit=1", "bash", "-c", ON_EVERY_NODE, "node")

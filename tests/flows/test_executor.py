@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from artifacts.errors import UsageError
+from artifacts.processes import descendants
 from artifacts.stage import read_stage_table
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.launchers.job import StageFailed
-from flows.launchers.supervisor import descendants
 from flows.record import RunRecord, read_record
 from flows.workspace import workspace
 

@@ -1,12 +1,14 @@
 """One program, watched to its end."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from flows.events import OutputLog
-from flows.launchers.job import JobResult, StageFailed, run_job
+from flows.launchers.job import JobResult, StageFailed, run_job, tree_pss
 from flows.launchers.local import LocalLauncher, local_job
 
 
@@ -74,3 +76,10 @@ def test_whatever_interrupts_the_waiting_ends_the_program(
     found = local_job(tmp_path / "job")
     assert found
     assert not found.supervisor.alive
+
+
+def test_a_process_has_memory_until_it_has_ended() -> None:
+    assert tree_pss(os.getpid()) > 1_000_000
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert tree_pss(child.pid) == 0

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from artifacts.processes import ProcessId, descendants
 from flows.launchers.launcher import LOST
 from flows.launchers.local import LocalLauncher, local_job
-from flows.launchers.processes import process
-from flows.launchers.supervisor import descendants
 from tests.waiting import wait_for
 
 LEAVES_ONE_BEHIND = """
@@ -35,7 +34,7 @@ def python(source: str) -> list[str]:
 
 
 def gone(pid: int) -> bool:
-    return not process(pid).alive
+    return not ProcessId.of(pid).alive
 
 
 @pytest.fixture
