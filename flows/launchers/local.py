@@ -59,8 +59,10 @@ class LocalLauncher:
 
     def poll(self, job: Path) -> int | None:
         """The exit code once the supervisor has written it."""
-        if job in self._supervisors and self._supervisors[job].poll() is None:
-            return None
+        if job in self._supervisors:
+            if self._supervisors[job].poll() is None:
+                return None
+            self._release(job)
         try:
             return int((job / "exit").read_text())
         except FileNotFoundError:
@@ -77,7 +79,12 @@ class LocalLauncher:
         if found:
             found.supervisor.end(grace=self.grace + 10.0)
         if job in self._supervisors:
-            self._supervisors.pop(job).wait()
+            self._release(job)
+
+    def _release(self, job: Path) -> None:
+        """Wait for a supervisor that has ended or will, then close our end of its pipe."""
+        with self._supervisors.pop(job):
+            pass
 
 
 def end_leftover_jobs(folder: Path, *, grace: float) -> None:

@@ -23,8 +23,9 @@ from cloze.init.corpus_facts import fact_lines
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.languages import language
 from flows.config import RunConfig
+from tests.conftest import PROJECT
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = PROJECT / "configs"
 DUMP = '<mediawiki xmlns="http://www.mediawiki.org/xml/">\n<page><title>A</title></page>\n'
 ROWS = [{"id": "7", "body": "A long enough text.", "n": 1}, {"id": "8", "body": "Another."}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)

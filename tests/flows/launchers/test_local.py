@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,11 @@ def gone(pid: int) -> bool:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalLauncher:
+def launcher(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLauncher]:
     monkeypatch.chdir(tmp_path)
-    return LocalLauncher(grace=1.0)
+    launcher = LocalLauncher(grace=1.0)
+    yield launcher
+    launcher.cancel(job)
 
 
 @pytest.fixture

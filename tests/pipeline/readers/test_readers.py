@@ -24,6 +24,7 @@ from pipeline.config import CorpusConfig, SourceConfig
 from pipeline.readers import arrow, compression, documents, parquet, scanning, text
 from pipeline.readers.documents import DocumentBlock, Piece
 from pipeline.readers.registry import READERS
+from tests.conftest import PROJECT
 
 ARTICLES = [
     ("Anarchism", "Anarchism is a philosophy.\nIt has many strands.\n"),
@@ -256,7 +257,7 @@ def test_a_small_file_that_unpacks_to_a_giant_document_is_read_in_bounded_memory
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(__file__).parents[2],
+        cwd=PROJECT,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= size
