@@ -27,7 +27,7 @@ from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
 from pipeline.shuffle.input_shards import portions
 from pipeline.text.lines import LINE_FEED
 from pipeline.text.texts import TextBlock, read_texts
-from pipeline.tokenizer.wordpiece import FastWordPiece
+from pipeline.tokenizer.compiled import Form, form_for
 
 PEER_SLICES = 5
 """Blocks of about 1 MB, spread over the file, that the peer tokenises."""
@@ -51,7 +51,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - started, result
 
 
-def ours(wordpiece: FastWordPiece, block: TextBlock) -> np.ndarray:
+def ours(wordpiece: Form, block: TextBlock) -> np.ndarray:
     """All ids of a block."""
     ends = np.flatnonzero(block.text == LINE_FEED) + 1
     return wordpiece.encode(block.text.tobytes(), ends)[0]
@@ -73,7 +73,7 @@ def peer(tokenizer: WordPieceTokenizer, texts: list[str]) -> np.ndarray:
 
 def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> dict[str, Any]:
     """Ours over the whole text, and between its blocks now and then the peer."""
-    wordpiece = FastWordPiece(tokenizer)
+    wordpiece = form_for(tokenizer)
     wanted = {round((n + 0.5) * len(text) / PEER_SLICES) for n in range(PEER_SLICES)}
     seconds, tokens, theirs = [], [], []
     for number, block in enumerate(text):

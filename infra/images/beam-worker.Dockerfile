@@ -15,4 +15,6 @@ RUN pip install -c constraints.txt ".[pipeline,dataflow,s3]" \
     && useradd --create-home --uid 10001 cloze
 
 USER 10001
+# the tokenizer's kernel, compiled here once instead of by every worker
+RUN python -P -m pipeline.tokenizer.compiled
 ENTRYPOINT ["/opt/apache/beam/boot"]

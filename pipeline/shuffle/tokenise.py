@@ -23,7 +23,7 @@ from pipeline.shuffle.splits import assign_splits, halves, split_names
 from pipeline.text.filters import Reason
 from pipeline.text.lines import LINE_FEED
 from pipeline.text.texts import Digests, TextBlock, read_texts
-from pipeline.tokenizer.wordpiece import FastWordPiece
+from pipeline.tokenizer.compiled import form_for
 
 WORK = "work"
 """Folder of what only this stage needs, within the unfinished artifact."""
@@ -68,7 +68,7 @@ class Tokeniser:
     def __init__(self, job: Job) -> None:
         self._stage = job.stage
         tokenizer = job.tokenizer()
-        self._wordpiece = FastWordPiece(tokenizer)
+        self._wordpiece = form_for(tokenizer)
         self._schema = document_schema(tokenizer.size)
 
     def tables(self, portion: Portion) -> Iterator[pa.Table]:

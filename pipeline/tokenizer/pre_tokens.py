@@ -40,8 +40,8 @@ def _kind(byte: int) -> int:
     return WORD if byte >= 0x80 or chr(byte).isalnum() else ALONE
 
 
-_KINDS = bytes(_kind(byte) for byte in range(256))
-PUNCTUATION = tuple(bytes([byte]) for byte in range(0x7F) if _KINDS[byte] == ALONE)
+KINDS = bytes(_kind(byte) for byte in range(256))
+PUNCTUATION = tuple(bytes([byte]) for byte in range(0x7F) if KINDS[byte] == ALONE)
 """ASCII marks, each a chunk by itself."""
 
 NONE_ISOLATED = np.zeros(1 << 16, dtype=np.bool_)
@@ -112,7 +112,7 @@ def words_of_keys(keys: list[Keys]) -> list[bytes]:
 
 def split_chunks(text: bytes, fold: bytes, isolated: Mask) -> Chunks:
     """Runs of word bytes, and every punctuation mark and ideograph by itself."""
-    kinds = np.frombuffer(text.translate(_KINDS), dtype=np.uint8)
+    kinds = np.frombuffer(text.translate(KINDS), dtype=np.uint8)
     begins = kinds != SPACE
     single = not np.any(~(begins[1:] | begins[:-1]))
     word = kinds & 1 != 0  # WORD and LEAD

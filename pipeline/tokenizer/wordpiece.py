@@ -55,7 +55,7 @@ _ID_MASK = (np.uint64(1) << _ID_BITS) - np.uint64(1)
 _COUNT_MASK = (np.uint64(1) << _COUNT_BITS) - np.uint64(1)
 _NOT_ASCII = np.uint64(0x8080808080808080)
 
-_CONTROLS = bytes(byte for byte in (*range(0x20), 0x7F) if chr(byte) not in "\t\n\r")
+CONTROLS = bytes(byte for byte in (*range(0x20), 0x7F) if chr(byte) not in "\t\n\r")
 """Bytes that BERT's normaliser deletes, where it makes spaces of \\t, \\n and \\r."""
 
 Ids = npt.NDArray[np.unsignedinteger]
@@ -98,7 +98,7 @@ class FastWordPiece:
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of any one text, cleaned or not; half surrogate pairs become question marks."""
-        raw = text.encode("utf-8", "replace").translate(None, _CONTROLS)
+        raw = text.encode("utf-8", "replace").translate(None, CONTROLS)
         return [int(index) for index in self.encode(raw, np.array([len(raw)]))[0]]
 
     def _encode_stride(self, text: bytes, ends: Offsets) -> tuple[Ids, Offsets]:

@@ -1,6 +1,9 @@
 """The fast tokenizer gives the ids of `tokenizers`, on every text."""
 
 import functools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_vocab_txt
-from pipeline.tokenizer import wordpiece
+from pipeline.tokenizer import compiled, wordpiece
+from pipeline.tokenizer.compiled import CompiledWordPiece, Form, form_for
 from pipeline.tokenizer.wordpiece import FastWordPiece
+from tests.conftest import PROJECT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 PIECES = (
@@ -47,9 +52,27 @@ def tokenizer(*, lowercase: bool) -> WordPieceTokenizer:
     return WordPieceTokenizer(tuple(dict.fromkeys(PIECES)), lowercase)
 
 
+NAMES = ("compiled", "numpy")
+
+
+def form(name: str, tokenizer: WordPieceTokenizer) -> Form:
+    if name == "numpy":
+        return FastWordPiece(tokenizer)
+    library = compiled.library()
+    if library is None:
+        pytest.skip("no gcc here to compile the kernel with")
+    return CompiledWordPiece(tokenizer, library)
+
+
 @functools.cache
-def fast(*, lowercase: bool) -> FastWordPiece:
-    return FastWordPiece(tokenizer(lowercase=lowercase))
+def fast(name: str, *, lowercase: bool) -> Form:
+    return form(name, tokenizer(lowercase=lowercase))
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    """Every claim holds for both forms."""
+    return str(request.param)
 
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
@@ -59,17 +82,18 @@ NEAR = st.text(
 )
 
 
+@pytest.mark.parametrize("name", NAMES)
 @given(text=st.one_of(st.text(CHARACTERS, max_size=60), NEAR), lowercase=st.booleans())
 @settings(max_examples=1000, deadline=None)
-def test_random_unicode_gives_the_ids_of_tokenizers(text: str, lowercase: bool) -> None:
-    assert fast(lowercase=lowercase).encode_text(text) == tokenizer(lowercase=lowercase).encode(
-        text
-    )
+def test_random_unicode_gives_the_ids_of_tokenizers(name: str, text: str, lowercase: bool) -> None:
+    assert fast(name, lowercase=lowercase).encode_text(text) == tokenizer(
+        lowercase=lowercase
+    ).encode(text)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_every_character_gives_the_ids_of_tokenizers(lowercase: bool) -> None:
-    ours, theirs = fast(lowercase=lowercase), tokenizer(lowercase=lowercase)
+def test_every_character_gives_the_ids_of_tokenizers(name: str, lowercase: bool) -> None:
+    ours, theirs = fast(name, lowercase=lowercase), tokenizer(lowercase=lowercase)
     codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]
     for start in range(0, len(codes), 1024):
         text = " ".join(f"a{chr(code)}b{chr(code)}" for code in codes[start : start + 1024])
@@ -103,55 +127,58 @@ SPECIAL_CASES = [
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("text", SPECIAL_CASES, ids=lambda text: ascii(text)[:40])
-def test_special_cases_give_the_ids_of_tokenizers(text: str, lowercase: bool) -> None:
-    assert fast(lowercase=lowercase).encode_text(text) == tokenizer(lowercase=lowercase).encode(
-        text
-    )
+def test_special_cases_give_the_ids_of_tokenizers(name: str, text: str, lowercase: bool) -> None:
+    assert fast(name, lowercase=lowercase).encode_text(text) == tokenizer(
+        lowercase=lowercase
+    ).encode(text)
 
 
-def test_an_unpaired_surrogate_is_no_reason_to_stop() -> None:
-    assert fast(lowercase=True).encode_text("a \ud83d b") == fast(lowercase=True).encode_text(
-        "a ? b"
-    )
+def test_an_unpaired_surrogate_is_no_reason_to_stop(name: str) -> None:
+    assert fast(name, lowercase=True).encode_text("a \ud83d b") == fast(
+        name, lowercase=True
+    ).encode_text("a ? b")
 
 
-def test_special_tokens_never_come_from_text() -> None:
+def test_special_tokens_never_come_from_text(name: str) -> None:
     text = " ".join(SPECIAL_TOKENS) + " [PAD] [unused1]"
     special = tokenizer(lowercase=False).special_ids - {tokenizer(lowercase=False).unk_id}
-    assert special.isdisjoint(fast(lowercase=False).encode_text(text))
+    assert special.isdisjoint(fast(name, lowercase=False).encode_text(text))
 
 
-def test_ids_do_not_depend_on_what_was_met_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_do_not_depend_on_what_was_met_before(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(wordpiece, "MAX_ENTRIES", 400)  # forgets again and again
+    monkeypatch.setattr(compiled, "MAX_ENTRIES", 400)
     monkeypatch.setattr(wordpiece, "STRIDE_BYTES", 256)
-    forgetful = FastWordPiece(tokenizer(lowercase=True))
+    forgetful = form(name, tokenizer(lowercase=True))
     text = " ".join(
         f"w{number} x{number * 7}y internationalisation{number}" for number in range(3000)
     )
     assert forgetful.encode_text(text) == tokenizer(lowercase=True).encode(text)
 
 
-def test_counts_before_line_ends_are_those_of_the_lines_alone() -> None:
+def test_counts_before_line_ends_are_those_of_the_lines_alone(name: str) -> None:
     lines = ["hello they", "", "中文 (x)", "é" * 200, "internationalisation of the hello"] * 50
     raw = "".join(f"{line}\n" for line in lines).encode()
     ends = np.flatnonzero(np.frombuffer(raw, np.uint8) == 10) + 1
-    ids, before = fast(lowercase=True).encode(raw, ends)
+    ids, before = fast(name, lowercase=True).encode(raw, ends)
     counts = [len(tokenizer(lowercase=True).encode(line)) for line in lines]
     assert np.diff(before, prepend=0).tolist() == counts
     assert len(ids) == sum(counts)
 
 
-def test_large_vocabularies_have_wide_ids() -> None:
+def test_large_vocabularies_have_wide_ids(name: str) -> None:
     words = (*SPECIAL_TOKENS, *(f"w{number}" for number in range(70_000)))
-    large = FastWordPiece(WordPieceTokenizer(words, lowercase=True))
+    large = form(name, WordPieceTokenizer(words, lowercase=True))
     assert large.encode_text("w69999 w0") == [70_004, 5]
 
 
 @pytest.mark.parametrize("case", ["uncased", "cased"])
-def test_real_text_gives_the_ids_of_tokenizers(shared_data: Path, case: str) -> None:
+def test_real_text_gives_the_ids_of_tokenizers(name: str, shared_data: Path, case: str) -> None:
     path = shared_data / "vocab" / f"bert-base-{case}-vocab.txt"
     real = read_vocab_txt(path, lowercase=case == "uncased")
-    ours = FastWordPiece(real)
+    ours = form(name, real)
     files = sorted((shared_data / "corpus" / "wikipedia").iterdir())[::60]
     novels = sorted((shared_data / "corpus" / "novels").iterdir())[::12]
     for file in (*files, *novels):
@@ -159,13 +186,79 @@ def test_real_text_gives_the_ids_of_tokenizers(shared_data: Path, case: str) -> 
         assert ours.encode_text(text) == real.encode(text), file.name
 
 
+def test_without_a_compiler_the_same_ids_come_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    compiled.library.cache_clear()
+    try:
+        assert isinstance(form_for(tokenizer(lowercase=True)), FastWordPiece)
+        assert "no gcc" in capsys.readouterr().err
+    finally:
+        compiled.library.cache_clear()
+
+
+ATTACK = """
+import random, sys
+sys.path.insert(0, {tests!r})
+from test_wordpiece import SPECIAL_CASES, tokenizer
+from pipeline.tokenizer.compiled import form_for
+import numpy as np
+draw = random.Random(0)
+ALPHABETS = (bytes(range(256)), bytes(range(0xE0, 0xF8)), b"ab", b"a \\n.", "中 ".encode())
+for lowercase in (True, False):
+    ours = form_for(tokenizer(lowercase=lowercase))
+    assert type(ours).__name__ == "CompiledWordPiece"
+    for text in SPECIAL_CASES:
+        ours.encode_text(text)
+    for size in [*range(70), 127, 128, 129, 4095, 4096, 4097, 100_000]:
+        for letters in ALPHABETS:
+            raw = bytes(draw.choice(letters) for _ in range(size))
+            ours.encode(raw, np.array([size // 2, size]))
+print("survived")
+"""
+
+
+@pytest.mark.slow
+def test_hostile_bytes_are_never_read_or_written_out_of_bounds(tmp_path: Path) -> None:
+    """Under GCC's sanitizers of addresses and undefined behaviour: the first offence is the end."""
+    runtimes = [
+        subprocess.run(
+            ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    if not all(map(os.path.isabs, runtimes)):
+        pytest.skip("no gcc with sanitizers here")
+    done = subprocess.run(
+        [sys.executable, "-c", ATTACK.format(tests=str(Path(__file__).parent))],
+        cwd=PROJECT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(PROJECT),
+            "LD_PRELOAD": " ".join(runtimes),
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "XDG_CACHE_HOME": str(tmp_path),
+            "CLOZE_KERNEL_FLAGS": "-fsanitize=address,undefined -fno-sanitize-recover=all -g",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout.strip() == "survived", done.stderr[-2000:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["uncased", "cased"])
 def test_the_whole_corpus_gives_the_ids_of_tokenizers(shared_data: Path, case: str) -> None:
     path = shared_data / "vocab" / f"bert-base-{case}-vocab.txt"
     real = read_vocab_txt(path, lowercase=case == "uncased")
-    ours = FastWordPiece(real)
+    forms = [form(name, real) for name in NAMES]
     for folder in ("wikipedia", "novels"):
         for file in sorted((shared_data / "corpus" / folder).iterdir()):
             text = file.read_text("utf-8")
-            assert ours.encode_text(text) == real.encode(text), file.name
+            expected = real.encode(text)
+            for ours in forms:
+                assert ours.encode_text(text) == expected, file.name

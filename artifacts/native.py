@@ -1,0 +1,70 @@
+"""C compiled on the machine it runs on, where there is a compiler.
+
+In:  one plain C file, and flags for GCC.
+Out: the path of a shared library, or why there is none: callers then run a slower form of the same.
+
+The library is compiled in a second and kept in the user's cache under a name made of its text, the
+flags and, where they ask for the processor's own instructions, the processor. It appears there
+whole or not at all, so there is no lock that a killed run could leave behind. What is there needs
+no compiler any more: an image is given its libraries when it is built.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from artifacts.digests import cache_directory
+
+COMPILE_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """There is no library, and why."""
+
+    reason: str
+
+
+def shared_library(source: Path, *flags: str) -> Path | Unavailable:
+    """`source` compiled with `flags`; from the cache where it has been compiled before.
+
+    Linked without `-fopenmp`, which would bring a second runtime and a second pool of threads
+    beside torch's, and without `-ffast-math`, which would switch denormals off everywhere.
+    """
+    try:
+        path = _cache_path(source, flags)
+        if path.exists():
+            return path
+        compiler = shutil.which("gcc")
+        if compiler is None or not sys.platform.startswith("linux"):
+            return Unavailable("there is no gcc")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            compiled, linked = (os.path.join(folder, name) for name in ("code.o", "code.so"))
+            _run(compiler, *flags, "-fPIC", "-c", str(source), "-o", compiled)
+            _run(compiler, "-shared", compiled, "-lm", "-o", linked)
+            os.replace(linked, path)
+        return path
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "stderr", None) or error
+        return Unavailable(f"gcc failed: {str(reason).strip()[:200]}")
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+
+
+def _cache_path(source: Path, flags: tuple[str, ...]) -> Path:
+    identity = [platform.machine(), source.read_text("utf-8"), *flags]
+    if "-march=native" in flags:  # homes are shared between machines
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        described = ("model name", "flags", "Features", "CPU part")
+        identity += sorted({line for line in lines if line.startswith(described)})
+    digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()
+    return cache_directory().parent / "kernels" / f"{digest[:16]}.so"
