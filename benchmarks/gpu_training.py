@@ -33,7 +33,7 @@ from benchmarks.realistic import VOCABULARY, examples, padded
 from model.config import EncoderConfig
 from model.encoder.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
-from model.inference.hugging_face_config import hugging_face_config
+from model.hugging_face.layout import hugging_face_config
 
 ROOT = Path(__file__).resolve().parent.parent
 GOALS = {("large", 128): 2080, ("large", 512): 725, ("base", 128): 6470, ("base", 512): 2480}

@@ -28,7 +28,7 @@ from model.config import EncoderConfig, OptimizerConfig, PretrainConfig, Trainin
 from model.encoder.batch import Example, pack
 from model.encoder.native_kernels import kernels_in_use
 from model.encoder.pretraining import PretrainingModel
-from model.inference.hugging_face_config import hugging_face_config
+from model.hugging_face.layout import hugging_face_config
 from model.training.distributed import join_world
 from model.training.optimizer import build_optimizer
 from model.training.precision import Rounded

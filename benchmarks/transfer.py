@@ -30,7 +30,7 @@ from artifacts.store import Store
 from benchmarks.finetuning_fit import weights
 from benchmarks.measuring import ROOT, machine, write_result
 from model.config import FinetuneStage
-from model.evaluation.task_scores import task_scores
+from model.evaluation.scores import task_scores
 from model.finetune.finetune import finetune
 from model.finetune.initial_encoder import read_initial_encoder
 from model.inference.import_model import import_encoder

@@ -33,8 +33,7 @@ from model.config import OptimizerConfig, PretrainStage
 from model.data.order import LengthOrder
 from model.data.shards import Examples, ExampleShards
 from model.encoder.pretraining import PretrainingModel
-from model.inference.hugging_face_config import hugging_face_config
-from model.inference.names import to_hugging_face
+from model.hugging_face.layout import hugging_face_config, to_hugging_face
 from model.training.optimizer import parameter_groups
 from model.training.schedule import learning_rate
 

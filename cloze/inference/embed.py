@@ -16,8 +16,8 @@ from cloze.answer import Answer, put_lines
 from cloze.inference.models import ModelName, Text, metered, texts_or_lines
 from cloze.names import model_directory
 from cloze.options import PLACE, Place
+from model.inference.embed import write_vectors
 from model.inference.load import load
-from model.inference.vectors import write_vectors
 
 Target = Annotated[
     Path | None, Parameter(help="File to write, NAME.npy; without it, one vector a line.")

@@ -13,8 +13,9 @@ from cloze.answer import Answer
 from cloze.inference.models import ModelName
 from cloze.names import model_directory
 from cloze.options import PLACE, Place
-from model.inference.encoder_files import read_encoder_files
+from model.hugging_face.encoder_files import read_encoder_files
 from model.inference.export import export as write_export
+from model.inference.export import export_task
 
 Target = Annotated[Path, Parameter(help="A new or empty directory.")]
 Task = Annotated[
@@ -28,8 +29,6 @@ def export(
 ) -> Answer:
     """Export a model."""
     if task:
-        from model.inference.task_export import export_task
-
         finetuned = model_directory(model, place.space(), stage="finetune")
         written = export_task(finetuned, directory, task=task)
     else:

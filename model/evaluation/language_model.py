@@ -1,40 +1,37 @@
 """Held-out quality of the masked language model, beside its baselines.
 
-In:  examples of a held-out split; models; the count model.
-Out: losses in nats and accuracies over exactly the same masked positions for everyone.
+In:  an examples artifact's held-out splits; encoders; the n-gram baseline.
+Out: losses in nats and top-1 accuracies over exactly the same masked tokens for every model.
 """
 
-import itertools
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from artifacts.results import LanguageModelScore
+from artifacts.store import Artifact
 from model.data.micro_batches import pack_examples
 from model.data.shards import Examples, ExampleShards, select
 from model.encoder.batch import NO_NEXT_SENTENCE
 from model.encoder.pretraining import PretrainingModel
-from model.evaluation.ngram import NOTHING, CountModel
+from model.evaluation.ngram import NOTHING, TRAIN_SPLIT, NgramModel
+from model.tasks.features import batches_by_length, offsets_of, ranges
+
+# M masked tokens, V vocabulary
 
 Int64 = NDArray[np.int64]
 
 EVALUATION_TOKENS = 8192
+DOCUMENT_SPLIT = "heldout"
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Means over the judged positions and examples."""
-
-    mlm_loss: float
-    mlm_accuracy: float
-    next_sentence_accuracy: float | None = None
-
-
-@dataclass(frozen=True)
-class Cloze:
-    """The masked positions of some examples as the count model sees them."""
+class MaskedTokens:
+    """The masked tokens of some examples as the n-gram baseline sees them."""
 
     left: Int64
     """[M] visible left neighbour; `NOTHING` for special tokens."""
@@ -46,50 +43,82 @@ class Cloze:
     """[M] what stood there."""
 
 
-def read_examples(shards: ExampleShards, *, limit: int) -> Examples:
-    """The first `limit` examples of copy 0, buckets in order: hashed, so a fair sample."""
-    counts = np.minimum(np.array(shards.rows[0]), limit)
-    shard = np.repeat(np.arange(len(counts)), counts)
-    row = np.arange(len(shard)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return shards.gather(0, shard[:limit], row[:limit])
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out examples of one split and length."""
+
+    split: str
+    max_seq_length: int
+    examples: Examples
+    masked: MaskedTokens
 
 
-def cloze_of(examples: Examples, special_ids: frozenset[int]) -> Cloze:
-    """Neighbours and answers of every masked position."""
-    starts = np.cumsum(examples.lengths) - examples.lengths
+class Quality(NamedTuple):
+    """Means over the masked tokens and over the examples with a next-sentence label."""
+
+    mlm_loss: float
+    mlm_accuracy: float
+    next_sentence_accuracy: float | None = None
+
+
+def held_out(examples: Artifact, *, special_ids: frozenset[int], limit: int) -> list[HeldOut]:
+    """Every split but the training one, at every length, with at most `limit` examples each."""
+    kinds = {
+        (str(entry.statistics["split"]), int(entry.statistics["max_seq_length"]))
+        for entry in examples.manifest.files
+        if "max_seq_length" in entry.statistics and (entry.rows is None or entry.rows > 0)
+    }
+    found = []
+    for split, length in sorted(kinds):
+        if split == TRAIN_SPLIT:
+            continue
+        shards = ExampleShards(examples, split=split, max_seq_length=length)
+        # The first of copy 0, buckets in order: hashed, so a fair sample.
+        counts = np.minimum(np.array(shards.rows[0]), limit)
+        shard, row = np.repeat(np.arange(len(counts)), counts), ranges(0, counts)
+        read = shards.gather(0, shard[:limit], row[:limit])
+        if len(read):
+            found.append(HeldOut(split, length, read, masked_tokens(read, special_ids)))
+    return found
+
+
+def masked_tokens(examples: Examples, special_ids: frozenset[int]) -> MaskedTokens:
+    """Neighbours and labels of every masked token."""
+    starts = offsets_of(examples.lengths)[:-1]
     places = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
     ids = examples.input_ids.astype(np.int64)
     visible = np.where(np.isin(ids, sorted(special_ids)), NOTHING, ids)
-    # Position 0 is [CLS] and the last one [SEP]: a masked position always has neighbours.
-    return Cloze(visible[places - 1], visible[places + 1], examples.masked_lm_ids.astype(np.int64))
+    # Position 0 is [CLS] and the last one [SEP]: a masked token always has neighbours.
+    words = examples.masked_lm_ids.astype(np.int64)
+    return MaskedTokens(visible[places - 1], visible[places + 1], words)
 
 
-def judge_counts(model: CountModel, cloze: Cloze) -> Judged:
-    """The count model on these positions."""
+def evaluate_ngram(model: NgramModel, masked: MaskedTokens) -> Quality:
+    """The n-gram baseline on these tokens."""
     loss, hits = 0.0, 0
-    for part, probabilities in model.chunks(cloze.left, cloze.right):
-        words = cloze.words[part]
+    for part, probabilities in model.chunks(masked.left, masked.right):
+        words = masked.words[part]
         loss -= float(np.log(probabilities[np.arange(len(words)), words]).sum(dtype=np.float64))
         hits += int((probabilities.argmax(-1) == words).sum())
-    return Judged(loss / len(cloze.words), hits / len(cloze.words))
+    return Quality(loss / len(masked.words), hits / len(masked.words))
 
 
-def judge_unigram(unigram_V: NDArray[np.float32], cloze: Cloze) -> Judged:
-    """Training frequencies on these positions, their context unseen."""
-    probabilities = unigram_V[cloze.words].astype(np.float64)
-    return Judged(
-        float(-np.log(probabilities).mean()), float((cloze.words == unigram_V.argmax()).mean())
+def evaluate_unigram(unigram_V: NDArray[np.float32], masked: MaskedTokens) -> Quality:
+    """Training frequencies on these tokens, their context unseen."""
+    probabilities = unigram_V[masked.words].astype(np.float64)
+    return Quality(
+        float(-np.log(probabilities).mean()), float((masked.words == unigram_V.argmax()).mean())
     )
 
 
 @torch.inference_mode()
-def judge_encoder(model: PretrainingModel, examples: Examples) -> Judged:
+def evaluate_encoder(model: PretrainingModel, examples: Examples) -> Quality:
     """The encoder with its heads."""
     model.eval()
     device = next(model.parameters()).device
     sums = np.zeros(3)
-    for part in by_length(examples):
-        found = model(pack_examples(part).to(device))
+    for rows in batches_by_length(examples.lengths, token_budget=EVALUATION_TOKENS):
+        found = model(pack_examples(select(examples, rows)).to(device))
         sums += (
             float(found.masked_lm_loss),
             float(found.masked_lm_correct),
@@ -97,17 +126,49 @@ def judge_encoder(model: PretrainingModel, examples: Examples) -> Judged:
         )
     masked = int(examples.masked_counts.sum())
     asked = int((examples.next_sentence_labels != NO_NEXT_SENTENCE).sum())
-    return Judged(sums[0] / masked, sums[1] / masked, sums[2] / asked if asked else None)
+    return Quality(sums[0] / masked, sums[1] / masked, sums[2] / asked if asked else None)
 
 
-def by_length(examples: Examples) -> Iterator[Examples]:
-    """Batches of similar length, at most about `EVALUATION_TOKENS` tokens each."""
-    order = np.argsort(-examples.lengths, kind="stable")
-    ordered = select(examples, order)
-    groups = (np.cumsum(ordered.lengths) - 1) // EVALUATION_TOKENS
-    cuts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(order)]
-    for begin, end in itertools.pairwise(cuts):
-        yield select(ordered, np.arange(begin, end))
+@dataclass(frozen=True)
+class LanguageModels:
+    """The models that are compared."""
+
+    pretrained: PretrainingModel
+    random: PretrainingModel
+    ngram: NgramModel
+    unigram_entropy: float
+
+
+def score_held_out(
+    part: HeldOut, models: LanguageModels, parts: list[HeldOut]
+) -> LanguageModelScore:
+    """Every model on one of the held-out `parts`."""
+    # A whole held-out source leads, at the shortest length; documents where there is none.
+    sources = [other for other in parts if other.split != DOCUMENT_SPLIT] or parts
+    first = min(sources, key=lambda other: (other.max_seq_length, other.split))
+    pretrained = evaluate_encoder(models.pretrained, part.examples)
+    ngram = evaluate_ngram(models.ngram, part.masked)
+    unigram = evaluate_unigram(models.ngram.unigram_V, part.masked)
+    labels = part.examples.next_sentence_labels
+    return LanguageModelScore(
+        split=part.split,
+        headline=(part.split, part.max_seq_length) == (first.split, first.max_seq_length),
+        max_seq_length=part.max_seq_length,
+        examples=len(part.examples),
+        masked_tokens=len(part.masked.words),
+        mlm_loss=pretrained.mlm_loss,
+        mlm_accuracy=pretrained.mlm_accuracy,
+        mlm_perplexity=math.exp(min(pretrained.mlm_loss, 700.0)),
+        random_mlm_loss=evaluate_encoder(models.random, part.examples).mlm_loss,
+        unigram_entropy=models.unigram_entropy,
+        unigram_loss=unigram.mlm_loss,
+        unigram_accuracy=unigram.mlm_accuracy,
+        count_model_loss=ngram.mlm_loss,
+        count_model_accuracy=ngram.mlm_accuracy,
+        next_sentence_examples=int((labels != NO_NEXT_SENTENCE).sum()),
+        next_sentence_accuracy=pretrained.next_sentence_accuracy,
+        next_sentence_majority=majority_share(labels),
+    )
 
 
 def entropy(counts: Int64) -> float:
@@ -117,6 +178,6 @@ def entropy(counts: Int64) -> float:
 
 
 def majority_share(labels: Int64) -> float | None:
-    """Share of the more frequent next-sentence answer; None where none is asked."""
+    """Share of the more frequent next-sentence label; None where no example has one."""
     asked = labels[labels != NO_NEXT_SENTENCE]
     return float(np.bincount(asked).max() / len(asked)) if len(asked) else None

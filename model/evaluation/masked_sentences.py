@@ -1,7 +1,7 @@
 """Sentences with a [MASK] that anyone can judge.
 
-In:  sentences; a random encoder, the count model, ours.
-Out: everyone's first words for each.
+In:  sentences; the encoder before and after training, the n-gram baseline.
+Out: every model's most probable word-pieces for each.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,56 @@ from artifacts.results import Guesses, MaskedSentence
 from artifacts.tokenizer import MASK, WordPieceTokenizer
 from model.encoder.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
-from model.evaluation.ngram import NOTHING, CountModel
+from model.evaluation.language_model import LanguageModels
+from model.evaluation.ngram import NOTHING
+
+Int64 = NDArray[np.int64]
 
 
-def masked_ids(sentence: str, tokenizer: WordPieceTokenizer) -> tuple[list[int], int]:
+def fill_sentences(
+    sentences: Sequence[str],
+    models: LanguageModels,
+    tokenizer: WordPieceTokenizer,
+    *,
+    count: int,
+) -> tuple[MaskedSentence, ...]:
+    """The `count` most probable word-pieces of every model for every sentence."""
+    if not sentences:
+        return ()
+    rows_by_system = {
+        "random": _encoder_rows(sentences, models.random, tokenizer),
+        "count": models.ngram.probabilities(*sentence_neighbours(sentences, tokenizer)),
+        "pretrained": _encoder_rows(sentences, models.pretrained, tokenizer),
+    }
+    filled = []
+    for number, sentence in enumerate(sentences):
+        guesses = []
+        for system, rows in rows_by_system.items():
+            best = np.argsort(-rows[number], kind="stable")[:count]
+            guesses.append(
+                Guesses(
+                    system=system,
+                    words=tuple(tokenizer.vocabulary[index] for index in best.tolist()),
+                    probabilities=tuple(float(rows[number][index]) for index in best),
+                )
+            )
+        filled.append(MaskedSentence(sentence=sentence, guesses=tuple(guesses)))
+    return tuple(filled)
+
+
+def sentence_neighbours(
+    sentences: Sequence[str], tokenizer: WordPieceTokenizer
+) -> tuple[Int64, Int64]:
+    """[N] the ids left and right of each sentence's [MASK]; `NOTHING` for special tokens."""
+    pairs = []
+    for ids, place in (_masked_ids(sentence, tokenizer) for sentence in sentences):
+        seen = (ids[place - 1], ids[place + 1])
+        pairs.append([NOTHING if one in tokenizer.special_ids else one for one in seen])
+    left, right = np.array(pairs, np.int64).reshape(-1, 2).T
+    return left, right
+
+
+def _masked_ids(sentence: str, tokenizer: WordPieceTokenizer) -> tuple[list[int], int]:
     """[CLS] sentence [SEP] and the place of its [MASK]."""
     before, mask, after = sentence.partition(MASK)
     if not mask or MASK in after:
@@ -31,54 +77,15 @@ def masked_ids(sentence: str, tokenizer: WordPieceTokenizer) -> tuple[list[int],
     return ids, 1 + len(left)
 
 
-def neighbours(ids: Sequence[int], place: int, tokenizer: WordPieceTokenizer) -> tuple[int, int]:
-    """What the count model sees of a masked place."""
-    left, right = (
-        NOTHING if ids[at] in tokenizer.special_ids else ids[at] for at in (place - 1, place + 1)
-    )
-    return left, right
-
-
-def guess_with_counts(
-    sentences: Sequence[str], model: CountModel, tokenizer: WordPieceTokenizer, *, count: int
-) -> list[Guesses]:
-    """The count model's first words."""
-    pairs = [neighbours(*masked_ids(sentence, tokenizer), tokenizer) for sentence in sentences]
-    left, right = np.array(pairs, np.int64).T
-    probabilities = model.probabilities(left, right)
-    return [_top("count", row, tokenizer, count=count) for row in probabilities]
-
-
 @torch.inference_mode()
-def guess_with_encoder(
-    sentences: Sequence[str], model: PretrainingModel, tokenizer: WordPieceTokenizer, *, count: int
-) -> list[Guesses]:
-    """An encoder's first words, under the name `pretrained`."""
+def _encoder_rows(
+    sentences: Sequence[str], model: PretrainingModel, tokenizer: WordPieceTokenizer
+) -> NDArray[np.float32]:
+    """[N, V] an encoder's probabilities."""
     model.eval()
-    asked = [masked_ids(sentence, tokenizer) for sentence in sentences]
+    asked = [_masked_ids(sentence, tokenizer) for sentence in sentences]
     batch = pack([Example(input_ids=ids, masked_lm_positions=[place]) for ids, place in asked])
     batch = batch.to(next(model.parameters()).device)
     logits = model.masked_lm_logits(model.encoder(batch), batch.masked_lm_positions)
-    rows = logits.float().softmax(-1).cpu().numpy()
-    return [_top("pretrained", row, tokenizer, count=count) for row in rows]
-
-
-def side_by_side(
-    sentences: Sequence[str], guesses: Sequence[Sequence[Guesses]]
-) -> tuple[MaskedSentence, ...]:
-    """`guesses[system][sentence]` by sentence."""
-    return tuple(
-        MaskedSentence(sentence=sentence, guesses=tuple(of_one))
-        for sentence, of_one in zip(sentences, zip(*guesses, strict=True), strict=True)
-    )
-
-
-def _top(
-    system: str, row: NDArray[np.floating], tokenizer: WordPieceTokenizer, *, count: int
-) -> Guesses:
-    order = np.argsort(-row, kind="stable")[:count]
-    return Guesses(
-        system=system,
-        words=tuple(tokenizer.vocabulary[index] for index in order.tolist()),
-        probabilities=tuple(float(row[index]) for index in order),
-    )
+    rows: NDArray[np.float32] = logits.float().softmax(-1).cpu().numpy()
+    return rows

@@ -1,7 +1,7 @@
-"""The count baseline: P(word | left and right neighbour), with back-off.
+"""The n-gram baseline: P(word | left and right neighbour), with back-off.
 
-In:  the training tokens; the visible neighbours of masked positions.
-Out: a probability for every word-piece at every position.
+In:  the training tokens; the visible neighbours of masked tokens.
+Out: a probability for every word-piece in every place.
 
 Witten-Bell smoothing (Bell, Cleary & Witten 1990), twice: what followed between exactly these two
 neighbours, backed by the even mixture of what followed the left one and what preceded the right
@@ -9,14 +9,21 @@ one, each backed by the unigram. A neighbour that is a special token ([MASK], [C
 nothing and is left out. Everything is counted with sorted keys, nothing with Python objects.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from model.evaluation.training_tokens import TokenStream
+from artifacts.errors import IntegrityError
+from artifacts.store import Artifact
+from model.tasks.features import offsets_of, ranges
+
+TRAIN_SPLIT = "train"
+_TOKENS_FILE = re.compile(r"(?P<split>.+)-\d{5}\.arrow")
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -28,6 +35,59 @@ CHUNK_CELLS = 1 << 23
 """Probabilities held at once."""
 
 # C contexts, V vocabulary, T training tokens
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """Documents one after another."""
+
+    ids: Int64
+    """[T]"""
+
+    first: NDArray[np.bool_]
+    """[T] whether a token begins a document."""
+
+
+def read_training_tokens(tokens: Artifact, *, limit: int, cache: str = "") -> TokenStream:
+    """The training documents of the first buckets, until `limit` tokens are there.
+
+    Documents are in buckets by a hash of their text, so the first buckets are a fair sample.
+    """
+    names = [
+        entry.name
+        for entry in tokens.manifest.files
+        if (match := _TOKENS_FILE.fullmatch(entry.name)) and match["split"] == TRAIN_SPLIT
+    ]
+    ids, first, total = [], [], 0
+    for batch in (batch for name in names for batch in _read_batches(tokens, name, cache)):
+        column = batch.column("token_ids")
+        part = column.flatten().to_numpy().astype(np.int64)
+        starts = column.offsets.to_numpy()[:-1] - column.offsets[0].as_py()
+        begins = np.zeros(len(part) + 1, np.bool_)
+        begins[starts] = True  # an empty last document begins behind the end
+        ids.append(part)
+        first.append(begins[:-1])
+        total += len(part)
+        if total >= limit:
+            break
+    if not total:
+        raise IntegrityError(f"{tokens.directory}: no training tokens; run the tokens stage again")
+    return TokenStream(np.concatenate(ids)[:limit], np.concatenate(first)[:limit])
+
+
+def training_frequencies(tokens: Artifact) -> Int64:
+    """[V] how often each word-piece stands in the whole training split."""
+    counts = np.array(tokens.read_json("token_counts.json"), np.int64)
+    if not counts.sum():
+        raise IntegrityError(f"{tokens.directory}: no training tokens; run the tokens stage again")
+    return counts
+
+
+def _read_batches(tokens: Artifact, name: str, cache: str) -> Iterator[pa.RecordBatch]:
+    path = tokens.stage_files(cache, [name]).path(name)
+    with pa.ipc.open_file(pa.memory_map(path)) as reader:
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
 
 
 @dataclass(frozen=True)
@@ -50,8 +110,7 @@ class Counts:
         begin = np.searchsorted(self.keys, contexts_C * self.vocabulary_size)
         end = np.searchsorted(self.keys, (contexts_C + 1) * self.vocabulary_size)
         kinds = np.where(contexts_C >= 0, end - begin, 0)
-        rows = np.repeat(np.arange(len(contexts_C)), kinds)
-        places = np.repeat(begin - (np.cumsum(kinds) - kinds), kinds) + np.arange(len(rows))
+        rows, places = np.repeat(np.arange(len(contexts_C)), kinds), ranges(begin, kinds)
         weights = kinds + np.where(kinds > 0, self._sums[end] - self._sums[begin], 0)
         shares_CV = np.zeros((len(contexts_C), self.vocabulary_size), np.float32)
         shares_CV[rows, self._words[places]] = self.counts[places] / weights[rows]
@@ -64,7 +123,7 @@ class Counts:
 
     @cached_property
     def _sums(self) -> Int64:
-        return np.concatenate(([0], np.cumsum(self.counts)))
+        return offsets_of(self.counts)
 
 
 def count(contexts: Int64, words: Int64, *, vocabulary_size: int) -> Counts:
@@ -73,26 +132,32 @@ def count(contexts: Int64, words: Int64, *, vocabulary_size: int) -> Counts:
     return Counts(keys, counts, vocabulary_size)
 
 
-class CountModel:
+class NgramModel:
     """Counted on training tokens, for the contexts that will be asked."""
 
     def __init__(
-        self, stream: TokenStream, frequencies_V: Int64, *, pairs: Int64 | None = None
+        self,
+        stream: TokenStream,
+        frequencies_V: Int64,
+        *,
+        contexts: Sequence[tuple[Int64, Int64]] | None = None,
     ) -> None:
-        """Count. `pairs`: keys of the neighbour pairs that will be asked; None: any."""
+        """Count. `contexts`: the left and right neighbours that will be asked; None: any."""
         self.vocabulary_size = vocabulary_size = len(frequencies_V)
-        self.unigram_V = smoothed(frequencies_V)
+        raised_V = frequencies_V + 1.0  # so that none is 0
+        self.unigram_V = np.asarray(raised_V / raised_V.sum(), np.float32)
         left, word, follows = stream.ids[:-1], stream.ids[1:], ~stream.first[1:]
         self._after = count(left[follows], word[follows], vocabulary_size=vocabulary_size)
         self._before = count(word[follows], left[follows], vocabulary_size=vocabulary_size)
         between = np.flatnonzero(follows[:-1] & follows[1:]) + 1
-        contexts = self.pair_keys(stream.ids[between - 1], stream.ids[between + 1])
-        if pairs is not None:
-            asked = np.isin(contexts, pairs)
-            between, contexts = between[asked], contexts[asked]
-        self._between = count(contexts, stream.ids[between], vocabulary_size=vocabulary_size)
+        pairs = self._pair_keys(stream.ids[between - 1], stream.ids[between + 1])
+        if contexts is not None:
+            wanted = np.concatenate([self._pair_keys(left, right) for left, right in contexts])
+            asked = np.isin(pairs, np.unique(wanted))
+            between, pairs = between[asked], pairs[asked]
+        self._between = count(pairs, stream.ids[between], vocabulary_size=vocabulary_size)
 
-    def pair_keys(self, left: Int64, right: Int64) -> Int64:
+    def _pair_keys(self, left: Int64, right: Int64) -> Int64:
         """One number for each pair of neighbours; `NOTHING` where one of them tells nothing."""
         known = (left >= 0) & (right >= 0)
         return np.where(known, left * self.vocabulary_size + right, NOTHING)
@@ -100,7 +165,7 @@ class CountModel:
     def probabilities(self, left_C: Int64, right_C: Int64) -> Float32:
         """[C, V] float32, rows summing to 1; neighbours may be `NOTHING`."""
         shorter_CV = self._one_sided(left_C, right_C)
-        dense_CV, back_off_C = self._between.dense(self.pair_keys(left_C, right_C))
+        dense_CV, back_off_C = self._between.dense(self._pair_keys(left_C, right_C))
         shorter_CV *= back_off_C[:, None]
         dense_CV += shorter_CV
         return dense_CV
@@ -130,9 +195,3 @@ class CountModel:
         dense_CV += rest_C[:, None] * self.unigram_V
         dense_CV /= np.maximum(sides_C, 1.0)[:, None]
         return dense_CV
-
-
-def smoothed(frequencies_V: Int64) -> Float32:
-    """Unigram probabilities with one added to every count, so that none is 0."""
-    raised_V = frequencies_V + 1.0
-    return np.asarray(raised_V / raised_V.sum(), np.float32)

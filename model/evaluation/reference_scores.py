@@ -78,9 +78,15 @@ _TABLES = (
 )
 
 
-def published_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore, ...]:
-    """The published scores of the preset with the encoder's shape; empty where there are none."""
-    preset = _preset_of(encoder)
+def reference_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore, ...]:
+    """What was published for the preset with the encoder's shape; empty where nothing was."""
+    shape = (
+        encoder.num_hidden_layers,
+        encoder.hidden_size,
+        encoder.num_attention_heads,
+        encoder.intermediate_size,
+    )
+    preset = next((name for name, sizes in PRESETS.items() if sizes == shape), "")
     return tuple(
         ReferenceScore(
             system=_NAMES[preset],
@@ -94,14 +100,3 @@ def published_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore,
         for (name, metric), percent in zip(table.columns, table.rows[preset], strict=True)
         if name == task
     )
-
-
-def _preset_of(encoder: EncoderConfig) -> str:
-    """Published size of the same shape; empty if none."""
-    shape = (
-        encoder.num_hidden_layers,
-        encoder.hidden_size,
-        encoder.num_attention_heads,
-        encoder.intermediate_size,
-    )
-    return next((name for name, sizes in PRESETS.items() if sizes == shape), "")

@@ -29,8 +29,8 @@ from model.finetune.trial_plan import TrialGroup, plan_trials
 from model.finetune.trials import TrialRunner
 from model.finetune.vocabulary_pruning import prune_vocabulary
 from model.finetune.workers import Worker, run_workers
-from model.inference.hugging_face_config import encoder_config
-from model.inference.source import open_source
+from model.hugging_face.layout import encoder_config
+from model.hugging_face.source import open_source
 from model.tasks.base import Problem
 from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables

@@ -15,8 +15,8 @@ from model.config import EncoderConfig
 from model.encoder.encoder import Encoder, initialise_parameter
 from model.encoder.pretraining import PretrainingModel
 from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS
-from model.inference.encoder_files import read_encoder_files
-from model.inference.names import from_hugging_face, hugging_face_name
+from model.hugging_face.encoder_files import read_encoder_files
+from model.hugging_face.layout import from_hugging_face, hugging_face_name
 from model.tasks.features import Places
 
 ENCODER_PREFIX = "encoder."

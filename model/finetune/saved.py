@@ -21,11 +21,9 @@ from model.config import EncoderConfig, TaskConfig
 from model.encoder.encoder import Encoder
 from model.finetune.heads import TaskModel
 from model.finetune.initial_encoder import InitialEncoder
-from model.inference.encoder_files import read_tokenizer
-from model.inference.hugging_face_config import hugging_face_config
-from model.inference.names import from_hugging_face, to_hugging_face
-from model.inference.source import Source
-from model.inference.weights import read_weights
+from model.hugging_face.encoder_files import read_tokenizer
+from model.hugging_face.layout import from_hugging_face, hugging_face_config, to_hugging_face
+from model.hugging_face.source import Source, read_weights
 from model.tasks.base import Problem
 
 ENCODER = "encoder."

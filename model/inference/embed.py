@@ -1,11 +1,13 @@
 """One vector per text.
 
 In:  texts.
-Out: float32 vectors, [H × number of layers] each, in the texts' order.
+Out: float32 vectors, [H × number of layers] each, in the texts' order; or a NumPy file of them.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,27 +45,24 @@ def embeddings(
     def read(window: Sequence[str], first: int) -> list[Example]:
         texts = [well_formed(text) for text in window]
         ids = [encoding.ids[1:-1] for encoding in tokenizer.backend.encode_batch_fast(texts)]
-        if not truncate:
-            _refuse_long(ids, positions=positions, first=first)
+        for number, text in enumerate(ids, start=first + 1):
+            if not truncate and len(text) + 2 > positions:
+                raise UsageError(
+                    f"text {number}: {len(text) + 2} tokens, the encoder has {positions} "
+                    "positions; cut it into parts, or allow truncation"
+                )
         return [
             Example([tokenizer.cls_id, *text[: positions - 2], tokenizer.sep_id]) for text in ids
         ]
 
+    @torch.inference_mode()
     def compute(examples: Sequence[Example]) -> list[Vector]:
-        return list(_embed(pack(examples), encoder, pooling=pooling, layers=layers))
+        batch = pack(examples).to(next(encoder.parameters()).device)
+        states = encoder.hidden_states(batch)
+        vectors = [pooled(states[layer], batch, encoder, pooling=pooling) for layer in layers]
+        return list(torch.cat(vectors, dim=-1).float().cpu().numpy())
 
     return in_windows(texts, read, compute, length=lambda example: len(example.input_ids))
-
-
-@torch.inference_mode()
-def _embed(
-    batch: PackedBatch, encoder: Encoder, *, pooling: Pooling, layers: tuple[int, ...]
-) -> Vector:
-    device = next(encoder.parameters()).device
-    batch = batch.to(device)
-    states = encoder.hidden_states(batch)
-    vectors = [pooled(states[layer], batch, encoder, pooling=pooling) for layer in layers]
-    return torch.cat(vectors, dim=-1).float().cpu().numpy()
 
 
 def pooled(hidden_TH: Tensor, batch: PackedBatch, encoder: Encoder, *, pooling: Pooling) -> Tensor:
@@ -79,10 +78,31 @@ def pooled(hidden_TH: Tensor, batch: PackedBatch, encoder: Encoder, *, pooling: 
     return sums_BH / lengths_B[:, None]
 
 
-def _refuse_long(ids: Sequence[Sequence[int]], *, positions: int, first: int) -> None:
-    for number, text in enumerate(ids, start=first + 1):
-        if len(text) + 2 > positions:
-            raise UsageError(
-                f"text {number}: {len(text) + 2} tokens, the encoder has {positions} positions; "
-                "cut it into parts, or allow truncation"
-            )
+def write_vectors(path: Path, vectors: Iterable[npt.NDArray[np.float32]], *, width: int) -> int:
+    """Write NAME.npy, [N, width] float32, as the vectors come; how many there were.
+
+    Memory does not grow with them, and the file appears when it is complete.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: no folder {path.parent}; make it first")
+
+    def write_header(file: BinaryIO, *, rows: int) -> None:
+        # As long for any number of rows: NumPy leaves room for it to grow.
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+        )
+
+    unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
+    count = 0
+    try:
+        with unfinished.open("wb") as file:
+            write_header(file, rows=0)
+            for vector in vectors:
+                file.write(vector.astype("<f4", copy=False).tobytes())
+                count += 1
+            file.seek(0)
+            write_header(file, rows=count)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count

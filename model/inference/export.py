@@ -1,7 +1,8 @@
-"""A trained encoder in Hugging Face's layout.
+"""A trained encoder, or a fine-tuned model, in Hugging Face's layout.
 
-In:  `EncoderFiles`, a directory.
-Out: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, vocab.txt, README.md.
+In:  `EncoderFiles`, or a finetune artifact that kept its models and a task's name; a directory.
+Out: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, vocab.txt, README.md;
+     `transformers` and Cloze both read them.
 
 The same encoder always gives the same bytes, so that what was exported, imported and exported again
 can be compared by its digests.
@@ -10,68 +11,74 @@ can be compared by its digests.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from pydantic import JsonValue
 from safetensors.torch import save
 
+from artifacts import filesystem
 from artifacts.errors import UsageError
-from artifacts.filesystem import write_bytes
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.results import Trials
+from artifacts.store import open_artifact
 from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, WordPieceTokenizer
-from model.inference.encoder_files import CARD, EncoderFiles
-from model.inference.hugging_face_config import hugging_face_config
-from model.inference.model_card import model_card
+from model.finetune.saved import read_model
+from model.hugging_face.encoder_files import CARD, EncoderFiles
+from model.hugging_face.layout import hugging_face_config
+from model.hugging_face.source import artifact_source
+from model.inference.model_card import model_card, task_card
+from model.inference.predict import MODELS, saved_task
 
 
 def export(files: EncoderFiles, directory: str | Path) -> list[Path]:
     """Write the encoder into `directory`, which must be empty or not exist; the paths written."""
-    return write_folder(contents(files), directory)
+    return _write_folder(contents(files), directory)
 
 
-def write_folder(contents: Mapping[str, bytes], directory: str | Path) -> list[Path]:
-    """Write files into `directory`, which must be empty or not exist; the paths written."""
-    target = Path(directory)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target}: exists already; name a new or empty directory")
-    written = []
-    for name, content in contents.items():
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(str(path), content)
-        written.append(path)
-    return written
+def export_task(location: str, directory: str | Path, *, task: str = "") -> list[Path]:
+    """Write the model of `task` into `directory`, which must be empty or new; the paths written."""
+    if not filesystem.exists(filesystem.join(location, MANIFEST_NAME)):
+        raise UsageError(f"{location}: no artifact of finetune; name a run, or its directory")
+    artifact = open_artifact(location)
+    source = artifact_source(artifact, folder=f"{MODELS}{saved_task(artifact, task)}/")
+    model, saved, tokenizer = read_model(source)
+    trials = Trials.model_validate(artifact.read_json("fits.json")).fits
+    kept = max(
+        (
+            trial
+            for trial in trials
+            if (trial.task, trial.system, trial.point) == (saved.task.name, "pretrained", "")
+        ),
+        key=lambda trial: trial.merit,
+    )
+    files = {
+        "config.json": Path(source.path("config.json")).read_bytes(),
+        "model.safetensors": Path(source.path("model.safetensors")).read_bytes(),
+        **_tokenizer_files(tokenizer, positions=model.encoder.config.max_position_embeddings),
+        CARD: task_card(saved, model, kept, artifact.manifest).encode(),
+    }
+    return _write_folder(files, directory)
 
 
 def contents(files: EncoderFiles) -> dict[str, bytes]:
     """Every file's bytes by its name."""
     tensors = {name: tensor.contiguous() for name, tensor in files.tensors.items()}
+    config: dict[str, JsonValue] = {
+        **hugging_face_config(files.config, files.tokenizer.size),
+        "architectures": ["BertForPreTraining" if files.has_heads else "BertModel"],
+        "pad_token_id": files.tokenizer.pad_id,
+    }
     return {
-        "config.json": _json(exported_config(files)),
+        "config.json": _json(config),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
-        **tokenizer_files(files.tokenizer, positions=files.config.max_position_embeddings),
+        **_tokenizer_files(files.tokenizer, positions=files.config.max_position_embeddings),
         CARD: (files.card or model_card(files)).encode(),
     }
 
 
-def exported_config(files: EncoderFiles) -> dict[str, Any]:
-    """`config.json` with the class that the weights are complete for."""
-    config = hugging_face_config(files.config, files.tokenizer.size)
-    architecture = "BertForPreTraining" if files.has_heads else "BertModel"
-    return {**config, "architectures": [architecture], "pad_token_id": files.tokenizer.pad_id}
-
-
-def tokenizer_files(tokenizer: WordPieceTokenizer, *, positions: int) -> dict[str, bytes]:
+def _tokenizer_files(tokenizer: WordPieceTokenizer, *, positions: int) -> dict[str, bytes]:
     """The tokenizer in every form that is asked for."""
-    return {
-        "tokenizer.json": tokenizer.tokenizer_json().encode(),
-        "tokenizer_config.json": _json(_tokenizer_config(tokenizer, positions=positions)),
-        "vocab.txt": tokenizer.vocab_txt().encode(),
-    }
-
-
-def _tokenizer_config(tokenizer: WordPieceTokenizer, *, positions: int) -> dict[str, Any]:
-    """`tokenizer_config.json`, so that `AutoTokenizer` finds its class."""
-    return {
-        "tokenizer_class": "BertTokenizer",
+    config: dict[str, JsonValue] = {
+        "tokenizer_class": "BertTokenizer",  # which `AutoTokenizer` looks for
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": positions,
         "pad_token": PAD,
@@ -80,7 +87,25 @@ def _tokenizer_config(tokenizer: WordPieceTokenizer, *, positions: int) -> dict[
         "sep_token": SEP,
         "mask_token": MASK,
     }
+    return {
+        "tokenizer.json": tokenizer.tokenizer_json().encode(),
+        "tokenizer_config.json": _json(config),
+        "vocab.txt": tokenizer.vocab_txt().encode(),
+    }
 
 
-def _json(value: dict[str, Any]) -> bytes:
+def _write_folder(contents: Mapping[str, bytes], directory: str | Path) -> list[Path]:
+    target = Path(directory)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target}: exists already; name a new or empty directory")
+    written = []
+    for name, content in contents.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        filesystem.write_bytes(str(path), content)
+        written.append(path)
+    return written
+
+
+def _json(value: Mapping[str, JsonValue]) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, Store, commit, put_bytes
-from model.inference.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.inference.export import contents
 
 STAGE = "import"

@@ -21,11 +21,11 @@ from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
+from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.layout import from_hugging_face, hugging_face_name
+from model.hugging_face.source import Source
 from model.inference.embed import Pooling, embeddings
-from model.inference.encoder_files import EncoderFiles, read_encoder_files
 from model.inference.fill_mask import Fill, filled
-from model.inference.names import from_hugging_face, hugging_face_name
-from model.inference.source import Source
 
 Precision = Literal["fp32", "bf16"]
 

@@ -1,72 +1,112 @@
-"""The model card: what a stranger must know before using an encoder.
+"""Model cards: what a stranger must know before using an encoder or a fine-tuned model.
 
-In:  `EncoderFiles`; for an encoder of ours, its manifest.
+In:  `EncoderFiles` and, for an encoder of ours, its manifest; or a fine-tuned model and its trial.
 Out: README.md in the form that Hugging Face's hub shows: a YAML header, then Markdown.
 
-Only what is known is said; nothing of the corpus' text appears.
+Only what is known is stated; no text of the corpus or of the labelled data appears.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from artifacts.manifest import Manifest
+from artifacts.results import Trial
 from model.config import EncoderConfig
-from model.inference.encoder_files import EncoderFiles
+from model.finetune.heads import TaskModel
+from model.finetune.saved import SavedTask
+from model.hugging_face.encoder_files import EncoderFiles
+
+_PIPELINES = {
+    "classification": "text-classification",
+    "pair_classification": "text-classification",
+    "regression": "text-classification",
+    "tagging": "token-classification",
+    "span": "question-answering",
+    "multiple_choice": "multiple-choice",
+}
 
 
 def model_card(files: EncoderFiles) -> str:
-    """The whole card."""
-    sections = [header("fill-mask"), _title(files), _architecture(files)]
-    if files.manifest is not None:
-        sections += [_training(files.manifest), _scores(files.manifest), origin(files.manifest)]
-    sections += [transformers_use(_class(files), files.config), limits("encoder", "corpus")]
-    return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def header(pipeline: str) -> str:
-    """The YAML that the hub reads; `pipeline` is its name for what the model does."""
-    return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\ntags:\n- bert\n- cloze\n---"
-
-
-def _title(files: EncoderFiles) -> str:
+    """The card of a pre-trained encoder."""
     config = files.config
-    return (
+    sections = [
+        _header("fill-mask"),
         f"# BERT encoder, {config.num_hidden_layers} layers × {config.hidden_size}\n\n"
-        "A bidirectional transformer encoder (Devlin et al. 2019), pre-trained with Cloze."
-    )
+        "A bidirectional transformer encoder (Devlin et al. 2019), pre-trained with Cloze.",
+        _table(
+            "Architecture",
+            [
+                ("layers", config.num_hidden_layers),
+                ("hidden size", config.hidden_size),
+                ("attention heads", config.num_attention_heads),
+                ("intermediate size", config.intermediate_size),
+                ("positions", config.max_position_embeddings),
+                ("attention", config.attention_direction.replace("_", " ")),
+                ("activation", config.hidden_act),
+                ("vocabulary", f"{files.tokenizer.size:,} word-pieces"),
+                ("letter case", "lower-cased" if files.tokenizer.lowercase else "kept"),
+                ("parameters", f"{sum(tensor.numel() for tensor in files.tensors.values()):,}"),
+            ],
+        ),
+    ]
+    if files.manifest is not None:
+        sections += [*_pretraining(files.manifest), _origin(files.manifest)]
+    name = "BertForMaskedLM" if files.has_heads else "BertModel"
+    return _joined([*sections, _transformers_use(name, config), _limits("encoder", "corpus")])
 
 
-def _architecture(files: EncoderFiles) -> str:
-    config = files.config
-    parameters = sum(tensor.numel() for tensor in files.tensors.values())
-    return "## Architecture\n\n" + table(
+def task_card(saved: SavedTask, model: TaskModel, trial: Trial, manifest: Manifest) -> str:
+    """The card of a fine-tuned model; `trial` is the one whose weights were kept."""
+    task, encoder = saved.task, model.encoder.config
+    recipe: list[tuple[str, object]] = [
+        ("labels", ", ".join(task.labels) or "none"),
+        ("longest input", f"{task.max_seq_length} tokens"),
+        ("batch", trial.batch_size),
+        ("peak rate", f"{trial.learning_rate:g}"),
+        ("steps", f"{trial.steps:,}"),
+        ("epoch", f"{trial.chosen_epoch} of {task.epochs}"),
+        ("seed", trial.seed),
+    ]
+    scores = [
+        (f"{split} {metric}", f"{value:.4f}")
+        for split, values in {"dev": trial.dev, "test": trial.test, **trial.more}.items()
+        for metric, value in values.items()
+    ]
+    return _joined(
         [
-            ("layers", config.num_hidden_layers),
-            ("hidden size", config.hidden_size),
-            ("attention heads", config.num_attention_heads),
-            ("intermediate size", config.intermediate_size),
-            ("positions", config.max_position_embeddings),
-            ("attention", config.attention_direction.replace("_", " ")),
-            ("activation", config.hidden_act),
-            ("vocabulary", f"{files.tokenizer.size:,} word-pieces"),
-            ("letter case", "lower-cased" if files.tokenizer.lowercase else "kept"),
-            ("parameters", f"{parameters:,}"),
+            _header(_PIPELINES[task.kind]),
+            f"# {task.name}\n\nA BERT encoder of {encoder.num_hidden_layers} layers × "
+            f"{encoder.hidden_size}, fine-tuned with Cloze ({task.kind.replace('_', ' ')}).",
+            _table("Training", recipe),
+            _table("Scores", scores),
+            "The best of its seeds on dev, so these figures flatter it; the report has all seeds.",
+            _origin(manifest),
+            _transformers_use(saved.architecture, encoder, bilstm=model.bilstm is not None),
+            _limits("model", "training data"),
         ]
     )
 
 
-def _training(manifest: Manifest) -> str:
-    recipe: dict[str, Any] = manifest.config.get("pretrain", {})
-    if not recipe:
-        return ""
-    optimizer = recipe["optimizer"]
-    lengths = ", ".join(
-        f"{phase['max_seq_length']} tokens for {phase['share']:.0%} of the steps"
-        for phase in recipe["phases"]
-    )
-    both = "masked language model and next sentence"
-    return "## Training\n\n" + table(
-        [
+def _joined(sections: Iterable[str]) -> str:
+    return "\n\n".join(sections) + "\n"
+
+
+def _header(pipeline: str) -> str:
+    """The YAML that the hub reads; `pipeline` is its name for what the model does."""
+    return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\ntags:\n- bert\n- cloze\n---"
+
+
+def _pretraining(manifest: Manifest) -> list[str]:
+    """The recipe and the held-out scores, as far as the manifest has them."""
+    sections = []
+    recipe = manifest.config.get("pretrain", {})
+    if recipe:
+        optimizer = recipe["optimizer"]
+        lengths = ", ".join(
+            f"{phase['max_seq_length']} tokens for {phase['share']:.0%} of the steps"
+            for phase in recipe["phases"]
+        )
+        both = "masked language model and next sentence"
+        rows = [
             ("steps", f"{recipe['steps']:,}"),
             ("sequences per step", recipe["batch_size"]),
             ("sequence lengths", lengths),
@@ -75,31 +115,22 @@ def _training(manifest: Manifest) -> str:
             ("precision", recipe["precision"]),
             ("seed", manifest.config["seed"]),
         ]
-    )
+        sections.append(_table("Training", rows))
+    scores = [
+        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, value in manifest.statistics.get("heldout", {}).items()
+    ]
+    return [*sections, _table("On held-out documents", scores)] if scores else sections
 
 
-def _scores(manifest: Manifest) -> str:
-    heldout = manifest.statistics.get("heldout")
-    if not heldout:
-        return ""
-    rows = [(name.replace("_", " "), _number(value)) for name, value in heldout.items()]
-    return "## On held-out documents\n\n" + table(rows)
-
-
-def origin(manifest: Manifest) -> str:
+def _origin(manifest: Manifest) -> str:
     """Which artifact it is and what that was made from."""
     inputs = [(f"input {role}", f"`{digest[:16]}`") for role, digest in manifest.inputs.items()]
-    versions = [(name, version) for name, version in manifest.versions.items()]
-    return "## Origin\n\n" + table(
-        [("artifact", f"`{manifest.digest[:16]}`"), ("stage", manifest.stage), *inputs, *versions]
-    )
+    artifact = [("artifact", f"`{manifest.digest[:16]}`"), ("stage", manifest.stage)]
+    return _table("Origin", [*artifact, *inputs, *manifest.versions.items()])
 
 
-def _class(files: EncoderFiles) -> str:
-    return "BertForMaskedLM" if files.has_heads else "BertModel"
-
-
-def transformers_use(name: str, encoder: EncoderConfig, *, bilstm: bool = False) -> str:
+def _transformers_use(name: str, encoder: EncoderConfig, *, bilstm: bool = False) -> str:
     """How `transformers` loads it as its class `name`, where that computes the same."""
     direction = encoder.attention_direction.replace("_", " ")
     strange = [f"{direction} attention"] if direction != "bidirectional" else []
@@ -117,19 +148,14 @@ def transformers_use(name: str, encoder: EncoderConfig, *, bilstm: bool = False)
     )
 
 
-def limits(what: str, source: str) -> str:
-    """What not to expect of it."""
+def _limits(what: str, source: str) -> str:
     return (
         f"## Limits\n\nThe {what} knows what its {source} says, errors and prejudices included, "
         "and no more. Judge it on your own data before relying on it."
     )
 
 
-def table(rows: Iterable[tuple[str, object]]) -> str:
-    """Two columns without a heading."""
+def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    """A heading and two columns without heads."""
     lines = [f"| {name} | {value} |" for name, value in rows]
-    return "\n".join(["| | |", "|---|---|", *lines])
-
-
-def _number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"## {title}\n\n" + "\n".join(["| | |", "|---|---|", *lines])

@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from artifacts import filesystem
 from artifacts.errors import UsageError
@@ -25,11 +25,10 @@ from artifacts.tokenizer import WordPieceTokenizer
 from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.heads import TaskModel
 from model.finetune.saved import SavedTask, read_model
-from model.inference.source import artifact_source, open_source
-from model.tasks.base import Logits, Problem
+from model.hugging_face.source import artifact_source, open_source
 from model.tasks.problems import load_problem, wanted_columns
 from model.tasks.task_files import read_table
-from model.tasks.task_table import TaskTable, Wanted, select
+from model.tasks.task_table import TaskTable, select
 
 MODELS = "models/"
 WINDOW = 2048
@@ -37,7 +36,7 @@ SPLIT = "test"
 ANSWERS = ("label", "tags", "answers", "is_impossible")
 """Columns that are not looked at where a model is asked."""
 
-Row = dict[str, Any]
+Row = dict[str, JsonValue]
 ItemT = TypeVar("ItemT")
 
 
@@ -50,7 +49,7 @@ class Predictor:
     tokenizer: WordPieceTokenizer
     precision: str = "fp32"
 
-    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    def predict(self, rows: Sequence[Mapping[str, JsonValue]]) -> list[Row]:
         """Predictions for N dictionaries: N dictionaries, in their order.
 
         `prediction` is a label (and `probability` its softmax), a number, a list of N_words tags,
@@ -59,20 +58,33 @@ class Predictor:
         """
         return list(self.rows(rows))
 
-    def rows(self, rows: Iterable[Mapping[str, Any]], *, source: str = "rows") -> Iterator[Row]:
+    def rows(
+        self, rows: Iterable[Mapping[str, JsonValue]], *, source: str = "rows"
+    ) -> Iterator[Row]:
         """Predictions for dictionaries, in order.
 
         Their columns have our names (text_a, text_b, words, question, context, endings …) or those
-        of the training files.
+        of the training files; `text` may be written for the only text.
         """
+        named: Iterator[Row] = (
+            {("text_a" if name == "text" else name): value for name, value in row.items()}
+            for row in rows
+        )
         first = 1
-        for window in self._windows(map(_canonical, rows), lambda row: row.get("document")):
+        for window in self._windows(named, lambda row: row.get("document")):
             lines = tuple(range(first, first + len(window)))
             first += len(window)
             wanted = wanted_columns(self.saved.task, SPLIT)
             if any(name in window[0] for name in wanted.required):
                 wanted = replace(wanted, names={})
-            self._refuse_missing(window, wanted, source=source, first=lines[0])
+            names = [wanted.in_file(name) for name in wanted.required]
+            for line, row in zip(lines, window, strict=True):
+                if any(name not in row for name in names):
+                    shape = json.dumps(dict.fromkeys(names, "…"), ensure_ascii=False)
+                    raise UsageError(
+                        f"{source}:{line}: has {', '.join(row) or 'nothing'}; task "
+                        f"{self.saved.task.name} ({self.saved.task.kind}) wants {shape}"
+                    )
             yield from self._table(select(source, window, wanted, lines=lines))
 
     def file(self, path: str | Path) -> Iterator[Row]:
@@ -83,7 +95,7 @@ class Predictor:
             yield from self._table(table.take(window))
 
     def _windows(
-        self, rows: Iterable[ItemT], document: Callable[[ItemT], Any]
+        self, rows: Iterable[ItemT], document: Callable[[ItemT], object]
     ) -> Iterator[list[ItemT]]:
         """The rows in windows, which end with a document where its sentences are read together."""
         window: list[ItemT] = []
@@ -97,37 +109,20 @@ class Predictor:
         if window:
             yield window
 
-    def _refuse_missing(
-        self, window: Sequence[Row], wanted: Wanted, *, source: str, first: int
-    ) -> None:
-        """A row without a part of the input is named, with what it should look like."""
-        names = [wanted.in_file(name) for name in wanted.required]
-        for number, row in enumerate(window, start=first):
-            if any(name not in row for name in names):
-                shape = json.dumps(dict.fromkeys(names, "…"), ensure_ascii=False)
-                raise UsageError(
-                    f"{source}:{number}: has {', '.join(row) or 'nothing'}; task "
-                    f"{self.saved.task.name} ({self.saved.task.kind}) wants {shape}"
-                )
-
     def _table(self, table: TaskTable) -> Iterator[Row]:
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table.without(ANSWERS)})
         logits = split_logits(
             problem, FineTuning(problem, self.model, precision=self.precision), SPLIT
         )
         guesses = problem.thresholded(None, problem.predictions(SPLIT, logits))
-        probabilities = _probabilities(problem, logits)
-        for row, guess in enumerate(guesses):
-            shown = guess if isinstance(guess, dict) else {"prediction": guess}
-            sure = (
-                {"probability": round(float(probabilities[row]), 6)} if len(probabilities) else {}
-            )
-            yield {**shown, **sure}
-
-
-def _canonical(row: Mapping[str, Any]) -> Row:
-    """A row; `text` may be written for the only text."""
-    return {("text_a" if name == "text" else name): value for name, value in row.items()}
+        found: list[Row] = [
+            guess if isinstance(guess, dict) else {"prediction": guess} for guess in guesses
+        ]
+        if problem.reads == "pooled" and len(problem.labels) > 1:
+            powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+            for row, probability in zip(found, powers.max(-1) / powers.sum(-1), strict=True):
+                row["probability"] = round(float(probability), 6)
+        yield from found
 
 
 def load_predictor(
@@ -158,11 +153,3 @@ def saved_task(artifact: Artifact, task: str) -> str:
         if task or not known
         else f"{artifact.directory}: has the tasks {found}; say which one"
     )
-
-
-def _probabilities(problem: Problem, logits: Logits) -> NDArray[np.float64]:
-    """Of the predicted label, where a row has one label; else empty."""
-    if problem.reads != "pooled" or len(problem.labels) < 2:
-        return np.empty(0)
-    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-    return np.asarray(powers.max(-1) / powers.sum(-1), np.float64)

@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
+import numpy as np
+
+from model.tasks.features import batches_by_length
+
 WINDOW = 2048
 TOKEN_BUDGET = 8192
 
@@ -33,21 +37,8 @@ def in_windows(
         prepared = read(window, first)
         first += len(window)
         results: dict[int, ResultT] = {}
-        for numbers in by_length([length(item) for item in prepared]):
-            computed = compute([prepared[number] for number in numbers])
-            results.update(zip(numbers, computed, strict=True))
+        lengths = np.array([length(item) for item in prepared])
+        for rows in batches_by_length(lengths, token_budget=TOKEN_BUDGET):
+            computed = compute([prepared[row] for row in rows])
+            results.update(zip(rows.tolist(), computed, strict=True))
         yield from (results[number] for number in range(len(window)))
-
-
-def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers of the items in batches of at most `TOKEN_BUDGET` tokens, longest first."""
-    batch: list[int] = []
-    tokens = 0
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        if batch and tokens + lengths[number] > TOKEN_BUDGET:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(number)
-        tokens += lengths[number]
-    if batch:
-        yield batch

@@ -20,8 +20,8 @@ from model.data.micro_batches import BatchSource, CostModel, Share
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards
 from model.encoder.pretraining import PretrainingModel
-from model.inference.encoder_files import EncoderFiles, read_encoder_files
-from model.inference.names import from_hugging_face, hugging_face_name
+from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.layout import from_hugging_face, hugging_face_name
 from model.training.alarms import entropy
 from model.training.distributed import World
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
 from model.config import PretrainStage
-from model.inference.hugging_face_config import hugging_face_config
-from model.inference.names import to_hugging_face
+from model.hugging_face.layout import hugging_face_config, to_hugging_face
 from model.training.assembly import Inputs
 from model.training.evaluation import Scores
 

@@ -9,8 +9,7 @@ from safetensors.torch import save_file
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
-from model.inference.hugging_face_config import hugging_face_config
-from model.inference.names import to_hugging_face
+from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 TOKENIZER = WordPieceTokenizer(
     (*SPECIAL_TOKENS, "the", "list", "of", "names", "a", "b"), lowercase=True

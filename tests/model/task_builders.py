@@ -17,8 +17,7 @@ from artifacts.tables import examples_name, examples_schema, tokens_name, tokens
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
-from model.inference.hugging_face_config import hugging_face_config
-from model.inference.names import to_hugging_face
+from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 SENTENCE = "the a new array of given shape returns list int str value name error raised if ,"
 LETTERS = "bcdefghijklmnopqrstuvwxyz"

@@ -10,8 +10,7 @@ from transformers import BertConfig, BertForPreTraining
 from model.config import EncoderConfig
 from model.encoder.batch import Example
 from model.encoder.pretraining import PretrainingModel
-from model.inference.hugging_face_config import hugging_face_config
-from model.inference.names import to_hugging_face
+from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 VOCABULARY = 300
 MIXED_LENGTHS = (128, 128, 128, 100, 37, 5, 60, 61, 127, 2, 128)

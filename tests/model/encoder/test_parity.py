@@ -10,8 +10,8 @@ from model.config import EncoderConfig
 from model.encoder.batch import Example, PackedBatch, pack
 from model.encoder.encoder import Encoder
 from model.encoder.pretraining import PretrainingModel
+from model.hugging_face.layout import to_hugging_face
 from model.inference.load import load
-from model.inference.names import to_hugging_face
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     hugging_face_twin,

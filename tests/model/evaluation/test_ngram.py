@@ -6,15 +6,14 @@ import pytest
 
 from model.data.shards import Examples
 from model.evaluation.language_model import (
-    Cloze,
-    cloze_of,
+    MaskedTokens,
     entropy,
-    judge_counts,
-    judge_unigram,
+    evaluate_ngram,
+    evaluate_unigram,
     majority_share,
+    masked_tokens,
 )
-from model.evaluation.ngram import NOTHING, CountModel
-from model.evaluation.training_tokens import TokenStream
+from model.evaluation.ngram import NOTHING, NgramModel, TokenStream
 
 V = 12
 
@@ -63,7 +62,7 @@ def by_hand(documents: list[list[int]], left: int, right: int) -> np.ndarray:
 
 
 def test_probabilities_are_those_of_the_definition(documents: list[list[int]]) -> None:
-    model = CountModel(stream(documents), frequencies(documents))
+    model = NgramModel(stream(documents), frequencies(documents))
     contexts = [(a, b) for a in (NOTHING, *range(4, V)) for b in (NOTHING, *range(4, V))]
     left, right = np.array(contexts).T
     found = model.probabilities(left, right)
@@ -74,15 +73,14 @@ def test_probabilities_are_those_of_the_definition(documents: list[list[int]]) -
 
 def test_counting_only_what_is_asked_changes_nothing(documents: list[list[int]]) -> None:
     left, right = np.array([5, 6, NOTHING]), np.array([7, 8, 9])
-    whole = CountModel(stream(documents), frequencies(documents))
-    pairs = np.unique(whole.pair_keys(left, right))
-    part = CountModel(stream(documents), frequencies(documents), pairs=pairs)
+    whole = NgramModel(stream(documents), frequencies(documents))
+    part = NgramModel(stream(documents), frequencies(documents), contexts=[(left, right)])
     np.testing.assert_array_equal(whole.probabilities(left, right), part.probabilities(left, right))
 
 
 def test_no_neighbour_reaches_over_the_end_of_a_document() -> None:
     documents = [[5, 6], [7, 8]]
-    model = CountModel(stream(documents), frequencies(documents))
+    model = NgramModel(stream(documents), frequencies(documents))
     after_6 = model.probabilities(np.array([6]), np.array([NOTHING]))[0]
     np.testing.assert_allclose(after_6, model.unigram_V)
 
@@ -97,23 +95,23 @@ def test_special_tokens_beside_a_mask_tell_nothing() -> None:
         masked_lm_ids=np.array([5, 7, 8, 9], np.uint16),
         next_sentence_labels=np.array([-1, 0]),
     )
-    cloze = cloze_of(examples, frozenset(range(5)))
-    assert cloze.left.tolist() == [NOTHING, 6, NOTHING, NOTHING]
-    assert cloze.right.tolist() == [6, NOTHING, NOTHING, NOTHING]
-    assert cloze.words.tolist() == [5, 7, 8, 9]
+    masked = masked_tokens(examples, frozenset(range(5)))
+    assert masked.left.tolist() == [NOTHING, 6, NOTHING, NOTHING]
+    assert masked.right.tolist() == [6, NOTHING, NOTHING, NOTHING]
+    assert masked.words.tolist() == [5, 7, 8, 9]
 
 
 def test_loss_and_accuracy_are_means_over_the_positions(documents: list[list[int]]) -> None:
-    model = CountModel(stream(documents), frequencies(documents))
-    cloze = Cloze(np.array([5, 6, NOTHING]), np.array([7, 8, 9]), np.array([6, 9, 10]))
-    rows = model.probabilities(cloze.left, cloze.right)
-    judged = judge_counts(model, cloze)
-    picked = rows[np.arange(3), cloze.words]
-    assert judged.mlm_loss == pytest.approx(float(-np.log(picked).mean()), rel=1e-6)
-    assert judged.mlm_accuracy == float((rows.argmax(1) == cloze.words).mean())
-    unigram = judge_unigram(model.unigram_V, cloze)
+    model = NgramModel(stream(documents), frequencies(documents))
+    masked = MaskedTokens(np.array([5, 6, NOTHING]), np.array([7, 8, 9]), np.array([6, 9, 10]))
+    rows = model.probabilities(masked.left, masked.right)
+    found = evaluate_ngram(model, masked)
+    picked = rows[np.arange(3), masked.words]
+    assert found.mlm_loss == pytest.approx(float(-np.log(picked).mean()), rel=1e-6)
+    assert found.mlm_accuracy == float((rows.argmax(1) == masked.words).mean())
+    unigram = evaluate_unigram(model.unigram_V, masked)
     assert unigram.mlm_loss == pytest.approx(
-        float(-np.log(model.unigram_V[cloze.words]).mean()), rel=1e-6
+        float(-np.log(model.unigram_V[masked.words]).mean()), rel=1e-6
     )
 
 

@@ -15,8 +15,8 @@ from artifacts.results import (
     standard_error,
 )
 from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
-from model.evaluation.reference_scores import published_scores
-from model.evaluation.task_scores import difference, glue_average, task_scores
+from model.evaluation.reference_scores import reference_scores
+from model.evaluation.scores import difference, glue_average, task_scores
 from model.finetune.trial_plan import TrialPlan, grid_points
 from model.glue import GLUE, submission_name, task_fields
 from model.tasks.problems import load_problem, load_tables
@@ -123,12 +123,12 @@ def test_the_glue_average_is_that_of_glue_tasks_without_wnli() -> None:
 
 
 def test_published_figures_stand_beside_the_same_size_only() -> None:
-    (tiny,) = published_scores("SST-2", EncoderConfig(preset="tiny"))
+    (tiny,) = reference_scores("SST-2", EncoderConfig(preset="tiny"))
     assert (tiny.system, round(tiny.value, 4)) == ("BERT-Tiny", 0.832)
-    (base,) = published_scores("CoLA", EncoderConfig())
+    (base,) = reference_scores("CoLA", EncoderConfig())
     assert base.value == pytest.approx(0.521)
-    assert published_scores("SST-2", TINY) == ()
-    assert published_scores("", EncoderConfig()) == ()
+    assert reference_scores("SST-2", TINY) == ()
+    assert reference_scores("", EncoderConfig()) == ()
 
 
 def test_figures_of_the_paper_stand_beside_the_task_that_is_called_so() -> None:
@@ -143,7 +143,7 @@ def test_figures_of_the_paper_stand_beside_the_task_that_is_called_so() -> None:
 
 @pytest.mark.parametrize("task", [*get_args(Benchmark), *set(GLUE) - {"WNLI"}])
 def test_every_task_that_can_be_named_has_its_figures_for_the_large_encoder(task: str) -> None:
-    large = published_scores(task, EncoderConfig(preset="large"))
+    large = reference_scores(task, EncoderConfig(preset="large"))
     assert {score.system for score in large} == {"BERT-large"}
     assert all(0.5 < score.value < 1.0 for score in large)
 

@@ -12,10 +12,10 @@ from model.evaluation.evaluate import evaluate
 from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.finetune import finetune
 from model.finetune.saved import read_model
-from model.inference.encoder_files import read_encoder_files
+from model.hugging_face.encoder_files import read_encoder_files
+from model.hugging_face.source import artifact_source
+from model.inference.export import export_task
 from model.inference.predict import load_predictor
-from model.inference.source import artifact_source
-from model.inference.task_export import export_task
 from model.tasks.problems import load_problem, load_tables
 from tests.model.task_builders import (
     FIRST_WORD,

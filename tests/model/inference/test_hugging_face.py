@@ -18,11 +18,11 @@ from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.batch import Example, pack, padded
 from model.encoder.pretraining import PretrainingModel
-from model.inference.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.layout import from_hugging_face, to_hugging_face
 from model.inference.export import export
 from model.inference.import_model import import_encoder
 from model.inference.load import load
-from model.inference.names import from_hugging_face, to_hugging_face
 
 WORDS = ("the", "a", "new", "array", "of", "given", "shape", "returns", "list", "[", "]", "mask")
 TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *WORDS, "##s"), lowercase=True)

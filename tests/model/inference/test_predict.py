@@ -15,10 +15,10 @@ from artifacts.store import Artifact
 from model.encoder.batch import Example, pack
 from model.finetune.finetune import finetune
 from model.finetune.saved import read_model
+from model.hugging_face.source import open_source
 from model.inference import predict
+from model.inference.export import export_task
 from model.inference.predict import load_predictor
-from model.inference.source import open_source
-from model.inference.task_export import export_task
 from model.tasks.task_files import read_table
 from model.tasks.task_table import Wanted
 from tests.model.task_builders import encoder_artifact, inputs, stage_table, write_lines

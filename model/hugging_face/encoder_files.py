@@ -4,7 +4,6 @@ In:  a directory: an artifact of ours or Hugging Face's layout.
 Out: `EncoderFiles`, from which a model is built, exported or imported.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +15,8 @@ from artifacts.manifest import Manifest
 from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vocab_txt
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
-from model.inference.hugging_face_config import encoder_config
-from model.inference.names import to_hugging_face
-from model.inference.source import Source, open_source
-from model.inference.weights import check_tied, read_weights
+from model.hugging_face.layout import encoder_config, to_hugging_face
+from model.hugging_face.source import Source, check_tied, open_source, read_weights
 
 CARD = "README.md"
 KNOWN_EXTRAS = (
@@ -78,9 +75,21 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     tokenizer = read_tokenizer(source)
     tensors = read_weights(source)
     check_tied(tensors, source=source.directory)
-    wanted = parameter_shapes(config, tokenizer.size)
-    missing = _missing(tensors, wanted, source=source.directory)
-    _check_shapes(tensors, wanted, source=source.directory)
+    with torch.device("meta"):
+        wanted = to_hugging_face(PretrainingModel(config, tokenizer.size).state_dict())
+    missing = tuple(name for name in wanted if name not in tensors)
+    essential = [name for name in missing if not name.startswith(_REPLACEABLE)]
+    if essential:
+        raise IntegrityError(
+            f"{source.directory}: no tensor {essential[0]} ({len(essential)} missing); config.json "
+            "and weights do not belong together, or the weights are not BERT's"
+        )
+    for name, parameter in wanted.items():
+        if name in tensors and tensors[name].shape != parameter.shape:
+            raise IntegrityError(
+                f"{source.directory}: {name} is {list(tensors[name].shape)}, config.json and "
+                f"tokenizer say {list(parameter.shape)}; the files do not belong together"
+            )
     return EncoderFiles(
         config=config,
         tokenizer=tokenizer,
@@ -109,34 +118,3 @@ def read_tokenizer(source: Source) -> WordPieceTokenizer:
     return read_vocab_txt(
         source.path("vocab.txt"), lowercase=bool(settings.get("do_lower_case", True))
     )
-
-
-def parameter_shapes(config: EncoderConfig, vocabulary_size: int) -> dict[str, torch.Size]:
-    """Every parameter of `BertForPreTraining` and its shape, in our order."""
-    with torch.device("meta"):
-        parameters = PretrainingModel(config, vocabulary_size).state_dict()
-    return {name: tensor.shape for name, tensor in to_hugging_face(parameters).items()}
-
-
-def _missing(
-    tensors: Mapping[str, Tensor], wanted: Iterable[str], *, source: str
-) -> tuple[str, ...]:
-    missing = tuple(name for name in wanted if name not in tensors)
-    essential = [name for name in missing if not name.startswith(_REPLACEABLE)]
-    if essential:
-        raise IntegrityError(
-            f"{source}: no tensor {essential[0]} ({len(essential)} missing); config.json and "
-            "weights do not belong together, or the weights are not BERT's"
-        )
-    return missing
-
-
-def _check_shapes(
-    tensors: Mapping[str, Tensor], wanted: Mapping[str, torch.Size], *, source: str
-) -> None:
-    for name, shape in wanted.items():
-        if name in tensors and tensors[name].shape != shape:
-            raise IntegrityError(
-                f"{source}: {name} is {list(tensors[name].shape)}, config.json and tokenizer say "
-                f"{list(shape)}; the files do not belong together"
-            )
