@@ -37,6 +37,11 @@ SUPERVISED = ("pretrain",)
 
 RANKS_SUPERVISOR = "model.training.supervisor"
 
+PREPARED = ("pretrain", "finetune", "evaluate")
+"""Stages whose program computes with torch and wants environment variables of its own."""
+
+PREPARE = "model.training.start"
+
 
 class StageFailed(ClozeError):
     """A stage's program did not finish."""
@@ -69,8 +74,10 @@ def program_argv(
     training = machine.training
     nodes = machine.slurm.nodes if machine.jobs.launcher == "slurm" else 1
     several = training.ranks > 1 or nodes > 1 or training.max_restarts > 0 or options
-    supervisor = (RANKS_SUPERVISOR,) if config.stage in SUPERVISED and several else ()
-    program = (*supervisor, config.program)
+    program: tuple[str, ...] = (config.program,)
+    if config.stage in PREPARED:
+        supervised = config.stage in SUPERVISED and several
+        program = (RANKS_SUPERVISOR if supervised else PREPARE, *program)
     return (sys.executable, "-P", "-m", *program, "--config", file, *options)
 
 

@@ -59,14 +59,20 @@ class Encoder(nn.Module):
         return self.hidden_states(batch, dropout_seed)[-1]
 
     def hidden_states(self, batch: PackedBatch, dropout_seed: int | None = None) -> list[Tensor]:
-        """Vectors of the embeddings and of every layer, L + 1 tensors [T, H]."""
+        """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
+
+        On a CPU they are computed together with fillers, so that few shapes occur.
+        """
         self._check(batch)
         noise = self._noise(dropout_seed)
+        tokens = batch.tokens
+        if batch.input_ids.device.type == "cpu":
+            batch = batch.filled()
         attend = BACKENDS[self.attention_backend](batch, self.config)
         states = [self.embeddings(batch, noise and noise.at(0))]
         for number, layer in enumerate(self.layers, start=1):
             states.append(self._run(layer, states[-1], attend, noise and noise.at(number)))
-        return states
+        return [state[:tokens] for state in states] if batch.tokens > tokens else states
 
     def compile_layers(self) -> None:
         """Let torch compile the layers: one compilation for all of them and for all lengths.

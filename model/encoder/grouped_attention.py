@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from model.config import EncoderConfig
-from model.encoder.batch import PackedBatch
+from model.encoder.batch import PackedBatch, ladder
 from model.encoder.dropout import Draws, Noise, draw, keep_
 from model.encoder.native_kernels import kernels_for
 from model.encoder.products import Context, apply
@@ -39,7 +39,10 @@ GROUP_COST = 50_000
 """What one more group costs per layer, in attention scores: launching a dozen small operations."""
 
 GRANULE = 16
-"""Lengths between two multiples are not told apart when groups are formed."""
+"""Lengths between two multiples are not told apart: a group's length is one of them."""
+
+GROUP_RUNGS = 4
+"""Sizes of groups in an octave; what is filled up costs attention alone."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Group:
     """Where its scores begin among all groups' G * A * S * S."""
 
     lengths: Lengths
-    """[G]: the members' own lengths."""
+    """[G]: the members' own lengths; 0 where the group is filled up."""
 
     @property
     def is_padded(self) -> bool:
@@ -79,7 +82,8 @@ class Grouping:
     """A."""
 
     token_head_of_row: Tensor
-    """[R] int64: token * A + head of each row; padding repeats its sequence's last token."""
+    """[R] int64: token * A + head of each row; padding repeats its sequence's last token, an empty
+    sequence the first of all."""
 
     row_of_token_head: Tensor
     """[T * A] int64: the inverse, without the padding."""
@@ -118,23 +122,34 @@ class Grouping:
 
 
 def group_sequences(lengths: Lengths, *, heads: int) -> Grouping:
-    """Sort by length, cut where it saves most, and index."""
+    """Sort by length, cut where it saves most, and index.
+
+    G and S stand on short ladders, so that few shapes of products occur: a group takes the next
+    shorter sequences too, and the last one is filled up with empty sequences.
+    """
     order = np.argsort(-lengths, kind="stable")
     starts = np.concatenate(([0], np.cumsum(lengths)))[:-1]
     groups, token_heads, padding = [], [], []
-    row = score = 0
-    for members in np.split(order, cuts(lengths[order], heads=heads)):
-        group = Group(len(members), int(lengths[members[0]]), row, score, lengths[members])
-        inside = np.arange(group.length) < group.lengths[:, None]
-        tokens = starts[members][:, None] + np.minimum(
-            np.arange(group.length), group.lengths[:, None] - 1
-        )
+    row = score = taken = 0
+    for end in (*cuts(lengths[order], heads=heads), len(order)):
+        if end <= taken:
+            continue
+        size = ladder(end - taken, rungs=GROUP_RUNGS)
+        members = order[taken : taken + size]
+        taken += len(members)
+        own = np.pad(lengths[members], (0, size - len(members)))
+        first = np.pad(starts[members], (0, size - len(members)))
+        side = -(-int(own[0]) // GRANULE) * GRANULE
+        group = Group(size, side, row, score, own)
+        places = np.arange(side)
+        inside = places < own[:, None]
+        tokens = first[:, None] + np.minimum(places, np.maximum(own - 1, 0)[:, None])
         every_head = np.arange(heads)[None, :, None]
         token_heads.append((tokens[:, None] * heads + every_head).ravel())
         padding.append(np.repeat(~inside, heads, axis=0).ravel())
         groups.append(group)
         row += len(token_heads[-1])
-        score += len(token_heads[-1]) * group.length
+        score += len(token_heads[-1]) * side
     token_head_of_row, is_padding = np.concatenate(token_heads), np.concatenate(padding)
     row_of_token_head = np.empty(int(lengths.sum()) * heads, np.int64)
     row_of_token_head[token_head_of_row[~is_padding]] = np.flatnonzero(~is_padding)

@@ -313,7 +313,7 @@ void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights,
 }
 
 /* logits [rows, width] become softmax minus one at the label; losses [rows] in nats; hits [rows]:
- * whether the label's logit is the largest, of equal ones the first */
+ * whether the label's logit is the largest, of equal ones the first. A negative label asks nothing. */
 void cross_entropy(idx rows, idx width, bf16 *logits, const int64_t *labels, float *losses,
                    uint8_t *hits) {
 #pragma omp parallel
@@ -323,6 +323,12 @@ void cross_entropy(idx rows, idx width, bf16 *logits, const int64_t *labels, flo
     for (idx row = 0; row < rows; row++) {
         bf16 *x = logits + row * width;
         idx label = labels[row];
+        if (label < 0) {
+            memset(x, 0, sizeof(bf16) * width);
+            losses[row] = 0.0f;
+            hits[row] = 0;
+            continue;
+        }
         int16_t best = INT16_MIN;
         for (idx i = 0; i < width; i++) best = rank(x[i]) > best ? rank(x[i]) : best;
         float largest = unrank(best), sum = 0.0f, wanted = wide(x[label]);

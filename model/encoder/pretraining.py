@@ -67,12 +67,13 @@ class PretrainingModel(nn.Module):
 
     def forward(self, batch: PackedBatch, dropout_seed: int | None = None) -> PretrainingSums:
         """Loss sums and hits of a batch whose M and B may be anything from 0 up."""
-        hidden_TH = self.encoder(batch, dropout_seed)
+        filled = batch.filled() if batch.input_ids.device.type == "cpu" else batch
+        hidden_TH = self.encoder(filled, dropout_seed)
         masked_lm = masked_lm_loss(
-            self.masked_lm.transformed(hidden_TH[batch.masked_lm_positions]),
+            self.masked_lm.transformed(hidden_TH[filled.masked_lm_positions]),
             self.encoder.embeddings.word_embeddings.weight,
             self.masked_lm.output_bias,
-            batch.masked_lm_ids,
+            filled.masked_lm_ids,
         )
         next_logits_B2 = self.next_sentence(self.encoder.pooled(hidden_TH, batch))
         return PretrainingSums(

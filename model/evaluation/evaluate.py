@@ -27,7 +27,7 @@ from model.evaluation.masked_sentences import fill_sentences, sentence_neighbour
 from model.evaluation.ngram import NgramModel, read_training_tokens, training_frequencies
 from model.evaluation.scores import glue_average, task_scores
 from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
-from model.training.environment import threads_per_rank
+from model.training.environment import restart_prepared, threads_per_rank
 
 
 def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
@@ -99,4 +99,5 @@ def _evaluate_language_model(
 
 
 if __name__ == "__main__":
+    restart_prepared()
     run_program(evaluate)

@@ -35,7 +35,7 @@ from model.tasks.base import Problem
 from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables
 from model.training.distributed import World, join_world
-from model.training.environment import threads_per_rank
+from model.training.environment import restart_prepared, threads_per_rank
 
 DEFAULT_TOKEN_BUDGET = 16384
 """Tokens per micro-batch."""
@@ -181,4 +181,5 @@ def _finish(table: StageTable, runner: TrialRunner, groups: tuple[TrialGroup, ..
 
 
 if __name__ == "__main__":
+    restart_prepared()
     run_program(finetune)

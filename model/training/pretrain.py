@@ -14,7 +14,7 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, open_artifact
 from model.config import PretrainStage, TrainingMachine
 from model.training.distributed import join_world
-from model.training.environment import threads_per_rank
+from model.training.environment import restart_prepared, threads_per_rank
 from model.training.fault_injection import Strike, undisturbed
 from model.training.run import Run
 from model.training.watchdog import Watchdog
@@ -33,4 +33,5 @@ def pretrain(table: StageTable, options: list[str], *, at: Strike = undisturbed)
 
 
 if __name__ == "__main__":
+    restart_prepared()
     run_program(pretrain)

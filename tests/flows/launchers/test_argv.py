@@ -7,7 +7,7 @@ import pytest
 from artifacts.config import StageConfig
 from flows.config import MachineConfig
 from flows.launchers.job import program_argv
-from model.config import PretrainStage
+from model.config import EvaluateStage, FinetuneStage, PretrainStage
 from pipeline.config import TokensStage
 
 PRETRAIN = PretrainStage.model_construct()
@@ -24,7 +24,14 @@ def words(config: StageConfig, *options: str, **training: int) -> str:
 def test_a_program_runs_with_p_and_its_options_come_last() -> None:
     assert words(TOKENS) == "-P -m pipeline.tokens --config TABLE"
     assert words(TOKENS, "--region=x").endswith("--config TABLE --region=x")
-    assert words(PRETRAIN) == "-P -m model.training.pretrain --config TABLE"
+
+
+@pytest.mark.parametrize("stage", [PretrainStage, FinetuneStage, EvaluateStage])
+def test_what_computes_with_torch_is_started_in_the_environment_for_it(
+    stage: type[StageConfig],
+) -> None:
+    started = f"-P -m model.training.start {stage.program} --config TABLE"
+    assert words(stage.model_construct()) == started
 
 
 @pytest.mark.parametrize("training", [{"ranks": 2}, {"max_restarts": 1}])

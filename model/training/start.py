@@ -1,0 +1,31 @@
+"""Starts a program that computes with torch in the environment it wants, as one process.
+
+    python -P -m model.training.start model.training.pretrain --config TABLE
+
+In:  the program's module and its arguments, `--config TABLE` among them.
+Out: this process becomes that program; its id, output and exit code are the program's.
+
+OpenMP and glibc read their variables when a process starts and torch is imported by whoever wants
+it, so this is a program that imports neither.
+"""
+
+import os
+import sys
+
+from artifacts.errors import ClozeError
+from artifacts.progress import say
+from model.training.environment import table_environment
+
+
+def main(module: str, arguments: list[str]) -> int:
+    """Become the program; an exit code only where its stage table cannot be read."""
+    try:
+        environment = {**os.environ, **table_environment(arguments)}
+    except ClozeError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    os.execve(sys.executable, [sys.executable, "-P", "-m", module, *arguments], environment)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,107 @@
+"""Few shapes: fillers change no loss, no gradient and no vector."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from model.encoder.attention import BACKENDS
+from model.encoder.batch import PackedBatch, ladder, pack
+from model.encoder.grouped_attention import group_sequences
+from model.encoder.native_kernels import choose_kernels
+from tests.model.encoder.encoder_builders import (
+    MIXED_LENGTHS,
+    random_examples,
+    random_model,
+    small_config,
+)
+
+DROPPING = {"hidden_dropout_prob": 0.1}
+
+
+def gradients(model: torch.nn.Module, batch: PackedBatch) -> dict[str, torch.Tensor]:
+    sums = model(batch, 5)
+    (sums.masked_lm_loss + sums.next_sentence_loss).backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"losses": torch.stack([value.detach().double() for value in sums]), **found}
+
+
+def unfilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PackedBatch, "filled", lambda batch: batch)
+
+
+@pytest.mark.parametrize("kernels", ["native", "torch"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2.0**-7)])
+def test_losses_and_gradients_are_the_same_with_and_without_fillers(
+    dtype: torch.dtype, tolerance: float, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_kernels("torch" if kernels == "torch" else "auto")
+    batch = pack(random_examples((*MIXED_LENGTHS, 60, 128, 41)))
+    assert ladder(batch.tokens) > batch.tokens
+    assert ladder(len(batch.masked_lm_ids)) > len(batch.masked_lm_ids)
+    found = gradients(random_model(small_config(**DROPPING)).to(dtype), batch)
+    unfilled(monkeypatch)
+    expected = gradients(random_model(small_config(**DROPPING)).to(dtype), batch)
+    choose_kernels("auto")
+    for name, value in expected.items():
+        distance = (found[name].double() - value.double()).norm()
+        assert distance <= tolerance * max(1.0, value.double().norm().item()), name
+
+
+def test_vectors_are_those_of_the_sequences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = random_model(small_config()).eval().encoder
+    batch = pack(random_examples((33, 40, 2)))
+    states = encoder.hidden_states(batch)
+    unfilled(monkeypatch)
+    for found, expected in zip(states, encoder.hidden_states(batch), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_the_ladder_has_thirty_two_rungs_an_octave_and_fills_three_percent_at_most() -> None:
+    sizes = np.arange(1, 20_000)
+    rungs = np.array([ladder(int(size)) for size in sizes])
+    assert (rungs >= sizes).all()
+    assert (rungs / sizes).max() <= 1 + 1 / 32
+    assert len(np.unique(rungs[(sizes > 4096) & (sizes <= 8192)])) == 32
+    assert (rungs / sizes)[1000:].mean() < 1.012
+    assert [ladder(size) for size in (0, 1, 64, 65, 1025)] == [0, 1, 64, 66, 1056]
+
+
+def test_a_hundred_batches_have_a_dozen_shapes() -> None:
+    rng = np.random.default_rng(0)
+    tokens, groups = set(), set()
+    for _ in range(100):
+        lengths = np.where(rng.random(32) < 0.6, 64, rng.integers(8, 65, 32))
+        tokens.add(ladder(int(lengths.sum())))
+        groups |= {
+            (group.sequences, group.length) for group in group_sequences(lengths, heads=2).groups
+        }
+    assert len(tokens) <= 16
+    assert len(groups) <= 16
+
+
+def test_filled_groups_hold_every_sequence_once() -> None:
+    lengths = np.array([128] * 9 + [40, 39, 38, 17, 16, 3, 2])
+    groups = group_sequences(lengths, heads=4).groups
+    held = np.concatenate([group.lengths for group in groups])
+    assert sorted(held[held > 0]) == sorted(lengths)
+    assert all(group.length % 16 == 0 for group in groups)
+    assert all(group.sequences == ladder(group.sequences, rungs=4) for group in groups)
+
+
+@pytest.mark.parametrize("direction", ["bidirectional", "left_to_right", "right_to_left"])
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_empty_sequences_make_no_number_that_is_not_finite(
+    direction: str, kernels: str, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: choose_kernels("auto"))
+    choose_kernels("torch" if kernels == "torch" else "auto")
+    config = small_config(attention_direction=direction)
+    batch = pack(random_examples((5,) * 9))
+    parts = torch.randn(45, 3, 4, 16).bfloat16().requires_grad_()
+    attend: Callable[..., torch.Tensor] = BACKENDS["grouped"](batch, config)
+    context = attend(parts, None)
+    context.float().sum().backward()
+    assert context.isfinite().all()
+    assert parts.grad.isfinite().all()

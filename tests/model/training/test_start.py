@@ -1,0 +1,78 @@
+"""Programs that compute with torch run in the environment they want, however they are started."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from artifacts.stage import StageTable, write_stage_table
+from model.training.environment import ALLOCATOR, WAITING
+from tests.conftest import SMOKE, GoldenRun, cloze
+from tests.running import RunFolder
+
+PROGRAM = """
+import json, os, sys
+from model.training.environment import restart_prepared
+restart_prepared()
+print(json.dumps([os.getpid(), sys.argv[1:], dict(os.environ)]))
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stage table, and a program that prints where it finds itself."""
+    for name in (*ALLOCATOR, *WAITING, "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "table.json"
+    stage = StageTable(
+        stage="pretrain", format_version=1, config={}, output="out", machine={"threads": 3}
+    )
+    write_stage_table(stage, path)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path.cwd()}")
+    return path
+
+
+@pytest.mark.parametrize("starter", [["model.training.start"], []])
+def test_a_program_finds_its_environment_whoever_starts_it(
+    starter: list[str], table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "17")
+    argv = [sys.executable, "-P", "-m", *starter, "program", "--config", str(table), "more"]
+    started = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    pid, arguments, environment = json.loads(started.communicate()[0])
+    assert (pid, arguments) == (started.pid, ["--config", str(table), "more"])
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["MALLOC_TOP_PAD_"] == "17"
+    assert {**environment, **WAITING} == environment
+
+
+def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    argv = [sys.executable, "-P", "-m", "model.training.start", "program", "--config"]
+    done = subprocess.run(
+        [*argv, str(tmp_path / "none")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "no such stage table" in done.stderr
+
+
+def test_openmp_takes_the_settings_in_every_stage_that_cloze_starts(
+    golden: GoldenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = tmp_path / "runs"
+    shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
+    run = RunFolder(workspace)
+    run.forget("pretrain", "finetune", "evaluate")
+    for name in WAITING:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
+    done = cloze("run", *SMOKE, "--workspace", str(workspace), "--without-prefect")
+    assert done.returncode == 0, done.stderr
+    for stage in ("pretrain", "finetune", "evaluate"):
+        log = (run.job(stage) / "log").read_text()
+        for name, value in WAITING.items():
+            assert f"{name} = '{value}'" in log, f"{stage}: {log[:2000]}"
