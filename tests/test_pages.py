@@ -10,7 +10,7 @@ from tests.conftest import GoldenRun
 def test_the_report_fits_the_window_and_shows_every_section(golden: GoldenRun, width: int) -> None:
     with browser() as page:
         page.open((golden.workspace / "smoke" / "report.html").as_uri(), width=width)
-        sections = ["How it learnt", "Fill the gap", "What it is good for", "What it cost"]
+        sections = ["Pre-training", "Masked sentences", "Fine-tuning", "Cost"]
         page.text(*sections)
         headings = page.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)")
         assert set(sections) <= set(headings)

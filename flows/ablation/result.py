@@ -18,7 +18,7 @@ from artifacts.summary import Summary
 from flows.ablation.rows import Row
 from flows.config import RunConfig
 from flows.figures import ERROR, Figures, figures, read_summary
-from flows.report.charts.curves import Chart, Series, curves
+from flows.report.charts import Line, LineChart, line_chart
 from flows.report.units import short
 from flows.workspace import Workspace
 
@@ -173,14 +173,14 @@ def _learning_curves(rows: Sequence[Row], results: Results) -> Markup:
             if split in point.heldout
         ]
         if len(places) > 1:
-            lines.append(Series(places, "other" if number else "ours", row.name))
+            lines.append(Line(places, "other" if number else "ours", row.name))
     if not lines:
         return Markup("")
-    chart = Chart(
-        series=lines,
+    chart = LineChart(
+        lines=lines,
         x_label="steps",
         y_label="held-out MLM loss, nats",
         x_text=short,
         y_text=lambda value: f"{value:g}",
     )
-    return curves(chart, width=WIDTH, height=HEIGHT, label="held-out loss over steps")
+    return line_chart(chart, width=WIDTH, height=HEIGHT, label="held-out loss over steps")

@@ -18,9 +18,9 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from artifacts.summary import Summary
+from flows.report import plots
 from flows.report import units as numbers
 from flows.report import wording as words
-from flows.report.figures import corpus, quality, training
 
 MASK = "[MASK]"
 
@@ -30,7 +30,7 @@ MANY_TASKS = 4
 
 @dataclass(frozen=True)
 class Tally:
-    """How often one model's first guess is right."""
+    """How often one model's top prediction is correct."""
 
     name: str
     mine: bool
@@ -49,9 +49,7 @@ def _context(summary: Summary) -> dict[str, Any]:
         "summary": summary,
         "style": _style(),
         "words": words,
-        "figures": quality,
-        "training": training,
-        "data": corpus,
+        "plots": plots,
         "headline": model,
         "steps": {step.stage: step for step in summary.steps},
         "contents": list(_contents(summary)),
@@ -72,13 +70,13 @@ def _context(summary: Summary) -> dict[str, Any]:
 def _contents(summary: Summary) -> Iterator[tuple[str, str]]:
     training = summary.pretraining
     sections = (
-        ("learning", "How it learnt", bool(training and training.curve)),
-        ("sentences", "Fill the gap", bool(summary.sentences)),
-        ("heldout", "On unseen text", bool(summary.language_model)),
-        ("transfer", "What it is good for", bool(summary.tasks)),
-        ("corpus", "What it read", bool(summary.corpus or summary.examples)),
-        ("cost", "What it cost", True),
-        ("repeat", "How to repeat it", True),
+        ("learning", "Pre-training", bool(training and training.curve)),
+        ("sentences", "Masked sentences", bool(summary.sentences)),
+        ("heldout", "Held-out text", bool(summary.language_model)),
+        ("transfer", "Fine-tuning", bool(summary.tasks)),
+        ("corpus", "Corpus", bool(summary.corpus or summary.examples)),
+        ("cost", "Cost", True),
+        ("repeat", "Reproducing it", True),
     )
     yield from ((anchor, name) for anchor, name, there in sections if there)
 
@@ -89,7 +87,7 @@ def _tallies(summary: Summary) -> list[Tally]:
     systems = [guesses.system for guesses in known[0].guesses] if known else []
     tallies = [
         Tally(
-            name=words.guesser(system),
+            name=words.predictor(system),
             mine=system == "pretrained",
             right=tuple(filled.guesses[place].correct == 0 for filled in known),
         )

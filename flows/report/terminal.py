@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from artifacts import filesystem
+from artifacts.results import TaskScore
 from artifacts.summary import Summary
-from flows.report import wording as words
+from flows.report import wording
 from flows.report.units import duration, memory, nats, percent
 
 MOST = 6
@@ -19,44 +20,48 @@ NAME_WIDTH = 15
 
 def lines(summary: Summary) -> list[str]:
     """The title and what most deserves to be known, most important first."""
-    return [summary.title, *_facts(summary)][:MOST]
+    facts = [f"  {name:<{NAME_WIDTH}} {fact}" for name, fact in _facts(summary)]
+    return [summary.title, *facts][:MOST]
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of the `summary.json` at `path`; none if there is no such file or form."""
+    """The lines of the `summary.json` at `path`; none if there is no such file or schema."""
     try:
         return lines(Summary.model_validate_json(filesystem.read_bytes(path)))
     except (FileNotFoundError, ValidationError):
         return []  # a run of some stages only, or a summary that another version wrote
 
 
-def _facts(summary: Summary) -> Iterator[str]:
-    model = words.headline(summary)
+def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    model = wording.headline(summary)
     if model:
-        where = words.split_name(summary, model.split)
-        yield _line(
-            "hidden words",
-            f"{percent(model.mlm_accuracy)} right on {where} "
-            f"(neighbour counts {percent(model.count_model_accuracy)})",
+        where = wording.split_name(summary, model.split)
+        yield (
+            "MLM accuracy",
+            f"{percent(model.mlm_accuracy)} on {where} "
+            f"(n-gram baseline {percent(model.count_model_accuracy)})",
         )
-        yield _line(
-            "loss",
-            f"{nats(model.mlm_loss)} (neighbour counts {nats(model.count_model_loss)}, "
-            f"word frequencies {nats(model.unigram_entropy)})",
+        yield (
+            "MLM loss",
+            f"{nats(model.mlm_loss)} (n-gram baseline {nats(model.count_model_loss)}, "
+            f"unigram entropy {nats(model.unigram_entropy)})",
         )
     for task in summary.tasks[:2]:
-        judgement = words.judgement(task)
-        if judgement:
-            yield _line(words.task_name(task.name).lower(), judgement)
+        yield wording.task_name(task.name).lower(), _task(task)
     if model and model.next_sentence_accuracy is not None:
         majority = percent(model.next_sentence_majority or 0.0)
-        accuracy = percent(model.next_sentence_accuracy)
-        yield _line("next sentence", f"{accuracy} right (always the same answer {majority})")
+        yield "NSP accuracy", f"{percent(model.next_sentence_accuracy)} (majority {majority})"
     seconds = sum(step.seconds or 0.0 for step in summary.steps)
     if seconds:
         peak = max((step.peak_memory or 0 for step in summary.steps), default=0)
-        yield _line("cost", f"{duration(seconds)}" + (f", {memory(peak)} at most" if peak else ""))
+        yield "cost", f"{duration(seconds)}" + (f", {memory(peak)} at most" if peak else "")
 
 
-def _line(name: str, fact: str) -> str:
-    return f"  {name:<{NAME_WIDTH}} {fact}"
+def _task(task: TaskScore) -> str:
+    """The encoder's own score, then the verdict."""
+    split = wording.shown_split(task)
+    ours = [system for system in task.systems if system.role == "pretrained"]
+    scores = wording.scores_on(ours[0], split).get(task.metric) if ours else None
+    metric = wording.metric_name(task.metric)
+    own = f"{metric} {wording.spread_words(scores)} on {split}. " if scores else ""
+    return f"{own}{wording.verdict_sentence(task)}".rstrip()

@@ -1,4 +1,4 @@
-"""What the figures say, in words: names of splits and systems, verdicts, moments of the curve.
+"""The wording of the report: names of splits and systems, verdicts, first sentences.
 
 In:  parts of a `Summary`.
 Out: plain text. A gain is called one only where the evaluation's own rule calls it a win.
@@ -11,6 +11,7 @@ from artifacts.results import (
     ErrorExample,
     LanguageModelScore,
     SeedScores,
+    SystemScore,
     TaskScore,
 )
 from artifacts.summary import Encoder, Summary
@@ -34,7 +35,7 @@ SYSTEMS = {
     "word_overlap": "word overlap",
 }
 
-GUESSERS = {"random": "untrained", "count": "neighbour counts", "pretrained": "this encoder"}
+PREDICTORS = {"random": "untrained", "count": "n-gram baseline", "pretrained": "this encoder"}
 
 METRICS = {
     "f1": "F1",
@@ -82,7 +83,12 @@ def shape(encoder: Encoder) -> str:
 
 def lede(summary: Summary) -> list[str]:
     """The report's first sentences; fewer where a run has less to say."""
-    sentences = (_guessing(summary), _reading(summary), _unjudged(summary), _given(summary))
+    sentences = (
+        _starting_point(summary),
+        _heldout_quality(summary),
+        _training_data(summary),
+        _baselines_ahead(summary),
+    )
     return [sentence for sentence in sentences if sentence]
 
 
@@ -133,30 +139,31 @@ def verdict_words(comparison: Comparison) -> str:
     }[verdict_kind(comparison)]
 
 
-def judgement(task: TaskScore) -> str:
+def verdict_sentence(task: TaskScore) -> str:
     """The verdict, and the baseline that needs no encoder, where it does better than ours."""
     comparison = verdict(task)
     if comparison is None:
         return ""
-    rule = _better_baseline(task, comparison)
-    return " ".join(filter(None, (verdict_words(comparison), rule)))
+    better = better_baseline(task)
+    named = f" {better[:1].upper()}{better[1:]} does better." if better else ""
+    return f"{verdict_words(comparison)}{named}"
 
 
-def _better_baseline(task: TaskScore, comparison: Comparison) -> str:
-    """`Look-up table does better: 45.4.`, or nothing."""
-    on_test = comparison.split == "test"
-    measured = [
-        (system, (system.test if on_test else system.dev).get(comparison.metric))
-        for system in task.systems
-    ]
-    means = [(system, spread.mean) for system, spread in measured if spread]
-    ours = next((mean for system, mean in means if system.name == comparison.system), None)
-    baselines = [(mean, system.name) for system, mean in means if system.role == "baseline"]
-    best = max(baselines, default=None)
-    if ours is None or best is None or best[0] <= ours:
+def better_baseline(task: TaskScore) -> str:
+    """The baseline that does better than the encoder, with its score: `look-up table (45.4)`."""
+    comparison = verdict(task)
+    if comparison is None:
         return ""
-    name = system_name(best[1])
-    return f"{name[:1].upper()}{name[1:]} does better: {100 * best[0]:.1f}."
+    means = [
+        (scores.mean, system)
+        for system in task.systems
+        if (scores := scores_on(system, comparison.split).get(comparison.metric))
+    ]
+    ours = [mean for mean, system in means if system.name == comparison.system]
+    others = [(mean, system.name) for mean, system in means if system.role == "baseline"]
+    if not ours or not others or max(others)[0] <= ours[0]:
+        return ""
+    return f"{system_name(max(others)[1])} ({100 * max(others)[0]:.1f})"
 
 
 def difference(comparison: Comparison, *, sign: bool = True) -> str:
@@ -164,6 +171,18 @@ def difference(comparison: Comparison, *, sign: bool = True) -> str:
     amount = points(comparison.difference)
     shown = amount if sign else amount.lstrip(f"+{MINUS}")
     return f"{shown} ± {100 * comparison.standard_error:.1f} points"
+
+
+def scores_on(system: SystemScore, split: str) -> dict[str, SeedScores]:
+    """A system's scores on dev or test, by metric."""
+    return system.test if split == "test" else system.dev
+
+
+def reference_shown(task: TaskScore, *, split: str) -> tuple[float, str] | None:
+    """The paper's score in percent and its name: on this split, else on the other."""
+    scores = [score for score in task.published if score.metric == task.metric]
+    score = min(scores, key=lambda score: score.split != split, default=None)
+    return (100 * score.value, f"{score.system} {100 * score.value:.1f}") if score else None
 
 
 def spread_words(spread: SeedScores) -> str:
@@ -177,9 +196,9 @@ def headline(summary: Summary) -> LanguageModelScore | None:
     return summary.language_model[0] if summary.language_model else None
 
 
-def guesser(system: str) -> str:
-    """Who fills a gap, in words."""
-    return GUESSERS.get(system, system)
+def predictor(system: str) -> str:
+    """A model that fills in masked tokens, in words."""
+    return PREDICTORS.get(system, system)
 
 
 def metric_name(metric: str) -> str:
@@ -187,7 +206,7 @@ def metric_name(metric: str) -> str:
     return METRICS.get(metric, metric.replace("_", " "))
 
 
-def judged_split(task: TaskScore) -> str:
+def shown_split(task: TaskScore) -> str:
     """The split that verdicts and figures are about: test, where it has labels."""
     comparison = verdict(task)
     if comparison:
@@ -208,7 +227,7 @@ def task_sizes(task: TaskScore) -> str:
 
 
 def wrong_tags(error: ErrorExample) -> list[tuple[str, str, str]]:
-    """A tagging mistake word by word: (word, truth, answer), the last two empty where right.
+    """A tagging error word by word: (word, gold, predicted), the last two empty where correct.
 
     Empty for other tasks, and where a shortened text no longer fits its tags.
     """
@@ -251,46 +270,77 @@ def _device(summary: Summary) -> str:
     return f"{training.device}{ranks}{precision}"
 
 
-def _reading(summary: Summary) -> str:
+def _training_data(summary: Summary) -> str:
     training = summary.pretraining
     if training is None:
         return ""
-    read = next((split for split in summary.corpus.splits), None) if summary.corpus else None
-    what = f"{size(read.bytes)} of text" if read and read.bytes else "the corpus"
-    seen = f"{short(training.tokens)} word-pieces" if training.tokens else "them"
-    time = f", {duration(training.seconds)}" if training.seconds else ""
+    splits = summary.corpus.splits if summary.corpus else ()
+    what = f"{size(splits[0].bytes)} of text" if splits and splits[0].bytes else "the corpus"
+    seen = f", {short(training.tokens)} word-pieces" if training.tokens else ""
+    time = f" in {duration(training.seconds)}" if training.seconds else ""
     device = f" on {training.device}" if training.device else ""
-    return f"It learnt from {what}: {seen} in {integer(training.steps)} steps{time}{device}."
-
-
-def _unjudged(summary: Summary) -> str:
-    if summary.pretraining is None or summary.language_model:
-        return ""
+    told = f"It was trained on {what} for {integer(training.steps)} steps{seen}{time}{device}."
+    if summary.language_model:
+        return told
     return (
-        "No text was held out, so nothing here says how well it knows text it has not read: raise "
+        f"{told} No text was held out, so nothing here says how well it models unseen text: raise "
         "corpus.heldout_share, or hold out a source."
     )
 
 
-def _given(summary: Summary) -> str:
+def _starting_point(summary: Summary) -> str:
+    """What the encoder started from, where it was not random weights; said first."""
+    pretrain = summary.configuration.get("pretrain")
+    init = pretrain.get("init") if isinstance(pretrain, dict) else None
+    if init:
+        return f"Training started from the encoder {init}, not from random weights."
     if summary.pretraining or not (summary.encoder and summary.tasks):
         return ""
-    fits = sum(system.fits for task in summary.tasks for system in task.systems)
+    trials = sum(system.fits for task in summary.tasks for system in task.systems)
     return (
-        f"The encoder came finished and was fine-tuned here: {plural(fits, 'fit')} on "
+        f"The encoder was given and fine-tuned here: {plural(trials, 'trial')} on "
         f"{plural(len(summary.tasks), 'task')}."
     )
 
 
-def _guessing(summary: Summary) -> str:
+def _heldout_quality(summary: Summary) -> str:
     model = headline(summary)
     if model is None:
         return ""
     where, gain = split_name(summary, model.split), model.unigram_entropy - model.mlm_loss
     return (
-        f"On the {where}, which it has never seen, it guesses {percent(model.mlm_accuracy)} of the "
-        f"hidden words. A model that counts neighbouring words guesses "
-        f"{percent(model.count_model_accuracy)}, always the most frequent word "
-        f"{percent(model.unigram_accuracy)}. Its loss is {nats(model.mlm_loss)}, "
-        f"{nats(abs(gain))} {'below' if gain > 0 else 'above'} the entropy of word frequencies."
+        f"On the {where}, which it has never seen, its top-1 accuracy over the masked tokens is "
+        f"{percent(model.mlm_accuracy)}; the n-gram baseline reaches "
+        f"{percent(model.count_model_accuracy)}, always predicting the most frequent word-piece "
+        f"{percent(model.unigram_accuracy)}. Its MLM loss is {nats(model.mlm_loss)}, "
+        f"{nats(abs(gain))} {'below' if gain > 0 else 'above'} the unigram entropy."
     )
+
+
+def _baselines_ahead(summary: Summary) -> str:
+    """A sentence where a baseline that needs no encoder does better."""
+    model = headline(summary)
+    ahead = []
+    if model and model.count_model_loss < model.mlm_loss:
+        ahead.append(
+            f"in MLM loss the n-gram baseline ({nats(model.count_model_loss)} against "
+            f"{nats(model.mlm_loss)})"
+        )
+    correct = {
+        system: sum(
+            guesses.correct == 0
+            for filled in summary.sentences
+            for guesses in filled.guesses
+            if guesses.system == system
+        )
+        for system in ("count", "pretrained")
+    }
+    if correct["count"] > correct["pretrained"]:
+        total = sum(filled.judged for filled in summary.sentences)
+        ahead.append(
+            f"on the masked sentences the n-gram baseline ({correct['count']} of {total} correct, "
+            f"the encoder {correct['pretrained']})"
+        )
+    tasks = [task for task in summary.tasks if better_baseline(task)]
+    ahead += [f"on {task_name(task.name)} the {better_baseline(task)}" for task in tasks]
+    return f"A baseline does better: {'; '.join(ahead)}." if ahead else ""

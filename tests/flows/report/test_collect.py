@@ -14,8 +14,8 @@ from flows.report import wording as words
 from flows.report.collect import collect
 from flows.report.collect_corpus import entropy, powers_of_two, rank_frequency
 from flows.report.collect_training import length_at, read_clock
-from flows.report.figures.training import companions, learning_curve, story
 from flows.report.page import render
+from flows.report.plots import companions, learning_curve, story
 from flows.report.stage import make_report
 from flows.report.terminal import lines, read_lines
 from tests.flows.report.report_run import (
@@ -56,11 +56,11 @@ def test_an_encoder_that_came_finished_is_told_without_a_word_about_a_corpus(
         "BERT-base: 12 layers × 768, 12 heads, 30,522 word-pieces, 1,000 parameters"
     )
     assert words.lede(summary.model_copy(update={"language_model": ()})) == [
-        "The encoder came finished and was fine-tuned here: 4 fits on 1 task."
+        "The encoder was given and fine-tuned here: 4 trials on 1 task."
     ]
     assert [step.stage for step in summary.steps] == ["finetune", "evaluate"]
     page = render(summary)
-    assert "It learnt from" not in page
+    assert "It was trained on" not in page
     assert "cloze export" not in page
 
 
@@ -146,10 +146,11 @@ def test_six_lines_say_the_most_important(summary: Summary) -> None:
     said = [line.replace("\u202f", " ") for line in lines(summary)]
     assert said == [
         "A small encoder",
-        "  hidden words    40.5 % right on held-out package rich (neighbour counts 31.0 %)",
-        "  loss            3.25 nats (neighbour counts 4.50 nats, word frequencies 6.06 nats)",
-        "  tagging         Pre-training wins: 5.3 ± 0.6 points over random initialisation.",
-        "  next sentence   70.0 % right (always the same answer 57.5 %)",
+        "  MLM accuracy    40.5 % on held-out package rich (n-gram baseline 31.0 %)",
+        "  MLM loss        3.25 nats (n-gram baseline 4.50 nats, unigram entropy 6.06 nats)",
+        "  tagging         F1 62.3 ± 0.3 on test. Pre-training wins: 5.3 ± 0.6 points over random "
+        "initialisation.",
+        "  NSP accuracy    70.0 % (majority 57.5 %)",
         "  cost            1 min 10 s, 1.00 GiB at most",
     ]
 
@@ -208,7 +209,7 @@ def test_a_step_has_the_length_of_its_phase() -> None:
 def test_the_curve_tells_its_story(summary: Summary) -> None:
     assert summary.pretraining is not None
     told = story(summary, summary.pretraining)
-    assert told.endswith("it passes a model that counts neighbours.")
+    assert told.endswith("it passes the n-gram baseline.")
     drawn = learning_curve(summary, summary.pretraining)
     assert "held-out package rich 3.25" in drawn
     assert "word frequencies 6.06" in drawn

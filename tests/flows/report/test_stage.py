@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from artifacts.stage import write_stage_table
 from artifacts.store import open_artifact
 from artifacts.summary import Summary
 from flows.report.collect import collect
-from flows.report.figures.quality import task_spread
 from flows.report.page import render
+from flows.report.plots import task_spread
 from flows.report.stage import make_report
 from flows.report.terminal import lines
+from flows.report.wording import lede
 from tests.flows.report.report_run import PRESENT, SECRET, report_table
 
 
@@ -60,7 +62,7 @@ def test_the_page_loads_nothing_and_runs_no_script(summary: Summary) -> None:
     page = render(summary)
     assert not re.search(r"<(script|link|img|iframe|object)\b", page)
     assert not re.search(r"(https?:)?//[a-z]", page)
-    assert not re.search(r"url\(|@import|@font-face", page)
+    assert not re.search(r"url\((?!#)|@import|@font-face", page)
 
 
 def test_text_of_the_run_is_escaped(summary: Summary) -> None:
@@ -120,7 +122,7 @@ def test_a_stage_run_by_hand_has_no_record_and_still_a_configuration(tmp_path: P
     summary = collect(table)
     assert all(step.seconds is None for step in summary.steps)
     assert summary.configuration["vocabulary"]["size"] == 100
-    assert "What it cost" in render(summary)
+    assert "<h2>Cost</h2>" in render(summary)
 
 
 def test_no_text_of_the_corpus_appears_if_it_may_not(tmp_path: Path) -> None:
@@ -148,5 +150,36 @@ def test_answers_of_another_run_are_refused(tmp_path: Path) -> None:
 
 def test_without_answers_nobody_is_judged(tmp_path: Path) -> None:
     page = render(collect(report_table(tmp_path, answers=[])))
-    assert "right at the first guess" not in page
+    assert "correct at top 1" not in page
     assert "instrument" in page
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_small_text_has_enough_contrast_in_both_modes() -> None:
+    style = resources.files("flows.report").joinpath("templates/report.css").read_text()
+    modes = re.findall(r"--paper: (#\w+); --ink: (#\w+); --soft: (#\w+); --faint: (#\w+)", style)
+    assert len(modes) == 2
+    for paper, *texts in modes:
+        for text in texts:
+            low, high = sorted((luminance(paper), luminance(text)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (paper, text)
+
+
+def test_a_baseline_that_wins_is_named_in_the_first_sentences(summary: Summary) -> None:
+    assert not any("A baseline does better" in sentence for sentence in lede(summary))
+    model = summary.language_model[0].model_copy(update={"count_model_loss": 3.0})
+    beaten = summary.model_copy(update={"language_model": (model,)})
+    assert lede(beaten)[-1].replace("\u202f", " ") == (
+        "A baseline does better: in MLM loss the n-gram baseline (3.00 nats against 3.25 nats)."
+    )
+
+
+def test_an_encoder_that_started_from_another_says_so_first(summary: Summary) -> None:
+    started = {**summary.configuration, "pretrain": {"init": "google/bert"}}
+    first = lede(summary.model_copy(update={"configuration": started}))[0]
+    assert first == "Training started from the encoder google/bert, not from random weights."

@@ -13,7 +13,7 @@ from artifacts.results import (
     TaskScore,
 )
 from artifacts.summary import Pretraining, Summary
-from flows.report.charts.moments import below, crossing, interpolate, plateau
+from flows.report.moments import below, crossing, interpolate, plateau
 from flows.report.page import to_toml
 from flows.report.units import (
     THIN,
@@ -29,12 +29,12 @@ from flows.report.units import (
     three_digits,
 )
 from flows.report.wording import (
-    judgement,
     lede,
     spread_words,
     task_name,
     task_sizes,
     verdict_kind,
+    verdict_sentence,
     verdict_words,
     wrong_tags,
 )
@@ -161,8 +161,9 @@ def test_a_loss_above_the_entropy_is_called_so() -> None:
         count_model_loss=4.5,
         count_model_accuracy=0.2,
     )
-    (sentence,) = lede(Summary(name="x", title="x", language_model=(model,)))
-    assert "0.80 nats above the entropy" in sentence.replace(THIN, " ")
+    sentence, ahead = lede(Summary(name="x", title="x", language_model=(model,)))
+    assert "0.80 nats above the unigram entropy" in sentence.replace(THIN, " ")
+    assert ahead.startswith("A baseline does better: in MLM loss the n-gram baseline")
 
 
 def test_without_held_out_text_the_report_says_what_it_cannot_know() -> None:
@@ -189,8 +190,10 @@ def test_a_baseline_that_does_better_is_named() -> None:
 
     won = comparison(0.053, 0.006, wins=True)
     task = tagging(systems=systems(0.7), comparisons=(won,))
-    assert judgement(task).endswith("Look-up table does better: 70.0.")
-    assert judgement(task.model_copy(update={"systems": systems(0.5)})).endswith("initialisation.")
+    assert verdict_sentence(task).endswith("Look-up table (70.0) does better.")
+    assert verdict_sentence(task.model_copy(update={"systems": systems(0.5)})).endswith(
+        "initialisation."
+    )
 
 
 def test_tagging_mistakes_are_told_word_by_word() -> None:

@@ -1,0 +1,441 @@
+"""Charts as inline SVG, drawn by matplotlib.
+
+In:  numbers and their labels.
+Out: markup that enters the page as it is.
+
+Colours and fonts are those of report.css: matplotlib draws with stand-in colours, which become CSS
+variables, so that a chart follows light and dark mode. Sizes are pixels: a chart is drawn once for
+a desk and once for a phone, so that text is never scaled down.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, TypedDict, Unpack
+
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.typing import RcKeyType
+
+from flows.report.moments import below
+from flows.report.units import THIN, integer, percent, short
+
+COLOURS = {
+    name: f"#00{number:02x}fe"
+    for number, name in enumerate(
+        ("ink", "soft", "faint", "hair", "ours", "other", "quiet", "band")
+    )
+}
+"""Stand-ins for the variables of report.css."""
+
+FILLS = {"ours": "ours", "other": "other", "quiet": "quiet", "main": "faint", "faint": "quiet"}
+"""Variable by kind of mark: `ours` is the accent, `main` darker than `other`."""
+
+STYLE: dict[RcKeyType, object] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cloze",
+    "font.size": 12,
+    "text.parse_math": False,
+    "text.color": COLOURS["ink"],
+    "axes.edgecolor": COLOURS["other"],
+    "axes.linewidth": 1,
+    "axes.axisbelow": True,
+    "xtick.color": COLOURS["soft"],
+    "ytick.color": COLOURS["soft"],
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "ytick.major.size": 0,
+    "grid.color": COLOURS["hair"],
+    "grid.linewidth": 1,
+    "lines.solid_capstyle": "round",
+}
+
+STEPS = (1, 2, 5, 10)
+"""Ticks are multiples of these times a power of ten."""
+
+CHARACTER = 6.4
+"""Mean width of a 12-pixel character, for reserving space."""
+
+SCATTER = (0, -5, 5, -2.5, 2.5)
+"""Pixels that keep the dots of one row off each other."""
+
+Places = Sequence[tuple[float, float]]
+
+
+class TextStyle(TypedDict, total=False):
+    """How words are set."""
+
+    color: str
+    weight: Literal["normal", "bold"]
+    fontsize: float
+    ha: Literal["left", "center", "right"]
+    va: Literal["top", "center"]
+
+
+STRONG: TextStyle = {"color": COLOURS["ours"], "weight": "bold"}
+SOFT: TextStyle = {"color": COLOURS["soft"]}
+SMALL: TextStyle = {"color": COLOURS["soft"], "fontsize": 11}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar and its value in words."""
+
+    label: str
+    value: float
+    shown: str
+    kind: str = "other"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart, named where it ends."""
+
+    places: Places
+    kind: str
+    """`ours`, `other` or `faint`."""
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """Lines over time, with what they are compared with."""
+
+    lines: Sequence[Line]
+    x_label: str
+    y_label: str
+    x_text: Callable[[float], str]
+    y_text: Callable[[float], str]
+    y_top: float | None = None
+    """What lies above is cut off."""
+    y_bottom: float | None = None
+    second_x_text: Callable[[float], str] | None = None
+    """A second row of labels under the ticks, in another unit."""
+    references: Sequence[tuple[float, str]] = ()
+    """Horizontal lines to compare with."""
+    mark: tuple[float, float, str] | None = None
+    """A moment worth a word."""
+    band: tuple[float, float, str] | None = None
+    """A stretch of the horizontal axis."""
+    divisions: Sequence[tuple[float, str]] = ()
+    """Vertical lines with a word: a new sequence length."""
+
+
+@dataclass(frozen=True)
+class SystemRow:
+    """The scores of one system over its seeds, in percent."""
+
+    label: str
+    kind: str
+    values: Sequence[float]
+    mean: float
+    standard_error: float
+    shown: str
+
+
+@contextmanager
+def drawing(
+    width: float, height: float, label: str, *, margins: tuple[float, float, float, float]
+) -> Iterator[tuple[Axes, list[Markup]]]:
+    """Axes to draw on, inside margins (left, right, top, bottom) in pixels.
+
+    Afterwards the list holds the graphic; `label` is what a screen reader says.
+    """
+    left, right, top, bottom = margins
+    drawn: list[Markup] = []
+    with rc_context(STYLE):
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+        FigureCanvasSVG(figure)
+        inner = (width - left - right) / width, (height - top - bottom) / height
+        axes = figure.add_axes((left / width, bottom / height, *inner))
+        for side in ("top", "left", "right"):
+            axes.spines[side].set_visible(False)
+        figure.patch.set_visible(False)
+        axes.patch.set_visible(False)
+        yield axes, drawn
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    drawn.append(_inline(written.getvalue(), width=width, height=height, label=label))
+
+
+def _inline(svg: str, *, width: float, height: float, label: str) -> Markup:
+    """The graphic as a part of a page: its colours and its font are the page's own."""
+    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r" font-family: [^;\"]*;| transform=\"rotate\(-0 [^\"]*\"", "", body)
+    body = re.sub(r' id="(?:figure|axes|patch|line2d|text|xtick|ytick|matplotlib)[^"]*"', "", body)
+    body = body.replace("xlink:href", "href").replace("\n", "")
+    for name, stand_in in COLOURS.items():
+        body = body.replace(stand_in, f"var(--{name})")
+    # matplotlib escapes every text, so the graphic may enter the page as it is
+    opening = Markup('<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">')
+    size = (round(width), round(height))
+    return opening.format(*size, *size, label) + Markup(body)
+
+
+def _note(
+    axes: Axes,
+    text: str,
+    place: tuple[float, float],
+    offset: tuple[float, float],
+    **style: Unpack[TextStyle],
+) -> None:
+    """Words so many pixels off a place of the data."""
+    words: TextStyle = {"va": "center", **style}
+    axes.annotate(
+        text, place, xytext=offset, textcoords="offset points", annotation_clip=False, **words
+    )
+
+
+def bars(
+    rows: Sequence[Bar],
+    *,
+    width: int,
+    label: str,
+    longest: float = 0.0,
+    labels: int = -1,
+    pitch: int = 30,
+) -> Markup:
+    """Horizontal bars from zero; `longest` is the full length, `labels` the width of the names."""
+    if labels < 0:
+        labels = round(min(max(len(row.label) for row in rows) * CHARACTER + 12, width * 0.45))
+    room = max(len(row.shown) for row in rows) * CHARACTER + 10
+    margins = (labels + 1, room, 0, 0)
+    with drawing(width, pitch * len(rows), label, margins=margins) as (axes, drawn):
+        axes.axis("off")
+        axes.set_xlim(0, longest or max(row.value for row in rows) or 1)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.axvline(0, color=COLOURS["other"], linewidth=1)
+        for place, row in enumerate(rows):
+            strong: TextStyle = STRONG if row.kind == "ours" else {}
+            thick = min(1 - 5 / pitch, 16 / pitch)
+            axes.barh(place, row.value, thick, color=COLOURS[FILLS[row.kind]])
+            _note(axes, row.shown, (row.value, place), (6, 0), **strong)
+            if labels:
+                name: TextStyle = {**SOFT, **strong, "ha": "right"}
+                _note(axes, row.label, (0, place), (-8, 0), **name)
+    return drawn[0]
+
+
+def line_chart(chart: LineChart, *, width: int, height: int, label: str) -> Markup:
+    """Lines with labels at their ends instead of a legend, and everything they pass."""
+    named = [line.label for line in chart.lines] + [name for _, name in chart.references]
+    room = min(max((len(name) for name in named), default=0) * CHARACTER + 14, width * 0.4)
+    margins = (36.0, room, 26.0, 52.0 if chart.second_x_text else 38.0)
+    with drawing(width, height, label, margins=margins) as (axes, drawn):
+        _lines(axes, chart)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low))
+        axes.grid(axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(max(3, round((width - room) / 90)), steps=STEPS))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
+        second = chart.second_x_text or (lambda _: "")
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda x, _: f"{chart.x_text(x)}\n{second(x)}".rstrip())
+        )
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: chart.y_text(y)))
+        axes.text(0, height - 12, chart.y_label, transform=None, **SMALL)
+        beside = (width - room + 20, margins[3] - 6)
+        axes.text(*beside, chart.x_label, transform=None, va="top", **SMALL)
+        if chart.band:
+            start, end, name = chart.band
+            axes.axvspan(start, end, color=COLOURS["band"], zorder=0, linewidth=0)
+            _note(axes, name, (start, axes.get_ylim()[0]), (4, 10), **SMALL)
+        for place, name in chart.divisions:
+            axes.axvline(place, color=COLOURS["faint"], linewidth=1, linestyle=(0, (1, 3)))
+            before: TextStyle = {**SMALL, "ha": "right"}
+            _note(axes, name, (place, axes.get_ylim()[1]), (-5, -8), **before)
+        if chart.mark:
+            x, y, name = chart.mark
+            axes.plot(x, y, "o", markersize=7, mfc="none", mec=COLOURS["ours"], mew=2)
+            _note(axes, name, (x, y), (8, 10), **SMALL)
+        _end_labels(axes, chart)
+    return drawn[0]
+
+
+def _lines(axes: Axes, chart: LineChart) -> None:
+    """The lines and what they are compared with, from the lowest to the highest place."""
+    levels = [level for level, _ in chart.references]
+    every = [y for line in chart.lines for _, y in line.places] + levels
+    top = max(every) if chart.y_top is None else min(max(every), chart.y_top)
+    bottom = min(every) if chart.y_bottom is None else chart.y_bottom
+    xs = [x for line in chart.lines for x, _ in line.places]
+    axes.set_xlim(min(xs), max(*xs, min(xs) + 1e-9))
+    axes.set_ylim(bottom, max(top, bottom + 1e-9))
+    for level in levels:
+        axes.axhline(level, color=COLOURS["faint"], linewidth=1, linestyle=(0, (3, 3)))
+    for line in chart.lines:
+        x, y = zip(*below(line.places, top) or [(math.nan, math.nan)], strict=True)
+        thick = {"ours": 2.2, "other": 2.0}.get(line.kind, 1.4)
+        form = "o" if len(x) == 1 else "-"
+        axes.plot(x, y, form, color=COLOURS[FILLS[line.kind]], linewidth=thick, clip_on=False)
+
+
+def _end_labels(axes: Axes, chart: LineChart) -> None:
+    """Names beside the ends of lines, kept apart so that they never lie on each other."""
+    named = [(line.places[-1][1], line.label, line.kind) for line in chart.lines if line.label]
+    named += [(level, name, "main") for level, name in chart.references if name]
+    pixels = [float(axes.transData.transform((0, level))[1]) for level, _, _ in named]
+    low, high = axes.transAxes.transform([(0, 0), (0, 1)])[:, 1]
+    right = float(axes.transAxes.transform((1, 0))[0])
+    for (_, name, kind), y in zip(named, apart(pixels, gap=15, low=low, high=high), strict=True):
+        weight = "bold" if kind == "ours" else "normal"
+        colour = COLOURS["ours" if kind == "ours" else "soft"]
+        axes.text(right + 7, y, name, transform=None, color=colour, weight=weight, va="center")
+
+
+def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Places near the wanted ones, in their order, at least `gap` apart, within [low, high]."""
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    places = [0.0] * len(wanted)
+    for index in order:
+        places[index] = max(wanted[index], low)
+        low = places[index] + gap
+    for index in reversed(order):
+        places[index] = min(places[index], high)
+        high = places[index] - gap
+    return places
+
+
+def small_chart(chart: LineChart, *, label: str, width: int = 168, height: int = 128) -> Markup:
+    """The same as a member of small multiples: only the extremes are ticked, its name above."""
+    with drawing(width, height, label, margins=(36.0, 10.0, 24.0, 20.0)) as (axes, drawn):
+        _lines(axes, chart)
+        axes.text(0, height - 12, chart.y_label, transform=None, color=COLOURS["soft"])
+        axes.set_xticks(axes.get_xlim(), [chart.x_text(x) for x in axes.get_xlim()])
+        axes.set_yticks(axes.get_ylim(), [chart.y_text(y) for y in axes.get_ylim()])
+        axes.grid(axis="y")
+        axes.spines["bottom"].set_visible(False)
+        axes.tick_params(length=0)
+        first, last = axes.get_xticklabels()
+        first.set_horizontalalignment("left")
+        last.set_horizontalalignment("right")
+    return drawn[0]
+
+
+def log_log(places: Places, *, width: int, height: int, label: str) -> Markup:
+    """Both axes logarithmic, as ranks and frequencies want."""
+    with drawing(width, height, label, margins=(48.0, 14.0, 12.0, 36.0)) as (axes, drawn):
+        axes.loglog(*zip(*places, strict=True), color=COLOURS["faint"], linewidth=1.8)
+        axes.grid(axis="y")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+        axes.set_xlabel("rank", loc="right", color=COLOURS["soft"], fontsize=11)
+    return drawn[0]
+
+
+def columns(
+    counts: Sequence[int], edges: Sequence[str], *, width: int, height: int, label: str
+) -> Markup:
+    """A histogram with its highest column labelled; `edges` are the bins' borders as text."""
+    with drawing(width, height, label, margins=(0.0, 14.0, 18.0, 22.0)) as (axes, drawn):
+        axes.bar(range(len(counts)), counts, 0.96, align="edge", color=COLOURS["other"])
+        axes.set_xlim(0, len(counts))
+        axes.set_ylim(0, max(counts) or 1)
+        widest = max(len(name) for name in edges) * CHARACTER * 1.4
+        every = max(1, math.ceil(widest * len(counts) / width))
+        axes.set_xticks(range(0, len(edges), every), edges[::every])
+        axes.tick_params(length=0)
+        axes.set_yticks([])
+        axes.get_xticklabels()[0].set_horizontalalignment("left")
+        peak = max(range(len(counts)), key=lambda index: counts[index])
+        share = percent(counts[peak] / (sum(counts) or 1), digits=0)
+        # wide enough for its share, were it the first or the last column
+        middle = min(max((peak + 0.5) * width, 16 * len(counts)), (width - 30) * len(counts))
+        _note(axes, share, (middle / width, counts[peak]), (0, 7), ha="center")
+    return drawn[0]
+
+
+def shades(
+    counts: Sequence[Sequence[int]], labels: Sequence[str], *, width: int, label: str
+) -> Markup:
+    """A confusion matrix: rows are gold, columns predicted, shades the row's shares."""
+    left = min(max(len(name) for name in labels) * CHARACTER + 12, width * 0.4)
+    cell = min((width - left) / len(labels), 56.0)
+    side, room = cell * len(labels), int(cell / CHARACTER)
+    with drawing(left + side, 24 + side, label, margins=(left, 0, 22, 2)) as (axes, drawn):
+        axes.set_xlim(0, len(labels))
+        axes.set_ylim(len(labels), 0)
+        middles = [place + 0.5 for place in range(len(labels))]
+        clipped = [n if len(n) <= room else f"{n[: max(room - 1, 1)]}…" for n in labels]
+        axes.xaxis.tick_top()
+        axes.set_xticks(middles, clipped)
+        axes.set_yticks(middles, labels, fontsize=12)
+        axes.tick_params(length=0)
+        axes.spines["bottom"].set_visible(False)
+        for row, column in product(range(len(labels)), repeat=2):
+            count = counts[row][column]
+            colour = COLOURS["ours" if row == column else "other"]
+            shade = 0.06 + 0.84 * count / (sum(counts[row]) or 1)
+            axes.bar(column + 0.5, 0.96, 0.96, row + 0.02, color=colour, alpha=shade)
+            if count and cell > 30:
+                middle = (column + 0.5, row + 0.5)
+                _note(axes, integer(count), middle, (0, 0), ha="center", fontsize=11)
+    return drawn[0]
+
+
+def spread(
+    rows: Sequence[SystemRow],
+    *,
+    width: int,
+    label: str,
+    compared: tuple[int, int] | None = None,
+    reference: tuple[float, str] | None = None,
+) -> Markup:
+    """Every seed a dot, the mean a stroke, its standard error a bar; an arrow between two means.
+
+    `compared` are the rows that the arrow leads from and to; `reference` is a published value.
+    """
+    left = min(max(len(row.label) for row in rows) * CHARACTER + 16, width * 0.36)
+    room = max(len(row.shown) for row in rows) * CHARACTER + 22
+    top, pitch = 20.0 if reference else 4.0, 36
+    height = top + pitch * len(rows) + 24
+    with drawing(width, height, label, margins=(left, room, top, 24)) as (axes, drawn):
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_yticks([])
+        axes.spines["bottom"].set_visible(False)
+        axes.grid(axis="x")
+        axes.tick_params(length=0)
+        ticks = max(2, round((width - left - room) / 80))
+        axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}{THIN}%"))
+        for place, row in enumerate(rows):
+            strong: TextStyle = STRONG if row.kind == "ours" else {}
+            colour = COLOURS["faint" if row.kind == "quiet" else FILLS[row.kind]]
+            axes.plot([row.mean] * 2, [place - 0.28, place + 0.36], color=colour, linewidth=2)
+            error = (row.mean - row.standard_error, row.mean + row.standard_error)
+            axes.plot(error, [place + 0.28] * 2, color=colour, linewidth=2.5)
+            seeds = row.values if len(row.values) > 1 else ()
+            for seed, value in enumerate(seeds):
+                y = place + SCATTER[seed % len(SCATTER)] / pitch
+                axes.plot(value, y, "o", color=colour, alpha=0.55, markersize=6.4, mew=0)
+            middle = height - top - pitch * (place + 0.5)
+            name: TextStyle = {**SOFT, **strong, "ha": "right", "va": "center"}
+            shown: TextStyle = {**strong, "ha": "right", "va": "center"}
+            axes.text(left - 12, middle, row.label, transform=None, **name)
+            axes.text(width, middle, row.shown, transform=None, **shown)
+        if reference:
+            axes.axvline(reference[0], color=COLOURS["faint"], linewidth=1, linestyle=(0, (1, 3)))
+            _note(axes, reference[1], (reference[0], -0.5), (0, 9), ha="center", fontsize=11)
+        if compared:
+            start, end = rows[compared[0]].mean, rows[compared[1]].mean
+            style = {
+                "arrowstyle": "->",
+                "lw": 1.2,
+                "color": COLOURS["ours"],
+                "shrinkA": 0,
+                "shrinkB": 0,
+            }
+            y = max(compared) - 0.5
+            axes.annotate("", (end, y), (start, y), arrowprops=style)
+        axes.margins(x=0.06)
+    return drawn[0]
