@@ -8,19 +8,37 @@ A field's docstring is its description: what, unit, reason, source. The defaults
 
 import difflib
 import tomllib
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from artifacts.errors import UsageError
+from artifacts.progress import say
 
 
 class Config(BaseModel):
     """A frozen table of settings; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    former_names: ClassVar[Mapping[str, str]] = {}
+    """Former names of fields, by which they are still known for one version, to their names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_former_names(cls, table: object) -> object:
+        if not isinstance(table, dict) or cls.former_names.keys().isdisjoint(table):
+            return table
+        for former, name in cls.former_names.items():
+            if former in table and name in table:
+                raise ValueError(f"{former} is the former name of {name}; give only {name}")
+            if former in table:
+                _warn_of_former_name(former, name)
+        return {cls.former_names.get(key, key): value for key, value in table.items()}
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -61,6 +79,12 @@ def parse(model: type[ConfigT], table: Any, *, source: str | Path) -> ConfigT:
     except ValidationError as error:
         reasons = "; ".join(_explain(model, detail) for detail in error.errors())
         raise UsageError(f"{source}: {reasons}") from None
+
+
+@cache
+def _warn_of_former_name(former: str, name: str) -> None:
+    """Once a process: configurations are parsed several times on their way."""
+    say(f"warning: {former} is now called {name}; the next version refuses the former name")
 
 
 def _toml_value(text: str) -> Any:

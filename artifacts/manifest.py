@@ -18,6 +18,8 @@ from artifacts.errors import ClozeError, IntegrityError, UsageError
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
+FORMER_NAMES = {"dedup": "unwanted"}
+"""Renamed stages, by the name that their digests are made with: a new name is no new content."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -93,7 +95,8 @@ class Manifest(Config):
     def digest(self) -> str:
         """Digest of the content: what another stage's key is made of."""
         files = [[entry.name, entry.sha256, entry.rows] for entry in self.files]
-        return digest_of([self.stage, self.format_version, files, self.statistics])
+        stage = FORMER_NAMES.get(self.stage, self.stage)
+        return digest_of([stage, self.format_version, files, self.statistics])
 
     def file(self, name: str) -> FileEntry:
         """The entry called `name`, content or record."""

@@ -51,15 +51,7 @@ class Artifact:
         A file behind a URL is brought to this node's cache; `stage_files` chooses another place.
         """
         entry = self.manifest.file(name)
-        if not filesystem.is_local(self.directory):
-            return self.stage_files(node_cache(self.manifest.key), [name]).path(name)
-        path = filesystem.local_path(filesystem.join(self.directory, entry.stored_name))
-        if not os.path.exists(path):
-            raise IntegrityError(
-                f"{path}: missing; its manifest names it: run stage {self.manifest.stage} again"
-            )
-        _verify(path, entry)
-        return path
+        return open_file(self.directory, entry, scratch=node_cache(self.manifest.key))
 
     def read_bytes(self, name: str) -> bytes:
         """A small file's bytes, from any file system."""
@@ -128,6 +120,41 @@ def open_artifact(directory: str) -> Artifact:
     for entry in (*manifest.files, *manifest.records):
         _check_size(directory, entry)
     return Artifact(directory, manifest)
+
+
+def open_input(table: StageTable, role: str) -> Artifact:
+    """The finished input that plays `role`; an `IntegrityError` if it is not the one planned."""
+    artifact = open_artifact(table.input_path(role))
+    planned = table.inputs[role].digest
+    if artifact.digest != planned:
+        raise IntegrityError(
+            f"{artifact.directory}: digest {artifact.digest[:12]}, the stage table says "
+            f"{planned[:12]}; the artifact was replaced: plan the run again"
+        )
+    return artifact
+
+
+def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
+    """Local path of the file that `entry` describes, verified; brought to `scratch` if remote.
+
+    For workers, which are given single entries: a whole manifest would travel with every task.
+    """
+    path = filesystem.join(directory, entry.stored_name)
+    if filesystem.is_local(directory):
+        path = filesystem.local_path(path)
+        if not os.path.exists(path):
+            raise IntegrityError(f"{path}: missing; its manifest names it: run its stage again")
+    else:
+        remote, path = path, os.path.join(scratch, entry.stored_name)
+        if not os.path.exists(path):
+            filesystem.fetch_file(remote, path)
+    found = cached_digest_of_file(path)
+    if found != entry.sha256:
+        raise IntegrityError(
+            f"{path}: sha256 {found[:12]}, the manifest says {entry.sha256[:12]}; "
+            "the file was damaged or changed: delete it and run its stage again"
+        )
+    return path
 
 
 def put_file(
@@ -285,13 +312,4 @@ def _check_size(directory: str, entry: FileEntry) -> None:
     if found != entry.size:
         raise IntegrityError(
             f"{path}: {found} bytes, the manifest says {entry.size}; run the stage again"
-        )
-
-
-def _verify(path: str, entry: FileEntry) -> None:
-    found = cached_digest_of_file(path)
-    if found != entry.sha256:
-        raise IntegrityError(
-            f"{path}: sha256 {found[:12]}, the manifest says {entry.sha256[:12]}; "
-            "the file was damaged or changed: delete it and run its stage again"
         )

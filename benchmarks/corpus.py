@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
-from pipeline.shuffle.input_shards import portions
+from pipeline.readers.input_shards import input_shards
 from pipeline.text.texts import read_texts
 
 
@@ -25,7 +25,7 @@ def wikiextractor(folder: str) -> CorpusConfig:
 
 def documents(corpus: CorpusConfig) -> Iterator[bytes]:
     """Each document of the corpus, one sentence a line."""
-    for portion in portions(corpus):
+    for portion in input_shards(corpus):
         for block in read_texts(portion, corpus=corpus, cleaning=CleaningConfig()):
             text, begin = block.text.tobytes(), 0
             for end in block.ends_D.tolist():

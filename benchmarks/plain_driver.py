@@ -67,7 +67,7 @@ from artifacts.program import exit_code
 from pipeline import examples, tokens
 from pipeline.config import PipelineMachine
 from pipeline.runner import graph
-from pipeline.runner.work_queue import Crew
+from pipeline.runner.work_queue import WorkQueue
 
 STAGES = {"tokens": (tokens, tokens.make_tokens), "examples": (examples, examples.make_examples)}
 
@@ -107,8 +107,8 @@ def _work(piece: Any) -> list[Any]:
 def stand_ins(workers: int) -> dict[str, Callable[..., Pieces]]:
     """What stands for the functions that a graph is made of."""
     return {
-        "spread": lambda _, pieces, crew: Pieces(pieces, workers=workers),
-        "share_out": lambda every, crew, *, label: Pieces(*every.pieces, workers=workers),
+        "spread": lambda _, pieces, queue: Pieces(pieces, workers=workers),
+        "share_out": lambda every, queue, *, label: Pieces(*every.pieces, workers=workers),
         "gather": lambda results, *, label: Pieces([results.pieces], workers=workers),
     }
 
@@ -124,7 +124,7 @@ def main() -> int:
             for found in loaded:
                 if vars(found).get(name) is original:
                     setattr(found, name, stand_in)
-        build(None, Crew())
+        build(None, WorkQueue())
 
     module.run_graph = run_graph
     return exit_code(make, sys.argv[2:])

@@ -24,8 +24,8 @@ from measuring import machine, write_result
 
 from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
 from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
-from pipeline.shuffle.input_shards import portions
-from pipeline.text.lines import LINE_FEED
+from pipeline.readers.input_shards import input_shards
+from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.texts import TextBlock, read_texts
 from pipeline.tokenizer.compiled import Form, form_for
 
@@ -39,7 +39,7 @@ def blocks(corpus: str) -> list[TextBlock]:
     config = CorpusConfig(sources=(source,))
     return [
         block
-        for portion in portions(config)
+        for portion in input_shards(config)
         for block in read_texts(portion, corpus=config, cleaning=CleaningConfig())
     ]
 

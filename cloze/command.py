@@ -67,10 +67,10 @@ COMMANDS = {
         "Turn documents into examples: vocabulary, tokens, examples.",
         "cloze prepare configs/text_folder.toml --set corpus.sources.0.path=~/documents",
     ),
-    "unwanted": Verb(
-        f"{STAGES}:unwanted",
+    "dedup": Verb(
+        f"{STAGES}:dedup",
         "List near-duplicates and overlaps with evaluation sets, to be dropped.",
-        "cloze unwanted mine.toml --set unwanted.near_duplicates.threshold=0.8",
+        "cloze dedup mine.toml --set dedup.near_duplicates.threshold=0.8",
     ),
     "vocabulary": Verb(
         f"{STAGES}:vocabulary",

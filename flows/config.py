@@ -4,6 +4,7 @@ In:  `configs/NAME.toml` with `--set` overrides; optionally a machine file (`--o
 Out: frozen tables from which every stage's own configuration is cut.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -21,10 +22,10 @@ from model.config import (
 from pipeline.config import (
     CleaningConfig,
     CorpusConfig,
+    DedupConfig,
     ExamplesConfig,
     LabelsConfig,
     PipelineMachine,
-    UnwantedConfig,
     VocabularyConfig,
 )
 
@@ -32,7 +33,7 @@ RESERVED_NAMES = ("artifacts", "prefect")
 """Folders of a workspace that no run may be called."""
 
 WITH_A_CORPUS = (
-    *("cleaning", "unwanted", "vocabulary", "examples"),
+    *("cleaning", "dedup", "vocabulary", "examples"),
     *("encoder", "pretrain", "evaluate"),
 )
 """Tables about learning from a corpus and about its held-out text; they say nothing without one."""
@@ -77,6 +78,8 @@ class ReportConfig(Config):
 class RunConfig(Config):
     """One run, whole: every departure from the paper."""
 
+    former_names: ClassVar[Mapping[str, str]] = {"unwanted": "dedup"}
+
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
     """Folder under the workspace; `artifacts` is taken."""
 
@@ -89,7 +92,7 @@ class RunConfig(Config):
     cleaning: CleaningConfig = CleaningConfig()
     """Which documents are dropped."""
 
-    unwanted: UnwantedConfig = UnwantedConfig()
+    dedup: DedupConfig = DedupConfig()
     """Near-duplicates, and overlap with evaluation sets; looked for only if asked."""
 
     vocabulary: VocabularyConfig = VocabularyConfig()
@@ -153,9 +156,9 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _one_drop_list(self) -> "RunConfig":
-        if self.unwanted.wanted and self.cleaning.drop_list:
+        if self.dedup.wanted and self.cleaning.drop_list:
             raise ValueError(
-                "cleaning.drop_list names a drop list and [unwanted] asks for another; choose one"
+                "cleaning.drop_list names a drop list and [dedup] asks for another; choose one"
             )
         return self
 

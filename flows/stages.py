@@ -28,11 +28,11 @@ from model.config import (
 )
 from pipeline.config import (
     CorpusConfig,
+    DedupStage,
     ExamplesStage,
     LabelsStage,
     PipelineMachine,
     TokensStage,
-    UnwantedStage,
     VocabularyStage,
 )
 
@@ -178,13 +178,13 @@ def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
         documents["drop_list"] = ExternalInput(artifacts=drop_list)
     common = {"seed": run.seed, "corpus": corpus, "cleaning": run.cleaning}
-    dedup = {"drop_list": "unwanted"} if run.unwanted.wanted else {}
+    dedup = {"drop_list": "dedup"} if run.dedup.wanted else {}
     stages = []
-    if run.unwanted.wanted:
-        sets = enumerate(run.unwanted.overlap.paths if run.unwanted.overlap else ())
-        files = {f"unwanted.overlap.paths.{index}": path for index, path in sets}
+    if run.dedup.wanted:
+        sets = enumerate(run.dedup.overlap.paths if run.dedup.overlap else ())
+        files = {f"dedup.overlap.paths.{index}": path for index, path in sets}
         evaluation = {"evaluation sets": ExternalInput(files=files)} if files else {}
-        config = UnwantedStage(**common, unwanted=run.unwanted)
+        config = DedupStage(**common, dedup=run.dedup)
         stages.append(Stage(config, external={**documents, **evaluation}))
     given = {"vocabulary": ExternalInput(files={"vocabulary.path": run.vocabulary.path})}
     return [

@@ -132,27 +132,27 @@ class NearDuplicatesConfig(Config):
     """Documents that nearly equal another one: of all alike, one stays."""
 
     threshold: float = Field(default=0.8, gt=0.0, lt=1.0)
-    """Share of passages in common (Jaccard) from which two documents are alike."""
+    """Share of shingles in common (Jaccard) from which two documents are alike."""
 
     words: int = Field(default=5, ge=1, le=64)
-    """Words of a passage; shorter documents are never near-duplicates."""
+    """Words of a shingle; shorter documents are never near-duplicates."""
 
     permutations: int = Field(default=128, ge=16, le=1024)
     """Values of a signature: more find the threshold more exactly and take longer."""
 
 
 class OverlapConfig(Config):
-    """Documents that share a passage with an evaluation set."""
+    """Documents that share a shingle with an evaluation set."""
 
     paths: tuple[str, ...] = Field(min_length=1)
     """Files, folders, globs or URLs of evaluation data: text, TSV, JSON or JSON lines."""
 
     words: int = Field(default=13, ge=4, le=64)
-    """Words of a passage (GPT-3: 13); shorter texts of the set are not looked for."""
+    """Words of a shingle (GPT-3: 13); shorter texts of the set are not looked for."""
 
 
-class UnwantedConfig(Config):
-    """Documents that are found unwanted by looking at all of them; both searches are off."""
+class DedupConfig(Config):
+    """Near-duplicates and contamination, found by looking at all documents; both are off."""
 
     near_duplicates: NearDuplicatesConfig | None = None
     """Set (`{}` for its defaults) to drop near-duplicates."""
@@ -243,10 +243,10 @@ class LabelsConfig(Config):
     """Examples of each development and test set."""
 
 
-class UnwantedStage(StageConfig):
+class DedupStage(StageConfig):
     """corpus files → a list of documents to be dropped."""
 
-    stage: ClassVar[str] = "unwanted"
+    stage: ClassVar[str] = "dedup"
     program: ClassVar[str] = "pipeline.dedup"
 
     seed: int
@@ -255,7 +255,7 @@ class UnwantedStage(StageConfig):
     """The documents."""
     cleaning: CleaningConfig
     """Which documents are dropped anyway."""
-    unwanted: UnwantedConfig
+    dedup: DedupConfig
     """What is looked for."""
 
 

@@ -1,4 +1,4 @@
-"""Stage `unwanted`: documents that only a look at the whole corpus shows to be unwanted.
+"""Stage `dedup`: near-duplicates and documents that overlap with evaluation data.
 
 In:  the corpus; for overlaps, evaluation data.
 Out: `drop.arrow`, a drop list (pipeline/duplicates/drop_list.py): the digest of each document to
@@ -6,38 +6,44 @@ Out: `drop.arrow`, a drop list (pipeline/duplicates/drop_list.py): the digest of
 
     python -P -m pipeline.dedup --config TABLE.json [engine options]
 
-One job looks at every document by itself (pipeline/duplicates/candidates.py); the launcher then
-finds who is alike to whom. Of documents alike a held-out one stays, else the one of the first
-source, else the one whose digest comes first: never what a file's name or place would decide.
+Exact duplicates need no stage of their own: the tokens stage drops them on its way. Here one job
+looks at every document by itself; the launcher then finds who is alike to whom. Of documents alike
+a held-out one stays, else the one of the first source, else the one whose digest comes first: never
+what a file's name or place would decide.
 """
 
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from artifacts import filesystem
+from artifacts.arrays import UInt64s, digest_bytes, digest_halves, is_first_of_equals
 from artifacts.config import parse
 from artifacts.errors import UsageError
+from artifacts.filesystem import naming_full_disk
 from artifacts.program import run_program
 from artifacts.progress import Progress, say
-from artifacts.rng import Int64s, UInt64s
 from artifacts.stage import StageTable
-from artifacts.store import FINISHED, Artifact, commit, finished_file, put_file
+from artifacts.store import FINISHED, Artifact, all_finished, commit, finished_files, put_file
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.config import PipelineMachine, UnwantedStage
-from pipeline.duplicates.candidates import Search, candidates_name, write_candidates
-from pipeline.duplicates.near_duplicates import representatives
+from pipeline.config import DedupStage, PipelineMachine
+from pipeline.duplicates.near_duplicates import band_keys, bands_for, representatives
+from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
+from pipeline.readers.input_shards import InputShard, input_shards
 from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import run_graph, spread
-from pipeline.runner.work_queue import Crew
-from pipeline.shuffle.input_shards import MEGABYTE, Portion, portions
-from pipeline.shuffle.splits import digest_bytes, halves
-from pipeline.shuffle.tokenise import WORK
+from pipeline.runner.work_queue import WorkQueue
+from pipeline.text.filters import Reason
+from pipeline.text.texts import HELDOUT_SPLIT, TextBlock, assign_splits, read_texts, split_names
+
+WORK = "work"
+"""Folder of what only this stage needs, within the unfinished artifact."""
 
 NAME = "drop.arrow"
 SCHEMA = pa.schema(
@@ -50,32 +56,64 @@ SCHEMA = pa.schema(
 """`reason` is `near_duplicate` or `overlap`; only the former has a `kept_digest`."""
 
 
-def make_unwanted(table: StageTable, options: list[str]) -> Artifact:
-    """Run the stage: every portion is searched, then the drop list is written."""
-    stage = parse(UnwantedStage, table.config, source="stage unwanted")
-    machine = parse(PipelineMachine, table.machine, source="stage unwanted, machine")
-    _refuse_nothing(stage)
+@dataclass(frozen=True)
+class Search:
+    """What all workers of the stage share."""
+
+    stage: DedupStage
+    output: str
+    """The unfinished artifact."""
+
+    @property
+    def bands(self) -> int:
+        """Bands of each document; one, of nothing, if near-duplicates are not looked for."""
+        near = self.stage.dedup.near_duplicates
+        return bands_for(near).count if near else 1
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the files of candidates: what is found out about each document by itself."""
+        return pa.schema(
+            [
+                pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
+                pa.field("preference", pa.uint16()),
+                pa.field("source", pa.uint16()),
+                pa.field("overlaps", pa.bool_()),
+                pa.field("bands", pa.list_(pa.uint64(), self.bands)),
+            ]
+        )
+
+
+def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
+    """Run the stage: every input shard is searched, then the drop list is written."""
+    stage = parse(DedupStage, table.config, source="stage dedup")
+    machine = parse(PipelineMachine, table.machine, source="stage dedup, machine")
+    if not stage.dedup.wanted:
+        raise UsageError(
+            "[dedup]: nothing to look for; set dedup.near_duplicates = {} or dedup.overlap"
+        )
     search = Search(stage, table.output)
-    work = portions(stage.corpus)
-    missing = [
-        piece for piece in work if finished_file(table.output, candidates_name(piece)) is None
-    ]
+    shards = input_shards(stage.corpus)
+    names = list(map(candidates_name, shards))
+    finished = finished_files(table.output, names)
+    missing = [shard for shard in shards if candidates_name(shard) not in finished]
     if missing:
+        total = sum(shard.megabytes for shard in missing)
         run_graph(
-            partial(search_graph, work=missing, search=search),
+            partial(search_graph, shards=missing, search=search),
             machine=machine,
             options=options,
-            progress=Progress("unwanted", total=_megabytes(missing), unit="MB"),
+            progress=Progress("dedup", total=total, unit="MB"),
         )
     with tempfile.TemporaryDirectory() as scratch:
-        documents = _documents(work, table.output, scratch)
+        documents = distinct(pa.concat_tables(_candidates_of(names, table.output, scratch)))
         listed = drop_list(documents)
         path = os.path.join(scratch, NAME)
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             writer.write_table(listed)
         entry = put_file(table.output, path, name=NAME, rows=len(listed))
     reasons = dict(sorted(Counter(listed["reason"].to_pylist()).items()))
-    say(f"unwanted: {len(listed):,} of {len(documents):,} documents, {reasons}")
+    say(f"dedup: {len(listed):,} of {len(documents):,} documents, {reasons}")
     statistics = {"distinct_documents": len(documents), "unwanted": reasons}
     artifact = commit(table, [entry], statistics=statistics)
     for leftover in (WORK, f"{FINISHED}/{WORK}"):
@@ -84,13 +122,33 @@ def make_unwanted(table: StageTable, options: list[str]) -> Artifact:
 
 
 def search_graph(
-    pipeline: Pipeline, crew: Crew, *, work: list[Portion], search: Search
+    pipeline: Pipeline, queue: WorkQueue, *, shards: list[InputShard], search: Search
 ) -> PCollection[str]:
-    """Every portion is searched; the names of what was found come out."""
-    found: PCollection[str] = spread(pipeline, work, crew) | "Search" >> Map(
-        write_candidates, search=search, crew=crew
+    """Every shard is searched; the names of what was found come out."""
+    found: PCollection[str] = spread(pipeline, shards, queue) | "Search" >> Map(
+        write_candidates, search=search, queue=queue
     )
     return found
+
+
+def candidates_name(shard: InputShard) -> str:
+    """The file of a shard's candidates, within the artifact."""
+    return f"{WORK}/{shard.name}.arrow"
+
+
+def write_candidates(shard: InputShard, *, search: Search, queue: WorkQueue) -> str:
+    """Put a shard's candidates into the artifact; returns their file's name."""
+    documents = 0
+    stage = search.stage
+    with tempfile.TemporaryDirectory() as scratch, naming_full_disk(scratch):
+        path = os.path.join(scratch, "candidates.arrow")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, search.schema) as writer:
+            for block in read_texts(shard, corpus=stage.corpus, cleaning=stage.cleaning):
+                documents += len(block.ends_D)
+                writer.write_batch(_candidates(block, search))
+        put_file(search.output, path, name=candidates_name(shard))
+    queue.report(MB=shard.megabytes, documents=documents)
+    return candidates_name(shard)
 
 
 def drop_list(documents: pa.Table) -> pa.Table:
@@ -100,75 +158,73 @@ def drop_list(documents: pa.Table) -> pa.Table:
     """
     overlaps = documents["overlaps"].to_numpy()
     overlapping, clean = documents.filter(pa.array(overlaps)), documents.filter(pa.array(~overlaps))
-    kept_for = representatives(_keys(clean))
+    bands = clean["bands"].combine_chunks()
+    keys_DB: UInt64s = bands.flatten().to_numpy().reshape(-1, bands.type.list_size)
+    kept_for = representatives(keys_DB)
     alike = np.flatnonzero(kept_for != np.arange(len(clean)))
     digests = clean["document_digest"].combine_chunks()
+    dropped = [*overlapping["document_digest"].chunks, digests.take(pa.array(alike))]
+    kept = [pa.nulls(len(overlapping), digests.type), digests.take(pa.array(kept_for[alike]))]
+    reasons = ["overlap"] * len(overlapping) + ["near_duplicate"] * len(alike)
     rows = pa.Table.from_arrays(
-        [
-            pa.chunked_array(
-                [*overlapping["document_digest"].chunks, digests.take(pa.array(alike))]
-            ),
-            pa.array(["overlap"] * len(overlapping) + ["near_duplicate"] * len(alike), pa.string()),
-            pa.chunked_array(
-                [
-                    pa.nulls(len(overlapping), digests.type),
-                    digests.take(pa.array(kept_for[alike])),
-                ]
-            ),
-        ],
+        [pa.chunked_array(dropped), pa.array(reasons, pa.string()), pa.chunked_array(kept)],
         schema=SCHEMA,
     )
     return rows.sort_by("document_digest")
 
 
-def _documents(work: list[Portion], output: str, scratch: str) -> pa.Table:
+def distinct(candidates: pa.Table) -> pa.Table:
     """All distinct documents, the preferred ones first."""
-    every = pa.concat_tables(_tables(work, output, scratch)).combine_chunks()
-    digests_D2 = halves(digest_bytes(every["document_digest"]))
+    every = candidates.combine_chunks()
+    digests_D2 = digest_halves(digest_bytes(every["document_digest"]))
     preference, source = every["preference"].to_numpy(), every["source"].to_numpy()
-    order = np.lexsort((digests_D2[:, 1], digests_D2[:, 0], source, preference))
-    return every.take(pa.array(order[_first_of_equals(digests_D2[order])]))
+    # Of equal documents the preferred one comes first, and is kept; then all in order.
+    equal_together = np.lexsort((source, preference, digests_D2[:, 1], digests_D2[:, 0]))
+    once = equal_together[is_first_of_equals(digests_D2[equal_together])]
+    columns = (digests_D2[once, 1], digests_D2[once, 0], source[once], preference[once])
+    return every.take(pa.array(once[np.lexsort(columns)]))
 
 
-def _first_of_equals(digests_D2: UInt64s) -> Int64s:
-    """Rows that no equal one precedes, in their order."""
-    order = np.lexsort((digests_D2[:, 1], digests_D2[:, 0]))  # stable: equals keep their order
-    sorted_D2 = digests_D2[order]
-    first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = np.any(sorted_D2[1:] != sorted_D2[:-1], axis=1)
-    return np.sort(order[first])
+def _candidates(block: TextBlock, search: Search) -> pa.RecordBatch:
+    """What is found out about the documents that are not dropped anyway. B bands each."""
+    stage, count = search.stage, len(block.ends_D)
+    keys_DB = np.zeros((count, search.bands), dtype=np.uint64)
+    if near := stage.dedup.near_duplicates:
+        found = shingles(block.text, block.ends_D, words=near.words)
+        keys_DB = band_keys(found, count, near)
+    overlaps_D = np.zeros(count, dtype=np.bool_)
+    if overlap := stage.dedup.overlap:
+        found = shingles(block.text, block.ends_D, words=overlap.words)
+        overlaps_D = overlapping(found, count, evaluation_shingles(overlap))
+    # A smaller number for documents that rather stay: those held out, first the named.
+    splits_D = assign_splits(block, corpus=stage.corpus, seed=stage.seed).astype(np.uint16)
+    named_D, splits = splits_D > HELDOUT_SPLIT, len(split_names(stage.corpus))
+    preferences_D = np.where(named_D, splits_D - HELDOUT_SPLIT - 1, splits - 1 - splits_D)
+    kept = np.flatnonzero(block.reasons_D == Reason.KEPT)
+    schema = search.schema
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(
+                [digest.tobytes() for digest in block.digests[kept]],
+                schema.field("document_digest").type,
+            ),
+            pa.array(preferences_D[kept].astype(np.uint16)),
+            pa.array(np.full(len(kept), block.source, dtype=np.uint16)),
+            pa.array(overlaps_D[kept]),
+            pa.FixedSizeListArray.from_arrays(
+                pa.array(keys_DB[kept].ravel()), type=schema.field("bands").type
+            ),
+        ],
+        schema=schema,
+    )
 
 
-def _tables(work: list[Portion], output: str, scratch: str) -> Iterator[pa.Table]:
-    for portion in work:
-        entry = finished_file(output, candidates_name(portion))
-        if entry is None:
-            raise UsageError(
-                f"{output}/{candidates_name(portion)}: not there after the job; "
-                "was the workspace changed meanwhile? run the stage again"
-            )
+def _candidates_of(names: list[str], output: str, scratch: str) -> Iterator[pa.Table]:
+    for entry in all_finished(output, names):
         stored = filesystem.join(output, entry.stored_name)
         with filesystem.brought_here(stored, scratch) as path, pa.OSFile(path, "rb") as file:
             yield pa.ipc.open_file(file).read_all()
 
 
-def _keys(documents: pa.Table) -> UInt64s:
-    """(D, B): the documents' bands."""
-    column = documents["bands"].combine_chunks()
-    keys_DB: UInt64s = column.flatten().to_numpy().reshape(-1, column.type.list_size)
-    return keys_DB
-
-
-def _refuse_nothing(stage: UnwantedStage) -> None:
-    if not stage.unwanted.wanted:
-        raise UsageError(
-            "[unwanted]: nothing to look for; set unwanted.near_duplicates = {} or unwanted.overlap"
-        )
-
-
-def _megabytes(work: list[Portion]) -> float:
-    return sum(portion.size for portion in work) / MEGABYTE
-
-
 if __name__ == "__main__":
-    run_program(make_unwanted)
+    run_program(make_drop_list)

@@ -11,7 +11,6 @@ the files are called and however they are cut, and never a held-out one.
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 
 from artifacts import filesystem
@@ -24,30 +23,34 @@ from artifacts.store import Artifact, commit, put_bytes
 from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
 from pipeline.config import PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import read_drop_list, with_drop_list
+from pipeline.readers.input_shards import InputShard, input_shards
 from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import run_graph, spread
-from pipeline.runner.scratch import attempt_directory
-from pipeline.runner.work_queue import Crew
-from pipeline.shuffle.input_shards import MEGABYTE, Portion, portions
-from pipeline.tokenizer.learning import count_words, learn_pieces
-from pipeline.tokenizer.pre_tokens import count_chunks
-from pipeline.tokenizer.sampling import (
+from pipeline.runner.scratch import scratch_directory
+from pipeline.runner.work_queue import WorkQueue
+from pipeline.tokenizer.learning import (
     Sampling,
     candidate_bytes,
+    count_words,
     draw_sample,
+    learn_pieces,
     sample_limit,
     write_candidates,
 )
+from pipeline.tokenizer.pre_tokens import count_pre_tokens
 
 
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: take the given vocabulary, or draw the sample and learn from it."""
     stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
-    if stage.vocabulary.path:
-        tokenizer = _given(stage)
+    config = stage.vocabulary
+    if config.path:
+        tokenizer = read_vocabulary(config.path, lowercase=config.lowercase)
     else:
         machine = parse(PipelineMachine, table.machine, source="stage vocabulary, machine")
-        tokenizer = _learnt(stage, machine, options=options, output=table.output)
+        with scratch_directory(table.output) as scratch:
+            paths = _sample(stage, machine, options=options, output=table.output, scratch=scratch)
+            tokenizer = learn(paths, stage)
     files = {"tokenizer.json": tokenizer.tokenizer_json(), "vocab.txt": tokenizer.vocab_txt()}
     return commit(
         table,
@@ -57,86 +60,79 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
 
 
 def candidates_graph(
-    pipeline: Pipeline, crew: Crew, *, work: list[Portion], sampling: Sampling, directory: str
+    pipeline: Pipeline,
+    queue: WorkQueue,
+    *,
+    shards: list[InputShard],
+    sampling: Sampling,
+    directory: str,
 ) -> PCollection[int]:
-    """The candidates of all portions are written; the portions' numbers of documents come out."""
-    sample = Map(_sample_portion, sampling=sampling, directory=directory, crew=crew)
-    counts: PCollection[int] = spread(pipeline, work, crew) | "Sample" >> sample
+    """The candidates of all shards are written; the shards' numbers of documents come out."""
+    sample = Map(sample_shard, sampling=sampling, directory=directory, queue=queue)
+    counts: PCollection[int] = spread(pipeline, shards, queue) | "Sample" >> sample
     return counts
 
 
-def _sample_portion(portion: Portion, *, sampling: Sampling, directory: str, crew: Crew) -> int:
-    path = filesystem.join(directory, _candidates_name(portion))
-    documents = write_candidates(path, portion, sampling)
-    crew.report(MB=portion.size / MEGABYTE, documents=documents)
+def sample_shard(shard: InputShard, *, sampling: Sampling, directory: str, queue: WorkQueue) -> int:
+    """Write a shard's candidates into `directory`; returns its number of documents."""
+    path = filesystem.join(directory, f"{shard.name}.arrow")
+    documents = write_candidates(path, shard, sampling)
+    queue.report(MB=shard.megabytes, documents=documents)
     return documents
 
 
-def _candidates_name(portion: Portion) -> str:
-    return f"{portion.name}.arrow"
-
-
-def _given(stage: VocabularyStage) -> WordPieceTokenizer:
-    return read_vocabulary(stage.vocabulary.path, lowercase=stage.vocabulary.lowercase)
-
-
-def _learnt(
-    stage: VocabularyStage, machine: PipelineMachine, *, options: list[str], output: str
-) -> WordPieceTokenizer:
-    work = portions(stage.corpus)
-    wanted = stage.vocabulary.sample_bytes
-    limit = sample_limit(wanted, sum(portion.size for portion in work))
-    with attempt_directory(output) as scratch:
-        local = machine.runner == "local" and filesystem.is_local(output)
-        directory = scratch if local else filesystem.join(output, "work")
-        while True:
-            sampling = Sampling(stage.corpus, stage.cleaning, stage.seed, limit)
-            run_graph(
-                partial(candidates_graph, work=work, sampling=sampling, directory=directory),
-                machine=machine,
-                options=options,
-                progress=_progress(work),
-            )
-            paths = list(_brought_here(work, directory, scratch))
-            if limit >> 64 or candidate_bytes(paths) >= wanted:
-                break
-            limit = min(limit * 4, 1 << 64)
-            say("vocabulary: the first sample was too small, drawing a larger one")
-        tokenizer = _learn(paths, stage)
-    if not local:
-        filesystem.remove(directory)
-    return tokenizer
-
-
-def _brought_here(work: list[Portion], directory: str, scratch: str) -> Iterator[str]:
-    """Local paths of all candidates' files."""
-    for portion in work:
-        path = os.path.join(scratch, _candidates_name(portion))
-        if directory != scratch:
-            filesystem.fetch_file(filesystem.join(directory, _candidates_name(portion)), path)
-        yield path
-
-
-def _progress(work: list[Portion]) -> Progress:
-    total = sum(portion.size for portion in work) / MEGABYTE
-    return Progress("vocabulary", total=total, unit="MB")
-
-
-def _learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
+def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     """The vocabulary learnt from the candidates at `paths`."""
     config = stage.vocabulary
-    chunks: Counter[bytes] = Counter()
+    pre_tokens: Counter[bytes] = Counter()
     drop_list = read_drop_list(stage.cleaning.drop_list)
     for text in draw_sample(paths, wanted_bytes=config.sample_bytes, drop_list=drop_list):
-        chunks.update(count_chunks(text, lowercase=config.lowercase))
-    if not chunks:
+        pre_tokens.update(count_pre_tokens(text, lowercase=config.lowercase))
+    if not pre_tokens:
         raise UsageError(
             "corpus: no training document to learn a vocabulary from; "
             "look at the paths, the readers and [cleaning]"
         )
-    words = count_words(chunks, lowercase=config.lowercase)
+    words = count_words(pre_tokens, lowercase=config.lowercase)
     say(f"vocabulary: learning {config.size:,} word-pieces from {len(words):,} distinct words")
     return WordPieceTokenizer(tuple(learn_pieces(words, size=config.size)), config.lowercase)
+
+
+def _sample(
+    stage: VocabularyStage,
+    machine: PipelineMachine,
+    *,
+    options: list[str],
+    output: str,
+    scratch: str,
+) -> list[str]:
+    """Local paths of files of candidates that hold enough text, or all there is."""
+    shards = input_shards(stage.corpus)
+    wanted = stage.vocabulary.sample_bytes
+    limit = sample_limit(wanted, sum(shard.size for shard in shards))
+    local = machine.runner == "local" and filesystem.is_local(output)
+    directory = scratch if local else filesystem.join(output, "work")
+    paths = [os.path.join(scratch, f"{shard.name}.arrow") for shard in shards]
+    while True:
+        sampling = Sampling(stage.corpus, stage.cleaning, stage.seed, limit)
+        total = sum(shard.megabytes for shard in shards)
+        run_graph(
+            partial(candidates_graph, shards=shards, sampling=sampling, directory=directory),
+            machine=machine,
+            options=options,
+            progress=Progress("vocabulary", total=total, unit="MB"),
+        )
+        if not local:
+            for path in paths:
+                remote = filesystem.join(directory, os.path.basename(path))
+                filesystem.fetch_file(remote, path)
+        if limit >> 64 or candidate_bytes(paths) >= wanted:
+            break
+        limit = min(limit * 4, 1 << 64)
+        say("vocabulary: the first sample was too small, drawing a larger one")
+    if not local:
+        filesystem.remove(directory)
+    return paths
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def _refuse_other_words(options: tuple[str, ...]) -> None:
 
 
 prepare = _command(*PREPARE)
-unwanted = _command("unwanted")
+dedup = _command("dedup")
 vocabulary = _command("vocabulary")
 tokens = _command("tokens")
 examples = _command("examples")

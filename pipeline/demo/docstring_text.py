@@ -6,15 +6,14 @@ Out: its paragraphs, each one line of English; the statements of its examples, i
 Code blocks, what examples print, formulas set apart, tables, references and directives are
 dropped: they are not the language that the masked words shall be guessed from, and their
 repetition would flatter every score. Headings and parameters' lines (`axis : int, optional`) stand
-alone.
+alone. Statements after `>>>` are kept where text is read as `help` prints it: they show names in
+use; imports, which every example begins with, are not. Inline mark-up is reStructuredText, Markdown
+or epytext.
 """
 
 import itertools
 import re
-from collections.abc import Iterator
-
-from pipeline.demo.doctests import runs
-from pipeline.demo.markup import without_markup
+from collections.abc import Callable, Iterator
 
 PROSE_DIRECTIVE = re.compile(
     "note|warning|tip|hint|important|attention|caution|danger|admonition|seealso|topic|rubric|"
@@ -42,7 +41,30 @@ _ITEM = re.compile(r"\*{0,2}[\w.`]+(?:, \*{0,2}[\w.`]+)*(?: ?\([^)]*\))? ?:(?: |
 _HEADER = re.compile(r"[\w*`.]+(?:, [\w*`.]+)* : ")
 _BULLET = re.compile(r"(?:[-*+•]|\(?\w{1,2}[.)]|#\.) +(?=\S)|:\w[^:`]*:(?!`) ?")
 _FIELD = re.compile(r":(\w+)(?: +([^:]*))?: *")
-_NOT_PROSE = re.compile(r"[^A-Za-z ]")
+_NOT_A_LETTER = re.compile(r"[^A-Za-z ]")
+
+MAX_STATEMENT = 200
+"""Longer statements are data."""
+
+STATEMENT_LETTERS = 0.5
+"""Statements with a smaller share of letters and spaces are data too."""
+
+_PROMPT = re.compile(r"\s*>>> ?(.*)")
+_CONTINUATION = re.compile(r"\s*\.\.\. ?(.*)")
+
+CODE_BEGIN, CODE_END = "\ue000", "\ue001"
+"""Stand around code where it is to be told from prose; no text has them (Unicode, private use)."""
+
+_EPYTEXT = re.compile(r"\b[A-Z]\{([^{}]*)\}")
+_SUBSTITUTION = re.compile(r"\|([\w. ]+)\|_{0,2}")
+_ROLE = re.compile(r":[\w:+.-]+:(?=`)")
+_QUOTED = re.compile(r"``(.+?)``|`([^`]+)`_{0,2}")
+_TARGET = re.compile(r"\s*<[^<>]*>$")
+_STRONG = re.compile(r"\*\*([^*\s](?:[^*]*[^*\s])?)\*\*")
+_EMPHASIS = re.compile(r"(?<![\w*)\]])\*([^*\s](?:[^*]*[^*\s])?)\*(?![\w*(\[])")
+_CITATION = re.compile(r" ?\[[\w#*-]+\]_\b")
+_MATH = re.compile(r"\$+([^$]*)\$+")
+_SPACE = re.compile(r"\s+")
 
 
 def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = False) -> list[str]:
@@ -52,7 +74,7 @@ def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = Fals
     `examples`, the statements of its examples are paragraphs too.
     """
     found: list[str] = []
-    for is_example, lines in runs(docstring.expandtabs().split("\n")):
+    for is_example, lines in split_examples(docstring.expandtabs().split("\n")):
         if not is_example:
             found += _prose(lines, mark_code=mark_code)
         elif examples:
@@ -200,8 +222,83 @@ def _is_prose(paragraph: str) -> bool:
     """Whether letters and spaces prevail; two words at least."""
     if " " not in paragraph:
         return False
-    return len(_NOT_PROSE.findall(paragraph)) <= (1 - PROSE_SHARE) * len(paragraph)
+    return len(_NOT_A_LETTER.findall(paragraph)) <= (1 - PROSE_SHARE) * len(paragraph)
 
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
+
+
+def split_examples(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
+    """(is an example, prose lines or statements), in order."""
+    prose: list[str] = []
+    place = 0
+    while place < len(lines):
+        if not _PROMPT.match(lines[place]):
+            prose.append(lines[place])
+            place += 1
+            continue
+        end = place
+        while end < len(lines) and lines[end].strip():
+            end += 1
+        yield False, prose
+        yield True, list(_statements(lines[place:end]))
+        prose, place = [], end
+    yield False, prose
+
+
+def _statements(lines: list[str]) -> Iterator[str]:
+    """The statements of one example, each on one line."""
+    current: list[str] = []
+    for line in lines:
+        if begun := _PROMPT.match(line):
+            yield from _statement(current)
+            current = [begun[1].strip()]
+        elif current and (more := _CONTINUATION.match(line)):
+            current.append(more[1].strip())
+    yield from _statement(current)
+
+
+def _statement(parts: list[str]) -> Iterator[str]:
+    statement = " ".join(part for part in parts if part)
+    is_import = statement.startswith(("import ", "from "))
+    letters = len(statement) - len(_NOT_A_LETTER.findall(statement))
+    if not is_import and STATEMENT_LETTERS * len(statement) <= letters <= MAX_STATEMENT and letters:
+        yield statement
+
+
+def without_markup(paragraph: str, *, mark_code: bool = False) -> str:
+    """`paragraph` without roles, quotes, emphasis, links, citations and LaTeX's signs.
+
+    With `mark_code`, quoted code stands between `CODE_BEGIN` and `CODE_END`.
+    """
+    text = paragraph
+    if "`" in text:
+        text = _QUOTED.sub(_unquoted_and_marked if mark_code else _unquoted, _ROLE.sub("", text))
+    for sign, substitute in _SUBSTITUTES:
+        if sign in text:
+            text = substitute(text)
+    return _SPACE.sub(" ", text).strip()
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    text = match[1] or match[2]
+    if match[2] and text.endswith(">"):
+        text = _TARGET.sub("", text) or text.strip("<> ")
+    return text.rpartition(".")[2] if text.startswith("~") else text
+
+
+def _unquoted_and_marked(match: re.Match[str]) -> str:
+    return f"{CODE_BEGIN}{_unquoted(match)}{CODE_END}"
+
+
+_SUBSTITUTES: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("**", lambda text: _STRONG.sub(r"\1", text)),
+    ("*", lambda text: _EMPHASIS.sub(r"\1", text)),
+    ("|", lambda text: _SUBSTITUTION.sub(r"\1", text)),
+    ("$", lambda text: _MATH.sub(r"\1", text)),
+    ("]_", lambda text: _CITATION.sub("", text)),
+    ("{", lambda text: _EPYTEXT.sub(r"\1", text)),
+    ("\\", lambda text: text.replace("\\", "").replace("{", "").replace("}", "")),
+)
+"""What to do about a sign, in this order; most paragraphs have none of them."""

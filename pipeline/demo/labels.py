@@ -27,9 +27,9 @@ from artifacts.rng import stream_seed
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
 from pipeline.config import LabelsConfig, LabelsStage
-from pipeline.demo.documented import Module, read_modules
+from pipeline.demo.packages import Module, read_modules
 from pipeline.demo.pair_task import PAIR_TASK, Pair, pairs
-from pipeline.demo.symbols import merged
+from pipeline.demo.python_source import merged
 from pipeline.demo.tagging_task import TAGGING_TASK, Sentence, sentences
 
 DEV_SHARE = 0.15

@@ -1,12 +1,14 @@
 """The modules of an installed distribution, as data.
 
 In:  a distribution's name.
-Out: its Python modules, sorted by path, and their bytes; nothing is imported.
+Out: its Python modules, sorted by path: their bytes, their syntax trees, and what these document
+     and define; nothing is imported.
 
 Which modules count depends on the pinned version alone: not on where the package is installed, nor
 on files that a build writes for one platform, nor on compiled caches.
 """
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from importlib import metadata
 from pathlib import Path
 
 from artifacts.errors import IntegrityError, UsageError
+from artifacts.progress import say
+from pipeline.demo.python_source import Docstring, Symbols, docstrings, parse, symbols_of
 
 LEFT_OUT_FOLDER = re.compile(
     "_?tests?|test_data|_internal|_?vendor(ed)?|third_party|extern|_?externals?",
@@ -25,7 +29,7 @@ GENERATED_FILE = re.compile(r"_?version\.py|__config__\.py|_build_config\.py|_di
 
 
 @dataclass(frozen=True)
-class Module:
+class ModuleFile:
     """One Python file of a distribution."""
 
     name: str
@@ -38,14 +42,25 @@ class Module:
     """Bytes, as the distribution records them."""
 
 
-def modules(distribution: str) -> list[Module]:
+@dataclass(frozen=True)
+class Module:
+    """What one module documents and defines."""
+
+    name: str
+    """Path inside the installation."""
+
+    docstrings: list[Docstring]
+    symbols: Symbols
+
+
+def module_files(distribution: str) -> list[ModuleFile]:
     """The documented modules of an installed distribution, sorted by name."""
     found = _installed(distribution)
     files = sorted(found.files or [], key=str)
     listed = [
-        Module(str(file), Path(str(found.locate_file(file))), file.size or 0)
+        ModuleFile(str(file), Path(str(found.locate_file(file))), file.size or 0)
         for file in files
-        if _counts(str(file))
+        if _is_documented(str(file).split("/"))
     ]
     if not listed:
         raise UsageError(
@@ -60,16 +75,34 @@ def record(distribution: str) -> str:
     return _installed(distribution).read_text("RECORD") or ""
 
 
-def sources(distribution: str) -> Iterator[tuple[Module, bytes]]:
+def sources(distribution: str) -> Iterator[tuple[ModuleFile, bytes]]:
     """The modules of a distribution with their bytes."""
-    for module in modules(distribution):
+    for file in module_files(distribution):
         try:
-            yield module, module.path.read_bytes()
+            yield file, file.path.read_bytes()
         except FileNotFoundError:
             raise IntegrityError(
-                f"{module.path}: missing, but {distribution}'s record names it; "
+                f"{file.path}: missing, but {distribution}'s record names it; "
                 f"pip install --force-reinstall {distribution}"
             ) from None
+
+
+def trees(distribution: str) -> Iterator[tuple[str, ast.Module]]:
+    """Name and syntax tree of every module, sorted by name."""
+    for file, source in sources(distribution):
+        try:
+            tree = parse(source)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            # A template, or syntax of a newer Python than the one that reads.
+            say(f"{distribution}: {file.name} is no Python of this version, left out: {error}")
+            continue
+        yield file.name, tree
+
+
+def read_modules(distribution: str) -> Iterator[Module]:
+    """What the modules of an installed distribution document and define, sorted by name."""
+    for name, tree in trees(distribution):
+        yield Module(name, docstrings(tree), symbols_of(tree))
 
 
 def _installed(distribution: str) -> metadata.Distribution:
@@ -82,8 +115,9 @@ def _installed(distribution: str) -> metadata.Distribution:
         ) from None
 
 
-def _counts(name: str) -> bool:
-    *folders, file = name.split("/")
+def _is_documented(path: list[str]) -> bool:
+    """Whether a file of a distribution is a module of its own, no test and no copy."""
+    *folders, file = path
     return (
         file.endswith(".py")
         and not file.startswith("test_")

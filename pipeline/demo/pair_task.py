@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from artifacts.rng import stream_seed
 from pipeline.demo.docstring_text import paragraphs
-from pipeline.demo.docstrings import Docstring
+from pipeline.demo.python_source import Docstring
 
 LABELS = ("match", "other")
 PAIR_TASK: dict[str, str | tuple[str, ...]] = {

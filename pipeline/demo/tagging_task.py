@@ -16,10 +16,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipeline.demo.docstring_text import paragraphs
-from pipeline.demo.docstrings import Docstring
-from pipeline.demo.markup import CODE_BEGIN, CODE_END
-from pipeline.demo.symbols import Symbols
+from pipeline.demo.docstring_text import CODE_BEGIN, CODE_END, paragraphs
+from pipeline.demo.python_source import Docstring, Symbols
 
 OUTSIDE = "O"
 TAGS = (OUTSIDE, "B-EXC", "B-FUNC", "B-PARAM", "B-TYPE")

@@ -1,10 +1,10 @@
-"""Drop lists: documents that an earlier job has found unwanted.
+"""Drop lists: documents that an earlier job has found to be duplicates or contamination.
 
 In:  an artifact whose `*.arrow` files have a column `document_digest` (binary 16) and a column
      `reason` (string): near-duplicates, overlap with evaluation sets.
 Out: which of some digests are on it.
 
-Stage `unwanted` makes one; any artifact of this form does as well (`cleaning.drop_list`).
+Stage `dedup` makes one; any artifact of this form does as well (`cleaning.drop_list`).
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from artifacts.arrays import Mask, UInt64s, digest_bytes, digest_halves
 from artifacts.errors import IntegrityError
-from artifacts.rng import UInt64s
 from artifacts.stage import StageTable
 from artifacts.store import open_artifact
 from pipeline.config import TokensStage, VocabularyStage
-from pipeline.shuffle.splits import digest_bytes, halves
 
 COLUMN = "document_digest"
 ROLE = "drop_list"
@@ -35,14 +34,14 @@ class DropList:
 
     digests_D2: UInt64s
 
-    def holds(self, digests_D2: UInt64s) -> npt.NDArray[np.bool_]:
+    def holds(self, digests_D2: UInt64s) -> Mask:
         """Which of `digests_D2` are on the list."""
         if not len(self.digests_D2):
             return np.zeros(len(digests_D2), dtype=np.bool_)
         listed = _as_scalars(self.digests_D2)
         wanted = _as_scalars(digests_D2)
         place = np.minimum(np.searchsorted(listed, wanted), len(listed) - 1)
-        found: npt.NDArray[np.bool_] = listed[place] == wanted
+        found: Mask = listed[place] == wanted
         return found
 
 
@@ -57,24 +56,22 @@ def with_drop_list(stage: Stage, table: StageTable) -> Stage:
 @lru_cache(maxsize=2)
 def read_drop_list(directory: str) -> DropList:
     """The drop list in an artifact directory; the empty one for an empty name."""
+    if not directory:
+        return DropList(np.zeros((0, 2), dtype=np.uint64))
+    artifact = open_artifact(directory)
+    names = [entry.name for entry in artifact.manifest.files if entry.name.endswith(".arrow")]
     found = [np.zeros((0, 2), dtype=np.uint64)]
-    if directory:
-        artifact = open_artifact(directory)
-        names = [entry.name for entry in artifact.manifest.files if entry.name.endswith(".arrow")]
-        found += [_read(artifact.path(name)) for name in names]
+    for path in map(artifact.path, names):
+        with pa.memory_map(path) as file:
+            table = pa.ipc.open_file(file).read_all()
+            if COLUMN not in table.column_names or table.schema.field(COLUMN).type != pa.binary(16):
+                raise IntegrityError(
+                    f"{path}: no column {COLUMN} of 16 bytes; expected a drop list, "
+                    "set cleaning.drop_list to an artifact of one"
+                )
+            found.append(digest_halves(digest_bytes(table[COLUMN])))
     digests_D2 = np.concatenate(found)
     return DropList(digests_D2[np.lexsort((digests_D2[:, 1], digests_D2[:, 0]))])
-
-
-def _read(path: str) -> UInt64s:
-    with pa.memory_map(path) as file:
-        table = pa.ipc.open_file(file).read_all()
-        if COLUMN not in table.column_names or table.schema.field(COLUMN).type != pa.binary(16):
-            raise IntegrityError(
-                f"{path}: no column {COLUMN} of 16 bytes; expected a drop list, "
-                "set cleaning.drop_list to an artifact of one"
-            )
-        return halves(digest_bytes(table[COLUMN]))
 
 
 def _as_scalars(digests_D2: UInt64s) -> npt.NDArray[np.void]:

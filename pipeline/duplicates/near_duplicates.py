@@ -1,10 +1,10 @@
-"""Near-duplicates: documents that share most of their passages with another one.
+"""Near-duplicates: documents that share most of their shingles with another one.
 
-In:  passages of documents; later, everybody's bands.
+In:  shingles of documents; later, everybody's bands.
 Out: for each document the one that stays for it: itself, unless it nearly equals a better one.
 
 MinHash (Broder 1997), by the library datasketch: the share of equal values in two signatures
-estimates the share of passages the documents have in common. Signatures are cut into bands so that
+estimates the share of shingles the documents have in common. Signatures are cut into bands so that
 documents above the threshold probably agree in a whole band and those below probably in none; who
 agrees in a band is taken for alike, and so is everybody alike to both.
 """
@@ -15,14 +15,15 @@ from functools import lru_cache
 import numpy as np
 from datasketch import MinHash, MinHashLSH
 
-from artifacts.rng import Int64s, UInt64s, scramble
+from artifacts.arrays import Int64s, UInt64s
+from artifacts.rng import GOLDEN_GAMMA, scramble
 from pipeline.config import NearDuplicatesConfig
-from pipeline.duplicates.shingles import Passages
+from pipeline.duplicates.shingles import Shingles
 
 _SEED = 1
 """Of the permutations; another would find other pairs near the threshold."""
 _LOW = np.uint64(0xFFFFFFFF)
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR = np.uint64(GOLDEN_GAMMA)
 
 # D documents, B bands
 
@@ -42,8 +43,8 @@ def bands_for(config: NearDuplicatesConfig) -> Bands:
     return Bands(index.b, index.r)
 
 
-def band_keys(found: Passages, documents: int, config: NearDuplicatesConfig) -> UInt64s:
-    """(D, B): a number for each band of each document; rows of documents without passages are 0."""
+def band_keys(found: Shingles, documents: int, config: NearDuplicatesConfig) -> UInt64s:
+    """(D, B): a number for each band of each document; rows of documents without shingles are 0."""
     bands = bands_for(config)
     keys_DB = np.zeros((documents, bands.count), dtype=np.uint64)
     blank = MinHash(num_perm=config.permutations, seed=_SEED)

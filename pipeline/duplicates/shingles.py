@@ -1,22 +1,34 @@
-"""Passages: every run of so many consecutive words of a document, as a number.
+"""Shingles: every run of so many consecutive words of a document, as a number.
 
-In:  blocks of documents as text.
-Out: for each passage its hash and the document it stands in.
+In:  blocks of documents as text; files of evaluation data in whatever format they come.
+Out: for each shingle its hash and the document it stands in; which documents have one in common
+     with the evaluation data.
 
-Two texts share a passage if they share these words, whatever their case, punctuation and line
+Two texts share a shingle if they share these words, whatever their case, punctuation and line
 breaks. All words of a block are hashed at once: a word is a polynomial in its bytes, and the sum
 over any stretch of the block is the difference of two prefix sums, modulo 2**64.
+
+Of evaluation data, fields are taken one by one, so no shingle runs from a question into its answer:
+the strings of a JSON document, wherever they are in it, the columns of a table, else the lines.
+Brown et al. 2020 (GPT-3, appendix C) call a document with 13 words in common with an evaluation set
+overlapping.
 """
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
+from pydantic import JsonValue
 
-from artifacts.rng import UInt64s, scramble
-from pipeline.readers.documents import Bytes, Offsets
+from artifacts.arrays import Bytes, Mask, Offsets, UInt64s
+from artifacts.filesystem import find_files
+from artifacts.rng import GOLDEN_GAMMA, scramble
+from pipeline.config import OverlapConfig
+from pipeline.readers.compression import COMPRESSED_SUFFIXES, stream
 
-_BASE = 0x9E3779B97F4A7C15
+_BASE = GOLDEN_GAMMA
 """Odd, so that it has an inverse modulo 2**64."""
 _MODULUS = 1 << 64
 
@@ -25,12 +37,14 @@ for _first, _last in ((b"0", b"9"), (b"a", b"z"), (b"\x80", b"\xff")):
     _CONTINUES_WORD[_first[0] : _last[0] + 1] = True
 _LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8)
 
+# D documents, W words, P shingles
+
 
 @dataclass(frozen=True)
-class Passages:
-    """The passages of a block of D documents, in the order of the text.
+class Shingles:
+    """The shingles of a block of D documents, in the order of the text.
 
-    hashes_P:    each passage's words; equal passages have equal numbers.
+    hashes_P:    each shingle's words; equal shingles have equal numbers.
     documents_P: the document it stands in, ascending.
     """
 
@@ -38,32 +52,50 @@ class Passages:
     documents_P: Offsets
 
 
-def passages(text: Bytes, ends_D: Offsets, *, words: int) -> Passages:
+def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
     """All runs of `words` words within one document; a shorter document has none."""
-    starts_W, stops_W = _words(text)
+    lower = _LOWER[text]
+    inside = _CONTINUES_WORD[lower]  # letters, digits and non-ASCII characters make words
+    # but not U+2000 to U+206F: curly quotes, dashes, ellipses, odd spaces
+    lead = np.flatnonzero((text[:-2] == 0xE2) & ((text[1:-1] == 0x80) | (text[1:-1] == 0x81)))
+    inside[np.concatenate((lead, lead + 1, lead + 2))] = False
+    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
+    starts_W, stops_W = edges[0::2], edges[1::2]
     documents_W = np.searchsorted(ends_D, starts_W, side="right")
     count = max(len(starts_W) - words + 1, 0)
     whole = np.flatnonzero(documents_W[:count] == documents_W[words - 1 :][:count])
-    hashes_W = _word_hashes(_LOWER[text], starts_W, stops_W)
+    hashes_W = _word_hashes(lower, starts_W, stops_W)
     hashes_P = np.zeros(len(whole), dtype=np.uint64)
     for offset in range(words):
         hashes_P *= np.uint64(_BASE)
         hashes_P += hashes_W[whole + offset]
-    return Passages(scramble(hashes_P), documents_W[whole])
+    return Shingles(scramble(hashes_P), documents_W[whole])
 
 
-def _words(text: Bytes) -> tuple[Offsets, Offsets]:
-    """Where words begin and end: runs of letters, digits and non-ASCII characters."""
-    inside = _CONTINUES_WORD[_LOWER[text]]
-    inside[_general_punctuation(text)] = False
-    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
-    return edges[0::2], edges[1::2]
+@lru_cache(maxsize=2)
+def evaluation_shingles(config: OverlapConfig) -> UInt64s:
+    """All shingles of all evaluation files, each once, ascending."""
+    found = [np.zeros(0, dtype=np.uint64)]
+    for path in config.paths:
+        for file in find_files(path):
+            raw = b"".join(stream(file.path))
+            encoded = [
+                field.encode("utf-8", "replace") + b"\n" for field in _fields(raw, file.path)
+            ]
+            ends = np.cumsum([len(field) for field in encoded], dtype=np.int64)
+            text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+            found.append(shingles(text, ends, words=config.words).hashes_P)
+    return np.unique(np.concatenate(found))
 
 
-def _general_punctuation(text: Bytes) -> Offsets:
-    """The bytes of U+2000 to U+206F: curly quotes, dashes, ellipses, odd spaces."""
-    lead = np.flatnonzero((text[:-2] == 0xE2) & ((text[1:-1] == 0x80) | (text[1:-1] == 0x81)))
-    return np.concatenate((lead, lead + 1, lead + 2))
+def overlapping(found: Shingles, documents: int, wanted: UInt64s) -> Mask:
+    """(D,) bool: which of a block's documents have one of the `wanted` shingles."""
+    if not len(wanted):
+        return np.zeros(documents, dtype=np.bool_)
+    places = np.minimum(np.searchsorted(wanted, found.hashes_P), len(wanted) - 1)
+    overlaps = np.zeros(documents, dtype=np.bool_)
+    overlaps[found.documents_P[wanted[places] == found.hashes_P]] = True
+    return overlaps
 
 
 def _word_hashes(text: Bytes, starts_W: Offsets, stops_W: Offsets) -> UInt64s:
@@ -76,7 +108,31 @@ def _word_hashes(text: Bytes, starts_W: Offsets, stops_W: Offsets) -> UInt64s:
     return scramble(hashes)
 
 
-def _powers(base: int, count: int) -> npt.NDArray[np.uint64]:
+def _powers(base: int, count: int) -> UInt64s:
     factors = np.full(count, base, dtype=np.uint64)
     factors[:1] = 1
     return np.cumprod(factors, dtype=np.uint64)
+
+
+def _fields(raw: bytes, path: str) -> Iterator[str]:
+    """The fields of an evaluation file."""
+    text = raw.decode("utf-8-sig", "replace")
+    for suffix in COMPRESSED_SUFFIXES:
+        path = path.removesuffix(suffix)
+    if not path.endswith((".json", ".jsonl")):
+        for line in text.splitlines():
+            yield from line.split("\t")
+        return
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = [json.loads(line) for line in text.splitlines() if line.strip()]
+    yield from _strings(value)
+
+
+def _strings(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)

@@ -8,14 +8,21 @@ Nothing here is per document in Python: a bucket of millions of tokens is six ar
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from artifacts.arrays import (
+    Int64s,
+    TokenIds,
+    UInt64s,
+    digest_bytes,
+    digest_halves,
+    list_lengths,
+    list_values,
+    offsets,
+)
 from artifacts.errors import IntegrityError
-from artifacts.rng import Int64s, UInt64s
 
 # D documents, S sentences, T tokens
 
@@ -25,12 +32,12 @@ class Documents:
     """Documents in order of digest; their sentences and tokens one after another."""
 
     digests_D2: UInt64s
-    """The digest's two halves."""
+    """The digest's two halves as little-endian numbers, which address the streams."""
 
     weights_D: Int64s
     """How often each document enters every copy of the examples."""
 
-    token_ids_T: NDArray[Any]
+    token_ids_T: TokenIds
     """Ids of the whole bucket, uint16 or uint32."""
 
     starts_S: Int64s
@@ -68,7 +75,7 @@ class Documents:
             token_ids_T=self.token_ids_T,
             starts_S=self.starts_S[kept_S],
             ends_S=self.ends_S[kept_S],
-            first_sentence_D1=_offsets(self.sentence_counts_D[chosen]),
+            first_sentence_D1=offsets(self.sentence_counts_D[chosen]),
         )
 
 
@@ -81,61 +88,30 @@ def read_documents(path: str) -> Documents:
 
 def documents_of(table: pa.Table, *, source: str) -> Documents:
     """The documents in a tokens table; sentences and documents without tokens are left out."""
-    token_ids = _flat(table["token_ids"])
-    sentence_lengths = _flat(table["sentence_lengths"]).astype(np.int64)
-    ends_S = np.cumsum(sentence_lengths)
-    first_sentence_D1 = _offsets(_list_lengths(table["sentence_lengths"]))
-    token_ends_D1 = np.concatenate([[0], ends_S])[first_sentence_D1]
-    if not np.array_equal(np.diff(token_ends_D1), _list_lengths(table["token_ids"])):
+    lengths_S = list_values(table["sentence_lengths"]).astype(np.int64)
+    ends_S = np.cumsum(lengths_S)
+    counts_D = list_lengths(table["sentence_lengths"])
+    token_ends_D1 = np.concatenate([[0], ends_S])[offsets(counts_D)]
+    if not np.array_equal(np.diff(token_ends_D1), list_lengths(table["token_ids"])):
         raise IntegrityError(
             f"{source}: sentence_lengths do not sum to the number of token_ids; "
             "run the tokens stage again"
         )
-    documents = Documents(
-        digests_D2=_digests(table["document_digest"]),
-        weights_D=table["copies"].to_numpy().astype(np.int64),
-        token_ids_T=token_ids,
-        starts_S=ends_S - sentence_lengths,
-        ends_S=ends_S,
-        first_sentence_D1=first_sentence_D1,
-    )
-    return documents if sentence_lengths.all() else _without_empty_sentences(documents)
-
-
-def _without_empty_sentences(documents: Documents) -> Documents:
-    kept_S = documents.ends_S > documents.starts_S
-    counts_D = np.bincount(documents.document_of_sentence_S[kept_S], minlength=documents.count)
-    kept_D = counts_D > 0
+    digests_D2 = digest_halves(digest_bytes(table["document_digest"]), byte_order="<")
+    weights_D = table["copies"].to_numpy().astype(np.int64)
+    starts_S = ends_S - lengths_S
+    if not lengths_S.all():
+        told_S = lengths_S > 0
+        documents_S = np.repeat(np.arange(len(counts_D)), counts_D)
+        counts_D = np.bincount(documents_S[told_S], minlength=len(counts_D))
+        told_D = counts_D > 0
+        starts_S, ends_S = starts_S[told_S], ends_S[told_S]
+        digests_D2, weights_D, counts_D = digests_D2[told_D], weights_D[told_D], counts_D[told_D]
     return Documents(
-        digests_D2=documents.digests_D2[kept_D],
-        weights_D=documents.weights_D[kept_D],
-        token_ids_T=documents.token_ids_T,
-        starts_S=documents.starts_S[kept_S],
-        ends_S=documents.ends_S[kept_S],
-        first_sentence_D1=_offsets(counts_D[kept_D]),
+        digests_D2=digests_D2,
+        weights_D=weights_D,
+        token_ids_T=list_values(table["token_ids"]),
+        starts_S=starts_S,
+        ends_S=ends_S,
+        first_sentence_D1=offsets(counts_D),
     )
-
-
-def _flat(column: pa.ChunkedArray) -> NDArray[Any]:
-    chunks = [chunk.flatten().to_numpy() for chunk in column.chunks]
-    return np.concatenate(chunks) if len(chunks) != 1 else chunks[0]
-
-
-def _list_lengths(column: pa.ChunkedArray) -> Int64s:
-    chunks = [np.diff(chunk.offsets.to_numpy()).astype(np.int64) for chunk in column.chunks]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *chunks])
-
-
-def _offsets(counts: Int64s) -> Int64s:
-    return np.concatenate([[0], np.cumsum(counts)])
-
-
-def _digests(column: pa.ChunkedArray) -> UInt64s:
-    raw = b"".join(_digest_bytes(chunk) for chunk in column.chunks)
-    return np.frombuffer(raw, dtype="<u8").reshape(-1, 2).astype(np.uint64)
-
-
-def _digest_bytes(chunk: pa.FixedSizeBinaryArray) -> bytes:
-    width = chunk.type.byte_width
-    data = chunk.buffers()[1]
-    return bytes(data[chunk.offset * width : (chunk.offset + len(chunk)) * width]) if data else b""

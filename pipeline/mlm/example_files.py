@@ -1,35 +1,38 @@
 """One bucket of tokens becomes its files of examples, one per sequence length.
 
 In:  a tokens file, and the recipe all buckets share.
-Out: files put into the unfinished artifact, with their statistics. This is what a worker runs.
+Out: files put into the unfinished artifact (artifacts/tables.py), a record batch for each copy,
+     with their statistics. This is what a worker runs.
 
-Every copy has chance of its own and is shuffled by it; nothing depends on who does it or when.
+Every copy has random numbers of its own and is shuffled by them; nothing depends on who does it or
+when. Work goes on in blocks of a few thousand examples, so that a block's arrays stay in the cache
+and memory does not grow with the bucket.
 """
 
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from artifacts.arrays import Mask, TokenIds, list_array
 from artifacts.errors import UsageError
 from artifacts.filesystem import naming_full_disk
-from artifacts.manifest import FileEntry, Manifest
+from artifacts.manifest import FileEntry
 from artifacts.rng import draw, stream_seed
-from artifacts.store import Artifact, put_file
+from artifacts.store import open_file, put_file
 from artifacts.tables import examples_name, examples_schema
 from pipeline.config import ExamplesConfig
 from pipeline.mlm.documents import Documents, read_documents
-from pipeline.mlm.masking import MaskingRule
-from pipeline.mlm.packing_batches import SpecialIds, assemble, framed
-from pipeline.mlm.pairing import ORDER, PairingRule, Pairs, pair_segments
-from pipeline.mlm.statistics import Statistics, total
-from pipeline.runner.work_queue import Crew
-from pipeline.shuffle.input_shards import MEGABYTE
+from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
+from pipeline.mlm.pairing import MASKS, ORDER, PairingRule, Pairs, pair_segments
+from pipeline.mlm.statistics import Statistics, statistics_of, total
+from pipeline.readers.input_shards import MEGABYTE
+from pipeline.runner.work_queue import WorkQueue
+
+BLOCK_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,15 @@ class Recipe:
     """The run's seed."""
     config: ExamplesConfig
     """Form of the examples."""
-    special: SpecialIds
-    """Ids of [CLS] and [SEP]."""
+    cls_id: int
+    """Id of [CLS]."""
+    sep_id: int
+    """Id of [SEP]."""
     mask_id: int
     """Id of [MASK]."""
     vocabulary_size: int
     """Number of word-pieces."""
-    continuation_V: NDArray[np.bool_]
+    continuation_V: Mask
     """Which of them go on with a word."""
 
 
@@ -67,108 +72,123 @@ class Bucket:
     copies: int
     """Copies of each."""
 
-
-@dataclass(frozen=True)
-class Destination:
-    """Where the files go."""
-
-    output: str
-    """The unfinished artifact."""
-    scratch: str
-    """Local scratch directory shared with the launcher; empty: one of the worker's own."""
+    @property
+    def names(self) -> list[str]:
+        """Its examples files."""
+        return [examples_name(self.split, length, self.number) for length in self.max_seq_lengths]
 
 
-def write_bucket(bucket: Bucket, *, recipe: Recipe, destination: Destination, crew: Crew) -> str:
-    """Make and put the bucket's files; returns the bucket's name, for the graph to count."""
-    scratch_here = tempfile.TemporaryDirectory(dir=destination.scratch or None)
-    with scratch_here as scratch, naming_full_disk(scratch):
-        documents = read_documents(_local_path(bucket, scratch))
-        for max_seq_length in bucket.max_seq_lengths:
-            name = examples_name(bucket.split, max_seq_length, bucket.number)
-            path = os.path.join(scratch, name)
-            copies = write_copies(
-                path, documents, recipe=recipe, max_seq_length=max_seq_length, copies=bucket.copies
-            )
-            put_file(
-                destination.output,
-                path,
-                name=name,
-                rows=sum(copy.rows for copy in copies),
-                statistics=_entry_statistics(bucket, max_seq_length, copies),
-            )
-    crew.report(MB=bucket.entry.size / MEGABYTE, documents=documents.count)
-    return bucket.entry.name
+def write_bucket(
+    bucket: Bucket, *, recipe: Recipe, output: str, scratch: str, queue: WorkQueue
+) -> str:
+    """Make the bucket's files and put them into `output`; returns its name, for the graph to count.
 
-
-def write_copies(
-    path: str, documents: Documents, *, recipe: Recipe, max_seq_length: int, copies: int
-) -> list[Statistics]:
-    """Write one examples file, a record batch for each copy, and count."""
+    `scratch` is a local directory shared with the launcher; empty: one of the worker's own.
+    """
     schema = examples_schema(recipe.vocabulary_size)
-    found = []
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for batch, statistics in copies_of(
-            documents, recipe, max_seq_length=max_seq_length, copies=copies
-        ):
-            writer.write_batch(batch)
-            found.append(statistics)
-    return found
-
-
-def statistics_of_entry(entry: FileEntry) -> Statistics:
-    """The counts in an examples file's manifest entry."""
-    return Statistics(**{field.name: entry.statistics[field.name] for field in fields(Statistics)})
+    with tempfile.TemporaryDirectory(dir=scratch or None) as here, naming_full_disk(here):
+        documents = read_documents(open_file(bucket.tokens, bucket.entry, scratch=here))
+        for length, name in zip(bucket.max_seq_lengths, bucket.names, strict=True):
+            path = os.path.join(here, name)
+            copies = []
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                for batch, statistics in copies_of(
+                    documents, recipe, max_seq_length=length, copies=bucket.copies
+                ):
+                    writer.write_batch(batch)
+                    copies.append(statistics)
+            facts = {
+                "split": bucket.split,
+                "max_seq_length": length,
+                "bucket": bucket.number,
+                "copies": [copy.rows for copy in copies],
+                **asdict(total(copies)),
+            }
+            rows = sum(copy.rows for copy in copies)
+            put_file(output, path, name=name, rows=rows, statistics=facts)
+    queue.report(MB=bucket.entry.size / MEGABYTE, documents=documents.count)
+    return bucket.entry.name
 
 
 def copies_of(
     documents: Documents, recipe: Recipe, *, max_seq_length: int, copies: int
 ) -> Iterator[tuple[pa.RecordBatch, Statistics]]:
     """The record batches of one examples file, one per copy, and their counts."""
-    framed_ids = framed(documents.token_ids_T, recipe.special)
+    config = recipe.config
+    pairing = PairingRule(max_seq_length, config.short_seq_prob, config.second_segment)
     masking = MaskingRule(
-        config=recipe.config.masking,
+        config=config.masking,
         max_seq_length=max_seq_length,
         mask_id=recipe.mask_id,
         vocabulary_size=recipe.vocabulary_size,
         continuation_V=recipe.continuation_V,
     )
-    schema = examples_schema(recipe.vocabulary_size)
+    # [CLS] and [SEP] stand behind the bucket's ids, where `gather` finds them
+    frame = np.array([recipe.cls_id, recipe.sep_id], dtype=documents.token_ids_T.dtype)
+    framed_ids = np.concatenate([documents.token_ids_T, frame])
     for copy in range(copies):
-        pairs = shuffled_pairs(documents, recipe, max_seq_length=max_seq_length, copy=copy)
-        yield assemble(pairs, framed_ids, rule=masking, schema=schema)
+        start = stream_seed(recipe.seed, "examples", max_seq_length, copy)
+        pairs = pair_segments(documents, rule=pairing, start=start)
+        if int((pairs.a_length_N + pairs.b_length_N + 3).sum()) >= 1 << 31:
+            raise UsageError(
+                f"a bucket gives more than {1 << 31:,} tokens, more than an Arrow list can hold; "
+                "raise the number of buckets of the tokens stage"
+            )
+        shuffled = pairs.rows(np.argsort(draw(pairs.stream_N, ORDER), kind="stable"))
+        yield _record_batch(shuffled, framed_ids, rule=masking)
 
 
-def shuffled_pairs(
-    documents: Documents, recipe: Recipe, *, max_seq_length: int, copy: int
-) -> Pairs:
-    """The pairs of one copy in their final order."""
-    rule = PairingRule(max_seq_length, recipe.config.short_seq_prob, recipe.config.second_segment)
-    start = stream_seed(recipe.seed, "examples", max_seq_length, copy)
-    pairs = pair_segments(documents, rule=rule, start=start)
-    if int((pairs.a_length_N + pairs.b_length_N + 3).sum()) >= 1 << 31:
-        raise UsageError(
-            f"a bucket gives more than {1 << 31:,} tokens, more than an Arrow list can hold; "
-            "raise the number of buckets of the tokens stage"
-        )
-    return pairs.rows(np.argsort(draw(pairs.stream_N, ORDER), kind="stable"))
+def _record_batch(
+    pairs: Pairs, framed_ids: TokenIds, *, rule: MaskingRule
+) -> tuple[pa.RecordBatch, Statistics]:
+    """The masked examples of one copy, and their counts."""
+    streams_N = draw(pairs.stream_N, MASKS)
+    # an empty bucket still has arrays of the right types
+    nothing = np.zeros(0, dtype=np.int64)
+    ids, lengths = [framed_ids[:0]], [nothing]
+    masked: list[Masks] = []
+    for begin in range(0, pairs.count, BLOCK_ROWS):
+        rows = slice(begin, begin + BLOCK_ROWS)
+        block = gather(pairs, rows, framed_ids)
+        masked.append(mask_tokens(block, streams_N[rows], rule=rule))
+        ids.append(block.input_ids)
+        lengths.append(block.lengths_N)
+    lengths_N = np.concatenate(lengths)
+    masked_ends_N = np.cumsum(np.concatenate([nothing, *(part.counts_N for part in masked)]))
+    positions_M = [np.zeros(0, dtype=np.uint16), *(part.positions_M for part in masked)]
+    original_M = [framed_ids[:0], *(part.original_ids_M for part in masked)]
+    schema = examples_schema(rule.vocabulary_size)
+    columns = [
+        list_array(np.concatenate(ids), np.cumsum(lengths_N), schema.field(0).type),
+        pa.array((pairs.a_length_N + 2).astype(np.uint16)),
+        list_array(np.concatenate(positions_M), masked_ends_N, schema.field(2).type),
+        list_array(np.concatenate(original_M), masked_ends_N, schema.field(3).type),
+        pa.array(pairs.label_N),
+    ]
+    statistics = statistics_of(pairs, lengths_N, masked, max_seq_length=rule.max_seq_length)
+    return pa.RecordBatch.from_arrays(columns, schema=schema), statistics
 
 
-def _local_path(bucket: Bucket, scratch: str) -> str:
-    """The tokens file on local disk, verified; a manifest of one file travels faster than all."""
-    manifest = Manifest(
-        stage="tokens", key="", format_version=1, config={}, inputs={}, files=(bucket.entry,)
+def gather(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
+    """[CLS] A [SEP] B [SEP] of some examples, or [CLS] A [SEP] where there is no B."""
+    a_length_N, b_length_N = pairs.a_length_N[rows], pairs.b_length_N[rows]
+    cls_place = len(framed_ids) - 2
+    pieces_N5 = np.ones((len(a_length_N), 5), dtype=np.int64)
+    pieces_N5[:, 1] = a_length_N
+    pieces_N5[:, 3] = b_length_N
+    pieces_N5[:, 4] = b_length_N > 0
+    sources_N5 = np.full_like(pieces_N5, cls_place + 1)
+    sources_N5[:, 0] = cls_place
+    sources_N5[:, 1] = pairs.a_start_N[rows]
+    sources_N5[:, 3] = pairs.b_start_N[rows]
+    piece_ends = np.cumsum(pieces_N5.ravel())
+    # each token's source is its own place plus its piece's shift
+    shifts = sources_N5.ravel() - piece_ends + pieces_N5.ravel()
+    places = np.repeat(shifts, pieces_N5.ravel())
+    places += np.arange(len(places))
+    return Block(
+        input_ids=framed_ids.take(places, mode="clip"),
+        offsets_N1=np.concatenate([[0], piece_ends[4::5]]),
+        a_length_N=a_length_N,
+        b_length_N=b_length_N,
     )
-    local = Artifact(bucket.tokens, manifest).stage_files(scratch)
-    return local.path(bucket.entry.name)
-
-
-def _entry_statistics(
-    bucket: Bucket, max_seq_length: int, copies: list[Statistics]
-) -> dict[str, Any]:
-    return {
-        "split": bucket.split,
-        "max_seq_length": max_seq_length,
-        "bucket": bucket.number,
-        "copies": [copy.rows for copy in copies],
-        **asdict(total(copies)),
-    }

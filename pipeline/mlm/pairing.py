@@ -13,16 +13,15 @@ draw is addressed by the sentence at which its chunk begins; so every sentence's
 at once, as if it began one, and then the chain from the first sentence on is followed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from artifacts.arrays import Int64s, Mask, UInt64s
 from artifacts.rng import (
-    Int64s,
-    UInt64s,
     below,
     coin_flips,
     document_streams,
@@ -77,12 +76,22 @@ class Pairs:
     cut_N: Int64s
     """Tokens that truncation took away."""
     stream_N: UInt64s
-    """Each example's own stream of chance."""
+    """Each example's own stream of random numbers."""
 
     @property
     def count(self) -> int:
         """Number of examples."""
         return len(self.label_N)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Pairs"]) -> "Pairs":
+        """The examples of all parts."""
+        return cls(
+            *(
+                np.concatenate([getattr(part, name) for part in parts])
+                for name in cls.__dataclass_fields__
+            )
+        )
 
     def rows(self, chosen: Int64s) -> "Pairs":
         """The examples with the `chosen` numbers, in that order."""
@@ -98,7 +107,7 @@ class _Chunks:
     in_a_N: Int64s
     end_N: Int64s
     target_N: Int64s
-    other_N: NDArray[np.bool_]
+    other_N: Mask
     """Whether B is something else than the sentences after A."""
     stream_N: UInt64s
 
@@ -106,28 +115,22 @@ class _Chunks:
 def pair_segments(documents: Documents, *, rule: PairingRule, start: np.uint64) -> Pairs:
     """One copy of the examples, document by document (reference: create_instances_from_document).
 
-    A document of weight w is read w times, with chance of its own each time. Random sentences come
-    from the bucket's other documents; where there are none, true pairs only are made, and a chunk
-    of a single sentence becomes an example without second segment.
+    A document of weight w is read w times, with a stream of its own each time. Random sentences
+    come from the bucket's other documents; where there are none, true pairs only are made, and a
+    chunk of a single sentence becomes an example without second segment.
     """
-    rounds = [
-        _one_round(documents, ordinal, rule=rule, start=start)
-        for ordinal in range(int(documents.weights_D.max(initial=1)))
-    ]
-    return _joined(rounds)
-
-
-def _one_round(documents: Documents, ordinal: int, *, rule: PairingRule, start: np.uint64) -> Pairs:
-    """The `ordinal`-th reading of every document that is heavy enough."""
-    chosen_D = np.flatnonzero(documents.weights_D > ordinal)
-    part = documents if len(chosen_D) == documents.count else documents.subset(chosen_D)
-    streams_D = draw(document_streams(part.digests_D2, start), ordinal)
-    chunks = _cut_chunks(part, streams_D, rule=rule, alone=documents.count == 1)
-    if rule.second_segment == "next_sentence":
-        b_start_N, b_end_N = _random_or_next(part, chunks, pool=documents, chosen_D=chosen_D)
-    else:
-        b_start_N, b_end_N = _rest(part, chunks)
-    return _truncated(part, chunks, b_start_N, b_end_N, rule=rule)
+    readings = []
+    for ordinal in range(int(documents.weights_D.max(initial=1))):
+        chosen_D = np.flatnonzero(documents.weights_D > ordinal)  # those that are heavy enough
+        part = documents if len(chosen_D) == documents.count else documents.subset(chosen_D)
+        streams_D = draw(document_streams(part.digests_D2, start), ordinal)
+        chunks = _cut_chunks(part, streams_D, rule=rule, alone=documents.count == 1)
+        if rule.second_segment == "next_sentence":
+            b_start_N, b_end_N = _random_or_next(part, chunks, pool=documents, chosen_D=chosen_D)
+        else:
+            b_start_N, b_end_N = _rest(part, chunks)
+        readings.append(_truncated(part, chunks, b_start_N, b_end_N, rule=rule))
+    return readings[0] if len(readings) == 1 else Pairs.joined(readings)
 
 
 def _cut_chunks(
@@ -136,7 +139,10 @@ def _cut_chunks(
     """Every document as a sequence of chunks of about its target length."""
     document_S = documents.document_of_sentence_S
     first_S = np.arange(len(document_S))
-    target_S = _target_lengths(streams_D, rule=rule)[document_S]
+    # the full length, or for some documents anything from 2 tokens on
+    short_D = happens(high_half(draw(streams_D, _SHORT)), rule.short_seq_prob)
+    target_D = 2 + below(high_half(draw(streams_D, _TARGET)), rule.max_tokens - 1)
+    target_S = np.where(short_D, target_D, rule.max_tokens)[document_S]
     document_end_S = documents.first_sentence_D1[1:][document_S]
     # the first sentence after which the target is reached, or the document's last one
     reached_S = np.searchsorted(documents.starts_S, documents.starts_S + target_S)
@@ -145,8 +151,15 @@ def _cut_chunks(
     stream_S = draw(draw(streams_D, _CHUNKS)[document_S], counter_S)
     in_a_S, other_S = _split(draw(stream_S, _SPLIT), end_S - first_S, rule=rule, alone=alone)
     put_back_S = other_S if rule.second_segment == "next_sentence" else np.zeros(1, dtype=bool)
-    next_S = np.where(put_back_S, first_S + in_a_S, end_S)
-    chain_N = _follow(next_S)
+    # A document's last chunk leads to the next document, so the bucket is a single chain. A Python
+    # list is the fastest thing to walk along.
+    successor = np.where(put_back_S, first_S + in_a_S, end_S).tolist()
+    chain: list[int] = []
+    sentence = 0
+    while sentence < len(successor):
+        chain.append(sentence)
+        sentence = successor[sentence]
+    chain_N = np.array(chain, dtype=np.int64)
     return _Chunks(
         document_N=document_S[chain_N],
         first_N=chain_N,
@@ -158,16 +171,9 @@ def _cut_chunks(
     )
 
 
-def _target_lengths(streams_D: UInt64s, *, rule: PairingRule) -> Int64s:
-    """The full length, or for some documents anything from 2 tokens on (drawn per document)."""
-    short_D = happens(high_half(draw(streams_D, _SHORT)), rule.short_seq_prob)
-    target_D = 2 + below(high_half(draw(streams_D, _TARGET)), rule.max_tokens - 1)
-    return np.where(short_D, target_D, rule.max_tokens)
-
-
 def _split(
     bits_S: UInt64s, sentences_S: Int64s, *, rule: PairingRule, alone: bool
-) -> tuple[Int64s, NDArray[np.bool_]]:
+) -> tuple[Int64s, Mask]:
     """How many of a chunk's sentences A takes, and whether B is something else than the rest."""
     if rule.second_segment == "none":
         return sentences_S, np.zeros(len(sentences_S), dtype=bool)
@@ -176,22 +182,6 @@ def _split(
     if rule.second_segment == "sentence_order":
         return in_a_S, coin_S & (sentences_S > 1)
     return in_a_S, np.zeros_like(coin_S) if alone else coin_S | (sentences_S == 1)
-
-
-def _follow(next_S: Int64s) -> Int64s:
-    """The sentences that begin a chunk: 0, its successor, and so on.
-
-    A document's last chunk leads to the next document, so the bucket is a single chain. A Python
-    list is the fastest thing to walk along.
-    """
-    successor = next_S.tolist()
-    end = len(successor)
-    chain = []
-    sentence = 0
-    while sentence < end:
-        chain.append(sentence)
-        sentence = successor[sentence]
-    return np.array(chain, dtype=np.int64)
 
 
 def _rest(documents: Documents, chunks: _Chunks) -> tuple[Int64s, Int64s]:
@@ -210,7 +200,13 @@ def _random_or_next(
     b_start_N, b_end_N = _rest(documents, chunks)
     random = np.flatnonzero(chunks.other_N)
     bits = draw(chunks.stream_N[random], _OTHER)
-    other = _other_documents(high_half(bits), chosen_D[chunks.document_N[random]], pool=pool)
+    own = chosen_D[chunks.document_N[random]]
+    # drawn by weight from all documents but one's own
+    weight_ends_D = np.cumsum(pool.weights_D)
+    own_weight = pool.weights_D[own]
+    place = below(high_half(bits), weight_ends_D[-1:] - own_weight)
+    place += np.where(place >= weight_ends_D[own] - own_weight, own_weight, 0)
+    other = np.searchsorted(weight_ends_D, place, side="right")
     first = pool.first_sentence_D1[other] + below(low_half(bits), pool.sentence_counts_D[other])
     a_end = documents.ends_S[chunks.first_N[random] + chunks.in_a_N[random] - 1]
     a_length = a_end - documents.starts_S[chunks.first_N[random]]
@@ -222,15 +218,6 @@ def _random_or_next(
     b_start_N[random] = begin
     b_end_N[random] = pool.ends_S[last]
     return b_start_N, b_end_N
-
-
-def _other_documents(halves: UInt64s, own: Int64s, *, pool: Documents) -> Int64s:
-    """A document for each of `own`, drawn by weight from all others."""
-    weight_ends_D = np.cumsum(pool.weights_D)
-    own_weight = pool.weights_D[own]
-    place = below(halves, weight_ends_D[-1:] - own_weight)
-    place += np.where(place >= weight_ends_D[own] - own_weight, own_weight, 0)
-    return np.searchsorted(weight_ends_D, place, side="right")
 
 
 def _truncated(
@@ -278,13 +265,3 @@ def tokens_to_cut(
     even_N = excess_N - uneven_N  # from here on B and A take turns
     cut_a_N = np.where(difference_N > 0, uneven_N, 0) + even_N // 2
     return cut_a_N, excess_N - cut_a_N
-
-
-def _joined(rounds: list[Pairs]) -> Pairs:
-    if len(rounds) == 1:
-        return rounds[0]
-    names = Pairs.__dataclass_fields__
-    columns: Iterator[Any] = (
-        np.concatenate([getattr(part, name) for part in rounds]) for name in names
-    )
-    return Pairs(*columns)

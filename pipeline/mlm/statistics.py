@@ -5,14 +5,16 @@ Out: `Statistics`, which add up over batches and files and read back from a mani
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
+from pydantic import JsonValue
 
-from artifacts.rng import Int64s
+from artifacts.arrays import Int64s
+from artifacts.manifest import FileEntry
 from pipeline.mlm.masking import Masks
 from pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT, Pairs
+from pipeline.shuffle.token_statistics import added_up
 
 BINS = 11
 """Ten equal bins of lengths below the maximum, and one for the full length."""
@@ -27,7 +29,7 @@ class Statistics:
     tokens: int = 0
     """Tokens, special ones included."""
     masked: int = 0
-    """Predicted tokens."""
+    """Masked tokens: those that are predicted."""
     replaced_by_mask: int = 0
     """Of these: [MASK]."""
     replaced_by_random: int = 0
@@ -46,10 +48,6 @@ class Statistics:
     """The same where it is random (or swapped)."""
     lengths_single: list[int] = field(default_factory=lambda: [0] * BINS)
     """The same where there is none."""
-
-    def __add__(self, other: "Statistics") -> "Statistics":
-        mine, theirs = asdict(self), asdict(other)
-        return Statistics(**{name: _sum(mine[name], theirs[name]) for name in mine})
 
 
 def statistics_of(
@@ -79,10 +77,15 @@ def statistics_of(
 
 def total(parts: Iterable[Statistics]) -> Statistics:
     """The counts over several batches or files."""
-    return sum(parts, Statistics())
+    return Statistics(**added_up([asdict(part) for part in (Statistics(), *parts)]))
 
 
-def summary(counts: Statistics) -> dict[str, Any]:
+def statistics_of_entry(entry: FileEntry) -> Statistics:
+    """The counts in an examples file's manifest entry."""
+    return Statistics(**{field.name: entry.statistics[field.name] for field in fields(Statistics)})
+
+
+def summary(counts: Statistics) -> dict[str, JsonValue]:
     """The counts with the shares a reader wants to see."""
     asked = max(counts.rows - counts.not_asked, 1)
     random_share = counts.next_random / asked
@@ -95,9 +98,3 @@ def summary(counts: Statistics) -> dict[str, Any]:
         "majority_share": round(max(random_share, 1 - random_share), 6),
         "length_only_share": round(sum(by_length) / asked, 6),
     }
-
-
-def _sum(mine: Any, theirs: Any) -> Any:
-    if isinstance(mine, list):
-        return [a + b for a, b in zip(mine, theirs, strict=True)]
-    return mine + theirs

@@ -3,9 +3,13 @@
 In:  a path or URL, and a byte to begin at (0 for compressed files).
 Out: chunks of bytes; `IntegrityError` where a compressed file is damaged or cut short.
 
-What a file is, its first bytes say. Beam's own reading, like several libraries, takes a truncated
-archive for a short one; here a stream without its end mark is an error. Several streams in one file
-(parallel gzip and bzip2, Wikipedia's multistream dumps) are read one after another.
+What a file is, its first bytes say. Several streams in one file (parallel gzip and bzip2,
+Wikipedia's multistream dumps) are read one after another. A kilobyte can stand for a gigabyte, so
+what comes out at once is bounded.
+
+The standard library's file objects would be shorter, but those for bzip2 and xz take whatever
+follows an end mark for padding: a dump whose second stream is damaged would pass for a short one.
+Here a stream without its end mark, and bytes behind one, are errors.
 """
 
 import bz2
@@ -14,13 +18,12 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Protocol
 
 import fsspec
 import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
-from pipeline.readers.decompressors import Decompressor, Gzip, Zstd
 
 READ_BYTES = 1 << 20
 """Read at a time, and also what may come out of a compressed file at a time."""
@@ -28,15 +31,90 @@ READ_BYTES = 1 << 20
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 """Only whole files can be read of these; what is called so must be so."""
 
-_FORMATS: dict[bytes, tuple[str, Callable[[], Decompressor]]] = {
-    b"\x1f\x8b": (".gz", Gzip),
+ZSTD_BYTES = 1 << 9
+"""What zstd is given at a time; one byte of it can stand for 32,768."""
+
+_DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
+_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+class _Decompressor(Protocol):
+    """One compressed stream, in the form that `bz2` and `lzma` give it."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end mark was met."""
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether everything has come out that was put in."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What was put in behind the end mark."""
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """Put `data` in, take about `max_length` bytes out at most."""
+
+
+class _Gzip:
+    """zlib's decompressor, which gives back what it has not read yet."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        content = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+        self.needs_input = len(content) < max_length
+        return content
+
+
+class _Zstd:
+    """zstd's decompressor, which knows no limit and so gets little at a time."""
+
+    def __init__(self) -> None:
+        self._inner = zstandard.ZstdDecompressor().decompressobj()
+        self._waiting = memoryview(b"")
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._waiting
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data + bytes(self._waiting)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        self._waiting = memoryview(bytes(self._waiting) + data)
+        contents: list[bytes] = []
+        left = max_length
+        while self._waiting and left > 0 and not self.eof:
+            some, self._waiting = self._waiting[:ZSTD_BYTES], self._waiting[ZSTD_BYTES:]
+            contents.append(self._inner.decompress(some))
+            left -= len(contents[-1])
+        return b"".join(contents)
+
+
+_FORMATS: dict[bytes, tuple[str, Callable[[], _Decompressor]]] = {
+    b"\x1f\x8b": (".gz", _Gzip),
     b"BZh": (".bz2", bz2.BZ2Decompressor),
     b"\xfd7zXZ\x00": (".xz", lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ)),
-    b"\x28\xb5\x2f\xfd": (".zst", Zstd),
+    b"\x28\xb5\x2f\xfd": (".zst", _Zstd),
 }
-_DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
-_LONGEST_MAGIC = 6
-_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_LONGEST_MAGIC = max(map(len, _FORMATS))
 
 
 def stream(
@@ -45,52 +123,42 @@ def stream(
     """The content of a file from `lookback` bytes before `start` on, read `at_a_time` bytes.
 
     A compressed or UTF-16 file has no meaningful middle: `start` > 0 gives nothing there, because
-    whoever reads from 0 reads all of it.
+    whoever reads from 0 reads all of it. Archives hold files, not text, and are a `UsageError`.
     """
     with fsspec.open(path, "rb") as file:
         magic = file.read(_LONGEST_MAGIC)
-        suffix, decompressor = _format(path, magic)
-        whole = bool(suffix) or magic.startswith(_UTF_16_MARKS)
-        if whole and start:
+        mark = next((mark for mark in _FORMATS if magic.startswith(mark)), None)
+        if magic and mark is None and path.endswith(COMPRESSED_SUFFIXES):
+            raise IntegrityError(
+                f"{path}: begins with {magic[:4].hex(' ')}, which is not the format its name "
+                "promises; if it is plain text, rename it, otherwise copy it again"
+            )
+        if start and (mark or magic.startswith(_UTF_16_MARKS)):
             return
         file.seek(start - lookback)
-        chunks = _chunks(file, at_a_time)
-        if decompressor:
-            chunks = _decompress(path, chunks, suffix=suffix, decompressor=decompressor)
+        chunks: Iterator[bytes] = iter(lambda: file.read(at_a_time), b"")
+        if mark:
+            chunks = _decompressed(chunks, path, *_FORMATS[mark])
         first = next(chunks, b"")
-        _refuse_archive(path, first)
-        yield from _as_utf_8(chain([first], chunks))
+        if first.startswith(b"PK\x03\x04") or first[257:262] == b"ustar":
+            raise UsageError(
+                f"{path}: an archive of files; unpack it and name the folder, or its files one by "
+                "one"
+            )
+        chunks = chain([first] if first else [], chunks)
+        if not first.startswith(_UTF_16_MARKS):
+            yield from chunks
+            return
+        decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+        for chunk in chunks:
+            yield decoder.decode(chunk).encode()
+        yield decoder.decode(b"", final=True).encode()
 
 
-def _refuse_archive(path: str, first: bytes) -> None:
-    """Archives hold files, not text; they are never unpacked here."""
-    if first.startswith(b"PK\x03\x04") or first[257:262] == b"ustar":
-        raise UsageError(
-            f"{path}: an archive of files; unpack it and name the folder, or its files one by one"
-        )
-
-
-def _format(path: str, magic: bytes) -> tuple[str, Callable[[], Decompressor] | None]:
-    """What the first bytes say a file is; an error if its name says otherwise."""
-    for mark, (suffix, decompressor) in _FORMATS.items():
-        if magic.startswith(mark):
-            return suffix, decompressor
-    if magic and path.endswith(COMPRESSED_SUFFIXES):
-        raise IntegrityError(
-            f"{path}: begins with {magic[:4].hex(' ')}, which is not the format its name promises; "
-            "if it is plain text, rename it, otherwise copy it again"
-        )
-    return "", None
-
-
-def _chunks(file: Any, at_a_time: int) -> Iterator[bytes]:
-    while chunk := file.read(at_a_time):
-        yield chunk
-
-
-def _decompress(
-    path: str, chunks: Iterator[bytes], *, suffix: str, decompressor: Callable[[], Decompressor]
+def _decompressed(
+    chunks: Iterator[bytes], path: str, suffix: str, decompressor: Callable[[], _Decompressor]
 ) -> Iterator[bytes]:
+    """The content of the compressed streams in `chunks`, one after another."""
     current = decompressor()
     position = 0
     for chunk in chunks:
@@ -116,18 +184,3 @@ def _decompress(
             f"{path}: the {suffix} data ends at byte {position} without its end mark: "
             "the file is cut short, copy it again"
         )
-
-
-def _as_utf_8(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same chunks, or their UTF-8 if they begin with UTF-16's byte order mark."""
-    first = next(chunks, b"")
-    if not first.startswith(_UTF_16_MARKS):
-        if first:
-            yield first
-        yield from chunks
-        return
-    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-    yield decoder.decode(first).encode()
-    for chunk in chunks:
-        yield decoder.decode(chunk).encode()
-    yield decoder.decode(b"", final=True).encode()

@@ -9,35 +9,42 @@ spoken of is a part of the language.
 Long paragraphs that a distribution has printed before are left out, the first in order of path is
 kept: scikit-learn explains `random_state` in hundreds of places, and a held-out module would be
 half known. A distribution is read by one worker from beginning to end, so this needs no shuffle.
+
+The corpus is read twice, for the vocabulary and for the tokens, by different processes; a
+distribution is parsed once per node.
 """
 
+import ast
+import json
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
-from artifacts.digests import digest_of_file
-from artifacts.filesystem import InputFile
+from artifacts.digests import cache_directory, digest_of, digest_of_file
+from artifacts.filesystem import InputFile, write_bytes
 from pipeline import demo
 from pipeline.config import SourceConfig
 from pipeline.demo.docstring_text import paragraphs
-from pipeline.demo.docstrings import Docstring, docstrings
-from pipeline.demo.documented import trees
-from pipeline.demo.node_cache import remembered
-from pipeline.demo.packages import modules, record
+from pipeline.demo.packages import module_files, record, trees
+from pipeline.demo.python_source import docstrings
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
 
 REPEATABLE_WORDS = 8
 """Paragraphs shorter than this many words may be repeated: `axis : int, optional`."""
 
+Value = TypeVar("Value")
+
 
 def find(source: SourceConfig) -> list[InputFile]:
     """The source's distributions, each as one file of its modules' total size."""
     return [
-        InputFile(name, sum(module.size for module in modules(name))) for name in source.packages
+        InputFile(name, sum(file.size for file in module_files(name))) for name in source.packages
     ]
 
 
-def read(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
+def read_docstrings(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The documents of the distribution that `piece.path` names."""
     yield from pack(
         (position, text.encode("utf-8", "replace"))
@@ -47,44 +54,50 @@ def read(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
 
 
 def documents(distribution: str) -> list[tuple[int, str, str]]:
-    """Position, path and text of every module; paragraphs end with a line break.
+    """Position, path and text of every module; paragraphs end with a line break."""
+    # The text depends on the modules of the demo; the record of a distribution holds the digests of
+    # all its files.
+    modules = sorted(Path(demo.__file__).parent.glob("*.py"))
+    code = [digest_of_file(path) for path in (*modules, Path(__file__))]
+    key = [platform.python_version(), record(distribution), *code]
 
-    A distribution is parsed once per node: its record holds the digests of all its files.
+    def made() -> list[tuple[int, str, str]]:
+        printed: set[str] = set()
+        return [
+            (position, name, "".join(_lines_to_print(tree, printed)))
+            for position, (name, tree) in enumerate(trees(distribution))
+        ]
+
+    return [(position, name, text) for position, name, text in remembered("docstrings", key, made)]
+
+
+def _lines_to_print(tree: ast.Module, printed: set[str]) -> Iterator[str]:
+    """What `help` prints of a module, but long paragraphs in `printed`, which grows by them."""
+    for docstring in docstrings(tree):
+        lines = paragraphs(docstring.text, examples=True)
+        if lines and docstring.kind in ("class", "function"):
+            lines.insert(0, docstring.signature)
+        for line in lines:
+            is_long = line.count(" ") >= REPEATABLE_WORDS - 1
+            if not (is_long and line in printed):
+                yield line + "\n"
+            if is_long:
+                printed.add(line)
+
+
+def remembered(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
+    """The value of `make`, which depends on `key` alone, made once per node; as JSON has it.
+
+    What cannot be read or written here is made again: a cache may only save time.
     """
-    key = [platform.python_version(), record(distribution), *_digests_of_code()]
-    found = remembered("docstrings", key, lambda: list(_documents(distribution)))
-    return [(position, name, text) for position, name, text in found]
+    path = cache_directory().parent / kind / f"{digest_of(key)}.json"
+    with suppress(OSError, ValueError):
+        kept: Value = json.loads(path.read_bytes())
+        return kept
+    value = make()
+    with suppress(OSError):
+        write_bytes(str(path), json.dumps(value).encode())
+    return value
 
 
-def _digests_of_code() -> list[str]:
-    """Digests of the modules that the text may depend on: an edit is another key."""
-    room = Path(demo.__file__).parent
-    return [digest_of_file(path) for path in (*sorted(room.glob("*.py")), Path(__file__))]
-
-
-def _documents(distribution: str) -> Iterator[tuple[int, str, str]]:
-    printed: set[str] = set()
-    for position, (name, tree) in enumerate(trees(distribution)):
-        found = docstrings(tree)
-        lines = (line for docstring in found for line in _lines(docstring))
-        yield position, name, "".join(_new(lines, printed))
-
-
-def _lines(docstring: Docstring) -> list[str]:
-    """What `help` prints: the signature, then the text."""
-    lines = paragraphs(docstring.text, examples=True)
-    is_callable = docstring.kind in ("class", "function")
-    return [docstring.signature, *lines] if lines and is_callable else lines
-
-
-def _new(lines: Iterable[str], printed: set[str]) -> Iterator[str]:
-    """The paragraphs that are short or not yet in `printed`, which grows by them."""
-    for line in lines:
-        if line.count(" ") >= REPEATABLE_WORDS - 1:
-            if line in printed:
-                continue
-            printed.add(line)
-        yield line + "\n"
-
-
-READER = Reader(read=read, line_break="paragraph", find=find)
+DOCSTRINGS = Reader(read=read_docstrings, line_break="paragraph", find=find)

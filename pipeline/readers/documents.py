@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from artifacts.arrays import Bytes, Offsets
 from artifacts.filesystem import InputFile, find_files
 from pipeline.config import SourceConfig
 
@@ -23,9 +23,6 @@ BLOCK_BYTES = 8 << 20
 
 LONGEST_DOCUMENT = 4 << 20
 """Bytes; a longer document is read as several. The longest novels have about 3 MB."""
-
-Bytes = npt.NDArray[np.uint8]
-Offsets = npt.NDArray[np.int64]
 
 LineBreak = Literal["sentence", "paragraph", "detect"]
 """What a line break in a document means.
@@ -43,6 +40,8 @@ class Piece:
     path: str
     start: int = 0
     stop: int | None = None
+    file: int = 0
+    """The file's number within its source, in the order of paths."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,13 @@ class DocumentBlock:
     text: Bytes
     ends: Offsets
     positions: Offsets
+
+    def documents(self) -> Iterator[tuple[int, bytes]]:
+        """Position and raw text of each document: for formats that must look at every one."""
+        raw, start = self.text.tobytes(), 0
+        for end, position in zip(self.ends.tolist(), self.positions.tolist(), strict=True):
+            yield position, raw[start:end]
+            start = end
 
 
 @dataclass(frozen=True)
@@ -101,15 +107,12 @@ def pack(
 def cut(text: bytes) -> int:
     """Where a text longer than `LONGEST_DOCUMENT` is cut: after white space, if there is any."""
     found = max(text.rfind(space, 0, LONGEST_DOCUMENT) for space in (b"\n", b" "))
-    return found + 1 if found > 0 else _character_start(text, LONGEST_DOCUMENT)
-
-
-def _character_start(text: bytes, place: int) -> int:
-    """`place`, or the start of the UTF-8 character that lies across it."""
-    for start in range(place, max(place - 4, 0), -1):
-        if text[start] & 0xC0 != 0x80:
+    if found > 0:
+        return found + 1
+    for start in range(LONGEST_DOCUMENT, max(LONGEST_DOCUMENT - 4, 0), -1):
+        if text[start] & 0xC0 != 0x80:  # not inside a UTF-8 character
             return start
-    return place
+    return LONGEST_DOCUMENT
 
 
 def _block(positions: list[int], texts: list[bytes]) -> DocumentBlock:

@@ -16,66 +16,52 @@ import pyarrow.json as pj
 
 from artifacts.errors import UsageError
 from pipeline.config import SourceConfig
-from pipeline.readers.columns import block_of_strings
-from pipeline.readers.documents import DocumentBlock, Offsets, Piece, Reader, pack
-from pipeline.readers.scanning import lines, scan
+from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
+from pipeline.readers.scanning import line_starts, scan
+from pipeline.readers.tables import block_of_strings
 
-_BLANK = b" \t\r\n"
+_BLANK = np.frombuffer(b" \t\r\n", dtype=np.uint8)
 
 
-def read(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
+def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The documents of the lines that begin in the piece."""
-    for block in scan(piece, lines, cuttable=False):
-        yield from _documents(block, source.text_field, path=piece.path)
+    key = source.text_field
+    for block in scan(piece, line_starts, cuttable=False):
+        starts = np.concatenate(([0], block.ends[:-1]))
+        blank = np.isin(block.text[starts], _BLANK)
+        for line in np.flatnonzero(blank).tolist():
+            blank[line] = not block.text[starts[line] : block.ends[line]].tobytes().strip()
+        positions = block.positions[~blank]
+        if not len(positions):
+            continue
+        column = _parsed(block.text.tobytes(), key)
+        if column is None or column.null_count or len(column) != len(positions):
+            lines = ((position, line.strip()) for position, line in block.documents())
+            yield from pack(
+                (position, _text(line, key, where=f"{piece.path}: line at byte {position}"))
+                for position, line in lines
+                if line
+            )
+        else:
+            yield block_of_strings(column, positions)
 
 
-def _documents(block: DocumentBlock, key: str, *, path: str) -> Iterator[DocumentBlock]:
-    positions = _positions_of_objects(block)
-    if not len(positions):
-        return
+def _parsed(raw: bytes, key: str) -> pa.ChunkedArray | None:
+    """The strings under `key`; None where the fast parser finds something else."""
     try:
-        column = _parse(block.text.tobytes(), key)
+        table = pj.read_json(
+            pa.BufferReader(raw),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(raw) + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema([(key, pa.string())]), unexpected_field_behavior="ignore"
+            ),
+        )
     except pa.ArrowInvalid:
-        column = None
-    if column is None or column.null_count or len(column) != len(positions):
-        yield from pack(_line_by_line(block, key, path=path))
-    else:
-        yield block_of_strings(column, positions)
-
-
-def _positions_of_objects(block: DocumentBlock) -> Offsets:
-    """Where the lines that are not blank begin in the file."""
-    lengths = np.diff(block.ends, prepend=0)
-    starts = block.ends - lengths
-    blank = np.isin(block.text[starts], np.frombuffer(_BLANK, dtype=np.uint8))
-    for line in np.flatnonzero(blank).tolist():
-        blank[line] = not block.text[starts[line] : block.ends[line]].tobytes().strip()
-    return block.positions[~blank]
-
-
-def _parse(raw: bytes, key: str) -> pa.ChunkedArray:
-    table = pj.read_json(
-        pa.BufferReader(raw),
-        read_options=pj.ReadOptions(use_threads=False, block_size=len(raw) + 1),
-        parse_options=pj.ParseOptions(
-            explicit_schema=pa.schema([(key, pa.string())]), unexpected_field_behavior="ignore"
-        ),
-    )
+        return None
     return table[key]
 
 
-def _line_by_line(block: DocumentBlock, key: str, *, path: str) -> Iterator[tuple[int, bytes]]:
-    raw = block.text.tobytes()
-    start = 0
-    for end, position in zip(block.ends.tolist(), block.positions.tolist(), strict=True):
-        line = raw[start:end].strip()
-        start = end
-        if line:
-            text = _text(line, key, where=f"{path}: line at byte {position}")
-            yield position, text.encode("utf-8", "surrogatepass")
-
-
-def _text(line: bytes, key: str, *, where: str) -> str:
+def _text(line: bytes, key: str, *, where: str) -> bytes:
     """The text in a line; half a surrogate pair stays and is replaced when cleaned."""
     try:
         value = json.loads(line.decode("utf-8", "replace"))
@@ -89,7 +75,7 @@ def _text(line: bytes, key: str, *, where: str) -> str:
     text = value[key]
     if text is not None and not isinstance(text, str):
         raise UsageError(f"{where}: {key!r} is {type(text).__name__}, expected a string")
-    return text or ""
+    return (text or "").encode("utf-8", "surrogatepass")
 
 
-READER = Reader(read=read, line_break="paragraph", splittable=True)
+JSONL = Reader(read=read_jsonl, line_break="paragraph", splittable=True)

@@ -1,30 +1,24 @@
 """The readers by the name a configuration gives them.
 
-A new format is a module beside this one that ends in `READER = Reader(...)`, its name in
+A new format is a function beside these with its `Reader(...)`, its name in
 `pipeline.config.Reader`, and a line here.
 """
 
-from pipeline.readers import (
-    arrow,
-    blank_line_text,
-    docstrings,
-    jsonl,
-    mediawiki,
-    parquet,
-    sentence_lines,
-    text,
-    wikiextractor,
-)
+from pipeline.readers.docstrings import DOCSTRINGS
 from pipeline.readers.documents import Reader
+from pipeline.readers.jsonl import JSONL
+from pipeline.readers.tables import ARROW, PARQUET
+from pipeline.readers.text import BLANK_LINE_TEXT, SENTENCE_LINES, TEXT
+from pipeline.readers.wikipedia import MEDIAWIKI, WIKIEXTRACTOR
 
 READERS: dict[str, Reader] = {
-    "docstrings": docstrings.READER,
-    "text": text.READER,
-    "blank_line_text": blank_line_text.READER,
-    "sentence_lines": sentence_lines.READER,
-    "jsonl": jsonl.READER,
-    "parquet": parquet.READER,
-    "arrow": arrow.READER,
-    "wikiextractor": wikiextractor.READER,
-    "mediawiki": mediawiki.READER,
+    "docstrings": DOCSTRINGS,
+    "text": TEXT,
+    "blank_line_text": BLANK_LINE_TEXT,
+    "sentence_lines": SENTENCE_LINES,
+    "jsonl": JSONL,
+    "parquet": PARQUET,
+    "arrow": ARROW,
+    "wikiextractor": WIKIEXTRACTOR,
+    "mediawiki": MEDIAWIKI,
 }

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from artifacts.arrays import Offsets
 from artifacts.errors import UsageError
 from pipeline.readers.compression import stream
 from pipeline.readers.documents import (
     BLOCK_BYTES,
     LONGEST_DOCUMENT,
     DocumentBlock,
-    Offsets,
     Piece,
     cut,
     pack,
@@ -49,7 +49,10 @@ def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[D
     for new, at_end in _gathered(chunks, None if piece.stop is None else piece.stop - base):
         buffer = rest + new
         starts = find_starts(buffer, base == 0 and not inside)
-        starts = _continued(starts) if inside else starts[starts >= piece.start - base]
+        if inside:  # the buffer begins with a document's start
+            starts = np.concatenate(([0], starts[starts > 0]))
+        else:
+            starts = starts[starts >= piece.start - base]
         starts, end = _until(starts, piece, base=base, size=len(buffer), inside=inside)
         last = at_end or end < len(buffer)
         if cuttable:
@@ -68,7 +71,7 @@ def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[D
             )
 
 
-def lines(buffer: bytes, at_beginning: bool) -> Offsets:
+def line_starts(buffer: bytes, at_beginning: bool) -> Offsets:
     """Every line begins a document."""
     starts = np.flatnonzero(np.frombuffer(buffer, dtype=np.uint8) == 0x0A) + 1
     starts = starts[starts < len(buffer)]
@@ -78,11 +81,6 @@ def lines(buffer: bytes, at_beginning: bool) -> Offsets:
 def is_beginning(piece: Piece) -> bool:
     """Whether the piece is so much of a file's beginning that a document must begin in it."""
     return not piece.start and (piece.stop is None or piece.stop >= LOOKBACK_BYTES)
-
-
-def _continued(starts: Offsets) -> Offsets:
-    """The starts in a buffer that begins with one."""
-    return np.concatenate(([0], starts[starts > 0]))
 
 
 def _gathered(chunks: Iterator[bytes], wanted: int | None) -> Iterator[tuple[bytes, bool]]:
@@ -126,15 +124,13 @@ def _until(
 def _with_cuts(buffer: bytes, starts: Offsets, end: int) -> Offsets:
     """The starts, and where documents that are too long are cut."""
     bounds = np.append(starts, end)
-    long = np.flatnonzero(np.diff(bounds) > LONGEST_DOCUMENT).tolist()
-    cuts = [place for index in long for place in _cuts(buffer, bounds[index], bounds[index + 1])]
+    cuts: list[int] = []
+    for index in np.flatnonzero(np.diff(bounds) > LONGEST_DOCUMENT).tolist():
+        start = int(bounds[index])
+        while bounds[index + 1] - start > LONGEST_DOCUMENT:
+            start += cut(buffer[start : start + LONGEST_DOCUMENT + 1])
+            cuts.append(start)
     return np.union1d(starts, np.array(cuts, dtype=np.int64)) if cuts else starts
-
-
-def _cuts(buffer: bytes, start: int, end: int) -> Iterator[int]:
-    while end - start > LONGEST_DOCUMENT:
-        start += cut(buffer[start : start + LONGEST_DOCUMENT + 1])
-        yield start
 
 
 def _blocks(buffer: bytes, starts: Offsets, end: int, *, base: int) -> Iterator[DocumentBlock]:

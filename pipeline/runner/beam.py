@@ -20,8 +20,8 @@ _root_level = logging.getLogger().level
 logging.getLogger().setLevel(logging.ERROR)
 _collecting = gc.isenabled()
 gc.disable()
-_unwanted = ("pandas", "bson", "apache_beam.io.gcp.bigquery")
-_left_out = [name for name in _unwanted if name not in sys.modules]
+_not_needed = ("pandas", "bson", "apache_beam.io.gcp.bigquery")
+_left_out = [name for name in _not_needed if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_left_out))  # type: ignore[arg-type]  # None: "not installed"
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -41,8 +41,17 @@ from apache_beam.transforms import environments
 from apache_beam.transforms.core import Create, DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
 from apache_beam.transforms.util import Reshuffle
 from apache_beam.utils import thread_pool_executor
+from apache_beam.utils.counters import CounterFactory
 
-statesampler.StateSampler.__init__.__defaults__ = (SAMPLING_PERIOD_MS,)
+
+class _StateSampler(statesampler.StateSampler):
+    """Beam's own with another period, for which it has no option."""
+
+    def __init__(self, prefix: str, counters: CounterFactory) -> None:
+        super().__init__(prefix, counters, SAMPLING_PERIOD_MS)
+
+
+statesampler.StateSampler = _StateSampler  # type: ignore[misc,assignment]  # no option says it
 logging.getLogger().setLevel(_root_level)
 gc.freeze()
 if _collecting:

@@ -9,7 +9,7 @@ runner. Every other name is a Beam runner, and its options are passed through as
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from artifacts.progress import Progress
 from pipeline.config import PipelineMachine
@@ -23,16 +23,17 @@ from pipeline.runner.beam import (
     PipelineOptions,
     PipelineState,
 )
-from pipeline.runner.errors import JobFailed
-from pipeline.runner.local import run_inline, run_supervised
-from pipeline.runner.work_queue import Crew, ReportReader
+from pipeline.runner.local import JobFailed, run_inline, run_supervised
+from pipeline.runner.work_queue import ReportReader, WorkQueue
 
 LONGEST_DIRECTORY = 70
-"""Bytes."""
+"""Bytes of the temporary directory's name; a socket's address has 107 at most."""
 
-Build = Callable[[Pipeline, Crew], PCollection[Any]]
+Task = TypeVar("Task")
+
+Build = Callable[[Pipeline, WorkQueue], PCollection[Any]]
 """Adds the job to a pipeline. Everything it puts into the graph must be importable and picklable;
-whatever does work calls `Crew.report` once per finished piece, seconds apart at most."""
+whatever does work calls `WorkQueue.report` once per finished task, seconds apart at most."""
 
 
 def run_graph(
@@ -48,13 +49,15 @@ def run_graph(
         _run_on_engine(build, machine=machine, options=options)
         return
     inline = machine.worker_mode == "inline"
-    with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=_short_directory()) as scratch:
-        crew = Crew(scratch, workers=1 if inline else machine.workers)
-        open(crew.reports, "wb").close()
-        reader = ReportReader(crew.reports, progress)
+    short = len(tempfile.gettempdir()) < LONGEST_DIRECTORY
+    directory = tempfile.gettempdir() if short else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=directory) as scratch:
+        queue = WorkQueue(scratch, workers=1 if inline else machine.workers)
+        open(queue.reports, "wb").close()
+        reader = ReportReader(queue.reports, progress)
 
         def fill(pipeline: Pipeline) -> None:
-            consume(build, pipeline, crew)
+            consume(build, pipeline, queue)
 
         if inline:
             run_inline(fill, options=options, reader=reader)
@@ -62,32 +65,32 @@ def run_graph(
             run_supervised(fill, machine=machine, options=options, reader=reader, scratch=scratch)
 
 
-def spread(pipeline: Pipeline, pieces: Sequence[Any], crew: Crew) -> PCollection[Any]:
-    """The `pieces` of work as a collection, shared out among all workers."""
-    every = pipeline | "Start" >> Impulse() | "Pieces" >> Map(_instead, list(pieces))
-    return share_out(every, crew, label="Share")
+def spread(pipeline: Pipeline, tasks: Sequence[Task], queue: WorkQueue) -> PCollection[Task]:
+    """The `tasks` as a collection, shared out among all workers."""
+    every = pipeline | "Start" >> Impulse() | "Tasks" >> Map(_instead, list(tasks))
+    return share_out(every, queue, label="Share")
 
 
-def share_out(every: PCollection[Any], crew: Crew, *, label: str) -> PCollection[Any]:
-    """The pieces of work in a collection's only element, a list, shared out among all workers.
+def share_out(every: PCollection[list[Task]], queue: WorkQueue, *, label: str) -> PCollection[Task]:
+    """The tasks in a collection's only element, a list, shared out among all workers.
 
     On this machine every worker is dealt all of them and takes one after another of those that
-    nobody has taken: who is slower, or has met a larger piece, takes fewer. Elsewhere the engine
+    nobody has taken: who is slower, or has met a larger task, takes fewer. Elsewhere the engine
     sees to that. (`Create` and `Reshuffle` would be twenty steps of a graph instead of three, and
     each costs 10 ms of processor time before the first worker begins.)
     """
-    shared_out: PCollection[Any] = (
+    shared_out: PCollection[Task] = (
         every
-        | f"{label}:Deal" >> FlatMap(_hands, crew).with_output_types(tuple[int, Any])
+        | f"{label}:Deal" >> FlatMap(_deal, queue).with_output_types(tuple[int, Any])
         | f"{label}:Spread" >> GroupByKey()
-        | f"{label}:Take" >> FlatMap(_take, crew, label).with_output_types(Any)
+        | f"{label}:Take" >> FlatMap(_take, queue, label).with_output_types(Any)
     )
     return shared_out
 
 
-def gather(results: PCollection[Any], *, label: str) -> PCollection[Any]:
+def gather(results: PCollection[Task], *, label: str) -> PCollection[list[Task]]:
     """All elements as one list, in any order, as soon as the last of them is there."""
-    gathered: PCollection[Any] = (
+    gathered: PCollection[list[Task]] = (
         results
         | f"{label}:Key" >> Map(_keyed).with_output_types(tuple[int, Any])
         | f"{label}:Gather" >> GroupByKey()
@@ -96,35 +99,33 @@ def gather(results: PCollection[Any], *, label: str) -> PCollection[Any]:
     return gathered
 
 
-def consume(build: Build, pipeline: Pipeline, crew: Crew) -> None:
+def consume(build: Build, pipeline: Pipeline, queue: WorkQueue) -> None:
     """Add the graph and something that consumes its end.
 
     A worker that dies in a step whose output nobody reads would go unnoticed by the runner.
     """
     _ = (
-        build(pipeline, crew)
+        build(pipeline, queue)
         | "Finished" >> Map(_finished).with_output_types(tuple[int, int])
         | "Consume" >> GroupByKey()
     )
 
 
-def _short_directory() -> str:
-    """For temporary files; a socket's address has 107 bytes at most."""
-    return tempfile.gettempdir() if len(tempfile.gettempdir()) < LONGEST_DIRECTORY else "/tmp"
+# What the steps above do. Workers import these by name, so they stand by themselves.
 
 
 def _instead(_: bytes, value: Any) -> Any:
     return value
 
 
-def _hands(pieces: list[Any], crew: Crew) -> Iterable[tuple[int, list[Any]]]:
-    hands = [pieces] * crew.workers if crew.directory else [[piece] for piece in pieces]
-    return enumerate(hands)
+def _deal(tasks: list[Any], queue: WorkQueue) -> Iterable[tuple[int, list[Any]]]:
+    shares = [tasks] * queue.workers if queue.directory else [[task] for task in tasks]
+    return enumerate(shares)
 
 
-def _take(hand: tuple[int, Iterable[list[Any]]], crew: Crew, label: str) -> Iterable[Any]:
-    (pieces,) = hand[1]
-    return crew.claim(pieces, label=label) if crew.directory else pieces
+def _take(share: tuple[int, Iterable[list[Any]]], queue: WorkQueue, label: str) -> Iterable[Any]:
+    (tasks,) = share[1]
+    return queue.claim(tasks, label=label) if queue.directory else tasks
 
 
 def _keyed(element: Any) -> tuple[int, Any]:
@@ -135,14 +136,14 @@ def _listed(keyed: tuple[int, Iterable[Any]]) -> list[Any]:
     return list(keyed[1])
 
 
-def _finished(_: Any) -> tuple[int, int]:
+def _finished(_: object) -> tuple[int, int]:
     return 0, 0
 
 
 def _run_on_engine(build: Build, *, machine: PipelineMachine, options: Sequence[str]) -> None:
     flags = [f"--runner={machine.runner}", *options]
     pipeline = Pipeline(options=PipelineOptions(flags))
-    consume(build, pipeline, Crew())
+    consume(build, pipeline, WorkQueue())
     state = pipeline.run().wait_until_finish()
     if state is None:  # what Dataflow's runner gives for --dry_run
         raise JobFailed(f"{machine.runner}: the graph was translated; a dry run submits nothing")

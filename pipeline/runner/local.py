@@ -1,7 +1,8 @@
 """Beam's FnApiRunner on this machine: in this process, with threads, or with forked workers.
 
 In:  a function that fills a pipeline.
-Out: nothing, or the reason why the job ended early. No process outlives the call.
+Out: nothing, or the reason why the job ended early: `JobFailed`, or the `ClozeError` that a worker
+     raised, on one line. No process outlives the call.
 
 Beam's runner can hang when a worker dies, and it cannot be stopped from outside. So it runs in a
 forked child, with all workers below it; the launcher stays free of Beam's threads, watches, and
@@ -13,6 +14,7 @@ import io
 import json
 import logging
 import os
+import re
 import select
 import signal
 import sys
@@ -20,9 +22,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from artifacts.errors import ClozeError
+from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
 from artifacts.processes import die_with_parent, end, family
 from artifacts.progress import say
 from pipeline.config import PipelineMachine
@@ -35,7 +37,6 @@ from pipeline.runner.beam import (
     environments,
     fn_runner,
 )
-from pipeline.runner.errors import JobFailed, WorkerKilled, job_error, own_error
 from pipeline.runner.prefork import PreforkedWorkers
 from pipeline.runner.sockets import serve_in, worker_processes, worker_threads
 from pipeline.runner.work_queue import ReportReader, polling
@@ -45,6 +46,38 @@ POLL_SECONDS = 0.25
 LONGEST_LOG = 20_000
 QUIET_AND_UNCHECKED = ("--default_sdk_harness_log_level=WARNING", "--no_pipeline_type_check")
 """Our graphs' types are checked statically; Beam parses its options anew for each check."""
+
+
+_RAISED = re.compile(r"^artifacts\.errors\.(\w+): (.*?)(?: \[while running .*)?$", re.MULTILINE)
+_LONGEST = 600
+
+
+class JobFailed(ClozeError):
+    """A Beam job ended without finishing its work."""
+
+
+class WorkerKilled(JobFailed):
+    """A worker was killed from outside; what it wrote before says nothing about why."""
+
+    exit_code = 128 + 9
+    """As if the program itself had been killed: another try may help."""
+
+
+_KINDS = {kind.__name__: kind for kind in (DiskFull, IntegrityError, UsageError)}
+
+
+def job_error(kind: str, text: str) -> ClozeError:
+    """The error to raise for a job that ended with exception `kind` and message `text`.
+
+    Workers' exceptions reach the runner as text only; our own are recognised in it.
+    """
+    raised = _RAISED.findall(f"artifacts.errors.{kind}: {text}" if kind in _KINDS else text)
+    if raised:
+        return _KINDS.get(raised[-1][0], JobFailed)(raised[-1][1])
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
+    reason = re.sub(r" \[while running .*", "", lines[-1])[:_LONGEST]
+    reason = reason if kind == "RuntimeError" else f"{kind}: {reason}"
+    return JobFailed(f"the job failed: {reason}; finished parts are kept, the same command goes on")
 
 
 def run_inline(fill: Fill, *, options: Sequence[str], reader: ReportReader) -> None:
@@ -74,42 +107,31 @@ def run_supervised(
     """
     log = os.path.join(scratch, "log")
     open(log, "wb").close()
-    try:
-        _supervise(fill, machine=machine, options=options, reader=reader, log=log)
-    except WorkerKilled:
-        raise
-    except JobFailed:
-        _show(log)
-        raise
-    _show(log)
-
-
-def _supervise(
-    fill: Fill,
-    *,
-    machine: PipelineMachine,
-    options: Sequence[str],
-    reader: ReportReader,
-    log: str,
-) -> None:
-    flags = [*options, f"--direct_num_workers={machine.workers}"]
     events, events_out = os.pipe()
     launcher = os.getpid()
     head = os.fork()
     if not head:
         die_with_parent(launcher)
         os.close(events)
-        _log_to(log)
-        tempfile.tempdir = os.path.dirname(log)
+        _redirect_stderr(log)
+        tempfile.tempdir = scratch
+        flags = [*options, f"--direct_num_workers={machine.workers}"]
         _run_and_exit(fill, machine=machine, flags=flags, events=events_out)
     os.close(events_out)
+    shown = False
     try:
         _watch(head, events, reader=reader, stall_timeout=machine.stall_timeout)
+        shown = True
+    except JobFailed as failure:
+        shown = not isinstance(failure, WorkerKilled)
+        raise
     finally:
         end(family(head), grace=0.0)
         os.waitpid(head, 0)
         os.close(events)
         reader.poll()
+        if shown:
+            _show(log)
 
 
 def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
@@ -117,14 +139,18 @@ def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float
     alive_at = time.monotonic()
     pending = b""
     while True:
-        ended = _has_ended(head)  # before reading: its last words come first
+        # Whether the child has ended is asked before reading, so that its last words come first;
+        # its pipes do not tell, since forks of it hold them open. It stays to be waited for.
+        ended = os.waitid(os.P_PID, head, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         readable, _, _ = select.select([events], [], [], POLL_SECONDS)
         if reader.poll():
             alive_at = time.monotonic()
         received = os.read(events, 1 << 16) if readable else b""
         *lines, pending = (pending + received).split(b"\n")
-        if any(_finishes(json.loads(line)) for line in lines):
-            return
+        for event in map(json.loads, lines):
+            if event["event"] == "done":
+                return
+            raise _failure(event)
         if ended and not received:
             raise WorkerKilled(
                 "the job's process was killed, perhaps for memory; "
@@ -137,24 +163,15 @@ def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float
             )
 
 
-def _has_ended(child: int) -> bool:
-    """Whether a child has ended; it stays to be waited for.
-
-    Its pipes do not tell: forks of it hold them open.
-    """
-    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _finishes(event: dict[str, Any]) -> bool:
+def _failure(event: dict[str, str]) -> ClozeError:
+    """The error that an event of the group stands for."""
     if event["event"] == "failed":
-        raise own_error(event["kind"], event["text"])
-    if event["event"] == "worker died":
-        kind = WorkerKilled if event["cause"] == "SIGKILL" else JobFailed
-        raise kind(
-            f"worker {event['pid']} was ended by {event['cause']}, perhaps for memory; "
-            "finished parts are kept, the same command goes on"
-        )
-    return bool(event["event"] == "done")
+        return _KINDS.get(event["kind"], JobFailed)(event["text"])
+    kind = WorkerKilled if event["cause"] == "SIGKILL" else JobFailed
+    return kind(
+        f"worker {event['pid']} was ended by {event['cause']}, perhaps for memory; "
+        "finished parts are kept, the same command goes on"
+    )
 
 
 def _run_and_exit(
@@ -163,27 +180,25 @@ def _run_and_exit(
     """The forked child: run the job, say how it ended, and never return into the caller's code."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def send(**event: str) -> None:
+        os.write(events, json.dumps(event).encode() + b"\n")
+
     try:
-        _run_with_workers(fill, machine=machine, flags=flags, events=events)
-        _send(events, event="done")
+        serve_in(tempfile.gettempdir())
+        if machine.worker_mode == "threads":
+            _run_pipeline(fill, worker_threads(), flags=flags)
+        else:
+            with PreforkedWorkers(
+                tempfile.gettempdir(),
+                on_death=lambda pid, cause: send(event="worker died", pid=str(pid), cause=cause),
+            ) as workers:
+                _run_pipeline(fill, worker_processes(workers.address), flags=flags)
+        send(event="done")
     except ClozeError as error:
-        _send(events, event="failed", kind=type(error).__name__, text=str(error))
+        send(event="failed", kind=type(error).__name__, text=str(error))
     finally:
         os._exit(0)
-
-
-def _run_with_workers(
-    fill: Fill, *, machine: PipelineMachine, flags: list[str], events: int
-) -> None:
-    serve_in(tempfile.gettempdir())
-    if machine.worker_mode == "threads":
-        _run_pipeline(fill, worker_threads(), flags=flags)
-        return
-    with PreforkedWorkers(
-        tempfile.gettempdir(),
-        on_death=lambda pid, cause: _send(events, event="worker died", pid=pid, cause=cause),
-    ) as workers:
-        _run_pipeline(fill, worker_processes(workers.address), flags=flags)
 
 
 def _run_pipeline(fill: Fill, environment: environments.Environment, *, flags: list[str]) -> None:
@@ -204,8 +219,8 @@ def _run_pipeline(fill: Fill, environment: environments.Environment, *, flags: l
         raise JobFailed(f"the job ended as {state}")
 
 
-def _log_to(log: str) -> None:
-    """Everything this process and its children write to standard error from now on."""
+def _redirect_stderr(log: str) -> None:
+    """Everything this process and its children write to standard error goes to `log` from now."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # workers print tracebacks, too
@@ -216,7 +231,3 @@ def _show(log: str) -> None:
         text = file.read().decode("utf-8", errors="replace").strip()
     if text:
         say(text[-LONGEST_LOG:])
-
-
-def _send(events: int, **event: object) -> None:
-    os.write(events, json.dumps(event).encode() + b"\n")

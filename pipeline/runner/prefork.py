@@ -110,7 +110,12 @@ def _work(client: socket.socket) -> NoReturn:
     """A worker: Beam's harness under the environment its client was given."""
     with client.makefile() as request:
         os.environ.update(json.loads(request.readline()))
-    threading.Thread(target=_die_with_client, args=(client,), daemon=True).start()
+
+    def die_with_client() -> None:
+        client.recv(1)
+        os._exit(0)
+
+    threading.Thread(target=die_with_client, daemon=True).start()
     code = 1
     try:
         sdk_worker_main.main([])
@@ -118,8 +123,3 @@ def _work(client: socket.socket) -> NoReturn:
     finally:
         orphaned, _, _ = select.select([client], [], [], 0)
         os._exit(0 if orphaned else code)  # who fails for want of its runner is not the cause
-
-
-def _die_with_client(client: socket.socket) -> None:
-    client.recv(1)
-    os._exit(0)

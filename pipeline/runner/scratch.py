@@ -15,26 +15,21 @@ from contextlib import contextmanager
 
 from artifacts import filesystem
 
-PREFIX = "attempt"
+PREFIX = "scratch"
 
 
 @contextmanager
-def attempt_directory(output: str) -> Iterator[str]:
+def scratch_directory(output: str) -> Iterator[str]:
     """A local scratch directory; beside the files of `output` if that is local, too."""
     parent = filesystem.local_path(output) if filesystem.is_local(output) else None
     if parent:
         os.makedirs(parent, exist_ok=True)
-        _sweep(parent)
+        for name in os.listdir(parent):
+            kind, _, rest = name.partition(".")
+            host, process = rest.rpartition(".")[0].rpartition(".")[::2]
+            ours = kind == PREFIX and host == socket.gethostname() and process.isdigit()
+            if ours and not os.path.exists(f"/proc/{process}"):
+                shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
     prefix = f"{PREFIX}.{socket.gethostname()}.{os.getpid()}."
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch:
         yield scratch
-
-
-def _sweep(parent: str) -> None:
-    for name in os.listdir(parent):
-        kind, _, rest = name.partition(".")
-        host_and_process, _, _ = rest.rpartition(".")
-        host, _, process = host_and_process.rpartition(".")
-        ours = kind == PREFIX and host == socket.gethostname() and process.isdigit()
-        if ours and not os.path.exists(f"/proc/{process}"):
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)

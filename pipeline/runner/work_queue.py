@@ -1,11 +1,11 @@
-"""What the workers of a job on this machine share with each other and with the launcher.
+"""The work queue of a job on this machine, and the reports of what is done.
 
-In:  pieces of work to share out; reports of finished ones, from any thread or process of the job.
-Out: every piece for whoever is free first; sums of the reports, for the progress line and the stall
-     time-out.
+In:  tasks to share out; reports of finished ones, from any thread or process of the job.
+Out: every task for whichever worker is free first; sums of the reports, for the progress line and
+     the stall time-out.
 
 Beam's local runner deals work out before it begins and says nothing while a job runs. So both go
-through the file system: a piece belongs to whoever creates its file, and reports are short appended
+through the file system: a task belongs to whoever creates its file, and reports are short appended
 lines, which the operating system never tears.
 """
 
@@ -15,13 +15,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from artifacts.progress import Progress
 
+Task = TypeVar("Task")
+
 
 @dataclass(frozen=True)
-class Crew:
+class WorkQueue:
     """What a worker holds: cheap to pickle, safe to use from anywhere."""
 
     directory: str = ""
@@ -33,13 +35,16 @@ class Crew:
         """The file of reports."""
         return os.path.join(self.directory, "reports")
 
-    def claim(self, pieces: Sequence[Any], *, label: str) -> Iterator[Any]:
-        """The pieces that nobody else has taken, each as soon as the one before is done with."""
+    def claim(self, tasks: Sequence[Task], *, label: str) -> Iterator[Task]:
+        """The tasks that nobody else has taken, each as soon as the one before is done with."""
         directory = os.path.join(self.directory, label)
         os.makedirs(directory, exist_ok=True)
-        for number, piece in enumerate(pieces):
-            if _created(os.path.join(directory, str(number))):
-                yield piece
+        for number, task in enumerate(tasks):
+            try:
+                os.close(os.open(os.path.join(directory, str(number)), os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            yield task
 
     def report(self, **done: float) -> None:
         """Add what is done, by the names of the units; that of the launcher's `Progress` moves it.
@@ -101,12 +106,3 @@ def polling(reader: ReportReader, *, interval: float = 0.5) -> Iterator[None]:
         finished.set()
         thread.join()
         reader.poll()
-
-
-def _created(path: str) -> bool:
-    """Whether the file at `path` was not there and is now."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True

@@ -1,7 +1,8 @@
-"""The exchange on many machines: documents go through the runner's shuffle.
+"""The shuffle backend of many machines: documents go through the runner's own shuffle.
 
-In:  portions of the corpus.
-Out: runs in the workspace, by partition of the digests; an index for each partition, written last.
+In:  input shards.
+Out: sorted runs in the workspace, by partition of the digests; an index for each partition, written
+     last.
 
 A partition is a power-of-two share of the digests. The worker that gathers one writes it as runs of
 bounded size and never holds more than one. A bundle may be executed twice, and what is gathered
@@ -16,29 +17,29 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from artifacts import filesystem
+from artifacts.arrays import Int64s, UInt64s, list_lengths
 from artifacts.digests import digest_of_file
-from artifacts.rng import Int64s, UInt64s
+from pipeline.readers.input_shards import InputShard
 from pipeline.runner.beam import DoFn, GroupByKey, Map, ParDo, PCollection, Pipeline
 from pipeline.runner.graph import spread
-from pipeline.runner.work_queue import Crew
+from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.buckets import BucketRange, close_runs
-from pipeline.shuffle.cardinality import EMPTY, SKETCH_DOCUMENTS, Sketch, sketch_of
-from pipeline.shuffle.input_shards import MEGABYTE, Portion
+from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality, cardinality_of
 from pipeline.shuffle.sorted_runs import (
     KEY,
     RUN_TOKENS,
-    RunCounts,
+    DocumentCounts,
     dropped_path,
     open_batches,
     write_run,
 )
-from pipeline.shuffle.tokenise import Job, Tokeniser
+from pipeline.shuffle.tokenization import ShardTokenizer, TokensJob
 
 MOST_PARTITION_BITS = 10
 PARTITION_BYTES = 64 << 20
@@ -53,8 +54,8 @@ class _Index:
     """What one partition holds."""
 
     runs: tuple[str, ...]
-    counts: RunCounts
-    sketches: tuple[tuple[list[int], list[int]], ...]
+    counts: DocumentCounts
+    smallest: tuple[tuple[list[int], list[int]], ...]
     """For each split the smallest keys and their documents' bytes."""
 
 
@@ -65,47 +66,51 @@ def partition_bits(corpus_bytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class RunnerShuffle:
-    """Runs of partitions in a directory of the workspace, local or a URL."""
+class BeamGroupByKey:
+    """Sorted runs of partitions in a directory of the workspace, local or a URL."""
 
-    job: Job
+    job: TokensJob
     directory: str
     bits: int
 
-    def unfinished(self, work: Sequence[Portion]) -> list[Portion]:
+    def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
         """All or none: a shuffle cannot be gone on with."""
         done = filesystem.exists(filesystem.join(self.directory, FINISHED))
-        return [] if done else list(work)
+        return [] if done else list(shards)
 
-    def graph(self, pipeline: Pipeline, work: list[Portion], crew: Crew) -> PCollection[int]:
+    def graph(
+        self, pipeline: Pipeline, shards: list[InputShard], queue: WorkQueue
+    ) -> PCollection[int]:
         """Documents are shuffled by partition; the partitions' numbers come out."""
-        scatter = ParDo(_Scatter(self.job, self.bits, crew))
+        scatter = ParDo(_Scatter(self.job, self.bits, queue))
         numbers: PCollection[int] = (
-            spread(pipeline, work, crew)
-            | "Tokenise" >> scatter.with_output_types(tuple[int, bytes])
+            spread(pipeline, shards, queue)
+            | "Tokenize" >> scatter.with_output_types(tuple[int, bytes])
             | "Shuffle" >> GroupByKey()
-            | "WriteRuns" >> Map(_write_partition, exchange=self)
+            | "WriteRuns" >> Map(_write_partition, backend=self)
         )
         return numbers
 
-    def finish(self, results: Sequence[Any]) -> None:
+    def finish(self, results: Sequence[object]) -> None:
         """Write down which partitions there are."""
-        names = [_index_name(number) for number in sorted(set(results))]
+        names = [_index_name(number) for number in sorted(set(cast(Sequence[int], results)))]
         content = json.dumps(names).encode()
         filesystem.write_bytes(filesystem.join(self.directory, FINISHED), content)
 
-    def counts(self) -> RunCounts:
+    def counts(self) -> DocumentCounts:
         """What all partitions hold."""
-        return sum((index.counts for index in _indexes(self)), RunCounts())
+        return sum((index.counts for index in _indexes(self)), DocumentCounts())
 
-    def sketch(self, split: int) -> Sketch:
+    def cardinality(self, split: int) -> Cardinality:
         """The smallest digests of all partitions."""
-        sketch = EMPTY
+        found = EMPTY
         for index in _indexes(self):
-            if len(sketch.keys_D) < SKETCH_DOCUMENTS:  # partitions are in order of digest
-                keys, sizes = index.sketches[split]
-                sketch += Sketch(np.array(keys, dtype=np.uint64), np.array(sizes, dtype=np.int64))
-        return sketch
+            if len(found.keys_D) < MINIMUM_VALUES:  # partitions are in order of digest
+                keys, sizes = index.smallest[split]
+                found += Cardinality(
+                    np.array(keys, dtype=np.uint64), np.array(sizes, dtype=np.int64)
+                )
+        return found
 
     @contextmanager
     def runs(self, digests: BucketRange) -> Iterator[Sequence[str]]:
@@ -113,57 +118,56 @@ class RunnerShuffle:
         low, high = digests.bounds()
         width = 64 - self.bits
         numbers = range(low >> width, ((high - 1) >> width) + 1)
-        wanted = [_index_name(number) for number in numbers]
         present = set(_names(self))
-        indexes = [_read_index(self.directory, name) for name in wanted if name in present]
+        wanted = [name for name in map(_index_name, numbers) if name in present]
+        indexes = [_read_index(self.directory, name) for name in wanted]
         with _fetched(self.directory, [run for index in indexes for run in index.runs]) as paths:
             yield paths
 
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
         """The lists beside the runs, fetched one at a time."""
-        indexes = [index for index in _indexes(self) if index.counts.dropped]
-        names = [dropped_path(run) for index in indexes for run in index.runs]
-        yield self._each_fetched(names)
 
-    def _each_fetched(self, names: list[str]) -> Iterator[str]:
-        for name in names:
-            with _fetched(self.directory, [name]) as (path,):
-                yield path
+        def each_fetched() -> Iterator[str]:
+            for index in _indexes(self):
+                for run in index.runs if index.counts.dropped else ():
+                    with _fetched(self.directory, [dropped_path(run)]) as (path,):
+                        yield path
+
+        yield each_fetched()
 
 
 class _Scatter(DoFn):
-    """A portion becomes pairs of partition and documents, as Arrow streams; one pair at least."""
+    """A shard becomes pairs of partition and documents, as Arrow streams; one pair at least."""
 
-    def __init__(self, job: Job, bits: int, crew: Crew) -> None:
+    def __init__(self, job: TokensJob, bits: int, queue: WorkQueue) -> None:
         self._job = job
         self._bits = bits
-        self._crew = crew
+        self._queue = queue
 
     def setup(self) -> None:
         """Build the tokenizer, once a worker."""
-        self._tokeniser = Tokeniser(self._job)
+        self._tokenizer = ShardTokenizer(self._job)
 
-    def process(self, portion: Portion) -> Iterator[tuple[int, bytes]]:
-        """The portion's documents by partition."""
+    def process(self, shard: InputShard) -> Iterator[tuple[int, bytes]]:
+        """The shard's documents by partition."""
         documents = 0
-        for table in self._tokeniser.tables(portion):
+        for table in self._tokenizer.tables(shard):
             documents += len(table)
-            yield from _by_partition(table.combine_chunks(), self._bits)
-        self._crew.report(MB=portion.size / MEGABYTE, documents=documents)
+            numbers = partition_of(table[KEY].to_numpy(), self._bits)
+            order = np.argsort(numbers, kind="stable")
+            rows = table.combine_chunks().take(pa.array(order))
+            first = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+            if not len(rows):
+                yield 0, _stream(rows)
+            for start, stop in pairwise([*first.tolist(), len(order)]):
+                yield int(numbers[order[start]]), _stream(rows.slice(start, stop - start))
+        self._queue.report(MB=shard.megabytes, documents=documents)
 
 
-def _by_partition(documents: pa.Table, bits: int) -> Iterator[tuple[int, bytes]]:
-    if not len(documents):
-        yield 0, _stream(documents)
-        return
-    numbers = partition_of(documents[KEY].to_numpy(), bits)
-    order = np.argsort(numbers, kind="stable")
-    sorted_numbers = numbers[order]
-    rows = documents.take(pa.array(order))
-    first = np.flatnonzero(np.diff(sorted_numbers, prepend=-1))
-    for start, stop in pairwise([*first.tolist(), len(order)]):
-        yield int(sorted_numbers[start]), _stream(rows.slice(start, stop - start))
+def partition_of(keys_D: UInt64s, bits: int) -> Int64s:
+    """The partition of each key."""
+    return (keys_D >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(keys_D), int)
 
 
 def _stream(rows: pa.Table) -> bytes:
@@ -173,32 +177,28 @@ def _stream(rows: pa.Table) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def partition_of(keys_D: UInt64s, bits: int) -> Int64s:
-    """The partition of each key."""
-    return (keys_D >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(keys_D), int)
-
-
-def _write_partition(gathered: tuple[int, Iterable[bytes]], *, exchange: RunnerShuffle) -> int:
+def _write_partition(gathered: tuple[int, Iterable[bytes]], *, backend: BeamGroupByKey) -> int:
     """Write a partition's documents as runs, then its index."""
     number, blobs = gathered
-    splits = exchange.job.splits
+    splits = backend.job.splits
     runs: list[str] = []
-    counts = RunCounts()
-    sketches = [EMPTY] * splits
+    counts = DocumentCounts()
+    smallest = [EMPTY] * splits
     with tempfile.TemporaryDirectory() as scratch:
         for documents in _bounded(blobs):
             path = os.path.join(scratch, "run.arrow")
             counts += write_run(path, documents, splits=splits)
             batches = open_batches(path)
-            sketches = [old + sketch_of(new) for old, new in zip(sketches, batches, strict=True)]
+            smallest = [
+                old + cardinality_of(new) for old, new in zip(smallest, batches, strict=True)
+            ]
             name = f"{number:05}-{digest_of_file(path)[:16]}.arrow"
             runs.append(name)
             for source, target in ((path, name), (dropped_path(path), dropped_path(name))):
-                filesystem.put_file(source, filesystem.join(exchange.directory, target))
-    sketch_lists = tuple((sketch.keys_D.tolist(), sketch.bytes_D.tolist()) for sketch in sketches)
-    index = _Index(tuple(sorted(runs)), counts, sketch_lists)
-    content = json.dumps(asdict(index)).encode()
-    filesystem.write_bytes(filesystem.join(exchange.directory, _index_name(number)), content)
+                filesystem.put_file(source, filesystem.join(backend.directory, target))
+    lists = tuple((found.keys_D.tolist(), found.bytes_D.tolist()) for found in smallest)
+    content = json.dumps(asdict(_Index(tuple(sorted(runs)), counts, lists))).encode()
+    filesystem.write_bytes(filesystem.join(backend.directory, _index_name(number)), content)
     return number
 
 
@@ -208,7 +208,7 @@ def _bounded(blobs: Iterable[bytes]) -> Iterator[pa.Table]:
     tokens = 0
     for blob in blobs:
         waiting.append(pa.ipc.open_stream(blob).read_all())
-        tokens += sum(len(chunk.flatten()) for chunk in waiting[-1]["token_ids"].chunks)
+        tokens += int(list_lengths(waiting[-1]["token_ids"]).sum())
         if tokens >= RUN_TOKENS:
             yield pa.concat_tables(waiting)
             waiting, tokens = [], 0
@@ -221,19 +221,19 @@ def _index_name(number: int) -> str:
 
 
 @lru_cache(maxsize=2)
-def _names(exchange: RunnerShuffle) -> tuple[str, ...]:
-    path = filesystem.join(exchange.directory, FINISHED)
+def _names(backend: BeamGroupByKey) -> tuple[str, ...]:
+    path = filesystem.join(backend.directory, FINISHED)
     return tuple(json.loads(filesystem.read_bytes(path)))
 
 
-def _indexes(exchange: RunnerShuffle) -> Iterator[_Index]:
-    return (_read_index(exchange.directory, name) for name in _names(exchange))
+def _indexes(backend: BeamGroupByKey) -> Iterator[_Index]:
+    return (_read_index(backend.directory, name) for name in _names(backend))
 
 
 @lru_cache(maxsize=4)
 def _read_index(directory: str, name: str) -> _Index:
     table = json.loads(filesystem.read_bytes(filesystem.join(directory, name)))
-    return _Index(tuple(table["runs"]), RunCounts(**table["counts"]), tuple(table["sketches"]))
+    return _Index(tuple(table["runs"]), DocumentCounts(**table["counts"]), tuple(table["smallest"]))
 
 
 @contextmanager

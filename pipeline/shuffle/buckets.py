@@ -1,26 +1,46 @@
-"""Buckets: all documents of a range of digests, each once, in order of digest.
+"""The second half of stage `tokens`: sorted runs become buckets.
 
-In:  the runs that may hold a part of a bucket.
-Out: its documents as rows of a tokens file (artifacts/tables.py), and those dropped here because an
-     equal one came first or because they are on a drop list.
+In:  a group of neighbouring buckets, and all sorted runs.
+Out: the buckets' tokens files (artifacts/tables.py), put into the artifact: all documents of a
+     range of digests, each once, in order of digest; for the group, a list of the documents dropped
+     for an equal one or because they are on a drop list, and how often each id occurs.
 
-A bucket is a power-of-two share of the digests (cardinality.py says how many there are).
+A bucket is a power-of-two share of the digests (cardinality.py says how many there are). How
+documents get there is the shuffle backend's affair, and there are two: on one machine every input
+shard becomes runs on the local disk and a bucket reads its slice of each (local_spill.py); on many
+machines the documents go through the runner's own shuffle (beam_group_by_key.py). The buckets are
+the same.
 """
 
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artifacts.rng import Int64s, UInt64s
-from artifacts.tables import tokens_schema
-from pipeline.duplicates.drop_list import DropList
-from pipeline.shuffle.sorted_runs import IDENTITY, KEY, dropped_rows, open_batches
-from pipeline.shuffle.splits import digest_bytes, halves, stronger_splits
+from artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first_of_equals, list_values
+from artifacts.filesystem import naming_full_disk
+from artifacts.store import finished_file, put_bytes, put_file
+from artifacts.tables import tokens_name, tokens_schema
+from pipeline.duplicates.drop_list import DropList, read_drop_list
+from pipeline.readers.input_shards import InputShard
+from pipeline.runner.beam import PCollection, Pipeline
+from pipeline.runner.work_queue import WorkQueue
+from pipeline.shuffle.cardinality import Cardinality
+from pipeline.shuffle.dropped import dropped_rows
+from pipeline.shuffle.sorted_runs import IDENTITY, KEY, DocumentCounts, open_batches
+from pipeline.shuffle.token_statistics import statistics_of
+from pipeline.shuffle.tokenization import WORK, TokensJob
 from pipeline.text.filters import Reason
+from pipeline.text.texts import split_names, stronger_splits
+
+MOST_GROUPS = 1024
 
 
 @dataclass(frozen=True)
@@ -38,67 +58,135 @@ class BucketRange:
 
 
 @dataclass(frozen=True)
-class BucketContent:
-    """A bucket's surviving rows, in order of digest, and the documents dropped for them."""
+class BucketGroup:
+    """Neighbouring buckets of one split: one task."""
 
-    rows: pa.Table
-    dropped: pa.Table
+    split: str
+    number: int
+    buckets: tuple[BucketRange, ...]
+
+    @property
+    def range(self) -> BucketRange:
+        """All its buckets as one: a power of two of them, so that they share their first bits."""
+        first, merged = self.buckets[0], len(self.buckets).bit_length() - 1
+        return BucketRange(first.split, first.number >> merged, first.bits - merged)
+
+    @property
+    def counts_name(self) -> str:
+        """The file that says how often each id occurs in these buckets."""
+        return f"{WORK}/counts-{self.split}-{self.number:05}.npy"
+
+    @property
+    def dropped_name(self) -> str:
+        """The file that lists the documents dropped here."""
+        return f"{WORK}/dropped-{self.split}-{self.number:05}.arrow"
+
+    @property
+    def names(self) -> list[str]:
+        """The tokens files of the group."""
+        return [tokens_name(self.split, bucket.number) for bucket in self.buckets]
+
+
+@runtime_checkable  # Beam looks at the types of what its functions are given
+class ShuffleBackend(Protocol):
+    """The way from input shards to buckets."""
+
+    def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
+        """The shards that an earlier attempt has not brought into runs."""
+
+    def graph(
+        self, pipeline: Pipeline, shards: list[InputShard], queue: WorkQueue
+    ) -> PCollection[Any]:
+        """Bring shards into sorted runs."""
+
+    def finish(self, results: Sequence[object]) -> None:
+        """Called with all that came out of `graph`, once it has."""
+
+    def counts(self) -> DocumentCounts:
+        """What all shards held."""
+
+    def cardinality(self, split: int) -> Cardinality:
+        """The smallest digests of a split."""
+
+    def runs(self, digests: BucketRange) -> AbstractContextManager[Sequence[str]]:
+        """Local paths of the runs that may hold documents of a range of digests."""
+
+    def dropped(self) -> AbstractContextManager[Iterator[str]]:
+        """Local paths of the lists of dropped documents."""
+
+
+def bucket_groups(backend: ShuffleBackend, job: TokensJob) -> list[BucketGroup]:
+    """All buckets of all splits, in groups; splits without documents have none."""
+    groups = []
+    for split, name in enumerate(split_names(job.stage.corpus)):
+        bits = backend.cardinality(split).bucket_bits()
+        if bits is None:
+            continue
+        size = max(1, (1 << bits) // MOST_GROUPS)
+        for first in range(0, 1 << bits, size):
+            buckets = tuple(BucketRange(split, n, bits) for n in range(first, first + size))
+            groups.append(BucketGroup(name, first // size, buckets))
+    return groups
+
+
+def write_group(
+    group: BucketGroup, *, job: TokensJob, backend: ShuffleBackend, queue: WorkQueue
+) -> str:
+    """Write the buckets of a group, and the lists and counts that belong to it."""
+    counts_V = np.zeros(job.vocabulary_size, dtype=np.int64)
+    dropped = []
+    drop_list = read_drop_list(job.stage.cleaning.drop_list)
+    with backend.runs(group.range) as runs:  # once for all: they may have to be fetched
+        for bucket, name in zip(group.buckets, group.names, strict=True):
+            rows, lost = read_bucket(runs, bucket, splits=job.splits, drop_list=drop_list)
+            dropped.append(lost)
+            ids = list_values(rows["token_ids"])
+            bucket_counts_V = np.bincount(ids, minlength=job.vocabulary_size)
+            counts_V += bucket_counts_V
+            if finished_file(job.output, name) is None:
+                table = _tokens_table(rows, job)
+                statistics = statistics_of(
+                    table,
+                    text_bytes=int(rows["text_bytes"].to_numpy().sum()),
+                    unknown_tokens=int(bucket_counts_V[job.unk_id]),
+                )
+                facts = {"split": group.split, "bucket": bucket.number, **asdict(statistics)}
+                _put_table(table, job, name=name, statistics=facts)
+            queue.report(buckets=1)
+    sink = pa.BufferOutputStream()
+    lost = pa.concat_tables(dropped)
+    with pa.ipc.new_file(sink, lost.schema) as writer:
+        writer.write_table(lost)
+    put_bytes(job.output, sink.getvalue().to_pybytes(), name=group.dropped_name, rows=len(lost))
+    put_bytes(job.output, counts_V.tobytes(), name=group.counts_name)
+    return group.counts_name
 
 
 def read_bucket(
     runs: Sequence[str], bucket: BucketRange, *, splits: int, drop_list: DropList
-) -> BucketContent:
-    """The bucket's documents, each once, and those dropped for an equal or listed one."""
-    own = pa.Table.from_batches(list(_slices(runs, bucket, bucket.split)))
+) -> tuple[pa.Table, pa.Table]:
+    """The bucket's documents in order of digest, each once; and those dropped here."""
+    own = _rows(runs, bucket, bucket.split)
     stronger = [
-        pa.Table.from_batches(list(_slices(runs, bucket, split))).select(IDENTITY)
+        _rows(runs, bucket, split).select(IDENTITY)
         for split in stronger_splits(bucket.split, count=splits)
     ]
     identity = pa.concat_tables([*stronger, own.select(IDENTITY)]).combine_chunks()
     strength = np.repeat(np.arange(len(stronger) + 1), [*map(len, stronger), len(own)])
-    digests_D2 = halves(digest_bytes(identity["document_digest"]))
-    order, winners = _by_digest(identity, digests_D2, strength)
+    digests_D2 = digest_halves(digest_bytes(identity["document_digest"]))
+    names = [identity[name].to_numpy() for name in ("position", "file", "source")]
+    order = np.lexsort((*names, strength, digests_D2[:, 1], digests_D2[:, 0]))
+    # of equal ones the first wins
+    first = is_first_of_equals(digests_D2[order])
+    winners = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
     reasons = np.full(len(order), Reason.KEPT, dtype=np.uint8)
     reasons[drop_list.holds(digests_D2[order])] = Reason.DROP_LIST
     reasons[winners != order] = Reason.DUPLICATE
     reasons[strength[winners] < strength[order]] = Reason.HELD_OUT
     ours = strength[order] == len(stronger)
-    kept = order[ours & (reasons == Reason.KEPT)] - (len(identity) - len(own))
+    kept: Int64s = order[ours & (reasons == Reason.KEPT)] - (len(identity) - len(own))
     lost = ours & (reasons != Reason.KEPT)
-    return BucketContent(
-        rows=own.combine_chunks().take(pa.array(kept)),
-        dropped=dropped_rows(identity, order[lost], reasons[lost]),
-    )
-
-
-def tokens_table(rows: pa.Table, *, weights: Sequence[int], vocabulary_size: int) -> pa.Table:
-    """The rows of a tokens file."""
-    copies = np.array(weights, dtype=np.uint8)[rows["source"].to_numpy()]
-    columns = [
-        rows["document_digest"],
-        pa.array(copies),
-        rows["token_ids"],
-        rows["sentence_lengths"],
-    ]
-    schema = tokens_schema(vocabulary_size)
-    return pa.Table.from_arrays(
-        [
-            pc.cast(column, field.type) if column.type != field.type else column
-            for column, field in zip(columns, schema, strict=True)
-        ],
-        schema=schema,
-    )
-
-
-def _by_digest(identity: pa.Table, digests_D2: UInt64s, strength: Int64s) -> tuple[Int64s, Int64s]:
-    """The rows in order of digest, and for each the row that comes first among its equals."""
-    names = [identity[name].to_numpy() for name in ("position", "file", "source")]
-    order = np.lexsort((*names, strength, digests_D2[:, 1], digests_D2[:, 0]))
-    sorted_D2 = digests_D2[order]
-    first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = np.any(sorted_D2[1:] != sorted_D2[:-1], axis=1)
-    leads = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
-    return order, order[leads]
+    return own.take(pa.array(kept)), dropped_rows(identity, order[lost], reasons[lost])
 
 
 def close_runs() -> None:
@@ -111,11 +199,44 @@ def _open(run: str) -> list[pa.RecordBatch]:
     return open_batches(run)
 
 
-def _slices(runs: Sequence[str], bucket: BucketRange, split: int) -> Iterator[pa.RecordBatch]:
+def _rows(runs: Sequence[str], bucket: BucketRange, split: int) -> pa.Table:
+    """The rows of a split in the bucket's range of digests, from all runs."""
     low, high = bucket.bounds()
+    slices = []
     for run in runs:
         batch = _open(run)[split]
         keys_D = batch[KEY].to_numpy()
         start = int(np.searchsorted(keys_D, np.uint64(low)))
         stop = len(keys_D) if high >> 64 else int(np.searchsorted(keys_D, np.uint64(high)))
-        yield batch.slice(start, stop - start)
+        slices.append(batch.slice(start, stop - start))
+    return pa.Table.from_batches(slices).combine_chunks()
+
+
+def _tokens_table(rows: pa.Table, job: TokensJob) -> pa.Table:
+    """The rows of a tokens file."""
+    weights = [source.weight for source in job.stage.corpus.sources]
+    columns = {
+        "document_digest": rows["document_digest"],
+        "copies": pa.array(np.array(weights, dtype=np.uint8)[rows["source"].to_numpy()]),
+        "token_ids": rows["token_ids"],
+        "sentence_lengths": rows["sentence_lengths"],
+    }
+    schema = tokens_schema(job.vocabulary_size)
+    cast = [
+        columns[field.name]
+        if columns[field.name].type == field.type
+        else pc.cast(columns[field.name], field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(cast, schema=schema)
+
+
+def _put_table(
+    table: pa.Table, job: TokensJob, *, name: str, statistics: dict[str, object]
+) -> None:
+    scratch_here = tempfile.TemporaryDirectory(dir=job.scratch or None, prefix="bucket-")
+    with scratch_here as scratch, naming_full_disk(scratch):
+        path = os.path.join(scratch, name)
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        put_file(job.output, path, name=name, rows=len(table), statistics=statistics)

@@ -1,7 +1,7 @@
-"""The exchange on one machine: runs in files that all workers see.
+"""The shuffle backend of one machine: sorted runs in files that all workers see.
 
-In:  portions of the corpus.
-Out: for each portion an index that names its runs, written last; finished portions are kept.
+In:  input shards.
+Out: for each shard an index that names its runs, written last; finished shards are kept.
 
 Only names pass through Beam. Its local runner holds whatever passes through it in memory, and at
 most 2 GiB of it.
@@ -13,60 +13,58 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
 
 from artifacts.errors import IntegrityError
 from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
+from pipeline.readers.input_shards import InputShard
 from pipeline.runner.beam import DoFn, ParDo, PCollection, Pipeline
 from pipeline.runner.graph import spread
-from pipeline.runner.work_queue import Crew
+from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.buckets import BucketRange
-from pipeline.shuffle.cardinality import EMPTY, Sketch, sketch_of
-from pipeline.shuffle.input_shards import MEGABYTE, Portion
-from pipeline.shuffle.sorted_runs import RunCounts, dropped_path, open_batches, write_run
-from pipeline.shuffle.tokenise import Job, Tokeniser
+from pipeline.shuffle.cardinality import EMPTY, Cardinality, cardinality_of
+from pipeline.shuffle.sorted_runs import DocumentCounts, dropped_path, open_batches, write_run
+from pipeline.shuffle.tokenization import ShardTokenizer, TokensJob
 
 
 @dataclass(frozen=True)
-class _Index:
-    """What has become of one portion."""
+class LocalSpill:
+    """Sorted runs of input shards in a local directory."""
 
-    runs: tuple[str, ...]
-    counts: RunCounts
-
-
-@dataclass(frozen=True)
-class SpillFiles:
-    """Runs of portions in a local directory."""
-
-    job: Job
+    job: TokensJob
     directory: str
-    portions: tuple[str, ...]
-    """Names of all portions."""
+    shards: tuple[str, ...]
+    """Names of all shards."""
 
-    def unfinished(self, work: Sequence[Portion]) -> list[Portion]:
-        """The portions without an index.
+    def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
+        """The shards without an index.
 
         What a machine wrote before it went down may be damaged, and is made again.
         """
-        return [portion for portion in work if not self._is_finished(portion)]
+        return [
+            shard
+            for shard in shards
+            if _read_index(self.directory, shard.name) is None
+            or older_than_this_start(_index_path(self.directory, shard.name))
+        ]
 
-    def graph(self, pipeline: Pipeline, work: list[Portion], crew: Crew) -> PCollection[str]:
-        """Portions become runs; the portions' names come out."""
-        write = ParDo(_WriteRuns(self, crew))
-        names: PCollection[str] = spread(pipeline, work, crew) | "WriteRuns" >> write
+    def graph(
+        self, pipeline: Pipeline, shards: list[InputShard], queue: WorkQueue
+    ) -> PCollection[str]:
+        """Shards become runs; the shards' names come out."""
+        write = ParDo(_WriteRuns(self, queue))
+        names: PCollection[str] = spread(pipeline, shards, queue) | "WriteRuns" >> write
         return names
 
-    def finish(self, results: Sequence[Any]) -> None:
-        """Nothing: every portion is finished by itself."""
+    def finish(self, results: Sequence[object]) -> None:
+        """Nothing: every shard is finished by itself."""
 
-    def counts(self) -> RunCounts:
-        """What all portions held."""
-        return sum((index.counts for index in _indexes(self)), RunCounts())
+    def counts(self) -> DocumentCounts:
+        """What all shards held."""
+        return sum((counts for _, counts in _indexes(self)), DocumentCounts())
 
-    def sketch(self, split: int) -> Sketch:
+    def cardinality(self, split: int) -> Cardinality:
         """The smallest digests of all runs."""
-        return sum((sketch_of(open_batches(path)[split]) for path in _paths(self)), EMPTY)
+        return sum((cardinality_of(open_batches(path)[split]) for path in _paths(self)), EMPTY)
 
     @contextmanager
     def runs(self, digests: BucketRange) -> Iterator[Sequence[str]]:
@@ -76,75 +74,71 @@ class SpillFiles:
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
         """The lists beside the runs."""
-        names = (run for index in _indexes(self) if index.counts.dropped for run in index.runs)
+        names = (run for runs, counts in _indexes(self) if counts.dropped for run in runs)
         yield (dropped_path(os.path.join(self.directory, name)) for name in names)
-
-    def _is_finished(self, portion: Portion) -> bool:
-        if _read_index(self.directory, portion.name) is None:
-            return False
-        return not older_than_this_start(_index_path(self.directory, portion.name))
 
 
 class _WriteRuns(DoFn):
-    """A portion becomes runs and an index; its name comes out."""
+    """An input shard becomes runs and an index; its name comes out."""
 
-    def __init__(self, spill: SpillFiles, crew: Crew) -> None:
+    def __init__(self, spill: LocalSpill, queue: WorkQueue) -> None:
         self._spill = spill
-        self._crew = crew
+        self._queue = queue
 
     def setup(self) -> None:
         """Build the tokenizer, once a worker."""
-        self._tokeniser = Tokeniser(self._spill.job)
+        self._tokenizer = ShardTokenizer(self._spill.job)
 
-    def process(self, portion: Portion) -> Iterator[str]:
-        """Write the portion's runs, then its index."""
-        directory, splits, name = self._spill.directory, self._spill.job.splits, portion.name
+    def process(self, shard: InputShard) -> Iterator[str]:
+        """Write the shard's runs, then its index."""
+        directory, splits = self._spill.directory, self._spill.job.splits
         runs: list[str] = []
-        counts = RunCounts()
+        counts = DocumentCounts()
         with naming_full_disk(directory):
-            for table in self._tokeniser.tables(portion):
-                runs.append(f"{name}-{len(runs)}.arrow")
+            for table in self._tokenizer.tables(shard):
+                runs.append(f"{shard.name}-{len(runs)}.arrow")
                 counts += write_run(os.path.join(directory, runs[-1]), table, splits=splits)
-            _write_index(directory, name, _Index(tuple(runs), counts))
-        self._crew.report(MB=portion.size / MEGABYTE, documents=counts.documents)
-        yield name
+            write_index(_index_path(directory, shard.name), runs, counts)
+        self._queue.report(MB=shard.megabytes, documents=counts.documents)
+        yield shard.name
+
+
+def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
+    """Write down what has become of one shard: from now on it is finished."""
+    with temporary_beside(path) as temporary:
+        with open(temporary, "w") as file:
+            json.dump({"runs": runs, "counts": asdict(counts)}, file)
+        os.replace(temporary, path)
 
 
 @lru_cache(maxsize=2)
-def _indexes(spill: SpillFiles) -> tuple[_Index, ...]:
-    """The indexes of all portions; kept, because every bucket asks for them."""
-    found = [_read_index(spill.directory, name) for name in spill.portions]
-    if None in found:
-        missing = spill.portions[found.index(None)]
+def _indexes(spill: LocalSpill) -> list[tuple[list[str], DocumentCounts]]:
+    """Runs and counts of all shards; kept, because every bucket asks for them."""
+    found = [(name, _read_index(spill.directory, name)) for name in spill.shards]
+    missing = [name for name, index in found if index is None]
+    if missing:
         raise IntegrityError(
-            f"{os.path.join(spill.directory, missing)}.json: not there after the job; "
+            f"{_index_path(spill.directory, missing[0])}: not there after the job; "
             "was the workspace changed meanwhile? run the stage again"
         )
-    return tuple(index for index in found if index)
+    return [index for _, index in found if index]
 
 
 @lru_cache(maxsize=2)
-def _paths(spill: SpillFiles) -> tuple[str, ...]:
-    names = (name for index in _indexes(spill) for name in index.runs)
-    return tuple(os.path.join(spill.directory, name) for name in names)
+def _paths(spill: LocalSpill) -> tuple[str, ...]:
+    return tuple(
+        os.path.join(spill.directory, name) for runs, _ in _indexes(spill) for name in runs
+    )
 
 
-def _read_index(directory: str, name: str) -> _Index | None:
+def _read_index(directory: str, name: str) -> tuple[list[str], DocumentCounts] | None:
     try:
         with open(_index_path(directory, name), "rb") as file:
             table = json.load(file)
     except (FileNotFoundError, ValueError):
         return None
-    return _Index(tuple(table["runs"]), RunCounts(**table["counts"]))
+    return table["runs"], DocumentCounts(**table["counts"])
 
 
 def _index_path(directory: str, name: str) -> str:
     return os.path.join(directory, f"{name}.json")
-
-
-def _write_index(directory: str, name: str, index: _Index) -> None:
-    path = _index_path(directory, name)
-    with temporary_beside(path) as temporary:
-        with open(temporary, "w") as file:
-            json.dump(asdict(index), file)
-        os.replace(temporary, path)

@@ -1,4 +1,4 @@
-"""Runs: documents with their tokens, sorted by digest, in a spill file.
+"""Sorted runs: documents with their tokens, sorted by digest, in a spill file.
 
 In:  tokenised documents in any order, as one table.
 Out: one Arrow file a run, a record batch for each split, rows sorted by digest; beside it the
@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artifacts.arrays import digest_bytes, digest_halves, is_first_of_equals
 from artifacts.filesystem import temporary_beside
-from artifacts.rng import Int64s
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
-from pipeline.shuffle.splits import digest_bytes, halves
-from pipeline.text.filters import Reason, Reasons
+from pipeline.shuffle.dropped import ROWS_SCHEMA, dropped_rows
+from pipeline.text.filters import Reason
 
 # D documents
 KEY = "key"
@@ -55,47 +55,44 @@ def document_schema(vocabulary_size: int) -> pa.Schema:
     )
 
 
-DROPPED_SCHEMA = pa.schema(
-    [
-        pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
-        pa.field("source", pa.uint16()),
-        pa.field("file", pa.uint32()),
-        pa.field("position", pa.int64()),
-        pa.field("reason", pa.uint8()),
-    ]
-)
-
-
 @dataclass(frozen=True)
-class RunCounts:
-    """What some documents were before any was dropped; sums can be added."""
+class DocumentCounts:
+    """What some documents were before any was dropped; they can be added."""
 
     documents: int = 0
     damaged: int = 0
     """Documents with bytes that are no UTF-8, kept or not."""
     dropped: dict[str, int] = field(default_factory=dict)
+    """Documents dropped so far, by the name of the reason."""
 
-    def __add__(self, other: "RunCounts") -> "RunCounts":
+    def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
         dropped = Counter(self.dropped) + Counter(other.dropped)
-        return RunCounts(
+        return DocumentCounts(
             self.documents + other.documents, self.damaged + other.damaged, dict(dropped)
         )
 
 
-def write_run(path: str, documents: pa.Table, *, splits: int) -> RunCounts:
+def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
     """Write a run and the documents dropped from it; returns counts."""
     documents = documents.combine_chunks()
-    order, reasons_D = _first_ones(documents)
+    digests_D2 = digest_halves(digest_bytes(documents["document_digest"]))
+    splits_D = documents["split"].to_numpy()
+    names = [documents[name].to_numpy() for name in ("position", "file", "source")]
+    order = np.lexsort((*names, splits_D, digests_D2[:, 1], digests_D2[:, 0]))
+    reasons_D = documents["reason"].to_numpy().copy()
+    # Equal texts are dropped for equal reasons, so the first of them is kept or none is.
+    equal = ~is_first_of_equals(digests_D2[order])
+    equal[1:] &= splits_D[order[1:]] == splits_D[order[:-1]]
+    repeated = order[equal]
+    reasons_D[repeated[reasons_D[repeated] == Reason.KEPT]] = Reason.DUPLICATE
     kept = order[reasons_D[order] == Reason.KEPT]
-    splits_D = documents["split"].to_numpy()[kept]
-    rows = documents.drop_columns(list(PASSING))
-    by_split = [rows.take(pa.array(kept[splits_D == split])) for split in range(splits)]
-    _write_arrow(path, rows.schema, by_split)
     lost = order[reasons_D[order] != Reason.KEPT]
-    dropped = dropped_rows(documents, lost, reasons_D[lost])
-    _write_arrow(dropped_path(path), DROPPED_SCHEMA, [dropped])
-    names = Counter(Reason(reason).name.lower() for reason in reasons_D[lost].tolist())
-    return RunCounts(len(documents), pc.sum(documents["damaged"]).as_py() or 0, dict(names))
+    rows = documents.drop_columns(list(PASSING))
+    by_split = [rows.take(pa.array(kept[splits_D[kept] == split])) for split in range(splits)]
+    _write_arrow(path, rows.schema, by_split)
+    _write_arrow(dropped_path(path), ROWS_SCHEMA, [dropped_rows(documents, lost, reasons_D[lost])])
+    counts = Counter(Reason(reason).name.lower() for reason in reasons_D[lost].tolist())
+    return DocumentCounts(len(documents), pc.sum(documents["damaged"]).as_py() or 0, dict(counts))
 
 
 def dropped_path(path: str) -> str:
@@ -109,36 +106,11 @@ def open_batches(path: str) -> list[pa.RecordBatch]:
     return [reader.get_batch(index) for index in range(reader.num_record_batches)]
 
 
-def dropped_rows(documents: pa.Table, which: Int64s, reasons: Reasons) -> pa.Table:
-    """Those documents as rows of a list of dropped ones."""
-    names = [name for name in DROPPED_SCHEMA.names if name != "reason"]
-    rows = documents.select(names).take(pa.array(which))
-    return rows.append_column("reason", pa.array(reasons)).cast(DROPPED_SCHEMA)
-
-
-def _first_ones(documents: pa.Table) -> tuple[Int64s, Reasons]:
-    """The rows in order of digest, and why each is dropped, equal ones after the first included."""
-    digests_D2 = halves(digest_bytes(documents["document_digest"]))
-    splits_D = documents["split"].to_numpy()
-    names = [documents[name].to_numpy() for name in ("position", "file", "source")]
-    order = np.lexsort((*names, splits_D, digests_D2[:, 1], digests_D2[:, 0]))
-    reasons_D = documents["reason"].to_numpy().copy()
-    # Equal texts are dropped for equal reasons, so the first of them is kept or none is.
-    equal = np.all(digests_D2[order[1:]] == digests_D2[order[:-1]], axis=1)
-    equal &= splits_D[order[1:]] == splits_D[order[:-1]]
-    repeated = order[1:][equal]
-    reasons_D[repeated[reasons_D[repeated] == Reason.KEPT]] = Reason.DUPLICATE
-    return order, reasons_D
-
-
 def _write_arrow(path: str, schema: pa.Schema, tables: list[pa.Table]) -> None:
+    """Write one record batch for each table, empty or not; whole or not at all."""
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
     with temporary_beside(path) as temporary:
         with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for table in tables:
-                writer.write_batch(_one_batch(table))
+                writer.write_batch(next(iter(table.combine_chunks().to_batches()), empty))
         os.replace(temporary, path)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

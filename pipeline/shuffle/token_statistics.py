@@ -7,24 +7,23 @@ Histograms have one bin for each power of two: bin k counts lengths of at least 
 2**(k + 1).
 """
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import JsonValue
 
+from artifacts.arrays import list_lengths, list_values
 from artifacts.manifest import FileEntry
 
 HISTOGRAM_BINS = 32
 
 
-def _empty_histogram() -> list[int]:
-    return [0] * HISTOGRAM_BINS
-
-
 @dataclass(frozen=True)
-class Statistics:
+class TokenStatistics:
     """Sums over documents; each counts once, whatever its source's weight."""
 
     documents: int = 0
@@ -35,62 +34,47 @@ class Statistics:
     """Of the cleaned text."""
     weighted_tokens: int = 0
     """Tokens, each document counted as often as its source's weight says."""
-    document_lengths: list[int] = field(default_factory=_empty_histogram)
+    document_lengths: list[int] = field(default_factory=lambda: [0] * HISTOGRAM_BINS)
     """Documents by their number of tokens."""
-    sentence_lengths: list[int] = field(default_factory=_empty_histogram)
+    sentence_lengths: list[int] = field(default_factory=lambda: [0] * HISTOGRAM_BINS)
     """Sentences by their number of tokens."""
 
-    def __add__(self, other: "Statistics") -> "Statistics":
-        return Statistics(
-            **{
-                item.name: _added(getattr(self, item.name), getattr(other, item.name))
-                for item in fields(self)
-            }
-        )
 
-
-def statistics_of(
-    table: pa.Table, *, text_bytes: int, token_counts: npt.NDArray[np.int64], unk_id: int
-) -> Statistics:
-    """The counts of one tokens table, whose ids are counted in `token_counts` already."""
-    lengths = _list_lengths(table["token_ids"])
-    sentences = table["sentence_lengths"].combine_chunks().flatten().to_numpy()
-    copies = table["copies"].to_numpy().astype(np.int64)
-    return Statistics(
+def statistics_of(table: pa.Table, *, text_bytes: int, unknown_tokens: int) -> TokenStatistics:
+    """The counts of one tokens table."""
+    lengths_D = list_lengths(table["token_ids"])
+    lengths_S = list_values(table["sentence_lengths"])
+    copies_D = table["copies"].to_numpy().astype(np.int64)
+    return TokenStatistics(
         documents=len(table),
-        sentences=len(sentences),
-        tokens=int(lengths.sum()),
-        unknown_tokens=int(token_counts[unk_id]),
+        sentences=len(lengths_S),
+        tokens=int(lengths_D.sum()),
+        unknown_tokens=unknown_tokens,
         text_bytes=text_bytes,
-        weighted_tokens=int((lengths * copies).sum()),
-        document_lengths=_histogram(lengths),
-        sentence_lengths=_histogram(sentences),
+        weighted_tokens=int((lengths_D * copies_D).sum()),
+        document_lengths=_histogram(lengths_D),
+        sentence_lengths=_histogram(lengths_S),
     )
 
 
-def statistics_of_entry(entry: FileEntry) -> Statistics:
-    """The counts in a tokens file's manifest entry."""
-    return Statistics(**{item.name: entry.statistics[item.name] for item in fields(Statistics)})
+def summary(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
+    """The counts in the entries of tokens files, added up, with what follows from them."""
+    names = [item.name for item in fields(TokenStatistics)]
+    found = [{name: entry.statistics[name] for name in names} for entry in entries]
+    total = TokenStatistics(**added_up([asdict(TokenStatistics()), *found]))
+    return {**asdict(total), "unknown_share": total.unknown_tokens / max(total.tokens, 1)}
 
 
-def summary(statistics: Statistics) -> dict[str, Any]:
-    """The counts with what follows from them."""
-    counts = {item.name: getattr(statistics, item.name) for item in fields(statistics)}
-    tokens = max(statistics.tokens, 1)
-    return {**counts, "unknown_share": statistics.unknown_tokens / tokens}
+def added_up(tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts and histograms of the same names, added up."""
+    return {
+        name: [sum(bins) for bins in zip(*(table[name] for table in tables), strict=True)]
+        if isinstance(value, list)
+        else sum(table[name] for table in tables)
+        for name, value in tables[0].items()
+    }
 
 
-def _histogram(lengths: npt.NDArray[Any]) -> list[int]:
+def _histogram(lengths: npt.NDArray[np.integer]) -> list[int]:
     bins = np.frexp(np.maximum(lengths, 1).astype(np.float64))[1] - 1
     return [int(count) for count in np.bincount(bins, minlength=HISTOGRAM_BINS)]
-
-
-def _list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    chunks = [np.diff(chunk.offsets.to_numpy()).astype(np.int64) for chunk in column.chunks]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *chunks])
-
-
-def _added(left: Any, right: Any) -> Any:
-    if isinstance(left, list):
-        return [a + b for a, b in zip(left, right, strict=True)]
-    return left + right

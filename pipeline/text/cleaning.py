@@ -9,7 +9,9 @@ rewritten by index arithmetic, and document ends move along. What is done, in th
 invalid UTF-8 becomes U+FFFD and is counted; control characters, byte order marks and invisible
 format characters go; every kind of line end becomes a line feed and every kind of space a space;
 HTML's entities and line breaks become what they mean (only of what was made from HTML); white space
-is collapsed, and line breaks that only wrap a paragraph become spaces.
+is collapsed, and line breaks that only wrap a paragraph become spaces. Hard-wrapped text (old
+books, documentation) is told from one paragraph a line by its line lengths, document by document,
+so that the same document is read alike wherever it stands.
 """
 
 import html
@@ -17,13 +19,26 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.readers.documents import Bytes, DocumentBlock, LineBreak, Offsets
-from pipeline.text.lines import LINE_FEED, SPACE, collapse, delete
+from artifacts.arrays import Bytes, Offsets
+from pipeline.readers.documents import DocumentBlock, LineBreak
+
+SPACE, LINE_FEED = 0x20, 0x0A
 
 REPLACEMENT = 0xFFFD
 """The character that stands for invalid bytes."""
+
+WRAPPED_WIDTH = 100
+"""Characters: hard-wrapped text hardly has a longer line."""
+SHORT_LINE = 40
+"""Characters: a shorter line was not broken for want of room, so its break means something."""
+LONG_LINES_ALLOWED = 0.02
+"""Share of longer lines in hard-wrapped text (addresses, tables)."""
+FULL_LINES_NEEDED = 0.5
+"""Share of lines of at least `SHORT_LINE` characters in hard-wrapped text."""
+
+_DOOMED = 0x00
+"""What stands for a byte that is to go; the text itself holds none."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = Fals
     text, ends, replaced = _plain_characters(text, ends)
     if from_html:
         text, ends = _without_html(text, ends)
-    text, ends = collapse(text, ends, line_break)
+    text, ends = _collapse(text, ends, line_break)
     return CleanBlock(text, ends, replaced)
 
 
@@ -86,7 +101,7 @@ _KEEP = 0
 _DELETE = 1
 
 
-def _table() -> tuple[Bytes, dict[int, npt.NDArray[np.uint8]]]:
+def _table() -> tuple[Bytes, dict[int, Bytes]]:
     """What becomes of single bytes, and, by encoded length, of two- and three-byte characters."""
     one = np.zeros(256, dtype=np.uint8)
     longer = {2: np.zeros(1 << 11, dtype=np.uint8), 3: np.zeros(1 << 16, dtype=np.uint8)}
@@ -129,20 +144,17 @@ def _plain_characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offse
     replaced = np.zeros(0, dtype=np.int64)
     for size in _LEADS:
         at = places[_IS_LEAD[size][lead]]
-        code = _code_points(text, at, size)
+        code = text[at].astype(np.int64) & (0x1F if size == 2 else 0x0F)
+        for byte in range(1, size):
+            code = (code << 6) | (text[at + byte] & 0x3F)
         doomed.append(_rewrite(text, at, _LONGER[size][code], size=size))
         replaced = at[code == REPLACEMENT]
-    doomed.append(_line_feeds_after_returns(raw, places[lead == ord("\r")], text))
+    # the line feeds of CR LF: the carriage return has already become one
+    after_return = places[lead == ord("\r")] + 1
+    after_return = after_return[after_return < len(text)]
+    doomed.append(after_return[np.frombuffer(raw, dtype=np.uint8)[after_return] == LINE_FEED])
     counts = np.diff(np.searchsorted(replaced, ends), prepend=0)
-    return *delete(text, ends, np.unique(np.concatenate(doomed))), counts
-
-
-def _code_points(text: Bytes, at: Offsets, size: int) -> npt.NDArray[np.int64]:
-    """The characters of `size` bytes at `at`."""
-    code: npt.NDArray[np.int64] = text[at].astype(np.int64) & (0x1F if size == 2 else 0x0F)
-    for byte in range(1, size):
-        code = (code << 6) | (text[at + byte] & 0x3F)
-    return code
+    return *_delete(text, ends, np.unique(np.concatenate(doomed))), counts
 
 
 def _rewrite(text: Bytes, at: Offsets, becomes: Bytes, *, size: int) -> Offsets:
@@ -152,13 +164,6 @@ def _rewrite(text: Bytes, at: Offsets, becomes: Bytes, *, size: int) -> Offsets:
     gone = at[becomes == _DELETE]
     tails = at[becomes != _KEEP]
     return np.concatenate((gone, *(tails + byte for byte in range(1, size))))
-
-
-def _line_feeds_after_returns(raw: bytes, returns: Offsets, text: Bytes) -> Offsets:
-    """The line feeds of CR LF: the carriage return has already become one."""
-    after = returns[returns + 1 < len(text)] + 1
-    doubled: Offsets = after[np.frombuffer(raw, dtype=np.uint8)[after] == LINE_FEED]
-    return doubled
 
 
 _HTML = re.compile(rb"<br ?/?>|&(?:[A-Za-z][A-Za-z0-9]{1,30}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
@@ -175,20 +180,82 @@ def _without_html(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
     shrunk = np.zeros(len(matches) + 1, dtype=np.int64)
     done = 0
     for index, match in enumerate(matches):
-        meaning = _meaning(match.group())
+        markup = match.group()
+        meaning = b"\n"  # of `<br>`
+        if markup.startswith(b"&"):
+            character = html.unescape(markup.decode())
+            shown = " " if character.isspace() else character
+            meaning = shown.encode("utf-8", "replace") if shown.isprintable() else b""
         pieces += (raw[done : match.start()], meaning)
-        shrunk[index + 1] = shrunk[index] + len(match.group()) - len(meaning)
+        shrunk[index + 1] = shrunk[index] + len(markup) - len(meaning)
         done = match.end()
     pieces.append(raw[done:])
     before = np.searchsorted([match.end() for match in matches], ends, side="right")
     return np.frombuffer(b"".join(pieces), dtype=np.uint8), ends - shrunk[before]
 
 
-def _meaning(markup: bytes) -> bytes:
-    """The text that an entity or a line break stands for; always plain characters."""
-    if markup.startswith(b"<"):
-        return b"\n"
-    character = html.unescape(markup.decode())
-    if character.isspace():
-        return b" "
-    return character.encode("utf-8", "replace") if character.isprintable() else b""
+def _collapse(text: Bytes, ends: Offsets, line_break: LineBreak) -> tuple[Bytes, Offsets]:
+    """`text` with every run of white space made one line feed or one space, and moved ends.
+
+    Its only white space is the space and the line feed, and every document ends in a line feed.
+    """
+    if not len(text):
+        return text, ends
+    white = text <= SPACE
+    repeated = white.copy()
+    repeated[1:] &= white[:-1]  # the first byte of the text counts as following white space
+    doomed = np.flatnonzero(repeated)
+    feeds = np.flatnonzero(text == LINE_FEED)
+    runs = feeds  # where the run of white space around each line feed begins; -1 before the text
+    if len(doomed):
+        new_run = np.diff(doomed, prepend=-2) != 1
+        before = doomed[new_run][np.cumsum(new_run) - 1] - 1
+        index = np.minimum(np.searchsorted(doomed, feeds), len(doomed) - 1)
+        runs = np.where(doomed[index] == feeds, before[index], feeds)
+    leading = int(np.count_nonzero(runs < 0))
+    kept = runs[leading:]
+    if line_break == "detect" and len(kept):
+        begin = int(feeds[leading - 1]) + 1 if leading else 0
+        kept = _paragraph_ends(text, ends, feeds[leading:], kept, begin=begin)
+    collapsed = text.copy()
+    collapsed[feeds] = SPACE
+    collapsed[kept] = LINE_FEED
+    return _delete(collapsed, ends, doomed)
+
+
+def _paragraph_ends(
+    text: Bytes, ends: Offsets, feeds: Offsets, runs: Offsets, *, begin: int
+) -> Offsets:
+    """The runs of white space, each with a line feed, that do more than wrap a paragraph.
+
+    The first line begins at `begin`. L lines: one before each run.
+    """
+    first = np.flatnonzero(np.diff(runs, prepend=-1))
+    at_L = runs[first]
+    feeds_L = np.diff(np.append(first, len(feeds)))  # two are a blank line
+    last_feed = feeds[np.append(first[1:], len(feeds)) - 1]
+    begins_L = np.concatenate(([begin], last_feed[:-1] + 1))
+    # the width in characters, indentation included: bytes that do not continue one
+    continuing = np.flatnonzero((text & 0xC0) == 0x80)
+    width_L = (at_L - np.searchsorted(continuing, at_L)) - (
+        begins_L - np.searchsorted(continuing, begins_L)
+    )
+    document_L = np.searchsorted(ends, at_L, side="right")
+    lines = np.bincount(document_L, minlength=len(ends))
+    wide = np.bincount(document_L, weights=width_L > WRAPPED_WIDTH, minlength=len(ends))
+    full = np.bincount(document_L, weights=width_L >= SHORT_LINE, minlength=len(ends))
+    wrapped = (wide <= LONG_LINES_ALLOWED * lines) & (full >= FULL_LINES_NEEDED * lines)
+    last_L = np.append(document_L[1:] != document_L[:-1], True)
+    stays_L = ~wrapped[document_L] | last_L | (feeds_L > 1) | (width_L < SHORT_LINE)
+    kept: Offsets = at_L[stays_L]
+    return kept
+
+
+def _delete(text: Bytes, ends: Offsets, places: Offsets) -> tuple[Bytes, Offsets]:
+    """NUL-free `text` without the bytes at the ascending `places`, and the ends moved along."""
+    if not len(places):
+        return text, ends
+    text = text.copy()
+    text[places] = _DOOMED
+    left = text.tobytes().translate(None, bytes([_DOOMED]))  # faster than NumPy's own selection
+    return np.frombuffer(left, dtype=np.uint8), ends - np.searchsorted(places, ends)

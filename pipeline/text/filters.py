@@ -15,14 +15,14 @@ own (pipeline/dedup.py).
 import re
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import Mask, Offsets
 from pipeline.config import CleaningConfig
-from pipeline.readers.documents import Bytes, Offsets
-from pipeline.text.cleaning import CleanBlock
-from pipeline.text.lines import LINE_FEED, SPACE, Mask
+from pipeline.text.cleaning import LINE_FEED, SPACE, CleanBlock
 
 Reasons = npt.NDArray[np.uint8]
 
@@ -55,164 +55,165 @@ class Reason(IntEnum):
     LOREM_IPSUM = 16
 
 
-def filter_documents(block: CleanBlock, cleaning: CleaningConfig) -> Reasons:
-    """Why each document of `block` is dropped; the first reason that holds is given."""
-    lengths = np.diff(block.ends, prepend=0)
-    reasons = np.zeros(len(lengths), dtype=np.uint8)
-    _give(reasons, Reason.EMPTY, lengths == 0)
-    if block.replaced.any():
-        characters = np.maximum(_characters(block), 1)
-        too_many = block.replaced > cleaning.max_replacement_share * characters
-        _give(reasons, Reason.NOT_TEXT, too_many)
-    for reason, setting, breaks in RULES:
-        if limit := getattr(cleaning, setting):
-            _give(reasons, reason, breaks(block, limit))
-    return reasons
+class Counts:
+    """What can be counted in the documents of a block: an array of shape (D,) each, made once."""
+
+    def __init__(self, block: CleanBlock) -> None:
+        self._text, self._ends = block.text, block.ends
+
+    @cached_property
+    def characters(self) -> Offsets:
+        """Characters, white space included."""
+        characters: Offsets = np.diff(self._ends, prepend=0) - self.marks(
+            (self._text & 0xC0) == 0x80
+        )
+        return characters
+
+    @cached_property
+    def words(self) -> Offsets:
+        """Words: white space follows each."""
+        return self.marks(self._text <= SPACE)
+
+    @cached_property
+    def word_characters(self) -> Offsets:
+        """Characters but white space."""
+        letters: Offsets = self.characters - self.words
+        return letters
+
+    @cached_property
+    def lines(self) -> Offsets:
+        """Lines."""
+        return self.marks(self._text == LINE_FEED)
+
+    @cached_property
+    def symbols(self) -> Offsets:
+        """Hashes and ellipses: `#`, the character U+2026, and three full stops in a row."""
+        symbols: Mask = self._text == ord("#")
+        symbols[:-2] |= self._ellipses
+        return self.marks(symbols)
+
+    @cached_property
+    def bullet_lines(self) -> Offsets:
+        """Lines that begin with `-`, `*` or the character U+2022."""
+        feeds = np.flatnonzero(self._text == LINE_FEED)
+        starts = np.concatenate(([0], feeds + 1))[: len(feeds)]
+        first = self._text[starts]
+        bullet = (first == ord("-")) | (first == ord("*"))
+        wide = starts[first == 0xE2]
+        bullet[first == 0xE2] = (self._text[wide + 1] == 0x80) & (self._text[wide + 2] == 0xA2)
+        return self.places(starts[bullet])
+
+    @cached_property
+    def ellipsis_lines(self) -> Offsets:
+        """Lines that end with an ellipsis."""
+        return self.places(np.flatnonzero(self._ellipses[:-1] & (self._text[3:] == LINE_FEED)))
+
+    @cached_property
+    def words_with_letters(self) -> Offsets:
+        """Words that hold a letter."""
+        spaces = np.flatnonzero(self._text <= SPACE)
+        before = np.searchsorted(np.flatnonzero(self._letters), spaces)
+        has_letter = np.diff(before, prepend=0) > 0
+        return self.places(spaces[has_letter])
+
+    @cached_property
+    def stop_words(self) -> Offsets:
+        """How many different ones of `STOP_WORDS` there are, in whatever case."""
+        edges = np.flatnonzero(np.diff(self._letters, prepend=False, append=False))
+        starts, lengths = edges[::2], np.diff(edges)[::2]
+        found = np.zeros(len(self._ends), dtype=np.int64)
+        for word in STOP_WORDS:
+            places = starts[lengths == len(word)]
+            for offset, letter in enumerate(word):
+                places = places[self._text[places + offset] | 0x20 == letter]
+            found += self.places(places) > 0
+        return found
+
+    @cached_property
+    def curly_brackets(self) -> Offsets:
+        """Opening curly brackets."""
+        return self.marks(self._text == ord("{"))
+
+    @cached_property
+    def lorem_ipsum(self) -> Offsets:
+        """Times that `lorem ipsum` is said, in whatever case."""
+        matches = re.finditer(rb"lorem ipsum", self._text.tobytes(), re.IGNORECASE)
+        return self.places(np.array([match.start() for match in matches], dtype=np.int64))
+
+    def marks(self, marks: Mask) -> Offsets:
+        """How many of the marked bytes each document has."""
+        return self.places(np.flatnonzero(marks))
+
+    def places(self, places: Offsets) -> Offsets:
+        """How many of the ascending `places` each document has."""
+        return np.diff(np.searchsorted(places, self._ends), prepend=0)
+
+    @cached_property
+    def _letters(self) -> Mask:
+        """The bytes of letters; every byte of a non-ASCII character passes for one."""
+        folded = self._text | 0x20
+        letters: Mask = ((folded >= ord("a")) & (folded <= ord("z"))) | (self._text >= 0x80)
+        return letters
+
+    @cached_property
+    def _ellipses(self) -> Mask:
+        """Where three full stops or U+2026 begin; the text's last two bytes are left out."""
+        text = self._text
+        full_stop = text == ord(".")
+        three = full_stop[:-2] & full_stop[1:-1] & full_stop[2:]
+        one = (text[:-2] == 0xE2) & (text[1:-1] == 0x80) & (text[2:] == 0xA6)
+        found: Mask = three | one
+        return found
 
 
-def _give(reasons: Reasons, reason: Reason, holds: Mask) -> None:
-    reasons[holds & (reasons == Reason.KEPT)] = reason
-
-
-def _marks(block: CleanBlock, marks: Mask) -> Offsets:
-    """How many marked bytes each document has."""
-    return _places(block, np.flatnonzero(marks))
-
-
-def _places(block: CleanBlock, places: Offsets) -> Offsets:
-    """How many of the ascending `places` each document has."""
-    return np.diff(np.searchsorted(places, block.ends), prepend=0)
-
-
-def _characters(block: CleanBlock) -> Offsets:
-    lengths = np.diff(block.ends, prepend=0)
-    characters: Offsets = lengths - _marks(block, (block.text & 0xC0) == 0x80)
-    return characters
-
-
-def _words(block: CleanBlock) -> Offsets:
-    return _marks(block, block.text <= SPACE)  # one after each word
-
-
-def _letters_of_words(block: CleanBlock) -> Offsets:
-    """Characters of each document but white space."""
-    letters: Offsets = _characters(block) - _words(block)
-    return letters
-
-
-def _symbols(block: CleanBlock) -> Offsets:
-    """Hashes and ellipses: `#`, the character U+2026, and three full stops in a row."""
-    text = block.text
-    symbols: Mask = text == ord("#")
-    symbols[:-2] |= _ellipses(text)
-    return _marks(block, symbols)
-
-
-def _ellipses(text: Bytes) -> Mask:
-    """Where three full stops or U+2026 begin; all but the last two bytes are told."""
-    full_stop = text == ord(".")
-    three = full_stop[:-2] & full_stop[1:-1] & full_stop[2:]
-    one = (text[:-2] == 0xE2) & (text[1:-1] == 0x80) & (text[2:] == 0xA6)
-    found: Mask = three | one
-    return found
-
-
-def _lines(block: CleanBlock) -> Offsets:
-    return _marks(block, block.text == LINE_FEED)
-
-
-def _lines_with_bullet(block: CleanBlock) -> Offsets:
-    """Lines of each document that begin with `-`, `*` or the character U+2022."""
-    feeds = np.flatnonzero(block.text == LINE_FEED)
-    starts = np.concatenate(([0], feeds + 1))[: len(feeds)]
-    first = block.text[starts]
-    bullet = (first == ord("-")) | (first == ord("*"))
-    wide = starts[first == 0xE2]
-    bullet[first == 0xE2] = (block.text[wide + 1] == 0x80) & (block.text[wide + 2] == 0xA2)
-    return _places(block, starts[bullet])
-
-
-def _lines_with_ellipsis(block: CleanBlock) -> Offsets:
-    """Lines of each document that end with an ellipsis."""
-    text = block.text
-    return _places(block, np.flatnonzero(_ellipses(text)[:-1] & (text[3:] == LINE_FEED)))
-
-
-def _letters(text: Bytes) -> Mask:
-    """Letters; every byte of a non-ASCII character passes for one."""
-    folded = text | 0x20
-    letters: Mask = ((folded >= ord("a")) & (folded <= ord("z"))) | (text >= 0x80)
-    return letters
-
-
-def _words_with_letters(block: CleanBlock) -> Offsets:
-    """Words of each document that hold a letter."""
-    spaces = np.flatnonzero(block.text <= SPACE)
-    before = np.searchsorted(np.flatnonzero(_letters(block.text)), spaces)
-    has_letter = np.diff(before, prepend=0) > 0
-    return _places(block, spaces[has_letter])
-
-
-def _stop_words(block: CleanBlock) -> Offsets:
-    """How many different ones of `STOP_WORDS` each document has, in whatever case."""
-    edges = np.flatnonzero(np.diff(_letters(block.text), prepend=False, append=False))
-    starts, lengths = edges[::2], np.diff(edges)[::2]
-    found = np.zeros(len(block.ends), dtype=np.int64)
-    for word in STOP_WORDS:
-        places = starts[lengths == len(word)]
-        for offset, letter in enumerate(word):
-            places = places[block.text[places + offset] | 0x20 == letter]
-        found += _places(block, places) > 0
-    return found
-
-
-def _lorem_ipsum(block: CleanBlock) -> Offsets:
-    matches = re.finditer(rb"lorem ipsum", block.text.tobytes(), re.IGNORECASE)
-    return _places(block, np.array([match.start() for match in matches], dtype=np.int64))
-
-
-Rule = tuple[Reason, str, Callable[[CleanBlock, float], Mask]]
+Rule = tuple[Reason, str, Callable[[Counts, float], Mask]]
 """A reason, the setting that turns it on, and which documents of a block break that limit."""
 
 RULES: tuple[Rule, ...] = (
-    (Reason.SHORT, "min_words", lambda block, limit: _words(block) < limit),
-    (Reason.LONG, "max_words", lambda block, limit: _words(block) > limit),
+    (Reason.SHORT, "min_words", lambda of, limit: of.words < limit),
+    (Reason.LONG, "max_words", lambda of, limit: of.words > limit),
     (
         Reason.WORD_LENGTH,
         "min_mean_word_length",
-        lambda block, limit: _letters_of_words(block) < limit * _words(block),
+        lambda of, limit: of.word_characters < limit * of.words,
     ),
     (
         Reason.WORD_LENGTH,
         "max_mean_word_length",
-        lambda block, limit: _letters_of_words(block) > limit * _words(block),
+        lambda of, limit: of.word_characters > limit * of.words,
     ),
-    (
-        Reason.SYMBOLS,
-        "max_symbol_to_word_ratio",
-        lambda block, limit: _symbols(block) > limit * _words(block),
-    ),
-    (
-        Reason.BULLETS,
-        "max_bullet_line_share",
-        lambda block, limit: _lines_with_bullet(block) > limit * _lines(block),
-    ),
+    (Reason.SYMBOLS, "max_symbol_to_word_ratio", lambda of, limit: of.symbols > limit * of.words),
+    (Reason.BULLETS, "max_bullet_line_share", lambda of, limit: of.bullet_lines > limit * of.lines),
     (
         Reason.ELLIPSES,
         "max_ellipsis_line_share",
-        lambda block, limit: _lines_with_ellipsis(block) > limit * _lines(block),
+        lambda of, limit: of.ellipsis_lines > limit * of.lines,
     ),
     (
         Reason.FEW_LETTERS,
         "min_alphabetic_share",
-        lambda block, limit: _words_with_letters(block) < limit * _words(block),
+        lambda of, limit: of.words_with_letters < limit * of.words,
     ),
-    (Reason.FEW_STOP_WORDS, "min_stop_words", lambda block, limit: _stop_words(block) < limit),
-    (
-        Reason.CURLY_BRACKET,
-        "drop_curly_brackets",
-        lambda block, _: _marks(block, block.text == ord("{")) > 0,
-    ),
-    (Reason.LOREM_IPSUM, "drop_lorem_ipsum", lambda block, _: _lorem_ipsum(block) > 0),
+    (Reason.FEW_STOP_WORDS, "min_stop_words", lambda of, limit: of.stop_words < limit),
+    (Reason.CURLY_BRACKET, "drop_curly_brackets", lambda of, _: of.curly_brackets > 0),
+    (Reason.LOREM_IPSUM, "drop_lorem_ipsum", lambda of, _: of.lorem_ipsum > 0),
 )
 """In the order in which they are asked."""
+
+
+def filter_documents(block: CleanBlock, cleaning: CleaningConfig) -> Reasons:
+    """Why each document of `block` is dropped; the first reason that holds is given."""
+    counts = Counts(block)
+    empty = np.diff(block.ends, prepend=0) == 0
+    reasons = np.where(empty, Reason.EMPTY, Reason.KEPT).astype(np.uint8)
+    broken: list[tuple[Reason, Mask]] = []
+    if block.replaced.any():
+        share = cleaning.max_replacement_share
+        limit = share * np.maximum(counts.characters, 1)
+        broken.append((Reason.NOT_TEXT, block.replaced > limit))
+    for reason, setting, breaks in RULES:
+        if limit := getattr(cleaning, setting):
+            broken.append((reason, breaks(counts, limit)))
+    for reason, holds in broken:
+        reasons[holds & (reasons == Reason.KEPT)] = reason
+    return reasons

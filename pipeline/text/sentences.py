@@ -12,45 +12,37 @@ with other segmenters in speed and accuracy: docs/decisions/sentences.md.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.readers.documents import Bytes, Offsets
-from pipeline.text.lines import LINE_FEED, SPACE
-
-Keys = npt.NDArray[np.uint64]
-Mask = npt.NDArray[np.bool_]
+from artifacts.arrays import Bytes, Mask, Offsets, UInt64s
+from pipeline.text.cleaning import LINE_FEED, SPACE
 
 _MARGIN = 16
 """Spaces put round the text, so that looking back and ahead needs no care at its ends."""
 _KEY_BYTES = 8
 
 
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-NEVER_LAST = _set(
-    """mr mrs ms mx dr drs prof st rev hon gen col maj capt cpt lt sgt cmdr cdr adm gov sen rep pres
-    supt fr messrs mme mlle msgr vs cf viz e.g i.e eg ie approx est incl pvt ps p.s"""
-)
+NEVER_LAST = """
+    mr mrs ms mx dr drs prof st rev hon gen col maj capt cpt lt sgt cmdr cdr adm gov sen rep pres
+    supt fr messrs mme mlle msgr vs cf viz e.g i.e eg ie approx est incl pvt ps p.s
+"""
 """Abbreviations that something always follows."""
 
-RARELY_LAST = _set(
-    """inc ltd co corp llc bros jr sr etc al esq ave blvd rd dept univ assn bldg mt ft u.s u.k u.n
-    u.s.a e.u a.m p.m b.c a.d ph.d m.d b.a m.a d.c jan feb mar apr jun jul aug sep sept oct nov dec
-    mon tue tues wed thu thurs fri sat sun ed eds trans vols"""
-)
+RARELY_LAST = """
+    inc ltd co corp llc bros jr sr etc al esq ave blvd rd dept univ assn bldg mt ft u.s u.k u.n
+    u.s.a e.u a.m p.m b.c a.d ph.d m.d b.a m.a d.c jan feb mar apr jun jul aug sep sept oct nov
+    dec mon tue tues wed thu thurs fri sat sun ed eds trans vols
+"""
 """Abbreviations that end a sentence only if a word follows that mostly begins one."""
 
-BEFORE_NUMBERS = _set("no nos nr p pp c ca fig figs vol ch sec art eq op para ref refs v ext tel")
+BEFORE_NUMBERS = "no nos nr p pp c ca fig figs vol ch sec art eq op para ref refs v ext tel"
 """Abbreviations before a digit, ordinary words or sentence ends before anything else."""
 
-STARTERS = _set(
-    """the this that these those he she it they we you there here in on at by for from with as if
+STARTERS = """
+    the this that these those he she it they we you there here in on at by for from with as if
     when while after before although because since however but and so then thus what who how why
     where his her its their our my your a an one some many most all both each no not yes also
-    another during despite let please i i'm it's"""
-)
+    another during despite let please i i'm it's
+"""
 """Words that, with a capital, mostly begin a sentence."""
 
 LONGEST_SENTENCE = 4096
@@ -63,17 +55,16 @@ _BEGINNER, _TERMINAL, _CLOSER, _OPENER, _BOTH, _OTHER = range(6)
 """What a byte can be beside a sentence's end; a beginner is a letter, a digit, or no ASCII."""
 
 
-def _kinds() -> npt.NDArray[np.uint8]:
-    kinds = np.full(256, _OTHER, dtype=np.uint8)
-    kinds[[byte for byte in range(256) if byte >= 0x80 or chr(byte).isalnum()]] = _BEGINNER
-    kinds[list(b"$#@&")] = _BEGINNER
-    for characters, kind in ((b".!?", _TERMINAL), (b")]}", _CLOSER), (b"([{<", _OPENER)):
-        kinds[list(characters)] = kind
-    kinds[list(b"\"'*_")] = _BOTH
-    return kinds
-
-
-_KINDS = _kinds()
+_KINDS = np.full(256, _OTHER, dtype=np.uint8)
+_KINDS[[byte for byte in range(256) if byte >= 0x80 or chr(byte).isalnum()]] = _BEGINNER
+for _characters, _kind in (
+    (b"$#@&", _BEGINNER),
+    (b".!?", _TERMINAL),
+    (b")]}", _CLOSER),
+    (b"([{<", _OPENER),
+    (b"\"'*_", _BOTH),
+):
+    _KINDS[list(_characters)] = _kind
 _WIDE_CLOSERS, _WIDE_OPENERS = "\u2019\u201d\u203a", "\u2018\u201c\u2039\u201e\u2013\u2014"
 """Marks of three bytes each."""
 _WIDE_LEADS = (0xE3, 0xEF)
@@ -81,19 +72,17 @@ _WIDE_LEADS = (0xE3, 0xEF)
 _WIDE_TERMINALS, _CJK_CLOSERS = "\u3002\uff01\uff1f", "\u300d\u300f\u201d\u2019\uff09"
 
 
-def _small_letters() -> Mask:
-    """Which characters of one or two bytes are small letters."""
-    return np.array([chr(code).islower() for code in range(1 << 11)], dtype=np.bool_)
+_SMALL = np.array([chr(code).islower() for code in range(1 << 11)], dtype=np.bool_)
+"""Which characters of one or two bytes are small letters."""
 
 
-_SMALL = _small_letters()
-
-
-def _keys(words: frozenset[str]) -> Keys:
+def _keys(words: str) -> UInt64s:
     """Words of at most 8 bytes as integers, sorted."""
     return np.array(
         sorted(
-            int.from_bytes(word.encode(), "little") for word in words if len(word) <= _KEY_BYTES
+            int.from_bytes(word.encode(), "little")
+            for word in set(words.split())
+            if len(word) <= _KEY_BYTES
         ),
         dtype=np.uint64,
     )
@@ -112,8 +101,11 @@ def split_sentences(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
     text, ends = _after_wide_terminals(text, ends)
     margin = np.full(_MARGIN, SPACE, dtype=np.uint8)
     padded = np.concatenate((margin, text, margin))
-    terminals, spaces = _candidates(padded)
-    nexts = _past_openers(padded, spaces + 1)
+    terminals = np.flatnonzero((padded == ord(".")) | (padded == ord("?")) | (padded == ord("!")))
+    spaces = _past_marks(padded, terminals + 1, _CLOSER, _WIDE_CLOSERS)
+    followed = padded[spaces] == SPACE
+    terminals, spaces = terminals[followed], spaces[followed]
+    nexts = _past_marks(padded, spaces + 1, _OPENER, _WIDE_OPENERS)  # to a letter or digit
     padded[spaces[_ends_sentence(padded, terminals, nexts)]] = LINE_FEED
     split = padded[_MARGIN:-_MARGIN]
     _cut_long_lines(split)
@@ -157,28 +149,12 @@ def _cut_long_lines(text: Bytes) -> None:
             start += int(spaces[-1]) + 1 if len(spaces) else LONGEST_SENTENCE
 
 
-def _candidates(text: Bytes) -> tuple[Offsets, Offsets]:
-    """Terminal marks that a space follows, closing marks between them aside; and those spaces."""
-    marks = (text == ord(".")) | (text == ord("?")) | (text == ord("!"))
-    terminals = np.flatnonzero(marks)
-    spaces = terminals + 1
-    for _ in range(_MOST_MARKS):
-        kinds = _KINDS[text[spaces]]
-        width = ((kinds == _CLOSER) | (kinds == _BOTH)).astype(np.int64)
-        width += 3 * _is_one_of(text, spaces, _WIDE_CLOSERS)
-        if not width.any():
-            break
-        spaces += width
-    found = text[spaces] == SPACE
-    return terminals[found], spaces[found]
-
-
-def _past_openers(text: Bytes, places: Offsets) -> Offsets:
-    """The places moved past opening marks, to the first letter or digit of what follows."""
+def _past_marks(text: Bytes, places: Offsets, kind: int, wide: str) -> Offsets:
+    """The places moved past marks of a `kind` or of both kinds, and past `wide` ones."""
     for _ in range(_MOST_MARKS):
         kinds = _KINDS[text[places]]
-        width = ((kinds == _OPENER) | (kinds == _BOTH)).astype(np.int64)
-        width += 3 * _is_one_of(text, places, _WIDE_OPENERS)
+        width = ((kinds == kind) | (kinds == _BOTH)).astype(np.int64)
+        width += 3 * _is_one_of(text, places, wide)
         if not width.any():
             break
         places = places + width
@@ -189,7 +165,12 @@ def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
     """Which terminal marks end a sentence."""
     after = text[nexts]
     digit = (after >= ord("0")) & (after <= ord("9"))
-    ends: Mask = ~_is_small(text, nexts) & (_KINDS[after] == _BEGINNER)
+    # no small letter may follow; of characters above U+07FF none counts as one
+    two_bytes = (after & 0xE0) == 0xC0
+    code = after.astype(np.int64)
+    code[two_bytes] = ((code[two_bytes] & 0x1F) << 6) | (text[nexts[two_bytes] + 1] & 0x3F)
+    small = (two_bytes | (after < 0x80)) & _SMALL[code]
+    ends: Mask = ~small & (_KINDS[after] == _BEGINNER)
     stops = np.flatnonzero((text[terminals] == ord(".")) & ends)
     words = _words_before(text, terminals[stops])
     starter = _among(_words_after(text, nexts[stops]), _STARTERS)
@@ -200,20 +181,10 @@ def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
     return ends
 
 
-def _among(keys: Keys, words: Keys) -> Mask:
+def _among(keys: UInt64s, words: UInt64s) -> Mask:
     """Which of `keys` are in the ascending `words`."""
     found: Mask = words[np.minimum(np.searchsorted(words, keys), len(words) - 1)] == keys
     return found
-
-
-def _is_small(text: Bytes, places: Offsets) -> Mask:
-    """Whether a small letter stands there; of characters above U+07FF none counts as one."""
-    first = text[places].astype(np.int64)
-    second = text[places + 1].astype(np.int64)
-    two_bytes = (first & 0xE0) == 0xC0
-    code = np.where(two_bytes, ((first & 0x1F) << 6) | (second & 0x3F), first)
-    small: Mask = _SMALL[code] & (two_bytes | (first < 0x80))
-    return small
 
 
 @dataclass(frozen=True)
@@ -226,7 +197,7 @@ class _Words:
     numbering: a number that begins its line.
     """
 
-    keys: Keys
+    keys: UInt64s
     initial: Mask
     dotted: Mask
     numbering: Mask
@@ -259,7 +230,7 @@ def _words_before(text: Bytes, stops: Offsets) -> _Words:
     )
 
 
-def _words_after(text: Bytes, places: Offsets) -> Keys:
+def _words_after(text: Bytes, places: Offsets) -> UInt64s:
     """The words that begin at `places`, in small letters; 0 for longer ones than any starter."""
     length = np.zeros(len(places), dtype=np.int64)
     inside = np.ones(len(places), dtype=np.bool_)
@@ -271,7 +242,7 @@ def _words_after(text: Bytes, places: Offsets) -> Keys:
     return np.where(length <= _KEY_BYTES, raw, np.uint64(0))
 
 
-def _load(text: Bytes, places: Offsets) -> Keys:
+def _load(text: Bytes, places: Offsets) -> UInt64s:
     """The 8 bytes from each place on as an integer."""
-    view: Keys = np.ndarray((len(text) - _KEY_BYTES + 1,), "<u8", text, 0, (1,))
+    view: UInt64s = np.ndarray((len(text) - _KEY_BYTES + 1,), "<u8", text, 0, (1,))
     return view[places]

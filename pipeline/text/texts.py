@@ -1,7 +1,8 @@
 """Documents ready to be tokenised: cleaned, cut into sentences, named by their digest.
 
-In:  the pieces of files that one task reads.
-Out: `TextBlock`s: one sentence a line, each document's digest, and which are dropped and why.
+In:  an input shard.
+Out: `TextBlock`s: one sentence a line, each document's digest, split, and why it is dropped if it
+     is.
 
 A document's identity is its text in this form: equal digests mean equal sentences, so whichever of
 two equal documents survives, the same tokens come of it.
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
+from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config import CleaningConfig, CorpusConfig
-from pipeline.readers.documents import Bytes, DocumentBlock, Offsets
+from pipeline.readers.documents import DocumentBlock
+from pipeline.readers.input_shards import InputShard
 from pipeline.readers.registry import READERS
-from pipeline.shuffle.input_shards import Portion
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import Reasons, filter_documents
 from pipeline.text.sentences import split_sentences
@@ -26,8 +29,11 @@ from pipeline.text.sentences import split_sentences
 STRIDE_BYTES = 1 << 20
 """Text cleaned at a time: more would fall out of the processor's caches between two steps."""
 
+TRAIN, HELDOUT = "train", "heldout"
+TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1
+"""Their places in the list of splits."""
+
 # D documents
-Digests = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -40,41 +46,81 @@ class TextBlock:
     reasons_D: why a document is dropped, or that it is kept.
     files_D, positions_D: its name: number of the file within the source, and place in the file.
     damaged_D: whether it had bytes that are no UTF-8.
+    source:    the source's ordinal in the configuration.
     """
 
     text: Bytes
     ends_D: Offsets
-    digests: Digests
+    digests: Bytes
     reasons_D: Reasons
     files_D: npt.NDArray[np.uint32]
     positions_D: Offsets
-    damaged_D: npt.NDArray[np.bool_]
+    damaged_D: Mask
+    source: int
+
+    @property
+    def digests_D2(self) -> UInt64s:
+        """The digests as numbers, in the digests' order."""
+        return digest_halves(self.digests)
 
 
 def read_texts(
-    portion: Portion, *, corpus: CorpusConfig, cleaning: CleaningConfig
+    shard: InputShard, *, corpus: CorpusConfig, cleaning: CleaningConfig
 ) -> Iterator[TextBlock]:
-    """The documents of a portion of the corpus."""
-    source = corpus.sources[portion.source]
+    """The documents of an input shard."""
+    source = corpus.sources[shard.source]
     reader = READERS[source.reader]
     from_html = reader.from_html if source.html is None else source.html
-    blocks = (
-        (work.file, block) for work in portion.pieces for block in reader.read(work.piece, source)
-    )
+    blocks = ((piece.file, block) for piece in shard.pieces for block in reader.read(piece, source))
     for block, files_D in _evenly(blocks):
         cleaned = clean(block, line_break=reader.line_break, from_html=from_html)
         text, ends_D = cleaned.text, cleaned.ends
         if reader.line_break != "sentence":
             text, ends_D = split_sentences(text, ends_D)
+        view = memoryview(text)  # type: ignore[arg-type]  # NumPy arrays are buffers
+        digests = bytearray()
+        start = 0
+        for end in ends_D.tolist():
+            digests += hashlib.blake2b(view[start:end], digest_size=TOKEN_DIGEST_BYTES).digest()
+            start = end
         yield TextBlock(
             text=text,
             ends_D=ends_D,
-            digests=_digests(text, ends_D),
+            digests=np.frombuffer(digests, dtype=np.uint8).reshape(-1, TOKEN_DIGEST_BYTES),
             reasons_D=filter_documents(cleaned, cleaning),
             files_D=files_D,
             positions_D=block.positions,
             damaged_D=cleaned.replaced > 0,
+            source=shard.source,
         )
+
+
+def split_names(corpus: CorpusConfig) -> list[str]:
+    """All splits; a document's split is its place in this list.
+
+    A held-out source is a split of its own. Of the rest, a share chosen by digest forms `heldout`:
+    the same documents wherever they come from and however the corpus is cut.
+    """
+    named = dict.fromkeys(source.heldout for source in corpus.sources if source.heldout)
+    return [TRAIN, HELDOUT, *(name for name in named if name != HELDOUT)]
+
+
+def stronger_splits(split: int, *, count: int) -> list[int]:
+    """Splits whose documents may not appear in `split`, the strongest first.
+
+    A named split keeps its documents against all others, the first named against the later ones.
+    """
+    return list(range(2, count if split <= HELDOUT_SPLIT else split))
+
+
+def assign_splits(block: TextBlock, *, corpus: CorpusConfig, seed: int) -> npt.NDArray[np.uint8]:
+    """The split of each document of a block, (D,)."""
+    name = corpus.sources[block.source].heldout
+    if name:
+        return np.full(len(block.ends_D), split_names(corpus).index(name), dtype=np.uint8)
+    # The share is drawn with 32 bits of a stream that nothing else uses.
+    bits = high_half(document_streams(block.digests_D2, stream_seed(seed, "heldout")))
+    return (bits < np.uint64(round(corpus.heldout_share * (1 << 32)))).astype(np.uint8)
 
 
 def _evenly(
@@ -84,33 +130,28 @@ def _evenly(
     waiting: list[tuple[int, DocumentBlock]] = []
     size = 0
     for file, block in blocks:
-        for part in _parts(block):
-            if waiting and size + len(part.text) > STRIDE_BYTES:
-                yield _join(waiting)
+        starts = np.concatenate(([0], block.ends[:-1]))
+        first = 0
+        while first < len(starts):
+            last = int(np.searchsorted(block.ends, starts[first] + STRIDE_BYTES, side="right"))
+            last = max(last, first + 1)
+            begin, end = int(starts[first]), int(block.ends[last - 1])
+            if waiting and size + end - begin > STRIDE_BYTES:
+                yield _joined(waiting)
                 waiting, size = [], 0
+            part = DocumentBlock(
+                text=block.text[begin:end],
+                ends=block.ends[first:last] - begin,
+                positions=block.positions[first:last],
+            )
             waiting.append((file, part))
-            size += len(part.text)
+            size += end - begin
+            first = last
     if waiting:
-        yield _join(waiting)
+        yield _joined(waiting)
 
 
-def _parts(block: DocumentBlock) -> Iterator[DocumentBlock]:
-    """The block cut between documents."""
-    starts = np.concatenate(([0], block.ends[:-1]))
-    first = 0
-    while first < len(starts):
-        last = int(np.searchsorted(block.ends, starts[first] + STRIDE_BYTES, side="right"))
-        last = max(last, first + 1)
-        begin, end = int(starts[first]), int(block.ends[last - 1])
-        yield DocumentBlock(
-            text=block.text[begin:end],
-            ends=block.ends[first:last] - begin,
-            positions=block.positions[first:last],
-        )
-        first = last
-
-
-def _join(
+def _joined(
     waiting: list[tuple[int, DocumentBlock]],
 ) -> tuple[DocumentBlock, npt.NDArray[np.uint32]]:
     files, blocks = zip(*waiting, strict=True)
@@ -126,14 +167,3 @@ def _join(
         positions=np.concatenate([block.positions for block in blocks]),
     )
     return joined, files_D
-
-
-def _digests(text: Bytes, ends_D: Offsets) -> Digests:
-    """blake2b of each document, (D, 16)."""
-    view = memoryview(text)  # type: ignore[arg-type]  # NumPy arrays are buffers
-    digests = bytearray()
-    start = 0
-    for end in ends_D.tolist():
-        digests += hashlib.blake2b(view[start:end], digest_size=TOKEN_DIGEST_BYTES).digest()
-        start = end
-    return np.frombuffer(bytes(digests), dtype=np.uint8).reshape(-1, TOKEN_DIGEST_BYTES)

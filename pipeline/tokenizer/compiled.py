@@ -14,23 +14,21 @@ import sys
 import weakref
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.arrays import Offsets, TokenIds
 from artifacts.native import Unavailable, shared_library
 from artifacts.progress import say
 from artifacts.tables import id_type
 from artifacts.tokenizer import CONTINUATION, MAX_CHARACTERS_PER_WORD, WordPieceTokenizer
-from pipeline.tokenizer.characters import Characters
-from pipeline.tokenizer.pre_tokens import Offsets
+from pipeline.tokenizer.pre_tokens import Characters
 from pipeline.tokenizer.wordpiece import (
     CONTROLS,
     MAX_ENTRIES,
     MAX_POOL,
     FastWordPiece,
-    Ids,
 )
 
 _DONE, _NEED_CHARACTER, _NEED_PRE_TOKEN, _NEED_ROOM, _NO_MEMORY = range(5)
@@ -89,7 +87,7 @@ class CompiledWordPiece:
             raise MemoryError("no memory for the tokenizer's tables")
         weakref.finalize(self, functions.wordpiece_close, self._state)
 
-    def encode(self, text: bytes, ends: Offsets) -> tuple[Ids, Offsets]:
+    def encode(self, text: bytes, ends: Offsets) -> tuple[TokenIds, Offsets]:
         """Ids of cleaned `text`, and for each of the ascending `ends` the number of ids before it.
 
         No pre-token may reach across an end: ends follow white space or are the text's end.
@@ -142,7 +140,7 @@ def form_for(tokenizer: WordPieceTokenizer) -> Form:
     )
 
 
-def _address(array: npt.NDArray[Any]) -> int:
+def _address(array: npt.NDArray[np.generic]) -> int:
     """Where `array` lies; the caller keeps it alive."""
     return int(array.ctypes.data)
 

@@ -8,11 +8,9 @@ collide. Python's dict would need one object a word; this needs a dozen NumPy ca
 """
 
 import numpy as np
-import numpy.typing as npt
 
-Keys = npt.NDArray[np.uint64]
-Slots = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from artifacts.arrays import Int64s, Mask, UInt64s
+from artifacts.rng import GOLDEN_GAMMA
 
 ABSENT = np.uint64(0)
 """The value of a word that is not there; and the key of a free slot, since no word is empty."""
@@ -20,7 +18,7 @@ ABSENT = np.uint64(0)
 MAX_PROBES = 16
 """Slots tried for a word. What finds no place within them is simply not kept."""
 
-_MULTIPLIER_1 = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER_1 = np.uint64(GOLDEN_GAMMA)
 _MULTIPLIER_2 = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
@@ -43,7 +41,7 @@ class WordTable:
         self._rows = np.zeros((self._slots, self.width + 1), dtype=np.uint64)
         self.count = 0
 
-    def find(self, keys: list[Keys]) -> Keys:
+    def find(self, keys: list[UInt64s]) -> UInt64s:
         """The values of words (`width` arrays of one length); 0 where a word is not there."""
         slots = self._home(keys)
         rows = self._rows.take(slots, axis=0)
@@ -63,7 +61,7 @@ class WordTable:
         values[unsettled] = ABSENT
         return values
 
-    def insert(self, keys: list[Keys], values: Keys) -> None:
+    def insert(self, keys: list[UInt64s], values: UInt64s) -> None:
         """Add distinct words that are not there yet, with values other than 0."""
         slots = self._home(keys)
         for _ in range(MAX_PROBES):
@@ -78,7 +76,7 @@ class WordTable:
             keys, values = [key[left] for key in keys], values[left]
             slots = (slots[left] + 1) & self._last
 
-    def _home(self, keys: list[Keys]) -> Slots:
+    def _home(self, keys: list[UInt64s]) -> Int64s:
         mixed = keys[0] * _MULTIPLIER_1
         if self.width == 2:
             mixed ^= keys[1] * _MULTIPLIER_2
@@ -86,7 +84,7 @@ class WordTable:
         return (mixed >> self._shift).view(np.int64)
 
 
-def _differ(rows: npt.NDArray[np.uint64], keys: list[Keys]) -> Mask:
+def _differ(rows: UInt64s, keys: list[UInt64s]) -> Mask:
     differ: Mask = rows[:, 0] != keys[0]
     for column, key in enumerate(keys[1:], start=1):
         differ |= rows[:, column] != key

@@ -1,7 +1,12 @@
-"""Learning a WordPiece vocabulary from word counts, always the same one from the same counts.
+"""Learning a WordPiece vocabulary from a sample of the training documents.
 
-In:  how often each word occurs, normalised and split as BERT's tokenizer does it.
-Out: the word-pieces, special tokens first.
+In:  the input shards of the corpus.
+Out: the word-pieces, special tokens first: the same ones however the corpus is cut.
+
+The sample is drawn by digest: the texts of the documents whose digests come first in an order of
+their own, until there are enough bytes, each once, no held-out one. A worker keeps the candidates
+of its shard, those below a limit that the size of the corpus suggests; the launcher then takes the
+first of all candidates. Only if the limit proves too low, a second round is needed.
 
 The trainer is the one in `tokenizers`, which is not deterministic as it stands: it numbers the
 continuing characters (`##a`) in the order of a hash map, and equal counts are decided by number.
@@ -9,17 +14,39 @@ So every continuing character is handed to it in order, as if it were a special 
 alphabet is chosen here.
 """
 
+import os
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from artifacts import filesystem
+from artifacts.arrays import UInt64s, digest_bytes, digest_halves, is_first_of_equals
+from artifacts.filesystem import naming_full_disk
+from artifacts.rng import document_streams, stream_seed
+from artifacts.tables import TOKEN_DIGEST_BYTES
 from artifacts.tokenizer import (
     CONTINUATION,
     MAX_CHARACTERS_PER_WORD,
     SPECIAL_TOKENS,
     UNK,
     bert_pipeline,
+)
+from pipeline.config import CleaningConfig, CorpusConfig
+from pipeline.duplicates.drop_list import DropList
+from pipeline.readers.input_shards import InputShard
+from pipeline.text.filters import Reason
+from pipeline.text.texts import (
+    HELDOUT_SPLIT,
+    TRAIN_SPLIT,
+    TextBlock,
+    assign_splits,
+    read_texts,
 )
 
 MAX_ALPHABET = 1000
@@ -29,13 +56,85 @@ small vocabulary: at most half of it is characters."""
 MIN_PAIR_COUNT = 2
 """A pair seen once is no word-piece."""
 
+SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.uint64()),
+        pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
+        pa.field("trains", pa.bool_()),
+        pa.field("text", pa.large_binary()),
+    ]
+)
 
-def count_words(chunks: Mapping[bytes, int], *, lowercase: bool) -> Counter[str]:
-    """Words of the BERT tokenizer, from how often each white-space or punctuation chunk occurs."""
+
+@dataclass(frozen=True)
+class Sampling:
+    """What decides who is a candidate."""
+
+    corpus: CorpusConfig
+    cleaning: CleaningConfig
+    seed: int
+    limit: int
+    """Documents with a rank below it are candidates; 2**64 takes all."""
+
+
+def sample_limit(wanted_bytes: int, corpus_bytes: int) -> int:
+    """A limit with room: compressed files hold more text than bytes, markup less."""
+    share = 4 * wanted_bytes / max(corpus_bytes, 1)
+    return 1 << 64 if share >= 1 else int(share * 2.0**64)
+
+
+def write_candidates(path: str, shard: InputShard, sampling: Sampling) -> int:
+    """Write the candidates of a shard, to a path or URL; returns how many documents it holds."""
+    documents = 0
+    beside = filesystem.local_path(os.path.dirname(path)) if filesystem.is_local(path) else None
+    with tempfile.TemporaryDirectory(dir=beside) as scratch, naming_full_disk(scratch):
+        local = os.path.join(scratch, "candidates.arrow")
+        with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            for block in read_texts(shard, corpus=sampling.corpus, cleaning=sampling.cleaning):
+                documents += len(block.reasons_D)
+                writer.write_batch(_candidates(block, sampling))
+        filesystem.put_file(local, path)
+    return documents
+
+
+def ranks_of(digests_D2: UInt64s, *, seed: int) -> UInt64s:
+    """Each document's place in the order of sampling; equal documents have equal ranks."""
+    return document_streams(digests_D2, stream_seed(seed, "vocabulary"))
+
+
+def draw_sample(paths: Sequence[str], *, wanted_bytes: int, drop_list: DropList) -> Iterator[bytes]:
+    """The sample's texts from the files of candidates, joined to a text for each file.
+
+    It is taken in order of rank until there are enough bytes, at least one document.
+    """
+    tables = [_read(path) for path in paths]
+    candidates = pa.concat_tables(tables)
+    digests_D2 = digest_halves(digest_bytes(candidates["document_digest"]))
+    ranks, trains = candidates["rank"].to_numpy(), candidates["trains"].to_numpy()
+    order = np.lexsort((trains, digests_D2[:, 1], digests_D2[:, 0], ranks))  # held-out ones first
+    first = is_first_of_equals(digests_D2[order])
+    once = order[first & trains[order] & ~drop_list.holds(digests_D2[order])]
+    sizes = pc.binary_length(candidates["text"]).to_numpy()[once]
+    chosen = once[np.cumsum(sizes) - sizes < wanted_bytes]
+    start = 0
+    for table in tables:
+        mine = chosen[(chosen >= start) & (chosen < start + len(table))] - start
+        start += len(table)
+        yield b"".join(table["text"].take(pa.array(np.sort(mine))).to_pylist())
+
+
+def candidate_bytes(paths: Sequence[str]) -> int:
+    """Text of all candidates."""
+    lengths = (pc.binary_length(_read(path)["text"]) for path in paths)
+    return sum(pc.sum(length).as_py() or 0 for length in lengths)
+
+
+def count_words(pre_tokens: Mapping[bytes, int], *, lowercase: bool) -> Counter[str]:
+    """Words of the BERT tokenizer, from how often each pre-token occurs."""
     pipeline = bert_pipeline(models.WordPiece(unk_token=UNK), lowercase=lowercase)
     words: Counter[str] = Counter()
-    for chunk, count in chunks.items():
-        text = chunk.decode("utf-8", "replace")
+    for pre_token, count in pre_tokens.items():
+        text = pre_token.decode("utf-8", "replace")
         if text.isascii():
             words[text] += count
             continue
@@ -48,7 +147,14 @@ def count_words(chunks: Mapping[bytes, int], *, lowercase: bool) -> Counter[str]
 def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
     """`size` word-pieces or fewer: special tokens, characters, then the most useful merges."""
     # a character may need a piece at a word's start and one inside, and most room is for words
-    alphabet = _alphabet(words, most=min(MAX_ALPHABET, (size - len(SPECIAL_TOKENS)) // 4))
+    most = min(MAX_ALPHABET, (size - len(SPECIAL_TOKENS)) // 4)
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    # of equally frequent ones those with the lower code point
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    alphabet = set(ranked[:most])
     known = {
         word: count
         for word, count in words.items()
@@ -64,22 +170,37 @@ def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
     )
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.train_from_iterator(_repeated(known), trainer)
+    # every word as often as it was counted: the trainer takes text, not counts
+    tokenizer.train_from_iterator((f"{word} " * known[word] for word in sorted(known)), trainer)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
 
 
-def _alphabet(words: Mapping[str, int], *, most: int) -> set[str]:
-    """The most frequent characters; of equally frequent ones those with the lower code point."""
-    counts: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            counts[character] += count
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    return set(ranked[:most])
+def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
+    """Training documents below the limit with their text, documents of held-out sources without."""
+    splits = assign_splits(block, corpus=sampling.corpus, seed=sampling.seed)
+    ranks = ranks_of(block.digests_D2, seed=sampling.seed)
+    wanted = (block.reasons_D == Reason.KEPT) & (splits != HELDOUT_SPLIT)
+    if sampling.limit < 1 << 64:
+        wanted &= ranks < np.uint64(sampling.limit)
+    which = np.flatnonzero(wanted)
+    trains = splits[which] == TRAIN_SPLIT
+    starts = block.ends_D - np.diff(block.ends_D, prepend=0)
+    bounds = zip(starts[which].tolist(), block.ends_D[which].tolist(), trains.tolist(), strict=True)
+    raw = block.text.tobytes()
+    texts = [raw[start:end] if train else b"" for start, end, train in bounds]
+    digests = [digest.tobytes() for digest in block.digests[which]]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ranks[which]),
+            pa.array(digests, SCHEMA.field("document_digest").type),
+            pa.array(trains),
+            pa.array(texts, pa.large_binary()),
+        ],
+        schema=SCHEMA,
+    )
 
 
-def _repeated(words: Mapping[str, int]) -> Iterator[str]:
-    """Every word as often as it was counted: the trainer takes text, not counts."""
-    for word in sorted(words):
-        yield f"{word} " * words[word]
+def _read(path: str) -> pa.Table:
+    with pa.memory_map(path) as file:
+        return pa.ipc.open_file(file).read_all()

@@ -9,21 +9,19 @@ When only a few words are left, `tokenizers` does them.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from artifacts.arrays import Int64s, UInt64s
 from artifacts.tokenizer import CONTINUATION, WordPieceTokenizer
-from pipeline.tokenizer.hash_table import ABSENT, Keys, WordTable
+from pipeline.tokenizer.hash_table import ABSENT, WordTable
 from pipeline.tokenizer.pre_tokens import (
     KEY_BYTES,
     LENGTH_MASKS,
     LONGEST_KEY,
-    Offsets,
     keys_of_words,
     words_of_keys,
 )
 
 # W words, P pieces
-Ids = npt.NDArray[np.int64]
 
 _FEW = 32
 """So few words are given to `tokenizers` one by one: a round costs as much for one as for many."""
@@ -34,7 +32,7 @@ _BITS = np.uint64(8)
 _WORD_BITS = np.uint64(64)
 
 
-class GreedyWordPiece:
+class LongestMatch:
     """The pieces of a vocabulary that can be part of a short ASCII word."""
 
     def __init__(self, tokenizer: WordPieceTokenizer) -> None:
@@ -46,12 +44,13 @@ class GreedyWordPiece:
             for word, index in pieces.items()
             if word.startswith(CONTINUATION)
         }
-        self._first, self._inner = _table(pieces), _table(inner)
+        self._first, self._inner = _piece_table(pieces), _piece_table(inner)
 
-    def split(self, keys: list[Keys], lengths: Offsets) -> tuple[Ids, Offsets]:
+    def split(self, keys: list[UInt64s], lengths: Int64s) -> tuple[Int64s, Int64s]:
         """All pieces (P,), and how many each word has (W,)."""
         whole = keys
-        found_ids, found_words = [], []
+        found_ids: list[Int64s] = []
+        found_words: list[Int64s] = []
         words = np.arange(len(lengths))
         unknown = np.zeros(len(lengths), dtype=np.bool_)
         table = self._first
@@ -61,37 +60,26 @@ class GreedyWordPiece:
             found_ids.append(ids)
             found_words.append(words)
             more = np.flatnonzero((taken > 0) & (taken < lengths))
-            keys = _moved_up([key[more] for key in keys], taken[more])
-            words, lengths, table = words[more], (lengths - taken)[more], self._inner
+            taken = taken[more]
+            keys = _without_beginnings([key[more] for key in keys], taken)
+            words, lengths, table = words[more], lengths[more] - taken, self._inner
         spoilt = np.flatnonzero(unknown)
         unknown[words] = True  # what has been found of the last few is found again
-        ids, owners = self._one_by_one([key[words] for key in whole], words)
-        found_ids = [
-            *(part[~unknown[own]] for part, own in zip(found_ids, found_words, strict=True)),
-            ids,
-            np.full(len(spoilt), self._unk_id),
-        ]
-        found_words = [*(own[~unknown[own]] for own in found_words), owners, spoilt]
-        return _in_order(np.concatenate(found_ids), np.concatenate(found_words), len(unknown))
-
-    def _one_by_one(self, keys: list[Keys], words: Offsets) -> tuple[Ids, Offsets]:
-        """Pieces of a few words, and the words they belong to."""
-        ids: list[int] = []
-        owners: list[int] = []
-        for word, text in zip(words.tolist(), words_of_keys(keys), strict=True):
+        found_ids = [part[~unknown[own]] for part, own in zip(found_ids, found_words, strict=True)]
+        found_words = [own[~unknown[own]] for own in found_words]
+        for word, text in zip(
+            words.tolist(), words_of_keys([key[words] for key in whole]), strict=True
+        ):
             pieces = self._model.tokenize(text.decode())
-            ids += [piece.id for piece in pieces]
-            owners += [word] * len(pieces)
-        return np.array(ids, dtype=np.int64), np.array(owners, dtype=np.int64)
+            found_ids.append(np.array([piece.id for piece in pieces], dtype=np.int64))
+            found_words.append(np.full(len(pieces), word))
+        ids = np.concatenate([*found_ids, np.full(len(spoilt), self._unk_id)])
+        owners = np.concatenate([*found_words, spoilt])
+        order = np.argsort(owners, kind="stable")  # pieces of one word are in order already
+        return ids[order], np.bincount(owners, minlength=len(unknown))
 
 
-def _in_order(ids: Ids, words: Offsets, count: int) -> tuple[Ids, Offsets]:
-    """Pieces sorted by word; those of one word are in order already."""
-    order = np.argsort(words, kind="stable")
-    return ids[order], np.bincount(words, minlength=count)
-
-
-def _table(pieces: dict[str, int]) -> WordTable:
+def _piece_table(pieces: dict[str, int]) -> WordTable:
     words = [word.encode() for word in pieces if 0 < len(word) <= LONGEST_KEY]
     slots = 1 << (_SLOTS_PER_PIECE * max(len(words), 1)).bit_length()
     table = WordTable(width=2, slots=slots)
@@ -101,7 +89,7 @@ def _table(pieces: dict[str, int]) -> WordTable:
     return table
 
 
-def _longest(table: WordTable, keys: list[Keys], lengths: Offsets) -> tuple[Ids, Offsets]:
+def _longest(table: WordTable, keys: list[UInt64s], lengths: Int64s) -> tuple[Int64s, Int64s]:
     """The longest prefix of each word that is in the table: its id and its length, or 0."""
     starts = np.cumsum(lengths) - lengths
     prefix = np.arange(int(lengths.sum())) - np.repeat(starts, lengths) + 1
@@ -112,7 +100,7 @@ def _longest(table: WordTable, keys: list[Keys], lengths: Offsets) -> tuple[Ids,
     return values[starts + np.maximum(taken - 1, 0)] - 1, taken
 
 
-def _moved_up(keys: list[Keys], by: Offsets) -> list[Keys]:
+def _without_beginnings(keys: list[UInt64s], by: Int64s) -> list[UInt64s]:
     """The words without their first `by` bytes, at least one."""
     bits = by.astype(np.uint64) * _BITS
     near = (keys[0] >> bits) | (keys[1] << (_WORD_BITS - bits))  # shifts of 64 give 0

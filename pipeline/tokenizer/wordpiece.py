@@ -4,35 +4,34 @@ In:  cleaned UTF-8 text (pipeline/text/cleaning.py: no control characters but th
 Out: token ids, one flat array, and how many of them lie before given places.
 
 BERT's normaliser and pre-tokenizer never look across white space or ASCII punctuation, so the ids
-of a text are those of its chunks, one after another, and each distinct chunk is tokenised once.
-Chunks of up to 16 bytes are looked up as integers in a table (hash_table.py), longer ones
-in a dict. What is in neither is tokenised (longest_match.py; `tokenizers` itself where a chunk is
-long or not ASCII) and remembered. The tables are bounded and belong to one worker; they cannot
+of a text are those of its pre-tokens, one after another, and each distinct pre-token is tokenised
+once. Pre-tokens of up to 16 bytes are looked up as integers in a table (hash_table.py), longer ones
+in a dict. What is in neither is tokenised (longest_match.py; `tokenizers` itself where a pre-token
+is long or not ASCII) and remembered. The tables are bounded and belong to one worker; they cannot
 change an id.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from artifacts.arrays import Offsets, TokenIds, UInt64s, offsets
 from artifacts.errors import UsageError
 from artifacts.tables import id_type
 from artifacts.tokenizer import WordPieceTokenizer
-from pipeline.tokenizer.characters import Characters
-from pipeline.tokenizer.hash_table import ABSENT, Keys, WordTable
-from pipeline.tokenizer.longest_match import GreedyWordPiece
+from pipeline.tokenizer.hash_table import ABSENT, WordTable
+from pipeline.tokenizer.longest_match import LongestMatch
 from pipeline.tokenizer.pre_tokens import (
     KEY_BYTES,
     LONGEST_KEY,
     PUNCTUATION,
-    ChunkKeys,
-    Chunks,
-    Offsets,
+    Characters,
+    PreTokenKeys,
+    PreTokens,
     folding,
     keys_of,
     keys_of_words,
-    split_chunks,
+    split_pre_tokens,
 )
 
 STRIDE_BYTES = 1 << 20
@@ -40,15 +39,15 @@ STRIDE_BYTES = 1 << 20
 
 TABLE_SLOTS = 1 << 20
 MAX_ENTRIES = 1 << 19
-"""Chunks kept before starting afresh; 200 MB of Wikipedia has 554,000 distinct ones."""
+"""Pre-tokens kept before starting afresh; 200 MB of Wikipedia has 554,000 distinct ones."""
 MAX_POOL = 1 << 23
 """Ids kept before starting afresh."""
 LONGEST_KEPT = 1 << 12
 """Bytes; what is longer is hardly met twice."""
 _FEW = 64
-"""So few chunks are copied one by one."""
+"""So few pre-tokens are copied one by one."""
 
-# A chunk's value: where its ids stand in the pool, how many they are, and the first of them.
+# A pre-token's value: where its ids stand in the pool, how many they are, and the first of them.
 _ID_BITS, _COUNT_BITS = np.uint64(18), np.uint64(22)
 _OFFSET_SHIFT = _ID_BITS + _COUNT_BITS
 _ID_MASK = (np.uint64(1) << _ID_BITS) - np.uint64(1)
@@ -58,11 +57,9 @@ _NOT_ASCII = np.uint64(0x8080808080808080)
 CONTROLS = bytes(byte for byte in (*range(0x20), 0x7F) if chr(byte) not in "\t\n\r")
 """Bytes that BERT's normaliser deletes, where it makes spaces of \\t, \\n and \\r."""
 
-Ids = npt.NDArray[np.unsignedinteger]
-
 
 class FastWordPiece:
-    """One tokenizer with its memory of chunks. Not thread-safe: one for each worker."""
+    """One tokenizer with its memory of pre_tokens. Not thread-safe: one for each worker."""
 
     def __init__(self, tokenizer: WordPieceTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -72,28 +69,35 @@ class FastWordPiece:
         self._characters = Characters(tokenizer)
         self._isolated = self._characters.isolated()
         self._long: dict[bytes, int] = {}
-        self._pool: Ids = np.zeros(1, dtype=self._dtype)
+        self._pool: TokenIds = np.zeros(1, dtype=self._dtype)
         self._used = 0
         self._anchor = ABSENT
-        self._greedy = GreedyWordPiece(tokenizer)
+        self._longest_match = LongestMatch(tokenizer)
         self._short = WordTable(width=1, slots=TABLE_SLOTS)
         self._medium = WordTable(width=2, slots=TABLE_SLOTS)
         self._start_afresh()
 
-    def encode(self, text: bytes, ends: Offsets) -> tuple[Ids, Offsets]:
+    def encode(self, text: bytes, ends: Offsets) -> tuple[TokenIds, Offsets]:
         """Ids of cleaned `text`, and for each of the ascending `ends` the number of ids before it.
 
-        No chunk may reach across an end: ends follow white space or are the text's end.
+        No pre-token may reach across an end: ends follow white space or are the text's end.
         """
-        ids: list[Ids] = []
+        ids: list[TokenIds] = []
         counts = np.zeros(len(ends), dtype=np.int64)
         done = 0
         for start, stop in _strides(text):
             first, last = np.searchsorted(ends, [start, stop], side="right")
-            part, before = self._encode_stride(text[start:stop], ends[first:last] - start)
-            counts[first:last] = before + done
-            ids.append(part)
-            done += len(part)
+            entries = self._short.count + self._medium.count + len(self._long)
+            if entries > MAX_ENTRIES or self._used > MAX_POOL:
+                self._start_afresh()
+            pre_tokens = split_pre_tokens(text[start:stop], self._fold, self._isolated)
+            values = self._look_up(pre_tokens)
+            token_counts = ((values >> _ID_BITS) & _COUNT_MASK).view(np.int64)
+            token_ends = offsets(token_counts)
+            ids.append(self._gather(values, token_counts, token_ends[1:]))
+            reached = np.searchsorted(pre_tokens.starts, ends[first:last] - start)
+            counts[first:last] = token_ends[reached] + done
+            done += len(ids[-1])
         return (np.concatenate(ids) if ids else np.zeros(0, dtype=self._dtype)), counts
 
     def encode_text(self, text: str) -> list[int]:
@@ -101,60 +105,50 @@ class FastWordPiece:
         raw = text.encode("utf-8", "replace").translate(None, CONTROLS)
         return [int(index) for index in self.encode(raw, np.array([len(raw)]))[0]]
 
-    def _encode_stride(self, text: bytes, ends: Offsets) -> tuple[Ids, Offsets]:
-        entries = self._short.count + self._medium.count + len(self._long)
-        if entries > MAX_ENTRIES or self._used > MAX_POOL:
-            self._start_afresh()
-        chunks = split_chunks(text, self._fold, self._isolated)
-        values = self._look_up(chunks)
-        counts = ((values >> _ID_BITS) & _COUNT_MASK).view(np.int64)
-        token_ends = np.cumsum(counts)
-        ids = self._gather(values, counts, token_ends)
-        before = np.concatenate(([0], token_ends))[np.searchsorted(chunks.starts, ends)]
-        return ids, before
-
-    def _gather(self, values: Keys, counts: Offsets, token_ends: Offsets) -> Ids:
-        """The ids of all chunks. Most have one, which stands in the value; the rest are copied."""
+    def _gather(self, values: UInt64s, counts: Offsets, token_ends: Offsets) -> TokenIds:
+        """The ids of all pre-tokens: most have one, which stands in the value."""
         ids = np.empty(int(token_ends[-1]) if len(token_ends) else 0, dtype=self._dtype)
         told = np.flatnonzero(counts) if not counts.all() else slice(None)
         starts = token_ends - counts
         ids[starts[told]] = (values[told] & _ID_MASK).astype(self._dtype)
         several = np.flatnonzero(counts > 1)
         counts, starts = counts[several], starts[several]
-        offsets = (values[several] >> _OFFSET_SHIFT).view(np.int64)
+        places = (values[several] >> _OFFSET_SHIFT).view(np.int64)
         piece = 1
         while len(counts) > _FEW:
-            ids[starts + piece] = self._pool.take(offsets + piece)
+            ids[starts + piece] = self._pool.take(places + piece)
             piece += 1
             longer = np.flatnonzero(counts > piece)
-            counts, starts, offsets = counts[longer], starts[longer], offsets[longer]
-        for count, start, offset in zip(
-            counts.tolist(), starts.tolist(), offsets.tolist(), strict=True
+            counts, starts, places = counts[longer], starts[longer], places[longer]
+        for count, start, place in zip(
+            counts.tolist(), starts.tolist(), places.tolist(), strict=True
         ):
-            ids[start : start + count] = self._pool[offset : offset + count]
+            ids[start : start + count] = self._pool[place : place + count]
         return ids
 
-    def _look_up(self, chunks: Chunks) -> Keys:
-        """Each chunk's value."""
-        keys = keys_of(chunks)
+    def _look_up(self, pre_tokens: PreTokens) -> UInt64s:
+        """Each pre-token's value."""
+        keys = keys_of(pre_tokens)
         medium = [keys.first[keys.medium], keys.second]
         first = keys.first.copy()
         first[keys.medium] = first[keys.long] = self._anchor  # found at its first slot
         values = self._short.find([first])
         values[keys.medium] = self._medium.find(medium)
         values[keys.long] = np.array(
-            [self._long.get(word, 0) for word in chunks.words(keys.long)], dtype=np.uint64
+            [self._long.get(word, 0) for word in pre_tokens.words(keys.long)], dtype=np.uint64
         )
         missing = np.flatnonzero(values == ABSENT)
         if len(missing):
-            self._learn(chunks, keys, missing, values)
+            self._learn(pre_tokens, keys, missing, values)
         return values
 
-    def _learn(self, chunks: Chunks, keys: ChunkKeys, missing: Offsets, values: Keys) -> None:
-        """Tokenise and remember the `missing` chunks, and put in their values."""
+    def _learn(
+        self, pre_tokens: PreTokens, keys: PreTokenKeys, missing: Offsets, values: UInt64s
+    ) -> None:
+        """Tokenise and remember the `missing` pre-tokens, and put in their values."""
         second = np.zeros(len(values), dtype=np.uint64)
         second[keys.medium] = keys.second
-        lengths = (chunks.ends - chunks.starts)[missing]
+        lengths = (pre_tokens.ends - pre_tokens.starts)[missing]
         first, second = keys.first[missing], second[missing]
         simple = ((first | second) & _NOT_ASCII == 0) & (lengths <= LONGEST_KEY)
         which = np.flatnonzero(simple)
@@ -163,10 +157,10 @@ class FastWordPiece:
             values[missing[which]] = self._learn_short(columns, lengths[which])
         others = missing[~simple]
         if len(others):
-            values[others] = self._learn_words(chunks.words(others))
+            values[others] = self._learn_words(pre_tokens.words(others))
 
-    def _learn_short(self, keys: list[Keys], lengths: Offsets) -> Keys:
-        """Values of ASCII chunks of at most 16 bytes, which may repeat."""
+    def _learn_short(self, keys: list[UInt64s], lengths: Offsets) -> UInt64s:
+        """Values of ASCII pre-tokens of at most 16 bytes, which may repeat."""
         order = np.lexsort(keys)
         new = np.ones(len(order), dtype=np.bool_)
         new[1:] = (keys[0][order[1:]] != keys[0][order[:-1]]) | (
@@ -174,18 +168,26 @@ class FastWordPiece:
         )
         distinct = order[new]
         keys, lengths = [key[distinct] for key in keys], lengths[distinct]
-        values = self._append(*self._greedy.split(keys, lengths))
+        values = self._append(*self._longest_match.split(keys, lengths))
         self._remember(keys, lengths, values)
         result = np.empty(len(order), dtype=np.uint64)
         result[order] = values[np.cumsum(new) - 1]
         return result
 
-    def _learn_words(self, words: list[bytes]) -> Keys:
-        """Values of any chunks, which may repeat."""
+    def _learn_words(self, words: list[bytes]) -> UInt64s:
+        """Values of any pre-tokens, which may repeat."""
         distinct = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        pieces = [self._tokenise(word) for word in distinct]
-        counts = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-        ids = np.array([index for piece in pieces for index in piece], dtype=np.int64)
+        pieces: list[list[int]] = []
+        for raw in distinct:
+            text = raw.decode("utf-8", "replace")
+            parts = [text] if text.isascii() else self._characters.words(text)
+            if parts is None:
+                pieces.append(self._tokenizer.encode(text))
+            else:
+                found = (piece for part in parts for piece in self._model.tokenize(part))
+                pieces.append([piece.id for piece in found])
+        counts = np.array([len(ids) for ids in pieces], dtype=np.int64)
+        ids = np.array([index for ids in pieces for index in ids], dtype=np.int64)
         values = self._append(ids, counts)
         lengths = np.fromiter(map(len, distinct), dtype=np.int64, count=len(distinct))
         short = np.flatnonzero(lengths <= LONGEST_KEY)
@@ -198,16 +200,8 @@ class FastWordPiece:
                 self._long[word] = value
         return values[[distinct[word] for word in words]]
 
-    def _tokenise(self, chunk: bytes) -> list[int]:
-        """Ids of one chunk."""
-        text = chunk.decode("utf-8", "replace")
-        words = [text] if text.isascii() else self._characters.words(text)
-        if words is None:
-            return self._tokenizer.encode(text)
-        return [token.id for word in words for token in self._model.tokenize(word)]
-
-    def _append(self, ids: Offsets, counts: Offsets) -> Keys:
-        """Put the chunks' ids into the pool; returns the chunks' values."""
+    def _append(self, ids: Offsets, counts: Offsets) -> UInt64s:
+        """Put the pre-tokens' ids into the pool; returns the pre-tokens' values."""
         needed = self._used + len(ids)
         if needed > len(self._pool):
             grown = np.zeros(max(needed, 2 * len(self._pool)), dtype=self._dtype)
@@ -215,26 +209,26 @@ class FastWordPiece:
             self._pool = grown
         self._pool[self._used : needed] = ids
         ends = self._used + np.cumsum(counts)
-        offsets = ends - counts
+        places = ends - counts
         self._used = needed
         if needed >> 24 or (len(counts) and int(counts.max()) >> int(_COUNT_BITS)):
             raise UsageError(
                 f"a text without white space has {int(counts.max()):,} word-pieces; "
                 "put white space into it, no language needs so long a word"
             )
-        firsts = self._pool.take(offsets, mode="clip").astype(np.uint64)
-        values = (offsets.astype(np.uint64) << _OFFSET_SHIFT) | firsts
+        firsts = self._pool.take(places, mode="clip").astype(np.uint64)
+        values = (places.astype(np.uint64) << _OFFSET_SHIFT) | firsts
         return values | (counts.astype(np.uint64) << _ID_BITS)
 
-    def _remember(self, keys: list[Keys], lengths: Offsets, values: Keys) -> None:
-        """Put chunks of at most 16 bytes into the tables."""
+    def _remember(self, keys: list[UInt64s], lengths: Offsets, values: UInt64s) -> None:
+        """Put pre-tokens of at most 16 bytes into the tables."""
         short = np.flatnonzero(lengths <= KEY_BYTES)
         medium = np.flatnonzero(lengths > KEY_BYTES)
         self._short.insert([keys[0][short]], values[short])
         self._medium.insert([key[medium] for key in keys], values[medium])
 
     def _start_afresh(self) -> None:
-        """Forget all chunks but the ASCII punctuation."""
+        """Forget all pre-tokens but the ASCII punctuation."""
         self._short.clear()
         self._medium.clear()
         self._long.clear()
@@ -253,13 +247,8 @@ def _strides(text: bytes) -> Iterator[tuple[int, int]]:
         else:
             found = max(text.rfind(b"\n", start, stop), text.rfind(b" ", stop - 4096, stop))
             if found < 0:
-                found = _next_white_space(text, stop)
+                nexts = (text.find(b"\n", stop), text.find(b" ", stop))
+                found = min((place for place in nexts if place >= 0), default=len(text) - 1)
             stop = found + 1
         yield start, stop
         start = stop
-
-
-def _next_white_space(text: bytes, start: int) -> int:
-    """The first space or line feed from `start` on, or the last byte."""
-    found = [place for place in (text.find(b"\n", start), text.find(b" ", start)) if place >= 0]
-    return min(found, default=len(text) - 1)

@@ -88,19 +88,19 @@ def test_a_drop_list_is_made_first_and_given_to_whoever_reads_documents(
     run_table: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "set.txt").write_text("a question of an evaluation set\n")
-    unwanted = {"near_duplicates": {}, "overlap": {"paths": [str(tmp_path / "set.txt")]}}
-    stages = {stage.name: stage for stage in chain(changed(run_table, "unwanted", unwanted))}
-    assert list(stages)[:3] == ["unwanted", "vocabulary", "tokens"]
-    assert stages["vocabulary"].inputs == {"drop_list": "unwanted"}
-    assert stages["tokens"].inputs["drop_list"] == "unwanted"
-    assert stages["unwanted"].external["evaluation sets"].places == {
-        "unwanted.overlap.paths.0": str(tmp_path / "set.txt")
+    dedup = {"near_duplicates": {}, "overlap": {"paths": [str(tmp_path / "set.txt")]}}
+    stages = {stage.name: stage for stage in chain(changed(run_table, "dedup", dedup))}
+    assert list(stages)[:3] == ["dedup", "vocabulary", "tokens"]
+    assert stages["vocabulary"].inputs == {"drop_list": "dedup"}
+    assert stages["tokens"].inputs["drop_list"] == "dedup"
+    assert stages["dedup"].external["evaluation sets"].places == {
+        "dedup.overlap.paths.0": str(tmp_path / "set.txt")
     }
 
 
 def test_two_drop_lists_are_refused(run_table: dict[str, Any]) -> None:
-    both = {**run_table, "unwanted": {"near_duplicates": {}}, "cleaning": {"drop_list": "there"}}
-    with pytest.raises(ValueError, match=r"names a drop list and \[unwanted\] asks for another"):
+    both = {**run_table, "dedup": {"near_duplicates": {}}, "cleaning": {"drop_list": "there"}}
+    with pytest.raises(ValueError, match=r"names a drop list and \[dedup\] asks for another"):
         RunConfig.model_validate(both)
 
 
@@ -197,3 +197,18 @@ def test_a_task_file_is_an_input_and_its_place_is_not(
         "outside:task own",
         {"extra": "outside:task own"},
     )
+
+
+def test_the_former_name_of_a_table_is_understood_and_said_once(
+    run_table: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    former = chain(changed(run_table, "unwanted", {"near_duplicates": {}}))
+    chain(changed(run_table, "unwanted", {"near_duplicates": {}}))
+    present = chain(changed(run_table, "dedup", {"near_duplicates": {}}))
+    assert [keyed_config(stage) for stage in former] == [keyed_config(stage) for stage in present]
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: unwanted is now called dedup; the next version refuses the former name"
+    ]
+    both = {**run_table, "unwanted": {}, "dedup": {}}
+    with pytest.raises(ValueError, match="unwanted is the former name of dedup; give only dedup"):
+        RunConfig.model_validate(both)

@@ -16,7 +16,7 @@ from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from pipeline.config import TokensStage, VocabularyStage
-from pipeline.runner.work_queue import Crew
+from pipeline.runner.work_queue import WorkQueue
 from pipeline.vocabulary import make_vocabulary
 
 WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "by", "it")
@@ -116,7 +116,7 @@ def tokens_table(
 
 def everything_twice(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The machine of an engine that gives every piece of work to two workers."""
-    monkeypatch.setattr(Crew, "claim", lambda crew, pieces, label: iter(pieces))
+    monkeypatch.setattr(WorkQueue, "claim", lambda queue, pieces, label: iter(pieces))
     return {"worker_mode": "processes", "workers": 2}
 
 

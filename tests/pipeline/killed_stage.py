@@ -13,29 +13,24 @@ from typing import Any
 
 from artifacts.program import run_program
 from artifacts.stage import read_stage_table
-from pipeline import dedup as unwanted
-from pipeline import tokens, vocabulary
-from pipeline.duplicates import candidates
-from pipeline.shuffle import bucketing
-from pipeline.shuffle import cardinality as sketch
-from pipeline.shuffle import input_shards as work
-from pipeline.shuffle import local_spill as spill
-from pipeline.shuffle import sorted_runs as runs
-from pipeline.tokenizer import sampling
+from pipeline import dedup, tokens, vocabulary
+from pipeline.readers import input_shards
+from pipeline.shuffle import buckets, cardinality, local_spill, sorted_runs
+from pipeline.tokenizer import learning
 
 STAGES = {
     "vocabulary": vocabulary.make_vocabulary,
-    "unwanted": unwanted.make_unwanted,
+    "dedup": dedup.make_drop_list,
     "tokens": tokens.make_tokens,
 }
 
 SITES: dict[str, tuple[Any, str]] = {
-    "before a sample is put": (sampling.filesystem, "put_file"),
-    "before candidates are put": (candidates, "put_file"),
-    "before a run is renamed": (runs.os, "replace"),
-    "before a run is finished": (spill, "_write_index"),
-    "before a bucket is put": (bucketing, "put_file"),
-    "before a group is finished": (bucketing, "put_bytes"),
+    "before a sample is put": (learning.filesystem, "put_file"),
+    "before candidates are put": (dedup, "put_file"),
+    "before a run is renamed": (sorted_runs.os, "replace"),
+    "before a run is finished": (local_spill, "write_index"),
+    "before a bucket is put": (buckets, "put_file"),
+    "before a group is finished": (buckets, "put_bytes"),
     "before the manifest": (tokens, "commit"),
 }
 
@@ -55,8 +50,8 @@ def dying(function: Callable[..., Any], passages: int) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     table, site, count = sys.argv[1:]
-    sketch.BUCKET_BYTES, sketch.DOCUMENTS_PER_BUCKET = 8_000, 40
-    bucketing.MOST_GROUPS, work.BLOCK_BYTES = 2, 10_000
+    cardinality.BUCKET_BYTES, cardinality.DOCUMENTS_PER_BUCKET = 8_000, 40
+    buckets.MOST_GROUPS, input_shards.BLOCK_BYTES = 2, 10_000
     if int(count):
         module, name = SITES[site]
         setattr(module, name, dying(getattr(module, name), int(count)))

@@ -11,9 +11,9 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact
-from pipeline.config import UnwantedStage
-from pipeline.dedup import make_unwanted
-from pipeline.shuffle import input_shards as work
+from pipeline.config import DedupStage
+from pipeline.dedup import make_drop_list
+from pipeline.readers import input_shards
 from pipeline.tokens import make_tokens
 from tests.pipeline.corpora import (
     INLINE,
@@ -42,7 +42,7 @@ def edited(original: str, *, place: int = 60) -> str:
     return " ".join(words)
 
 
-def unwanted_table(
+def dedup_table(
     output: Path,
     sources: list[dict[str, Any]],
     unwanted: dict[str, Any],
@@ -50,16 +50,16 @@ def unwanted_table(
     machine: dict[str, Any] | None = None,
     **corpus: Any,
 ) -> StageTable:
-    config = UnwantedStage.model_validate(
+    config = DedupStage.model_validate(
         {
             "seed": 5,
             "corpus": {"heldout_share": 0.0, "sources": sources, **corpus},
             "cleaning": {},
-            "unwanted": unwanted,
+            "dedup": unwanted,
         }
     )
     return StageTable(
-        stage="unwanted",
+        stage="dedup",
         format_version=1,
         config=config.model_dump(mode="json"),
         output=str(output),
@@ -70,7 +70,7 @@ def unwanted_table(
 def run(
     output: Path, sources: list[dict[str, Any]], unwanted: dict[str, Any], **options: Any
 ) -> Artifact:
-    return make_unwanted(unwanted_table(output, sources, unwanted, **options), [])
+    return make_drop_list(dedup_table(output, sources, unwanted, **options), [])
 
 
 def listed(artifact: Artifact) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def test_the_list_does_not_depend_on_files_and_workers(
     texts = [*ORIGINALS, *COPIES]
     write_jsonl(tmp_path / "whole.jsonl", texts)
     golden = run(tmp_path / "golden", [source(tmp_path / "whole.jsonl")], NEAR).digest
-    monkeypatch.setattr(work, "BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(input_shards, "BLOCK_BYTES", 4_000)
     shuffled = random.Random(files).sample(texts, len(texts))
     for number in range(files):
         write_jsonl(tmp_path / "corpus" / f"{number * 7 % files}.jsonl", shuffled[number::files])
@@ -135,7 +135,7 @@ def test_a_killed_worker_ends_the_search_and_the_next_one_goes_on(tmp_path: Path
     sources = [source(tmp_path / "all.jsonl")]
     golden = run(tmp_path / "golden", sources, NEAR)
     machine = {"worker_mode": "processes", "workers": 2}
-    table = unwanted_table(tmp_path / "out", sources, NEAR, machine=machine)
+    table = dedup_table(tmp_path / "out", sources, NEAR, machine=machine)
     first = started(table, tmp_path, site="before candidates are put", count=2)
     _, errors = first.communicate(timeout=PATIENCE)
     assert first.returncode == 137
@@ -206,5 +206,5 @@ def test_what_overlaps_stays_for_nobody(tmp_path: Path) -> None:
 
 def test_looking_for_nothing_is_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", ORIGINALS[:1])
-    with pytest.raises(UsageError, match="nothing to look for; set unwanted.near_duplicates"):
+    with pytest.raises(UsageError, match="nothing to look for; set dedup.near_duplicates"):
         run(tmp_path / "out", [source(tmp_path / "a.jsonl")], {})

@@ -150,7 +150,7 @@ def test_every_way_to_run_gives_the_same_bytes(artifact, tokens, tmp_path, machi
     assert [entry.sha256 for entry in again.manifest.files] == [
         entry.sha256 for entry in artifact.manifest.files
     ]
-    assert not list(tmp_path.glob("attempt.*"))
+    assert not list(tmp_path.glob("scratch.*"))
 
 
 def test_a_bucket_made_twice_gives_the_same_bytes(artifact, tokens, tmp_path, monkeypatch):
@@ -189,8 +189,8 @@ def test_finished_files_are_kept_and_only_the_others_made(artifact, tokens, tmp_
 
 
 def test_what_a_killed_attempt_left_is_swept(tokens, tmp_path):
-    left = tmp_path / f"attempt.{socket.gethostname()}.999999999.abc"
-    elsewhere = tmp_path / "attempt.another-host.999999999.abc"
+    left = tmp_path / f"scratch.{socket.gethostname()}.999999999.abc"
+    elsewhere = tmp_path / "scratch.another-host.999999999.abc"
     for directory in (left, elsewhere):
         directory.mkdir()
     make_examples(examples_table(tokens, tmp_path, config=CONFIG), [])
@@ -219,7 +219,7 @@ def test_a_full_disk_is_named_and_what_is_finished_stays(tokens, artifact, tmp_p
     assert re.search(r"error: .*: no room to write \(File too large; [\d,]+ MB free\)", errors)
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert make_examples(table, []).digest == artifact.digest
-    assert not list((tmp_path / "out").glob("attempt.*"))
+    assert not list((tmp_path / "out").glob("scratch.*"))
 
 
 def test_replaced_tokens_are_refused(tokens, tmp_path):
@@ -341,5 +341,5 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(
     assert again.returncode == 0, errors
     assert "files are finished already" in errors
     assert output.strip() == golden.digest
-    assert not list((tmp_path / "out").glob("attempt.*"))
+    assert not list((tmp_path / "out").glob("scratch.*"))
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["stage"] == "examples"

@@ -21,12 +21,12 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_file
 from artifacts.tables import tokens_schema
 from pipeline import tokens
+from pipeline.readers import input_shards
 from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import bucketing
+from pipeline.shuffle import buckets
 from pipeline.shuffle import cardinality as sketch
-from pipeline.shuffle import input_shards as work
 from pipeline.shuffle import local_spill as spill
-from pipeline.shuffle.beam_group_by_key import RunnerShuffle
+from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.tokens import make_tokens
 from tests.object_store import faulty_store
 from tests.pipeline.corpora import (
@@ -52,8 +52,8 @@ def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small corpora with the structure of large ones."""
     monkeypatch.setattr(sketch, "BUCKET_BYTES", 8_000)
     monkeypatch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 40)
-    monkeypatch.setattr(work, "BLOCK_BYTES", 30_000)
-    monkeypatch.setattr(bucketing, "MOST_GROUPS", 2)
+    monkeypatch.setattr(input_shards, "BLOCK_BYTES", 30_000)
+    monkeypatch.setattr(buckets, "MOST_GROUPS", 2)
 
 
 def rows_of(artifact: Artifact, split: str) -> list[dict[str, Any]]:
@@ -328,11 +328,11 @@ def drop_list_artifact(directory: Path, digests: list[bytes]) -> Artifact:
     return commit(stage, [entry])
 
 
-def runner_shuffle(bits: int) -> Callable[..., RunnerShuffle]:
-    """The exchange of an engine elsewhere, with 2**bits partitions."""
+def runner_shuffle(bits: int) -> Callable[..., BeamGroupByKey]:
+    """The backend of an engine elsewhere, with 2**bits partitions."""
 
-    def choose(portions: Any, *, job: Any, machine: Any) -> RunnerShuffle:
-        return RunnerShuffle(replace(job, scratch=""), f"{job.output}/work", bits)
+    def choose(portions: Any, *, job: Any, machine: Any) -> BeamGroupByKey:
+        return BeamGroupByKey(replace(job, scratch=""), f"{job.output}/work", bits)
 
     return choose
 
@@ -407,7 +407,7 @@ class TestSameBytes:
         monkeypatch: pytest.MonkeyPatch,
         bits: int,
     ) -> None:
-        monkeypatch.setattr(tokens, "choose_exchange", runner_shuffle(bits))
+        monkeypatch.setattr(tokens, "choose_backend", runner_shuffle(bits))
         monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
@@ -422,14 +422,14 @@ class TestSameBytes:
     ) -> None:
         write = shuffle._write_partition
 
-        def write_twice(gathered: tuple[int, Iterable[bytes]], *, exchange: RunnerShuffle) -> int:
+        def write_twice(gathered: tuple[int, Iterable[bytes]], *, backend: BeamGroupByKey) -> int:
             number, blobs = gathered[0], list(gathered[1])
             assert len(blobs) > 1
-            write((number, blobs), exchange=exchange)
-            return write((number, blobs[::-1]), exchange=exchange)
+            write((number, blobs), backend=backend)
+            return write((number, blobs[::-1]), backend=backend)
 
         monkeypatch.setattr(shuffle, "_write_partition", write_twice)
-        monkeypatch.setattr(tokens, "choose_exchange", runner_shuffle(2))
+        monkeypatch.setattr(tokens, "choose_backend", runner_shuffle(2))
         monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
@@ -495,10 +495,10 @@ class TestKilled:
         ("site", "count", "kept"),
         [
             ("before a run is renamed", 2, ""),
-            ("before a run is finished", 3, "portions are finished already"),
-            ("before a bucket is put", 4, "portions and 0 of 3 groups are finished already"),
-            ("before a group is finished", 3, "portions and 1 of 3 groups are finished already"),
-            ("before the manifest", 1, "portions and 3 of 3 groups are finished already"),
+            ("before a run is finished", 3, "shards are finished already"),
+            ("before a bucket is put", 4, "shards and 0 of 3 groups are finished already"),
+            ("before a group is finished", 3, "shards and 1 of 3 groups are finished already"),
+            ("before the manifest", 1, "shards and 3 of 3 groups are finished already"),
         ],
     )
     def test_started_again_it_goes_on_and_ends_with_the_same_bytes(

@@ -12,11 +12,10 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from artifacts.tokenizer import SPECIAL_TOKENS
-from pipeline.shuffle import input_shards as work
-from pipeline.tokenizer import learning as wordcounts
-from pipeline.tokenizer import sampling
+from pipeline.readers import input_shards
+from pipeline.tokenizer import learning
 from pipeline.tokenizer.learning import count_words, learn_pieces
-from pipeline.tokenizer.pre_tokens import count_chunks
+from pipeline.tokenizer.pre_tokens import count_pre_tokens
 from pipeline.vocabulary import make_vocabulary
 from tests.pipeline.corpora import (
     INLINE,
@@ -54,7 +53,7 @@ class TestSameBytes:
     def test_shuffled_renamed_and_cut_otherwise(
         self, golden: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(work, "BLOCK_BYTES", 20_000)
+        monkeypatch.setattr(input_shards, "BLOCK_BYTES", 20_000)
         texts = random.Random(3).sample(TEXTS, len(TEXTS))
         for number in range(5):
             write_jsonl(tmp_path / "corpus" / f"{9 - number}.jsonl.gz", texts[number::5])
@@ -94,7 +93,7 @@ class TestSameBytes:
         assert not (output / "manifest.json").exists()
         digest, errors = started(table, tmp_path).communicate(timeout=PATIENCE)
         assert digest.strip() == golden.digest, errors
-        assert not list(output.glob("attempt.*"))
+        assert not list(output.glob("scratch.*"))
 
     def test_in_a_workspace_elsewhere(self, golden: Artifact, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "all.jsonl", TEXTS)
@@ -152,9 +151,9 @@ class TestSample:
 
         def counted(text: bytes, *, lowercase: bool) -> Counter[bytes]:
             seen.append(text.count(b"\n"))
-            return count_chunks(text, lowercase=lowercase)
+            return count_pre_tokens(text, lowercase=lowercase)
 
-        monkeypatch.setattr("pipeline.vocabulary.count_chunks", counted)
+        monkeypatch.setattr("pipeline.vocabulary.count_pre_tokens", counted)
         learn(tmp_path / "all", [tmp_path / "all.jsonl"], heldout_share=0.0)
         learn(tmp_path / "half", [tmp_path / "all.jsonl"], heldout_share=0.49)
         assert 0.4 * seen[0] < seen[1] < 0.65 * seen[0]
@@ -171,9 +170,9 @@ class TestSample:
         assert "drawing a larger one" in capfd.readouterr().err
 
     def test_limits_leave_room(self) -> None:
-        assert sampling.sample_limit(10, 40) == 1 << 64
-        assert sampling.sample_limit(10, 80) == 1 << 63
-        assert sampling.sample_limit(10, 0) == 1 << 64
+        assert learning.sample_limit(10, 40) == 1 << 64
+        assert learning.sample_limit(10, 80) == 1 << 63
+        assert learning.sample_limit(10, 0) == 1 << 64
 
 
 class TestLearning:
@@ -185,7 +184,7 @@ class TestLearning:
         assert "the" in pieces
 
     def test_accents_and_case_go_if_the_model_is_uncased(self) -> None:
-        chunks = count_chunks("Ärger ÄRGER ärger naïve 中文 don’t".encode(), lowercase=True)
+        chunks = count_pre_tokens("Ärger ÄRGER ärger naïve 中文 don’t".encode(), lowercase=True)
         assert count_words(chunks, lowercase=True) == {
             "arger": 3,
             "naive": 1,
@@ -195,7 +194,7 @@ class TestLearning:
             "’": 1,
             "t": 1,
         }
-        chunks = count_chunks("Ärger ärger THE the".encode(), lowercase=False)
+        chunks = count_pre_tokens("Ärger ärger THE the".encode(), lowercase=False)
         assert count_words(chunks, lowercase=False) == {"Ärger": 1, "ärger": 1, "THE": 1, "the": 1}
 
     def test_counting_whole_blocks_counts_every_word(self) -> None:
@@ -204,10 +203,12 @@ class TestLearning:
         for mark in ".?!":
             text = text.replace(mark, f" {mark} ")
         expected.update(text.lower().split())
-        assert count_words(count_chunks(text.encode(), lowercase=True), lowercase=True) == expected
+        assert (
+            count_words(count_pre_tokens(text.encode(), lowercase=True), lowercase=True) == expected
+        )
 
     def test_rare_characters_get_no_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(wordcounts, "MAX_ALPHABET", 3)
+        monkeypatch.setattr(learning, "MAX_ALPHABET", 3)
         pieces = learn_pieces({"aab": 9, "abc": 8, "xyz": 1}, size=50)
         assert not [piece for piece in pieces[5:] if set(piece) & set("xyz")]
 

@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from pipeline.demo.docstrings import Docstring, definitions, docstrings, parse
+from pipeline.demo.python_source import Docstring, definitions, docstrings, parse
 
 MODULE = b'''
 """The module."""

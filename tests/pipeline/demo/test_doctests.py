@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.demo.doctests import runs
+from pipeline.demo.docstring_text import split_examples
 
 TEXT = """Before it.
 
@@ -22,7 +22,9 @@ Then more.
 
 
 def test_statements_are_told_from_prose_and_from_what_they_print() -> None:
-    found = [(kind, [line for line in lines if line]) for kind, lines in runs(TEXT.split("\n"))]
+    found = [
+        (kind, [line for line in lines if line]) for kind, lines in split_examples(TEXT.split("\n"))
+    ]
     assert found == [
         (False, ["Before it."]),
         (True, ["for row in table: print(row)", "mean(table)"]),
@@ -36,8 +38,8 @@ def test_statements_are_told_from_prose_and_from_what_they_print() -> None:
 
 @pytest.mark.parametrize("lines", [[], [""], ["text"], ["... no prompt before it"]])
 def test_without_a_prompt_all_is_prose(lines: list[str]) -> None:
-    assert list(runs(lines)) == [(False, lines)]
+    assert list(split_examples(lines)) == [(False, lines)]
 
 
 def test_long_statements_are_data() -> None:
-    assert list(runs([">>> f(" + "word, " * 100 + ")"]))[1] == (True, [])
+    assert list(split_examples([">>> f(" + "word, " * 100 + ")"]))[1] == (True, [])

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.demo.markup import CODE_BEGIN, CODE_END, without_markup
+from pipeline.demo.docstring_text import CODE_BEGIN, CODE_END, without_markup
 
 
 @pytest.mark.parametrize(

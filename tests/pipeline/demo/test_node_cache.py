@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.demo.node_cache import remembered
+from pipeline.readers.docstrings import remembered
 
 
 @pytest.fixture(autouse=True)

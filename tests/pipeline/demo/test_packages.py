@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import IntegrityError, UsageError
-from pipeline.demo.packages import modules, sources
+from pipeline.demo.packages import module_files, sources
 from tests.pipeline.installed import install, use
 
 
 def test_modules_are_sorted_and_of_the_distribution_alone() -> None:
-    found = modules("joblib")
+    found = module_files("joblib")
     names = [module.name for module in found]
     assert names == sorted(names)
     assert "joblib/parallel.py" in names
@@ -17,7 +17,7 @@ def test_modules_are_sorted_and_of_the_distribution_alone() -> None:
 
 
 def test_tests_copies_of_other_projects_and_generated_files_do_not_count() -> None:
-    names = [module.name for name in ("joblib", "scipy", "numpy") for module in modules(name)]
+    names = [module.name for name in ("joblib", "scipy", "numpy") for module in module_files(name)]
     parts = [part for name in names for part in name.split("/")]
     recorded = [str(file) for file in metadata.distribution("joblib").files or []]
     assert any(name.startswith("joblib/test/") for name in recorded)
@@ -27,7 +27,7 @@ def test_tests_copies_of_other_projects_and_generated_files_do_not_count() -> No
 
 
 def test_names_do_not_say_where_it_is_installed() -> None:
-    assert not any(module.name.startswith(("/", "..")) for module in modules("joblib"))
+    assert not any(module.name.startswith(("/", "..")) for module in module_files("joblib"))
 
 
 def test_sources_are_the_bytes_on_disk() -> None:
@@ -38,7 +38,7 @@ def test_sources_are_the_bytes_on_disk() -> None:
 
 def test_a_package_that_is_not_installed_is_named_with_the_remedy() -> None:
     with pytest.raises(UsageError, match="no_such_package: not installed here.*pip install"):
-        modules("no_such_package")
+        module_files("no_such_package")
 
 
 def test_a_distribution_without_modules_is_named(
@@ -46,7 +46,7 @@ def test_a_distribution_without_modules_is_named(
 ) -> None:
     use(monkeypatch, install(tmp_path, "compiled-only", {"compiled.so": b""}))
     with pytest.raises(UsageError, match="compiled-only 1.0: its record names no Python module"):
-        modules("compiled-only")
+        module_files("compiled-only")
 
 
 def test_a_file_that_has_vanished_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-from pipeline.demo.docstrings import Docstring, docstrings, parse
 from pipeline.demo.pair_task import LABELS, pairs, stems
+from pipeline.demo.python_source import Docstring, docstrings, parse
 
 MODULE = docstrings(
     parse(b'''

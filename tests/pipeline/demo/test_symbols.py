@@ -1,5 +1,4 @@
-from pipeline.demo.docstrings import parse
-from pipeline.demo.symbols import builtin_symbols, merged, symbols_of
+from pipeline.demo.python_source import builtin_symbols, merged, parse, symbols_of
 
 MODULE = b"""
 class Graph: ...

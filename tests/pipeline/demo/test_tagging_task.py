@@ -1,7 +1,6 @@
 import pytest
 
-from pipeline.demo.docstrings import docstrings, parse
-from pipeline.demo.symbols import Symbols, merged
+from pipeline.demo.python_source import Symbols, docstrings, merged, parse
 from pipeline.demo.tagging_task import (
     MAX_WORDS,
     MIN_WORDS,

@@ -18,7 +18,6 @@ from artifacts.tokenizer import read_vocab_txt
 from pipeline.config import ExamplesConfig, MaskingConfig
 from pipeline.mlm.documents import documents_of
 from pipeline.mlm.example_files import Recipe, copies_of
-from pipeline.mlm.packing_batches import SpecialIds
 from pipeline.mlm.statistics import total
 from tests.pipeline.mlm.plain_reference import (
     PlainVocabulary,
@@ -90,7 +89,8 @@ def examples_of(sample, bucket, *, max_seq_length, copies, seed=12345, unit="tok
     recipe = Recipe(
         seed=seed,
         config=ExamplesConfig(masking=masking),
-        special=SpecialIds(101, 102),
+        cls_id=101,
+        sep_id=102,
         mask_id=103,
         vocabulary_size=VOCABULARY,
         continuation_V=sample.continuation_V,

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from artifacts.rng import document_streams, draw, high_half, stream_seed
 from pipeline.config import MaskingConfig
-from pipeline.mlm.mask_units import mask_tokens, span_lengths, words_of
-from pipeline.mlm.masking import Block, MaskingRule, sample_without_replacement
+from pipeline.mlm.masking import (
+    Block,
+    MaskingRule,
+    mask_tokens,
+    sample_without_replacement,
+    span_lengths,
+    words_of,
+)
 
 CLS, SEP, MASK, WORDS = 1, 2, 3, 1000
 CONTINUATION = np.arange(WORDS) % 4 == 3

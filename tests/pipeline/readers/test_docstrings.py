@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import SourceConfig
-from pipeline.readers.docstrings import READER, documents
+from pipeline.readers.docstrings import DOCSTRINGS, documents
 from pipeline.readers.documents import Piece
 from tests.pipeline.installed import install, use
 
@@ -32,7 +32,7 @@ def source(*packages: str) -> SourceConfig:
 
 
 def texts(package: str) -> Iterator[str]:
-    for block in READER.read(Piece(package), source(package)):
+    for block in DOCSTRINGS.read(Piece(package), source(package)):
         raw, begin = block.text.tobytes(), 0
         for end in block.ends.tolist():
             yield raw[begin:end].decode()
@@ -74,7 +74,7 @@ def test_a_package_is_one_file_of_the_size_of_its_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, install(tmp_path, "pack", FILES))
-    (found,) = READER.find(source("pack"))
+    (found,) = DOCSTRINGS.find(source("pack"))
     counted = [content for name, content in FILES.items() if "test" not in name.split("/")[1]]
     assert found.path == "pack"
     assert 0 < found.size < sum(len(content) for content in counted)

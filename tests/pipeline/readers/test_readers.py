@@ -21,7 +21,7 @@ import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
 from pipeline.config import CorpusConfig, SourceConfig
-from pipeline.readers import arrow, compression, documents, parquet, scanning, text
+from pipeline.readers import compression, documents, scanning, tables, text
 from pipeline.readers.documents import DocumentBlock, Piece
 from pipeline.readers.registry import READERS
 from tests.conftest import PROJECT
@@ -102,7 +102,7 @@ def test_pieces_of_a_file_give_its_documents_once(
     size = path.stat().st_size
     monkeypatch.setattr(scanning, "BLOCK_BYTES", 300)
     monkeypatch.setattr(compression, "READ_BYTES", 64)
-    monkeypatch.setattr(parquet, "ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(tables, "ROWS_AT_A_TIME", 3)
     assert read(path, reader) == whole
     for parts in (2, 3, 7, 50, size):
         bounds = [size * part // parts for part in range(parts + 1)]
@@ -232,12 +232,12 @@ import resource, sys
 from pathlib import Path
 from pipeline.config import CleaningConfig, CorpusConfig
 from pipeline.text.texts import read_texts
-from pipeline.shuffle.input_shards import portions
+from pipeline.readers.input_shards import input_shards
 reader, path, room = sys.argv[1:]
 corpus = CorpusConfig.model_validate({"sources": [{"reader": reader, "path": path}]})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(room), used + int(room)))
-(portion,) = portions(corpus)
+(portion,) = input_shards(corpus)
 blocks = read_texts(portion, corpus=corpus, cleaning=CleaningConfig())
 print(sum(len(block.text) for block in blocks))
 """
@@ -362,7 +362,7 @@ class TestColumns:
         with pa.ipc.new_stream(str(path), pa.schema([("text", pa.string())])) as writer:
             for _ in range(2):
                 writer.write_table(pa.table({"text": ["one", "two"]}))
-        for size in (path.stat().st_size - len(arrow.STREAM_END), 3, 0):
+        for size in (path.stat().st_size - len(tables.STREAM_END), 3, 0):
             os.truncate(path, size)
             with pytest.raises(IntegrityError, match="not a whole Arrow"):
                 texts(path, "arrow")

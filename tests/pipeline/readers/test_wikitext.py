@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.readers.wikitext import plain_text
+from pipeline.readers.wikipedia import plain_text
 
 
 @pytest.mark.parametrize(

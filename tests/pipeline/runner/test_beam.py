@@ -7,12 +7,11 @@ import pytest
 
 from artifacts.progress import Progress
 from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
-from pipeline.examples import _buckets, _recipe, example_graph
-from pipeline.mlm.example_files import Destination
+from pipeline.examples import buckets_of, example_graph, recipe_of
 from pipeline.runner.beam import Pipeline
-from pipeline.runner.errors import JobFailed
 from pipeline.runner.graph import consume, run_graph
-from pipeline.runner.work_queue import Crew
+from pipeline.runner.local import JobFailed
+from pipeline.runner.work_queue import WorkQueue
 from tests.pipeline.synthetic_tokens import (
     random_documents,
     small_tokenizer,
@@ -26,15 +25,16 @@ JOB_SERVER = os.environ.get("FLINK_JOB_SERVER_JAR", "")
 
 def build_of(tokens, tokenizer, output):
     stage = ExamplesStage(seed=1, examples=ExamplesConfig(max_seq_lengths=(64,), copies=2))
-    buckets = list(_buckets(tokens, stage.examples))
+    buckets = list(buckets_of(tokens, stage.examples))
 
-    def build(pipeline, crew):
+    def build(pipeline, queue):
         return example_graph(
             pipeline,
-            buckets,
-            recipe=_recipe(stage, tokenizer),
-            place=Destination(str(output), ""),
-            crew=crew,
+            queue,
+            buckets=buckets,
+            recipe=recipe_of(stage, tokenizer),
+            output=str(output),
+            scratch="",
         )
 
     return build
@@ -59,7 +59,7 @@ def tokens(tmp_path_factory, tokenizer):
 def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
     """One input, one output, no tags: what every engine runs right."""
     pipeline = Pipeline()
-    consume(build_of(tokens, tokenizer, tmp_path), pipeline, Crew())
+    consume(build_of(tokens, tokenizer, tmp_path), pipeline, WorkQueue())
     components = pipeline.to_runner_api().components
     for transform in components.transforms.values():
         assert len(transform.inputs) <= 1

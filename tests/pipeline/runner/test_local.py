@@ -15,9 +15,9 @@ from artifacts.progress import Progress
 from pipeline.config import PipelineMachine
 from pipeline.runner import graph
 from pipeline.runner.beam import Map, PCollection, Pipeline
-from pipeline.runner.errors import JobFailed, WorkerKilled, job_error
 from pipeline.runner.graph import gather, run_graph, share_out, spread
-from pipeline.runner.work_queue import Crew
+from pipeline.runner.local import JobFailed, WorkerKilled, job_error
+from pipeline.runner.work_queue import WorkQueue
 from tests.waiting import wait_for
 
 UNITS = 8
@@ -27,11 +27,11 @@ def wait_for_units(count: int, *, folder: str) -> None:
     wait_for(lambda: len(list(Path(folder).iterdir())) >= count, what=f"{count} units")
 
 
-def write_unit(unit: int, *, folder: str, crew: Crew, slow: int | None = None) -> int:
+def write_unit(unit: int, *, folder: str, queue: WorkQueue, slow: int | None = None) -> int:
     if unit == slow:
         wait_for_units(UNITS - 1, folder=folder)
     Path(folder, str(unit)).write_text(str(os.getpid()))
-    crew.report(MB=1.5, documents=10)
+    queue.report(MB=1.5, documents=10)
     return unit
 
 
@@ -79,9 +79,9 @@ def sleep_long(unit: int) -> int:
 def run(function, *, mode: str, stall_timeout: float = 60.0) -> Progress:
     progress = Progress("test", total=UNITS * 1.5, unit="MB")
 
-    def build(pipeline: Pipeline, crew: Crew) -> PCollection[int]:
-        bound = partial(function, crew=crew) if function_takes_crew(function) else function
-        return spread(pipeline, range(UNITS), crew) | Map(bound)
+    def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
+        bound = partial(function, queue=queue) if function_takes_crew(function) else function
+        return spread(pipeline, range(UNITS), queue) | Map(bound)
 
     machine = PipelineMachine(workers=2, worker_mode=mode, stall_timeout=stall_timeout)
     run_graph(build, machine=machine, options=[], progress=progress)
@@ -116,11 +116,11 @@ def test_processes_share_the_work_and_who_is_slower_takes_less(tmp_path, capfd):
 
 @pytest.mark.parametrize("mode", ["inline", "threads", "processes"])
 def test_what_all_workers_have_made_is_gathered_and_shared_out_again(mode, tmp_path):
-    def build(pipeline: Pipeline, crew: Crew) -> PCollection[int]:
-        first = partial(write_unit, folder=str(tmp_path), crew=crew)
-        units = gather(spread(pipeline, range(UNITS), crew) | "First" >> Map(first), label="All")
+    def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
+        first = partial(write_unit, folder=str(tmp_path), queue=queue)
+        units = gather(spread(pipeline, range(UNITS), queue) | "First" >> Map(first), label="All")
         second = partial(check_unit, folder=str(tmp_path))
-        return share_out(units, crew, label="Again") | "Second" >> Map(second)
+        return share_out(units, queue, label="Again") | "Second" >> Map(second)
 
     machine = PipelineMachine(workers=2, worker_mode=mode)
     progress = Progress("test", total=UNITS * 1.5, unit="MB")
@@ -183,7 +183,7 @@ def test_an_error_inside_a_traceback_is_recognised():
     assert error.exit_code == 2
 
 
-def note_ports(unit: int, *, folder: str, crew: Crew) -> int:
+def note_ports(unit: int, *, folder: str, queue: WorkQueue) -> int:
     """Write down where this worker, its helper and its runner listen."""
     family = [psutil.Process(), *psutil.Process().parents()[:2]]
     sockets = [one for process in family for one in process.net_connections("tcp")]
@@ -202,16 +202,16 @@ def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_p
 
 
 def test_the_sockets_of_a_job_are_its_users_alone(tmp_path):
-    def build(pipeline: Pipeline, crew: Crew) -> PCollection[int]:
-        return spread(pipeline, range(UNITS), crew) | Map(partial(note_mode, crew=crew))
+    def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
+        return spread(pipeline, range(UNITS), queue) | Map(partial(note_mode, queue=queue))
 
     machine = PipelineMachine(workers=2)
     progress = Progress("test", total=1, unit="MB")
     run_graph(build, machine=machine, options=[], progress=progress)
 
 
-def note_mode(unit: int, *, crew: Crew) -> int:
-    directory = Path(crew.directory)
+def note_mode(unit: int, *, queue: WorkQueue) -> int:
+    directory = Path(queue.directory)
     assert {"control", "data", "state", "workers"} <= {path.name for path in directory.iterdir()}
     assert directory.stat().st_mode & 0o777 == 0o700
     return unit

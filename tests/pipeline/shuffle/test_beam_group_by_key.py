@@ -9,21 +9,20 @@ import pytest
 from artifacts.config import parse
 from artifacts.progress import Progress
 from pipeline import tokens
-from pipeline.config import PipelineMachine, TokensStage, UnwantedStage
-from pipeline.dedup import search_graph
-from pipeline.duplicates.candidates import Search
+from pipeline.config import DedupStage, PipelineMachine, TokensStage
+from pipeline.dedup import Search, search_graph
+from pipeline.readers.input_shards import input_shards
 from pipeline.runner.beam import Pipeline
-from pipeline.runner.errors import JobFailed
 from pipeline.runner.graph import consume, run_graph
-from pipeline.runner.work_queue import Crew
-from pipeline.shuffle.beam_group_by_key import RunnerShuffle, partition_bits, partition_of
-from pipeline.shuffle.input_shards import portions
-from pipeline.tokenizer.sampling import Sampling
+from pipeline.runner.local import JobFailed
+from pipeline.runner.work_queue import WorkQueue
+from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, partition_bits, partition_of
+from pipeline.tokenizer.learning import Sampling
 from pipeline.vocabulary import candidates_graph
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
-STAGES = ["vocabulary", "unwanted", "tokens"]
+STAGES = ["vocabulary", "dedup", "tokens"]
 DRY_RUN = [
     "--dry_run=True",
     "--no_auth",
@@ -43,30 +42,30 @@ def builds(tmp_path: Path):
     vocabulary = given_vocabulary(tmp_path / "vocabulary")
     table = tokens_table(tmp_path / "out", [source(tmp_path / "all.jsonl")], vocabulary=vocabulary)
     stage = parse(TokensStage, table.config, source="test")
-    work = portions(stage.corpus)
-    job = tokens._job(table, stage)
+    work = input_shards(stage.corpus)
+    job = tokens.tokens_job(table, stage)
     remote = PipelineMachine(runner="DataflowRunner")
-    exchange = tokens.choose_exchange(work, job=job, machine=remote)
-    assert isinstance(exchange, RunnerShuffle)
+    backend = tokens.choose_backend(work, job=job, machine=remote)
+    assert isinstance(backend, BeamGroupByKey)
     sampling = Sampling(stage.corpus, stage.cleaning, 1, 1 << 64)
     wanted = {"near_duplicates": {}}
-    unwanted = UnwantedStage.model_validate({**table.config, "unwanted": wanted})
-    search = Search(unwanted, "gs://bucket/unwanted")
+    stage_of_dedup = DedupStage.model_validate({**table.config, "dedup": wanted})
+    search = Search(stage_of_dedup, "gs://bucket/dedup")
     return {
-        "tokens": lambda pipeline, crew: tokens.tokens_graph(
-            pipeline, crew, work=work, exchange=exchange, job=job
+        "tokens": lambda pipeline, queue: tokens.tokens_graph(
+            pipeline, queue, shards=work, backend=backend, job=job
         ),
-        "vocabulary": lambda pipeline, crew: candidates_graph(
-            pipeline, crew, work=work, sampling=sampling, directory="gs://bucket/work"
+        "vocabulary": lambda pipeline, queue: candidates_graph(
+            pipeline, queue, shards=work, sampling=sampling, directory="gs://bucket/work"
         ),
-        "unwanted": lambda pipeline, crew: search_graph(pipeline, crew, work=work, search=search),
+        "dedup": lambda pipeline, queue: search_graph(pipeline, queue, shards=work, search=search),
     }
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_graph_is_a_chain(builds, stage: str) -> None:
     pipeline = Pipeline()
-    consume(builds[stage], pipeline, Crew())
+    consume(builds[stage], pipeline, WorkQueue())
     for transform in pipeline.to_runner_api().components.transforms.values():
         assert len(transform.inputs) <= 1
         assert len(transform.outputs) <= 1

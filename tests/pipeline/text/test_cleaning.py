@@ -9,8 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.readers.documents import LineBreak, pack
-from pipeline.text.cleaning import clean
-from pipeline.text.lines import FULL_LINES_NEEDED, LONG_LINES_ALLOWED, SHORT_LINE, WRAPPED_WIDTH
+from pipeline.text.cleaning import (
+    FULL_LINES_NEEDED,
+    LONG_LINES_ALLOWED,
+    SHORT_LINE,
+    WRAPPED_WIDTH,
+    clean,
+)
 
 LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
 SPACES = "\t\xa0\u1680\u2000\u2003\u2009\u200a\u202f\u205f\u3000"

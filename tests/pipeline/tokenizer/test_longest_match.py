@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from pipeline.tokenizer import longest_match as greedy
-from pipeline.tokenizer.longest_match import GreedyWordPiece
+from pipeline.tokenizer.longest_match import LongestMatch
 from pipeline.tokenizer.pre_tokens import keys_of_words
 
 PIECES = ("a", "##a", "##b", "ab", "##ab", "aba", "##ba", "##bab", "babababab", "##ababababa", "c")
@@ -18,7 +18,7 @@ WORDS = st.lists(st.text("abcd", min_size=1, max_size=16), min_size=1, max_size=
 def cut(words: list[str]) -> list[list[int]]:
     raw = [word.encode() for word in words]
     lengths = np.array([len(word) for word in raw])
-    ids, counts = GreedyWordPiece(TOKENIZER).split(keys_of_words(raw, 2), lengths)
+    ids, counts = LongestMatch(TOKENIZER).split(keys_of_words(raw, 2), lengths)
     return [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
 
 
@@ -38,6 +38,6 @@ def test_with_and_without_the_last_few(few: int, monkeypatch: pytest.MonkeyPatch
 def test_a_vocabulary_without_inner_pieces_knows_whole_words() -> None:
     tokenizer = WordPieceTokenizer((*SPECIAL_TOKENS, "whole"), lowercase=True)
     raw = [b"whole", b"wholes"]
-    ids, counts = GreedyWordPiece(tokenizer).split(keys_of_words(raw, 2), np.array([5, 6]))
+    ids, counts = LongestMatch(tokenizer).split(keys_of_words(raw, 2), np.array([5, 6]))
     assert ids.tolist() == [5, tokenizer.unk_id]
     assert counts.tolist() == [1, 1]

@@ -1,7 +1,8 @@
-"""Docstrings and signatures out of Python source, without importing or running anything.
+"""Docstrings, signatures and names out of Python source, without importing or running anything.
 
 In:  the bytes of one module.
-Out: its docstrings in the order of the source, each with the parameters of what it documents.
+Out: its docstrings in the order of the source, each with the parameters of what it documents;
+     `Symbols`: which of the names it defines are classes, exceptions, functions.
 
 Read with `ast` alone: the packages of the embedded default are data here, not code. Strings handed
 to `add_newdoc` and its relatives count as docstrings too, because NumPy and torch document their
@@ -9,10 +10,10 @@ compiled functions that way.
 """
 
 import ast
+import builtins
 import gc
 import inspect
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,7 @@ DOCUMENTING_CALLS = frozenset({"add_docstr", "add_newdoc", "_add_docstr", "add_n
 """Functions that attach a docstring given as an argument (numpy, torch)."""
 
 _RECEIVERS = frozenset({"self", "cls", "mcs"})
+_EXCEPTION_ENDINGS = ("Error", "Exception", "Warning")
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,24 @@ class Docstring:
         return f"{self.name.rpartition('.')[2]}({', '.join(self.parameters)})"
 
 
+@dataclass(frozen=True)
+class Symbols:
+    """Names by what they stand for. A class that is an exception is no type."""
+
+    types: frozenset[str]
+    exceptions: frozenset[str]
+    functions: frozenset[str]
+
+
 def parse(source: bytes) -> ast.Module:
     """A module's syntax tree; `SyntaxError` or `ValueError` where the source is no Python."""
-    with _no_collector():
+    enabled = gc.isenabled()
+    gc.disable()  # trees hold no cycles; without the collector they are built four times as fast
+    try:
         return ast.parse(source)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def docstrings(tree: ast.Module) -> list[Docstring]:
@@ -69,8 +85,11 @@ def definitions(body: Iterable[ast.stmt]) -> Iterator[Definition]:
 
 def parameters(definition: Definition) -> tuple[str, ...]:
     """Names of a function's parameters, or of a class's `__init__`; without `self` and `cls`."""
-    function = _function(definition)
-    if function is None:
+    function: ast.stmt | None = definition
+    if isinstance(definition, ast.ClassDef):
+        methods = (node for node in definition.body if isinstance(node, ast.FunctionDef))
+        function = next((method for method in methods if method.name == "__init__"), None)
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return ()
     given = function.args
     starred = [argument for argument in (given.vararg, given.kwarg) if argument]
@@ -80,16 +99,42 @@ def parameters(definition: Definition) -> tuple[str, ...]:
     return tuple(names[1:] if names[:1] and names[0] in _RECEIVERS else names)
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Syntax trees hold no cycles; without the collector they are built four times as fast."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def builtin_symbols() -> Symbols:
+    """Python's own exceptions; its types are words like others: a list, an int."""
+    classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
+    exceptions = {name for name in classes if name.endswith(_EXCEPTION_ENDINGS)}
+    return Symbols(frozenset(), frozenset(exceptions), frozenset())
+
+
+def symbols_of(tree: ast.Module) -> Symbols:
+    """The names that a module defines."""
+    found = list(definitions(tree.body))
+    classes = {node.name for node in found if isinstance(node, ast.ClassDef)}
+    exceptions = {one for one in classes if one.endswith(_EXCEPTION_ENDINGS)}
+    # a property is read like an attribute
+    functions = {
+        node.name
+        for node in found
+        if not any(
+            "property" in text or text.endswith(".setter")
+            for text in map(ast.unparse, node.decorator_list)
+        )
+    } - classes
+    return Symbols(
+        frozenset(classes - exceptions),
+        frozenset(exceptions),
+        frozenset(one for one in functions if not one.startswith("__")),
+    )
+
+
+def merged(parts: Iterable[Symbols]) -> Symbols:
+    """All symbols of `parts` and of Python itself."""
+    everything = [builtin_symbols(), *parts]
+    return Symbols(
+        frozenset().union(*(part.types for part in everything)),
+        frozenset().union(*(part.exceptions for part in everything)),
+        frozenset().union(*(part.functions for part in everything)),
+    )
 
 
 def _of_body(
@@ -120,7 +165,10 @@ def _of_expression(expression: ast.Expr, *, prefix: str) -> Iterator[Docstring]:
     """A bare string documents the attribute before it; a documenting call holds its strings."""
     if text := _string(expression):
         yield Docstring(prefix.rstrip("."), "attribute", text)
-    elif isinstance(expression.value, ast.Call) and _called(expression.value) in DOCUMENTING_CALLS:
+        return
+    called = getattr(expression.value, "func", None)  # `add_docstr` or `numpy.add_docstr`
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    if name in DOCUMENTING_CALLS:
         texts = [
             node.value for node in ast.walk(expression.value) if isinstance(node, ast.Constant)
         ]
@@ -147,20 +195,3 @@ def _string(statement: ast.stmt) -> str:
         value = statement.value.value
         return inspect.cleandoc(value) if isinstance(value, str) else ""
     return ""
-
-
-def _function(definition: Definition) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    if not isinstance(definition, ast.ClassDef):
-        return definition
-    methods = [node for node in definition.body if isinstance(node, ast.FunctionDef)]
-    return next((method for method in methods if method.name == "__init__"), None)
-
-
-def _called(call: ast.Call) -> str:
-    return _last_name(call.func)
-
-
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""

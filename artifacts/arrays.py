@@ -1,0 +1,77 @@
+"""NumPy arrays as this project uses them, and Arrow columns as such arrays.
+
+In:  columns of a table (artifacts/tables.py).
+Out: flat arrays: the values of lists and where each list ends, digests as numbers.
+
+Shape suffixes: D documents, N of whatever there is.
+"""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from artifacts.tables import TOKEN_DIGEST_BYTES
+
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+Offsets = Int64s
+"""Places in a text or in an array, ascending."""
+Mask = npt.NDArray[np.bool_]
+TokenIds = npt.NDArray[np.unsignedinteger]
+"""uint16 or uint32, by the size of the vocabulary."""
+
+
+def offsets(lengths_N: Int64s) -> Offsets:
+    """Where each of N consecutive stretches begins, and after the last one the end: (N + 1,)."""
+    return np.concatenate(([0], np.cumsum(lengths_N)))
+
+
+def list_lengths(column: pa.ChunkedArray) -> Int64s:
+    """How many values each list of a column has, (N,)."""
+    chunks = [np.diff(chunk.offsets.to_numpy()).astype(np.int64) for chunk in column.chunks]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *chunks])
+
+
+def list_values(column: pa.ChunkedArray) -> npt.NDArray[np.unsignedinteger]:
+    """The values of all lists of a column, one after another."""
+    chunks = [chunk.flatten().to_numpy() for chunk in column.chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+def list_array(
+    values: npt.NDArray[np.unsignedinteger], ends_N: Int64s, form: pa.DataType | None = None
+) -> pa.ListArray:
+    """N lists over `values`, of type `form`; the first begins at 0."""
+    offsets_N1 = np.zeros(len(ends_N) + 1, dtype=np.int32)
+    offsets_N1[1:] = ends_N
+    return pa.ListArray.from_arrays(pa.array(offsets_N1), pa.array(values), type=form)
+
+
+def digest_bytes(column: pa.ChunkedArray) -> Bytes:
+    """A column of document digests as rows of bytes, (D, 16)."""
+    width = TOKEN_DIGEST_BYTES
+    raw = [np.zeros(0, dtype=np.uint8)]
+    for chunk in column.chunks:
+        data = np.frombuffer(chunk.buffers()[1] or b"", dtype=np.uint8)
+        raw.append(data[width * chunk.offset : width * (chunk.offset + len(chunk))])
+    return np.concatenate(raw).reshape(-1, width)
+
+
+def digest_halves(digests_D16: Bytes, byte_order: Literal[">", "<"] = ">") -> UInt64s:
+    """Document digests as two numbers each, (D, 2).
+
+    Big-endian numbers (`>`) are in the order of the digests: buckets, splits and samples use them.
+    The streams of examples have always been addressed by the little-endian ones (`<`). Either is
+    part of the bytes of an artifact, so neither can be given up for the other.
+    """
+    return np.ascontiguousarray(digests_D16).view(f"{byte_order}u8").astype(np.uint64)
+
+
+def is_first_of_equals(sorted_D2: UInt64s) -> Mask:
+    """Which rows of sorted digests differ from the row before them, (D,)."""
+    first_D = np.ones(len(sorted_D2), dtype=np.bool_)
+    first_D[1:] = np.any(sorted_D2[1:] != sorted_D2[:-1], axis=1)
+    return first_D

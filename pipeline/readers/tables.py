@@ -1,0 +1,129 @@
+"""Tables: each row of a Parquet or Arrow file is a document.
+
+In:  a column of strings; Arrow files also as Hugging Face `datasets` stores them (streams).
+Out: its rows. A piece of a file is the row groups or record batches that lie, nominally, in its
+     range of bytes.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from artifacts.arrays import Offsets
+from artifacts.errors import IntegrityError, UsageError
+from pipeline.config import SourceConfig
+from pipeline.readers.documents import DocumentBlock, Piece, Reader
+
+ROWS_AT_A_TIME = 8192
+
+FILE_MAGIC = b"ARROW1"
+STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""Without it a stream that was cut between two batches would pass for a shorter one."""
+
+
+def read_parquet(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
+    """The rows of the piece's row groups."""
+    column = source.text_field
+    with _opened(piece, "Parquet") as opened:
+        file = pq.ParquetFile(opened)
+        _require_strings(file.schema_arrow, column, path=piece.path)
+        position = 0
+        for group in range(file.num_row_groups):
+            first = position
+            position += file.metadata.row_group(group).num_rows
+            if not _is_in(piece, group, file.num_row_groups, opened):
+                continue
+            for batch in file.iter_batches(ROWS_AT_A_TIME, row_groups=[group], columns=[column]):
+                rows = pa.chunked_array([batch.column(0)])
+                yield block_of_strings(rows, np.arange(first, first + len(batch)))
+                first += len(batch)
+
+
+def read_arrow(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
+    """The rows of the piece's record batches."""
+    with _opened(piece, "Arrow") as opened:
+        is_file = opened.read(len(FILE_MAGIC)) == FILE_MAGIC
+        batches = _batches_of_file if is_file else _batches_of_stream
+        for first, batch in batches(opened, piece):
+            _require_strings(batch.schema, source.text_field, path=piece.path)
+            rows = pa.chunked_array([batch.column(source.text_field)])
+            yield block_of_strings(rows, np.arange(first, first + len(batch)))
+
+
+def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlock:
+    """The strings as documents at `positions`, none of them as a Python object; null is empty."""
+    strings = pc.fill_null(column.cast(pa.large_binary()).combine_chunks(), b"")
+    nothing, feed = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
+    ended = pc.binary_join_element_wise(strings, nothing, feed)  # a line feed after each
+    _, offsets, data = ended.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int64)[ended.offset : ended.offset + len(ended) + 1]
+    text = np.frombuffer(data or b"", dtype=np.uint8)[bounds[0] : bounds[-1]]
+    return DocumentBlock(text=text, ends=bounds[1:] - bounds[0], positions=positions)
+
+
+@contextmanager
+def _opened(piece: Piece, kind: str) -> Iterator[IO[bytes]]:
+    """The piece's file; what Arrow finds wrong with it is an `IntegrityError`."""
+    with fsspec.open(piece.path, "rb") as opened:
+        try:
+            yield opened
+        except (pa.ArrowInvalid, OSError) as error:
+            raise IntegrityError(
+                f"{piece.path}: not a whole {kind} file: {error}; copy it again"
+            ) from None
+
+
+def _is_in(piece: Piece, group: int, groups: int, opened: IO[bytes]) -> bool:
+    """Whether row group `group` of `groups` counts as lying in the piece."""
+    place = group * opened.seek(0, os.SEEK_END) // groups
+    return piece.start <= place and (piece.stop is None or place < piece.stop)
+
+
+def _batches_of_file(opened: IO[bytes], piece: Piece) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batches of an IPC file that lie in the piece, with the number of their first row."""
+    reader = pa.ipc.open_file(opened)
+    first = 0
+    for index in range(reader.num_record_batches):
+        batch = reader.get_batch(index)
+        if _is_in(piece, index, reader.num_record_batches, opened):
+            yield first, batch
+        first += len(batch)
+
+
+def _batches_of_stream(opened: IO[bytes], piece: Piece) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """All batches of an IPC stream, which has no index: whoever reads its first byte reads all."""
+    if piece.start:
+        return
+    opened.seek(-len(STREAM_END), os.SEEK_END)
+    if opened.read() != STREAM_END:
+        raise IntegrityError(
+            f"{piece.path}: not a whole Arrow stream: it has no end mark; copy it again"
+        )
+    opened.seek(0)
+    first = 0
+    for batch in pa.ipc.open_stream(opened):
+        yield first, batch
+        first += len(batch)
+
+
+def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:
+    """`UsageError` unless the file has a column of strings called `name`."""
+    known = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    if name not in schema.names:
+        raise UsageError(f"{path}: no column {name!r}; set text_field to one of: {known}")
+    kind = schema.field(name).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()):
+        raise UsageError(f"{path}: column {name!r} is {kind}, expected strings; it has: {known}")
+
+
+PARQUET = Reader(read=read_parquet, line_break="paragraph", splittable=True)
+ARROW = Reader(read=read_arrow, line_break="paragraph", splittable=True)

@@ -1,0 +1,165 @@
+"""Wikipedia: MediaWiki's XML dumps, and WikiExtractor's output.
+
+In:  `pages-articles.xml`, or files of `<doc id=… url=… title=…>`, title, paragraphs, `</doc>`;
+     compressed or not.
+Out: the text passages of articles, a paragraph a line (paper, A.2: only text passages, no lists,
+     tables and headings).
+
+A dump's XML is not parsed: every page is found by its tags, so that damage costs one page and a
+dump can be read from the middle. Of its wikitext, nested constructs are taken apart from the inside
+out, so that no recursion is needed and an unclosed brace spoils at most its own paragraph.
+"""
+
+import html
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from artifacts.arrays import Offsets
+from artifacts.errors import UsageError
+from pipeline.config import SourceConfig
+from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
+from pipeline.readers.scanning import is_beginning, scan
+
+_DOC = b"<doc "
+_DOC_END = b"</doc>"
+_TITLE = re.compile(rb' title="([^\n]*)"')
+
+_PAGE = re.compile(rb"<page>")
+_PAGE_NAMESPACE = re.compile(rb"<ns>\s*(-?\d+)\s*</ns>")
+_PAGE_TEXT = re.compile(rb"<text\b[^>]*?(?:/>|>(?P<text>.*?)</text>)", re.DOTALL)
+_REDIRECT = re.compile(rb"<redirect\b")
+
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_REMOVED_ELEMENTS = (
+    "ref|math|chem|gallery|timeline|code|syntaxhighlight|source|pre|imagemap|score|hiero|table|"
+    "templatedata|graph|mapframe|maplink|inputbox|includeonly|noinclude"
+)
+_EMPTY_ELEMENT = re.compile(rf"<(?:{_REMOVED_ELEMENTS})\b[^<>]*?/>", re.IGNORECASE)
+_ELEMENT = re.compile(rf"<({_REMOVED_ELEMENTS})\b[^<>]*>.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
+_TEMPLATE = re.compile(r"\{\{(?:[^{}]|\{(?!\{)|\}(?!\}))*\}\}")
+_TABLE = re.compile(r"\{\|(?:(?!\{\||\|\}).)*\|\}", re.DOTALL)
+_LINK = re.compile(r"\[\[([^\[\]]*)\]\]")
+_EXTERNAL_LINK = re.compile(r"\[(?:[a-z]+:)?//[^\s\]]+\s*([^\]]*)\]", re.IGNORECASE)
+_NAMESPACE = re.compile(r"^\s*:?[^\s:|\[\]][^:|\[\]]{0,30}:(?!\s)")
+_QUOTES = re.compile(r"'{2,}")
+_LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
+_SWITCH = re.compile(r"__[A-Z]+__")
+_HEADING = re.compile(r"^=+.*=+\s*$")
+_NOT_PROSE = tuple("*#:;|!")
+"""Lines that begin with these are lists, indented asides and remains of tables."""
+_HOLES = re.compile(r"\(\s*[,;:]*\s*\)|(?<=\()\s*[,;]\s*")
+_DEEPEST = 40
+"""Levels of nesting taken apart; what is deeper is no article."""
+
+
+def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
+    """The articles that begin in the piece, without their title lines; some come out empty."""
+
+    def bodies(block: DocumentBlock) -> Iterator[tuple[int, bytes]]:
+        for position, article in block.documents():
+            tag, _, body = article.partition(b"\n")
+            tag = tag.rstrip()
+            if not tag.endswith(b">"):
+                raise UsageError(
+                    f"{piece.path}: the <doc> tag at byte {position} does not end on its line; "
+                    "expected <doc id=… url=… title=…>"
+                )
+            close = body.rfind(_DOC_END)
+            body = body if close < 0 else body[:close]
+            title = _TITLE.search(tag)
+            first, _, rest = body.partition(b"\n")
+            yield position, rest if title and first.strip() == title[1].strip() else body
+
+    found = 0
+    for block in scan(piece, doc_starts, cuttable=False):
+        found += len(block.ends)
+        yield from pack(bodies(block))
+    if not found and is_beginning(piece):
+        raise UsageError(
+            f"{piece.path}: no line begins with '<doc '; expected WikiExtractor's output, "
+            "use reader jsonl for its --json form"
+        )
+
+
+def doc_starts(buffer: bytes, at_beginning: bool) -> Offsets:
+    """Where a line begins with `<doc `."""
+    starts = [match.end() - len(_DOC) for match in re.finditer(rb"\n<doc ", buffer)]
+    if at_beginning and buffer.startswith(_DOC):
+        starts.insert(0, 0)
+    return np.array(starts, dtype=np.int64)
+
+
+def read_mediawiki(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
+    """The articles that begin in the piece; redirects come out empty.
+
+    Namespaces but the main one (templates, talk, categories) hold no articles and give no
+    documents.
+    """
+
+    def articles(block: DocumentBlock) -> Iterator[tuple[int, bytes]]:
+        for position, page in block.documents():
+            namespace = _PAGE_NAMESPACE.search(page)
+            if namespace and int(namespace[1]):
+                continue
+            found = None if _REDIRECT.search(page) else _PAGE_TEXT.search(page)
+            wikitext = (found["text"] if found else None) or b""
+            yield position, plain_text(html.unescape(wikitext.decode("utf-8", "replace"))).encode()
+
+    found = 0
+    for block in scan(piece, page_starts, cuttable=False):
+        found += len(block.ends)
+        yield from pack(articles(block))
+    if not found and is_beginning(piece):
+        raise UsageError(f"{piece.path}: no <page> in it; expected a MediaWiki XML dump")
+
+
+def page_starts(buffer: bytes, at_beginning: bool) -> Offsets:
+    """Where a page begins."""
+    return np.array([match.start() for match in _PAGE.finditer(buffer)], dtype=np.int64)
+
+
+def plain_text(wikitext: str) -> str:
+    """The text passages of an article, a paragraph a line."""
+    text = _COMMENT.sub("", wikitext)
+    text = _ELEMENT.sub("", _EMPTY_ELEMENT.sub("", text))
+    text = _inside_out(_TEMPLATE, "", text)
+    text = _inside_out(_TABLE, "", text)
+    text = _inside_out(_LINK, _shown, text)
+    text = _EXTERNAL_LINK.sub(r"\1", text)
+    text = _QUOTES.sub("", _SWITCH.sub("", text))
+    text = _TAG.sub("", _LINE_BREAK.sub("\n", text))
+    text = _HOLES.sub("", text)
+    lines = ((line, line.strip()) for line in text.split("\n"))
+    return "\n".join(
+        line
+        for line, stripped in lines
+        if stripped and not stripped.startswith(_NOT_PROSE) and not _HEADING.match(stripped)
+    )
+
+
+def _inside_out(
+    pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str
+) -> str:
+    """Replace innermost matches until there are none."""
+    for _ in range(_DEEPEST):
+        text, count = pattern.subn(by, text)
+        if not count:
+            break
+    return text
+
+
+def _shown(link: re.Match[str]) -> str:
+    """What a link shows: its last part; nothing for files, categories and other languages."""
+    target, bar, label = link[1].partition("|")
+    if _NAMESPACE.match(target):
+        return ""
+    return label.rpartition("|")[2] if bar else target
+
+
+WIKIEXTRACTOR = Reader(
+    read=read_wikiextractor, line_break="paragraph", splittable=True, from_html=True
+)
+MEDIAWIKI = Reader(read=read_mediawiki, line_break="paragraph", splittable=True, from_html=True)
