@@ -34,8 +34,7 @@ from model.data.order import LengthOrder
 from model.data.shards import Examples, ExampleShards
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
-from model.training.optimizer import parameter_groups
-from model.training.schedule import learning_rate
+from model.training.optimizer import learning_rate, parameter_groups
 
 settings = json.loads(Path(sys.argv[1]).read_text())
 stage = PretrainStage.model_validate(settings["config"])

@@ -22,7 +22,7 @@ from model.finetune.finetune import finetune
 from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, TrialOptimizer
 from model.training.distributed import World
 from model.training.engine import Engine
-from model.training.schedule import learning_rate
+from model.training.optimizer import learning_rate
 
 
 def finetune_on_ranks(table: StageTable, engine_options: list[str]) -> Artifact:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from model.config import OptimizerConfig
 from model.finetune.approaches import Approach
-from model.training.optimizer import AdamW, build_optimizer
-from model.training.schedule import learning_rate
+from model.training.optimizer import AdamW, build_optimizer, learning_rate
 
 
 class TrialOptimizer(Protocol):

@@ -10,33 +10,87 @@ In:  every parameter's state and a JSON value. Out: the same, after any interrup
 
 A checkpoint is written under a temporary name, flushed, and renamed: it is there whole or not at
 all. There is no pointer file to dangle: the newest is the one with the highest step that verifies.
-Tensors are whole and named, so any world size and ZeRO stage can go on from them.
+Tensors are whole and named, so any world size and ZeRO stage can go on from them. The first rank
+writes, in a thread beside the training, and is the only one that reads.
 """
 
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypedDict
 
+import torch
+from pydantic import JsonValue
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from artifacts.digests import digest_of_file
-from artifacts.errors import ClozeError
+from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import say
-from model.training.fault_injection import Strike, undisturbed
-from model.training.state import ParameterState
+from model.training.distributed import World
+from model.training.health import FaultHook, no_fault
+from model.training.telemetry import CurveState
+
+_NAME = re.compile(r"step-(\d{8,})")
+_TEMPORARY = ".tmp-"
+
+
+class ParameterState(NamedTuple):
+    """One parameter's training state: whole, fp32, on the CPU."""
+
+    master: Tensor
+    """The weights that are updated."""
+
+    exp_avg: Tensor
+    """First moment."""
+
+    exp_avg_sq: Tensor
+    """Second moment."""
+
 
 PARTS = ParameterState._fields
 """One safetensors file each."""
 
-_NAME = re.compile(r"step-(\d{8,})")
-_TEMPORARY = ".tmp-"
+
+class Identity(TypedDict):
+    """What a checkpoint must agree on with the run that goes on from it."""
+
+    config: dict[str, JsonValue]
+    """The stage's keyed configuration."""
+
+    inputs: dict[str, str]
+    """Digests of the input artifacts by role."""
+
+
+class RunState(Identity):
+    """What a checkpoint keeps beside the tensors."""
+
+    step: int
+    """Steps done."""
+
+    updates: int
+    """Optimizer updates done: steps but those skipped."""
+
+    seconds: float
+    """Of training so far."""
+
+    skipped_in_row: int
+    """Steps without a finite gradient at the end."""
+
+    heldout_loss: float | None
+    """Masked-LM loss of an evaluation after exactly this step: what the best one is chosen by."""
+
+    heldout: dict[str, float] | None
+    """The latest held-out scores."""
+
+    curve: CurveState
 
 
 @dataclass(frozen=True)
@@ -44,48 +98,78 @@ class Checkpoint:
     """A verified checkpoint."""
 
     directory: Path
-    step: int
-    """Steps done."""
-
-    state: dict[str, Any]
-    """What was saved beside the tensors."""
-
-    def tensors(self, part: str) -> dict[str, Tensor]:
-        """`master`, `exp_avg` or `exp_avg_sq` by parameter name."""
-        tensors: dict[str, Tensor] = load_file(self.directory / f"{part}.safetensors")
-        return tensors
+    state: RunState
 
     def parameters(self) -> dict[str, ParameterState]:
         """Every parameter's state."""
-        parts = [self.tensors(part) for part in PARTS]
+        parts = [load_file(self.directory / f"{part}.safetensors") for part in PARTS]
         return {name: ParameterState(*(part[name] for part in parts)) for name in parts[0]}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checkpoints:
     """All checkpoints of one run."""
 
     directory: Path
     keep: int
-    at: Strike = undisturbed
+    """How many of the last stay; the one with the lowest held-out loss stays besides."""
 
-    def save(
-        self, step: int, parameters: Mapping[str, ParameterState], state: Mapping[str, Any]
-    ) -> Path:
-        """Write the checkpoint of `step`, then drop those no longer wanted."""
-        self.at("checkpoint.begin", step)
+    fault: FaultHook = no_fault
+    seconds: float = 0.0
+    """Time for which training stood still."""
+
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
+    _writing: "Future[Path] | None" = None
+
+    def save_beside(
+        self, parameters: Iterable[tuple[str, ParameterState]], state: RunState, *, writes: bool
+    ) -> None:
+        """Gather `parameters`, which may be collective; write them in a thread on who `writes`."""
+        started = time.monotonic()
+        self.wait()
+        kept = {name: parameter for name, parameter in parameters if writes}
+        if writes:
+            self._writing = self._thread.submit(self.save, kept, state)
+        self.seconds += time.monotonic() - started
+
+    def wait(self, *, only_if_done: bool = False) -> None:
+        """Until what was begun is on disk; raises what went wrong there."""
+        if self._writing is not None and (self._writing.done() or not only_if_done):
+            self._writing.result()
+            self._writing = None
+
+    def close(self) -> None:
+        """End the thread, when what it has begun is on disk."""
+        self._thread.shutdown()
+
+    def save(self, parameters: Mapping[str, ParameterState], state: RunState) -> Path:
+        """Write the checkpoint of a step, then remove those no longer wanted."""
+        step = state["step"]
+        self.fault("checkpoint.begin", step)
         final = self.directory / f"step-{step:08}"
         temporary = self.directory / f"{_TEMPORARY}{final.name}-{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(parents=True)
-            self._write(temporary, step, parameters, state)
-            self.at("checkpoint.before_commit", step)
-            _commit(temporary, final)
+            self._write(temporary, parameters, state)
+            self.fault("checkpoint.before_commit", step)
+            # The same step saved before: a step has one state, so an intact one will do.
+            if final.exists() and damage(final) is not None:
+                shutil.rmtree(final)
+            if final.exists():
+                shutil.rmtree(temporary)
+            else:
+                os.rename(temporary, final)
+                _flush(self.directory)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise _explained(error, final) from error
-        self.at("checkpoint.after_commit", step)
+            there = next(folder for folder in final.parents if folder.exists())
+            raise ClozeError(
+                f"{final}: cannot write the checkpoint: {error} "
+                f"({shutil.disk_usage(there).free:,} bytes free there); "
+                "earlier checkpoints are intact: make room and start the same command again"
+            ) from error
+        self.fault("checkpoint.after_commit", step)
         self._purge(step)
         return final
 
@@ -95,7 +179,7 @@ class Checkpoints:
             directory = self.directory / f"step-{step:08}"
             reason = damage(directory)
             if reason is None:
-                return Checkpoint(directory, step, _read_json(directory / "state.json"))
+                return Checkpoint(directory, json.loads((directory / "state.json").read_text()))
             say(f"warning: checkpoint {directory} is damaged and not used: {reason}")
         if any(self.steps()):
             raise ClozeError(
@@ -111,47 +195,53 @@ class Checkpoints:
         found = (_NAME.fullmatch(entry.name) for entry in self.directory.iterdir())
         return [int(match[1]) for match in found if match]
 
-    def sweep(self) -> None:
+    def remove_unfinished(self) -> None:
         """Remove what interrupted writers left. Only while no other writer is at work."""
         if self.directory.is_dir():
             for entry in self.directory.glob(f"{_TEMPORARY}*"):
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _write(
-        self,
-        directory: Path,
-        step: int,
-        parameters: Mapping[str, ParameterState],
-        state: Mapping[str, Any],
+        self, directory: Path, parameters: Mapping[str, ParameterState], state: RunState
     ) -> None:
+        """Every file, flushed; the list of files last."""
         for index, part in enumerate(PARTS):
             path = directory / f"{part}.safetensors"
             save_file({name: kept[index] for name, kept in parameters.items()}, path)
-            self.at("checkpoint.mid_file" if index == 0 else "checkpoint.after_file", step)
+            site = "checkpoint.mid_file" if index == 0 else "checkpoint.after_file"
+            self.fault(site, state["step"])
             _flush(path)
-        _write_json(directory / "state.json", dict(state))
-        names = sorted(entry.name for entry in directory.iterdir())
-        facts = {name: _facts(directory / name) for name in names}
-        _write_json(directory / "files.json", facts)
-        _flush(directory)
+        (directory / "state.json").write_text(json.dumps(state, indent=1) + "\n")
+        facts = {
+            path.name: (path.stat().st_size, digest_of_file(path))
+            for path in sorted(directory.iterdir())
+        }
+        (directory / "files.json").write_text(json.dumps(facts, indent=1) + "\n")
+        for path in (directory / "state.json", directory / "files.json", directory):
+            _flush(path)
 
     def _purge(self, newest: int) -> None:
         """Keep the last few and the one with the lowest held-out loss."""
-        steps = sorted(self.steps())
-        losses = {step: _heldout_loss(self.directory / f"step-{step:08}") for step in steps}
-        judged = {step: loss for step, loss in losses.items() if loss is not None}
-        best = {min(judged, key=lambda step: (judged[step], step))} if judged else set()
-        for step in set(steps[: -self.keep]) - best - {newest}:
+        losses = {}
+        for step in self.steps():
+            try:
+                state = json.loads((self.directory / f"step-{step:08}/state.json").read_text())
+            except (OSError, ValueError):
+                continue
+            if state.get("heldout_loss") is not None:
+                losses[step] = float(state["heldout_loss"])
+        best = {min(losses, key=lambda step: (losses[step], step))} if losses else set()
+        for step in set(sorted(self.steps())[: -self.keep]) - best - {newest}:
             doomed = self.directory / f"{_TEMPORARY}purged-step-{step:08}-{os.getpid()}"
             os.rename(self.directory / f"step-{step:08}", doomed)
-            self.at("checkpoint.purge", newest)
+            self.fault("checkpoint.purge", newest)
             shutil.rmtree(doomed, ignore_errors=True)
 
 
 def damage(directory: Path) -> str | None:
     """What is wrong with a checkpoint; None if every byte is as it was written."""
     try:
-        facts = _read_json(directory / "files.json")
+        facts = json.loads((directory / "files.json").read_text())
         for name, (size, digest) in facts.items():
             path = directory / name
             if path.stat().st_size != size:
@@ -165,53 +255,77 @@ def damage(directory: Path) -> str | None:
     return None
 
 
-def _commit(temporary: Path, final: Path) -> None:
-    if final.exists():  # the same step, saved before: a step has one state, so either will do
-        if damage(final) is None:
-            shutil.rmtree(temporary)
-            return
-        shutil.rmtree(final)
-    os.rename(temporary, final)
-    _flush(final.parent)
+@dataclass(frozen=True)
+class Resumed:
+    """A saved run, on every rank."""
+
+    state: RunState
+    _found: Checkpoint | None
+    """None on all ranks but the first, whose disk is the only one that is read."""
+
+    _world: World
+
+    def parameters(self, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, ParameterState]]:
+        """Every parameter's state, one after another; collective, so all ranks must consume it.
+
+        Read when it is asked for: kept for a whole run it would be a model's fp32 state again.
+        """
+        read = self._found.parameters() if self._found is not None else {}
+        for name, shape in shapes.items():
+            kept = read.pop(name, ParameterState(*(torch.zeros(shape) for _ in PARTS)))
+            yield name, ParameterState(*(self._world.broadcast_tensor(part) for part in kept))
 
 
-def _facts(path: Path) -> tuple[int, str]:
-    return path.stat().st_size, digest_of_file(path)
-
-
-def _heldout_loss(directory: Path) -> float | None:
-    try:
-        loss = _read_json(directory / "state.json").get("heldout_loss")
-    except (OSError, ValueError):
+def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Resumed | None:
+    """The newest intact checkpoint, if it belongs to this run; None where there is none at all."""
+    found = None
+    if world.is_first:
+        checkpoints.remove_unfinished()
+        found = checkpoints.newest()
+    state = world.broadcast(None if found is None else found.state)
+    if state is None:
         return None
-    return None if loss is None else float(loss)
+    refuse_changes(state, identity, where=str(checkpoints.directory))
+    if world.is_first:
+        say(f"resuming from step {state['step']} in {checkpoints.directory}")
+    return Resumed(state, found, world)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(path.read_text())
-    return value
+def refuse_changes(state: Mapping[str, object], identity: Identity, *, where: str) -> None:
+    """A checkpoint of another configuration is refused, and what differs is named."""
+    ours, theirs = _leaves(identity), _leaves({name: state.get(name) for name in identity})
+    changed = sorted(
+        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
+    )
+    if changed:
+        diff = "; ".join(
+            f"{name}: checkpoint {theirs.get(name)!r}, now {ours.get(name)!r}" for name in changed
+        )
+        raise UsageError(
+            f"{where}: the checkpoints there belong to another configuration ({diff}); "
+            "change it back, or remove them to begin anew"
+        )
 
 
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n")
-    _flush(path)
+def _leaves(value: object, prefix: str = "") -> dict[str, object]:
+    """Nested mappings and lists as `a.b.0` → value."""
+    if isinstance(value, Mapping):
+        items = [(str(key), inner) for key, inner in value.items()]
+    elif isinstance(value, list | tuple):
+        items = [(str(index), inner) for index, inner in enumerate(value)]
+    else:
+        return {prefix: value}
+    return {
+        name: leaf
+        for key, inner in items
+        for name, leaf in _leaves(inner, f"{prefix}.{key}" if prefix else key).items()
+    }
 
 
 def _flush(path: Path) -> None:
+    """Put a file or directory on the disk itself."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _explained(error: OSError | SafetensorError, final: Path) -> ClozeError:
-    free = shutil.disk_usage(_existing(final)).free
-    return ClozeError(
-        f"{final}: cannot write the checkpoint: {error} ({free:,} bytes free there); "
-        "earlier checkpoints are intact: make room and start the same command again"
-    )
-
-
-def _existing(path: Path) -> Path:
-    return path if path.exists() else _existing(path.parent)

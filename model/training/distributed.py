@@ -33,12 +33,11 @@ class World:
         """Whether this is the rank that writes."""
         return self.rank == 0
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def sum(self, values: Sequence[float] | Tensor) -> list[float]:
         """Each value summed over all ranks, in float64."""
-        if self.ranks == 1:
-            return list(values)
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        distributed.all_reduce(tensor)
+        tensor = torch.as_tensor(values, dtype=torch.float64, device=self.device)
+        if self.ranks > 1:
+            distributed.all_reduce(tensor)
         summed: list[float] = tensor.tolist()
         return summed
 

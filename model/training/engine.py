@@ -9,6 +9,7 @@ weights, and clips.
 """
 
 import contextlib
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,10 +23,10 @@ from model.config import OptimizerConfig, TrainingMachine
 from model.data.micro_batches import empty_micro_batch
 from model.encoder.batch import PackedBatch
 from model.encoder.pretraining import PretrainingSums
+from model.training.checkpoints import ParameterState
 from model.training.distributed import World
 from model.training.optimizer import AdamW, build_optimizer
 from model.training.precision import Rounded
-from model.training.state import ParameterState
 
 with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard output is at import
     import deepspeed
@@ -59,13 +60,16 @@ class Recipe(Protocol):
 
 
 class StepOutcome(NamedTuple):
-    """What came of one optimizer step."""
+    """What came of one optimizer step, the same on all ranks."""
 
     applied: bool
     """False: the gradient was not finite and nothing was changed, on any rank."""
 
     gradient_norm: float
     """Global, before clipping."""
+
+    sums: list[float]
+    """The caller's values summed over ranks."""
 
 
 def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, Any]:
@@ -92,6 +96,7 @@ def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, 
         "zero_allow_untested_optimizer": True,  # ours: a subclass of torch's AdamW
         "zero_force_ds_cpu_optimizer": False,  # its own does not resume bit for bit
         "steps_per_print": None,
+        "timers": {"throughput": {"enabled": False}},  # it waits for the GPU at every step
     }
     return _merged(derived, machine.deepspeed)
 
@@ -119,34 +124,33 @@ class Engine:
         self.model = model
         self.updates = 0
         self._world = world
-        self._whole = machine.zero_stage == 0
-        self._weights_sliced = machine.zero_stage == 3
-        self._max_grad_norm = recipe.optimizer.max_grad_norm
-        self._outcome = StepOutcome(True, 0.0)
+        self._zero_stage = machine.zero_stage
         self._optimizer = build_optimizer(
             model.named_parameters(), config=recipe.optimizer, zero_stage=machine.zero_stage
         )
-        if self._whole:
-            self._optimizer.gate = self._clip
+        if not machine.zero_stage:
+            self._optimizer.clip_by(recipe.optimizer.max_grad_norm, model.parameters())
         masters = {name: p.detach().clone() for name, p in model.named_parameters()}
         # Its JIT-compiled operator for sums inside one machine needs a compiler; gloo does as well.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        rounded = self._whole and recipe.precision == "bf16"
+        rounded = not machine.zero_stage and recipe.precision == "bf16"
         with contextlib.redirect_stdout(sys.stderr):
             self._engine, *_ = deepspeed.initialize(
                 model=Rounded(model) if rounded else model,
                 optimizer=self._optimizer,
                 config=engine_configuration(machine, recipe),
             )
+        if world.ranks == 1 and not machine.zero_stage:
+            # Nobody to add gradients to: it would copy them there and back.
+            self._engine.enable_backward_allreduce = False
         if machine.zero_stage in (1, 2) and isinstance(self._optimizer, AdamW):
             self._optimizer.create_state()  # DeepSpeed finds it only if all groups have theirs
         self._set_masters(masters)  # DeepSpeed made its own from weights rounded to bf16
 
     def forward(self, batch: PackedBatch, *, dropout_seed: int | None) -> PretrainingSums:
         """Loss sums of a micro-batch; without a seed as in evaluation, without gradients."""
-        training = dropout_seed is not None
-        there = batch.to(self._world.device)
-        sums: PretrainingSums = self.compute(there, dropout_seed, training=training)
+        there = batch.to(self._world.device, non_blocking=True)
+        sums: PretrainingSums = self.compute(there, dropout_seed, training=dropout_seed is not None)
         return sums
 
     def compute(self, *arguments: Any, training: bool) -> Any:
@@ -160,85 +164,81 @@ class Engine:
         """Add the gradient of `loss`, this rank's part of a sum over ranks."""
         self._engine.backward(loss * self._world.ranks)  # DeepSpeed averages over ranks
 
-    def step(self, learning_rate: float) -> StepOutcome:
-        """Reduce, clip, update; where the gradient is not finite nothing changes on any rank."""
+    def step(self, learning_rate: float, sums: Tensor | None = None) -> StepOutcome:
+        """Reduce, clip, update; where the gradient is not finite nothing changes on any rank.
+
+        `sums`, one number each, `[K]`, are added over ranks and come back with the norm: reading
+        them is the one time in a step that the host waits for a GPU.
+        """
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
+        self._optimizer.updates = self.updates
         self._engine.step()
-        if not self._whole:
+        found = self._optimizer.gradient_norm
+        if found is None:  # DeepSpeed has clipped
             applied = bool(self._engine.was_step_applied())
-            norm = float(self._engine.get_global_grad_norm()) if applied else float("nan")
-            self._outcome = StepOutcome(applied, norm)
-        self.updates += self._outcome.applied
-        return self._outcome
+            norm = float(self._engine.get_global_grad_norm()) if applied else math.nan
+            found = torch.full((), norm, device=self._world.device)
+        values = found[None] if sums is None else torch.cat([sums, found[None]])
+        *totals, norms = self._world.sum(values)
+        norm = norms / self._world.ranks  # equal on all of them
+        self.updates += math.isfinite(norm)
+        return StepOutcome(math.isfinite(norm), norm, totals)
 
     def state(self) -> Iterator[tuple[str, ParameterState]]:
         """Every parameter's state, one after another; collective, so all ranks must consume it."""
         for name, parameter in self.model.named_parameters():
-            yield name, ParameterState(*(t.detach().cpu().clone() for t in self._read(parameter)))
+            if not self._zero_stage:
+                kept = self._optimizer.state.get(parameter, {})
+                moments = [kept.get(part, torch.zeros_like(parameter)) for part in MOMENTS]
+                whole = (parameter, *moments)
+            else:
+                master = safe_get_full_fp32_param(parameter)
+                moments = [
+                    safe_get_full_optimizer_state(parameter, part)
+                    if self.updates
+                    else torch.zeros_like(master)
+                    for part in MOMENTS
+                ]
+                whole = (master, *moments)
+            yield name, ParameterState(*(tensor.detach().cpu().clone() for tensor in whole))
 
     def restore(self, state: Mapping[str, ParameterState], *, updates: int) -> None:
         """Continue from a saved state after `updates` updates; of any world size and ZeRO stage."""
         if updates:
-            self._create_moments()
+            # The wrapped optimizers make and link their state in their first step only: one with
+            # rate 0 on a loss of 0, which changes nothing.
+            nothing = self.forward(empty_micro_batch(0, 0), dropout_seed=0)
+            self.backward((nothing.masked_lm_loss + nothing.next_sentence_loss) * 0.0)
+            self.step(0.0)
             for name, parameter in self.model.named_parameters():
-                self._write_moments(parameter, state[name])
+                for part in MOMENTS:
+                    self._write_moment(parameter, part, getattr(state[name], part))
             for kept in self._optimizer.state.values():
                 kept["step"].fill_(updates)
         self._set_masters({name: kept.master for name, kept in state.items()})
         self.updates = updates
 
-    def _clip(self) -> bool:
-        """ZeRO 0: clip by the global norm, and say whether it is finite."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        finite = bool(torch.isfinite(norm))
-        self._outcome = StepOutcome(finite, float(norm))
-        if finite and float(norm) > self._max_grad_norm:
-            torch._foreach_mul_(gradients, self._max_grad_norm / (norm + 1e-6))
-        return finite
-
-    def _read(self, parameter: torch.nn.Parameter) -> tuple[Tensor, Tensor, Tensor]:
-        if self._whole:
-            kept = self._optimizer.state.get(parameter, {})
-            moments = [kept.get(name, torch.zeros_like(parameter)) for name in MOMENTS]
-            return parameter, *moments
-        master = safe_get_full_fp32_param(parameter)
-        if not self.updates:
-            return master, torch.zeros_like(master), torch.zeros_like(master)
-        return master, *(safe_get_full_optimizer_state(parameter, name) for name in MOMENTS)
-
     def _set_masters(self, masters: Mapping[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters():
             master = masters[name].to(self._world.device)
-            if self._whole:
+            if not self._zero_stage:
                 parameter.data.copy_(master)
-            elif self._weights_sliced:
+            elif self._zero_stage == 3:
                 safe_set_local_fp32_param(parameter, self._slice(parameter, master))
             else:
                 safe_set_full_fp32_param(parameter, master)
 
-    def _create_moments(self) -> None:
-        """One step with rate 0 on a loss of 0: makes the optimizer's state, changes nothing.
+    def _write_moment(self, parameter: nn.Parameter, part: str, value: Tensor) -> None:
+        there = value.to(self._world.device)
+        if not self._zero_stage:
+            self._optimizer.state[parameter][part].copy_(there)
+        elif self._zero_stage == 3:
+            safe_set_local_optimizer_state(parameter, self._slice(parameter, there), part)
+        else:
+            safe_set_full_optimizer_state(parameter, there, part)
 
-        The wrapped optimizers make and link their state in their first step only.
-        """
-        batch = empty_micro_batch(0, 0)
-        sums = self.forward(batch, dropout_seed=0)
-        self.backward((sums.masked_lm_loss + sums.next_sentence_loss) * 0.0)
-        self.step(0.0)
-
-    def _write_moments(self, parameter: torch.nn.Parameter, kept: ParameterState) -> None:
-        for name, value in zip(MOMENTS, (kept.exp_avg, kept.exp_avg_sq), strict=True):
-            there = value.to(self._world.device)
-            if self._whole:
-                self._optimizer.state[parameter][name].copy_(there)
-            elif self._weights_sliced:
-                safe_set_local_optimizer_state(parameter, self._slice(parameter, there), name)
-            else:
-                safe_set_full_optimizer_state(parameter, there, name)
-
-    def _slice(self, parameter: torch.nn.Parameter, whole: Tensor) -> Tensor:
+    def _slice(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
         """ZeRO 3: this rank's part of a whole tensor.
 
         DeepSpeed's setters of whole tensors fail where the ranks do not divide their size.

@@ -4,12 +4,13 @@ In:  an engine and a source of batches over a held-out split.
 Out: `Scores`, equal on all ranks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from model.data.micro_batches import StepBatch
+from model.data.micro_batches import BatchSource
 from model.training.distributed import World
 from model.training.engine import Engine
+from model.training.health import Watchdog
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Scores:
     next_sentence_accuracy: float
 
     @staticmethod
-    def of(sums: "list[float]", *, masked: int, labelled: int) -> "Scores":
+    def of(sums: Sequence[float], *, masked: int, labelled: int) -> "Scores":
         """From the four sums of `PretrainingSums` over `masked` tokens and `labelled` examples."""
         mlm_loss, nsp_loss, mlm_correct, nsp_correct = sums
         return Scores(
@@ -33,10 +34,14 @@ class Scores:
         )
 
 
-def evaluate(engine: Engine, batches: Iterable[StepBatch], *, world: World) -> Scores:
-    """Scores over `batches`; every rank computes its share of each."""
+def evaluate(
+    engine: Engine, source: BatchSource, *, world: World, watchdog: Watchdog, step: int
+) -> Scores:
+    """Scores after `step` steps over all batches of `source`; every rank computes its share."""
     sums, masked, labelled = [0.0] * 4, 0, 0
-    for batch in batches:
+    for number in range(source.curriculum.steps):
+        watchdog.reached("evaluation", step)  # a large encoder takes its time
+        batch = source(number)
         for micro_batch in batch.micro_batches:
             found = engine.forward(micro_batch, dropout_seed=None)
             sums = [total + float(value) for total, value in zip(sums, found, strict=True)]

@@ -1,7 +1,7 @@
-"""AdamW with and without bias correction, LAMB, and which parameters decay.
+"""AdamW with and without bias correction, LAMB, the learning rate, and which parameters decay.
 
 In:  named parameters and `OptimizerConfig`.
-Out: a torch optimizer that DeepSpeed can wrap, equal bit for bit after a resume.
+Out: a torch optimizer that DeepSpeed can wrap, equal bit for bit after a resume; a step's rate.
 
 The reference's AdamW has no bias correction (optimization.py:130-151). Torch's fused kernel always
 corrects; the same update is had from it by scaling its inputs, since with c1 = 1 - β1^t and
@@ -10,7 +10,7 @@ c2 = 1 - β2^t
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,17 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
+def learning_rate(step: int, *, steps: int, optimizer: OptimizerConfig) -> float:
+    """Rate of `step` (from 0) out of `steps`: linear warm-up, then linear decay from step 0 on.
+
+    At step 0 it is 0, and at the end of the warm-up it drops from the peak to
+    peak × (1 - warmup/N) (reference: optimization.py:32-54). This is not Hugging Face's schedule.
+    """
+    if step < optimizer.warmup_steps:
+        return optimizer.learning_rate * step / optimizer.warmup_steps
+    return optimizer.learning_rate * max(0.0, 1.0 - step / steps)
+
+
 def build_optimizer(
     named: Iterable[tuple[str, Parameter]], *, config: OptimizerConfig, zero_stage: int
 ) -> "AdamW | Lamb":
@@ -54,12 +65,50 @@ def build_optimizer(
     return Lamb(groups, config=config)
 
 
-def _always() -> bool:
-    """The gate of an optimizer whose gradients are clipped and checked by someone else."""
-    return True
+class ClippedOptimizer(torch.optim.Optimizer):
+    """An optimizer that may clip by the global norm, and skips steps without a finite gradient."""
+
+    updates: int | None = None
+    """Updates done before this step, where the caller counts; None: as the parameters' states say,
+    which means waiting for a GPU."""
+
+    max_grad_norm: float | None = None
+    """Clip in `step`; None: whoever calls has clipped already."""
+
+    clipped: Sequence[Parameter] = ()
+    """What the norm is taken over, in the model's order: sums of floats depend on it."""
+
+    gradient_norm: Tensor | None = None
+    """Global, before clipping, of the last step that clipped; not finite: nothing was changed."""
+
+    found_inf: Tensor | None = None
+    """1 where that norm is not finite: torch's fused kernel then changes nothing (on a GPU)."""
+
+    def clip_by(self, max_grad_norm: float, parameters: Iterable[Parameter]) -> None:
+        """From now on `step` clips the gradients of `parameters` by their global norm."""
+        self.max_grad_norm, self.clipped = max_grad_norm, tuple(parameters)
+
+    def clip(self) -> bool:
+        """Scale all gradients down to `max_grad_norm`; whether the step may go on.
+
+        Nothing waits for a GPU: there the answer is always True, and `found_inf` says the rest.
+        """
+        if self.max_grad_norm is None:
+            return True
+        gradients = [p.grad for p in self.clipped if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        on_cpu = norm.device.type == "cpu"  # where reading a value costs nothing
+        if not on_cpu or norm > self.max_grad_norm:
+            scale = torch.where(norm > self.max_grad_norm, self.max_grad_norm / (norm + 1e-6), 1.0)
+            torch._foreach_mul_(gradients, scale)
+        self.gradient_norm = norm
+        if on_cpu:
+            return bool(torch.isfinite(norm))
+        self.found_inf = (~torch.isfinite(norm)).float()
+        return True
 
 
-class AdamW(torch.optim.AdamW):
+class AdamW(torch.optim.AdamW, ClippedOptimizer):
     """Torch's fused AdamW; without bias correction it is the reference's."""
 
     def __init__(self, groups: list[dict[str, Any]], *, config: OptimizerConfig) -> None:
@@ -67,22 +116,31 @@ class AdamW(torch.optim.AdamW):
             groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.eps, fused=True
         )
         self.bias_correction = config.bias_correction
-        self.gate = _always
 
-    def step(self, closure: Any = None) -> Any:
-        """One update of every parameter that has a gradient, if the gate lets it."""
-        if not self.gate():
-            return None
-        if self.bias_correction:
-            return super().step(closure)
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
+        """One update of every parameter that has a gradient."""
+        if not self.clip():
+            return
         given = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
-        for group in self.param_groups:
-            self._undo_correction(group)
         try:
-            return super().step(closure)
+            for group in self.param_groups if not self.bias_correction else ():
+                updates = 1 + self._updates_done(group)
+                beta1, beta2 = group["betas"]
+                root = math.sqrt(1 - beta2**updates)
+                scale = (1 - beta1**updates) / root
+                group["lr"] *= scale
+                group["eps"] /= root
+                group["weight_decay"] /= scale
+            super().step(closure)
         finally:
             for group, (rate, eps, decay) in zip(self.param_groups, given, strict=True):
                 group.update(lr=rate, eps=eps, weight_decay=decay)
+
+    def _updates_done(self, group: dict[str, Any]) -> int:
+        if self.updates is not None:
+            return self.updates
+        states = (self.state[p] for p in group["params"] if p in self.state)
+        return next((int(state["step"]) for state in states if state), 0)
 
     def create_state(self) -> None:
         """Moments of zero for every parameter, as the first update would make them."""
@@ -93,38 +151,19 @@ class AdamW(torch.optim.AdamW):
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
 
-    def _undo_correction(self, group: dict[str, Any]) -> None:
-        updates = 1 + self._updates_done(group)
-        beta1, beta2 = group["betas"]
-        root = math.sqrt(1 - beta2**updates)
-        scale = (1 - beta1**updates) / root
-        group.update(
-            lr=group["lr"] * scale,
-            eps=group["eps"] / root,
-            weight_decay=group["weight_decay"] / scale,
-        )
 
-    def _updates_done(self, group: dict[str, Any]) -> int:
-        for parameter in group["params"]:
-            state = self.state.get(parameter)
-            if state:
-                return int(state["step"])
-        return 0
-
-
-class Lamb(torch.optim.Optimizer):
+class Lamb(ClippedOptimizer):
     """LAMB (You et al. 2020): AdamW's update, rescaled per tensor to the norm of its weights."""
 
     def __init__(self, groups: list[dict[str, Any]], *, config: OptimizerConfig) -> None:
         defaults = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.eps}
         super().__init__(groups, defaults)
         self.bias_correction = config.bias_correction
-        self.gate = _always
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no loss to return
-        """One update of every parameter that has a gradient, if the gate lets it."""
-        if not self.gate():
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
+        """One update of every parameter that has a gradient."""
+        if not self.clip() or (self.found_inf is not None and self.found_inf != 0):
             return
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
@@ -132,40 +171,31 @@ class Lamb(torch.optim.Optimizer):
                 self._update(parameters, group)
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        states = [self._state_of(parameter) for parameter in parameters]
-        directions = self._adam_directions([p.grad for p in parameters], states, group)
-        torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        weights = torch._foreach_norm(parameters)
-        updates = torch._foreach_norm(directions)
-        ratios = [
-            torch.where((w > 0) & (u > 0), w / u, torch.ones_like(w)) * -group["lr"]
-            for w, u in zip(weights, updates, strict=True)
-        ]
-        torch._foreach_mul_(directions, ratios)
-        torch._foreach_add_(parameters, directions)
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Any]:
-        state: dict[str, Any] = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        state["step"] += 1
-        return state
-
-    def _adam_directions(
-        self, gradients: list[Any], states: list[dict[str, Any]], group: dict[str, Any]
-    ) -> list[Tensor]:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros(())
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            state["step"] += 1
         beta1, beta2 = group["betas"]
-        first = [state["exp_avg"] for state in states]
-        second = [state["exp_avg_sq"] for state in states]
+        first = [self.state[parameter]["exp_avg"] for parameter in parameters]
+        second = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
-        updates = int(states[0]["step"]) if self.bias_correction else 0
+        updates = int(self.state[parameters[0]]["step"]) if self.bias_correction else 0
         correct = (1 - beta1**updates, 1 - beta2**updates) if updates else (1.0, 1.0)
         denominators = list(torch._foreach_sqrt(second))
         torch._foreach_div_(denominators, math.sqrt(correct[1]))
         torch._foreach_add_(denominators, group["eps"])
         torch._foreach_mul_(denominators, correct[0])
-        return list(torch._foreach_div(first, denominators))
+        directions = list(torch._foreach_div(first, denominators))
+        torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
+        # The trust ratio: the norm of the weights over that of their update, 1 where either is 0.
+        weights = torch.stack(torch._foreach_norm(parameters))
+        changes = torch.stack(torch._foreach_norm(directions))
+        ratios = torch.where((weights > 0) & (changes > 0), weights / changes, 1.0) * -group["lr"]
+        torch._foreach_mul_(directions, list(ratios.unbind()))
+        torch._foreach_add_(parameters, directions)

@@ -6,30 +6,245 @@ Out: the artifact `pretrain`: weights under Hugging Face's names, config.json, t
      loss curve; or a checkpoint from which the same command goes on.
 """
 
+import shutil
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
 
+import torch
+from safetensors.torch import save
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from artifacts import filesystem
 from artifacts.config import parse
+from artifacts.errors import UsageError
 from artifacts.program import run_program
 from artifacts.stage import StageTable
-from artifacts.store import Artifact, open_artifact
+from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
+from artifacts.tokenizer import WordPieceTokenizer
 from model.config import PretrainStage, TrainingMachine
-from model.training.distributed import join_world
+from model.data.micro_batches import Share
+from model.data.sources import (
+    Inputs,
+    heldout_sources,
+    masked_token_counts,
+    read_inputs,
+    training_source,
+)
+from model.encoder.pretraining import PretrainingModel
+from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.layout import (
+    from_hugging_face,
+    hugging_face_config,
+    hugging_face_name,
+    to_hugging_face,
+)
+from model.training.checkpoints import Checkpoints, Identity, ParameterState, Resumed, resume
+from model.training.distributed import World, join_world
+from model.training.engine import Engine
 from model.training.environment import restart_prepared, threads_per_rank
-from model.training.fault_injection import Strike, undisturbed
-from model.training.run import Run
-from model.training.watchdog import Watchdog
+from model.training.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
+from model.training.loop import Trainer
+from model.training.telemetry import Curve, Telemetry, matrix_rate, metrics_log
+
+CPU_TOKEN_BUDGET = 4096
+GPU_TOKEN_BUDGET = 65536
+
+NOT_IN_THE_WEIGHTS = {
+    "preset",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+}
+"""What may change between an initial checkpoint and the run that starts from it."""
 
 
-def pretrain(table: StageTable, options: list[str], *, at: Strike = undisturbed) -> Artifact:
-    """Train, or go on training, and leave the finished artifact."""
+def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fault) -> Artifact:
+    """Train, or go on training, and leave the finished artifact. `fault` is for tests."""
     stage = parse(PretrainStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     world = join_world(threads=threads_per_rank(machine), timeout=machine.hang_timeout)
-    with Watchdog(world.rank, machine.hang_timeout) as watchdog:
-        Run(table, stage, machine, world, watchdog, at).complete()
+    with Watchdog(world.rank, machine.hang_timeout, fault) as watchdog:
+        inputs = read_inputs(open_artifact(table.input_path("examples")), stage)
+        world.require_agreement({"stage table": table.key, "examples": inputs.artifact.digest})
+        folder = checkpoint_folder(table, machine)
+        checkpoints = Checkpoints(folder, machine.keep_checkpoints, fault)
+        identity: Identity = {
+            "config": table.keyed_config,
+            "inputs": {role: given.digest for role, given in table.inputs.items()},
+        }
+        resumed = resume(checkpoints, world=world, identity=identity)
+        metrics = folder / "metrics.jsonl"
+        done = resumed.state["step"] if resumed else 0
+        with (
+            Stop().listening() as stop,
+            metrics_log(metrics if world.is_first else None, done=done) as log,
+        ):
+            source = training_source(inputs, stage, share=share_of(machine, world))
+            trainer = Trainer(
+                stage=stage,
+                machine=machine,
+                identity=identity,
+                vocabulary_size=inputs.tokenizer.size,
+                world=world,
+                engine=start_engine(stage, machine, inputs.tokenizer, world=world, resumed=resumed),
+                source=source,
+                heldout_sources=heldout_sources(inputs, stage, share=source.share),
+                checkpoints=checkpoints,
+                telemetry=telemetry_of(stage, machine, world=world, log=log),
+                alarms=Alarms(entropy(masked_token_counts(source)) if world.is_first else 0.0),
+                watchdog=watchdog,
+                stop=stop,
+                curve=Curve(stage.pretrain.steps),
+            )
+            if resumed is not None:
+                trainer.restore(resumed.state)
+            trainer.train()
+        masters = {name: kept.master for name, kept in trainer.engine.state()}
+        if world.is_first:
+            export(table, inputs, trainer, masters=masters, metrics=metrics.read_bytes())
+            shutil.rmtree(folder)
+        world.barrier()
     if not world.is_first:
         sys.exit(0)  # the first rank speaks for all
     return open_artifact(table.output)
+
+
+def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
+    """Where the run's checkpoints are."""
+    chosen = machine.checkpoints or table.output
+    if not filesystem.is_local(chosen):
+        raise UsageError(
+            f"{chosen}: checkpoints want a local or shared file system; "
+            "set training.checkpoints to a folder there"
+        )
+    return Path(filesystem.local_path(chosen)) / "checkpoints"
+
+
+def share_of(machine: TrainingMachine, world: World) -> Share:
+    """Which part of every batch this rank computes."""
+    chosen = GPU_TOKEN_BUDGET if world.device.type == "cuda" else CPU_TOKEN_BUDGET
+    return Share(world.rank, world.ranks, machine.token_budget or chosen)
+
+
+def telemetry_of(
+    stage: PretrainStage, machine: TrainingMachine, *, world: World, log: IO[str]
+) -> Telemetry:
+    """The run's log; every rank measures its matrix rate."""
+    precision = torch.bfloat16 if stage.pretrain.precision == "bf16" else torch.float32
+    (rate,) = world.sum([matrix_rate(world.device, precision=precision)])
+    folder = machine.tensorboard if world.is_first else ""
+    return Telemetry(
+        stage=stage.stage,
+        steps=stage.pretrain.steps,
+        log_every=machine.log_every,
+        flops_per_second=rate,
+        device=world.device,
+        log=log,
+        tensorboard=SummaryWriter(folder) if folder else None,
+        logs=world.is_first,
+    )
+
+
+def start_engine(
+    stage: PretrainStage,
+    machine: TrainingMachine,
+    tokenizer: WordPieceTokenizer,
+    *,
+    world: World,
+    resumed: Resumed | None,
+) -> Engine:
+    """The model under training: drawn from the run's seed, warm-started, or as it was saved."""
+    torch.manual_seed(stage.seed)
+    model = PretrainingModel(
+        stage.encoder,
+        tokenizer.size,
+        attention=machine.attention,
+        checkpoint_activations=machine.checkpoint_activations,
+    )
+    if stage.pretrain.init:
+        warm_start(model, read_encoder_files(stage.pretrain.init), stage, tokenizer=tokenizer)
+    if machine.compile_layers:
+        model.encoder.compile_layers()
+    state: dict[str, ParameterState] = {}
+    if resumed is not None:
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        state = dict(resumed.parameters(shapes))
+        # Before DeepSpeed takes the model: its bf16 weights must be the rounded masters.
+        model.load_state_dict({name: kept.master for name, kept in state.items()})
+    engine = Engine(model.to(world.device), world=world, machine=machine, recipe=stage.pretrain)
+    if resumed is not None:
+        engine.restore(state, updates=resumed.state["updates"])
+    return engine
+
+
+def warm_start(
+    model: PretrainingModel,
+    files: EncoderFiles,
+    stage: PretrainStage,
+    *,
+    tokenizer: WordPieceTokenizer,
+) -> None:
+    """Take over all weights of an initial checkpoint; heads it lacks stay as they were drawn."""
+    where = stage.pretrain.init
+    if files.tokenizer.digest != tokenizer.digest:
+        raise UsageError(
+            f"{where}: its tokenizer is {files.tokenizer.digest[:12]}, the examples were made "
+            f"with {tokenizer.digest[:12]}; set vocabulary.path to its vocab.txt"
+        )
+    ours, theirs = stage.encoder.model_dump(), files.config.model_dump()
+    changed = [
+        f"{name}: it has {theirs[name]}, wanted {ours[name]}"
+        for name in sorted(set(ours) - NOT_IN_THE_WEIGHTS)
+        if theirs[name] != ours[name]
+    ]
+    if changed:
+        raise UsageError(f"{where}: another shape ({'; '.join(changed)}); set [encoder] to its own")
+    present = [n for n in model.state_dict() if hugging_face_name(n) not in files.missing]
+    model.load_state_dict(from_hugging_face(files.tensors, present), strict=False)
+
+
+def export(
+    table: StageTable,
+    inputs: Inputs,
+    trainer: Trainer,
+    *,
+    masters: Mapping[str, Tensor],
+    metrics: bytes,
+) -> None:
+    """Commit the encoder as an artifact that Hugging Face's `BertForPreTraining` reads too."""
+    output, tokenizer = table.output, inputs.tokenizer
+    weights = save(to_hugging_face(masters), metadata={"format": "pt"})
+    config = hugging_face_config(trainer.stage.encoder, tokenizer.size)
+    files = [
+        put_bytes(output, weights, name="model.safetensors"),
+        put_json(output, config, name="config.json"),
+        put_bytes(output, tokenizer.tokenizer_json().encode(), name="tokenizer.json"),
+        put_bytes(output, tokenizer.vocab_txt().encode(), name="vocab.txt"),
+        put_bytes(output, trainer.curve.json_lines(), name="curve.jsonl"),
+    ]
+    commit(
+        table,
+        files,
+        statistics={
+            "tokenizer_digest": tokenizer.digest,
+            "vocabulary_size": tokenizer.size,
+            "parameters": sum(tensor.numel() for tensor in masters.values()),
+            "updates": trainer.engine.updates,
+            "heldout": asdict(trainer.heldout) if trainer.heldout else None,
+        },
+        records=[put_bytes(output, metrics, name="metrics.jsonl")],
+        execution={
+            "device": trainer.world.device.type,
+            "ranks": trainer.world.ranks,
+            "zero_stage": trainer.machine.zero_stage,
+            "training_seconds": round(trainer.telemetry.spent, 3),
+            "checkpoint_seconds": round(trainer.checkpoints.seconds, 3),
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -1,120 +1,196 @@
-"""What a training run says about itself while it runs.
+"""What a training run says about itself while it runs, and the loss curve it leaves.
 
-In:  one `StepRecord` per step.
-Out: a plain line a second on standard error, JSON lines in a file, TensorBoard if wanted, and
-     warnings about the usual ways in which training looks alive and is not.
+In:  one `StepRecord` per step; held-out scores.
+Out: a plain line a second on standard error, JSON lines in a file, TensorBoard if wanted; `Curve`,
+     which is part of the artifact.
 
     pretrain step=1200/8000 loss=3.41 mlm=2.81 nsp=0.60 tokens_per_s=41,200 remaining=3:12
 """
 
 import json
+import os
 import resource
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import IO, Any, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Protocol, TypedDict
+
+import torch
+from pydantic import JsonValue
 
 from artifacts.errors import ClozeError
 from artifacts.progress import clock, say
 from model.config import EncoderConfig
-from model.training.alarms import Alarms
+
+CURVE_POINTS = 2000
+"""A longer run's points are means over several steps."""
+
+CURVE_COLUMNS = ("loss", "masked_lm_loss", "next_sentence_loss", "masked_lm_accuracy")
+
+AVERAGED = (
+    *("loss", "masked_lm_loss", "masked_lm_accuracy"),
+    *("next_sentence_loss", "next_sentence_accuracy"),
+    *("gradient_norm", "learning_rate", "imbalance"),
+)
+"""Fields of a `StepRecord` of which the log holds the mean over its window."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step, summed over all ranks."""
+    """One step, summed over all ranks. Losses in nats."""
 
     step: int
     """Steps done, this one included."""
+
     loss: float
     """What is minimised: masked-LM, and next-sentence if `pretrain.next_sentence_loss`."""
+
     masked_lm_loss: float
     masked_lm_accuracy: float
     next_sentence_loss: float
     next_sentence_accuracy: float
     gradient_norm: float
+    """Before clipping."""
+
     learning_rate: float
     examples: int
     tokens: int
     flops: float
     """Floating-point operations of the matrix products, forward and backward."""
+
     seconds: float
     waited: float
     """Seconds of these in which no batch was there."""
+
     imbalance: float
     """Largest rank's work over the mean rank's, minus 1."""
 
 
-class Writer(Protocol):
+class CurveState(TypedDict):
+    """A curve so far, as a checkpoint keeps it."""
+
+    points: list[dict[str, JsonValue]]
+    sums: list[float]
+    count: int
+
+
+@dataclass
+class Curve:
+    """The losses of one run of `steps` steps: at most `CURVE_POINTS` means, one a stride.
+
+    Deterministic: intervals of logging and checkpoints play no part, and a resumed run goes on
+    with the curve its checkpoint holds.
+    """
+
+    steps: int
+    points: list[dict[str, JsonValue]] = field(default_factory=list)
+    _sums: list[float] = field(default_factory=lambda: [0.0] * len(CURVE_COLUMNS))
+    _count: int = 0
+
+    def add(self, record: StepRecord) -> None:
+        """Count one step."""
+        values = [getattr(record, name) for name in CURVE_COLUMNS]
+        self._sums = [total + value for total, value in zip(self._sums, values, strict=True)]
+        self._count += 1
+        stride = -(-self.steps // CURVE_POINTS)
+        if record.step % stride == 0 or record.step == self.steps:
+            means = [total / self._count for total in self._sums]
+            self.points.append(
+                {"step": record.step, **dict(zip(CURVE_COLUMNS, means, strict=True))}
+            )
+            self._sums, self._count = [0.0] * len(CURVE_COLUMNS), 0
+
+    def add_heldout(self, step: int, scores: Mapping[str, float]) -> None:
+        """Add a held-out evaluation after `step` steps."""
+        self.points.append({"step": step, "heldout": dict(scores)})
+
+    def state(self) -> CurveState:
+        """What a checkpoint keeps."""
+        return {"points": list(self.points), "sums": list(self._sums), "count": self._count}
+
+    def restore(self, state: CurveState) -> None:
+        """Go on where `state` was taken."""
+        self.points = list(state["points"])
+        self._sums = list(state["sums"])
+        self._count = state["count"]
+
+    def json_lines(self) -> bytes:
+        """The curve as a file."""
+        return "".join(json.dumps(point) + "\n" for point in self.points).encode()
+
+
+class ScalarWriter(Protocol):
     """What TensorBoard's SummaryWriter offers."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """Add one number to one curve."""
 
 
-def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes; what it has on a GPU left out."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 @dataclass
 class Telemetry:
-    """The voice of one run; silent on all ranks but the first."""
+    """The log of one run; silent on all ranks but the first."""
 
     stage: str
     steps: int
     log_every: int
-    matrix_rate: float
-    """Measured FLOP/s of large matrix products over all ranks."""
-    alarms: Alarms
+    flops_per_second: float
+    """What large matrix products reach on all ranks together (`matrix_rate`): 100 % MFU."""
+
+    device: torch.device
     log: IO[str] | None = None
-    tensorboard: Writer | None = None
-    speaks: bool = True
-    memory: Callable[[], int] = peak_memory
-    """Most bytes in use so far: this process's, or the GPU's."""
+    tensorboard: ScalarWriter | None = None
+    logs: bool = True
+    """Whether this is the rank that logs."""
+
     spent: float = 0.0
     """Seconds of training so far, evaluations and checkpoints left out; a resumed run goes on."""
+
     _window: list[StepRecord] = field(default_factory=list)
     _done: int = 0
     _since_start: float = 0.0
     _printed: float = 0.0
 
     def add(self, record: StepRecord) -> None:
-        """Take in one step."""
+        """Log one step."""
         self._done += 1
         self._since_start += record.seconds
         self.spent += record.seconds
-        if not self.speaks:
+        if not self.logs:
             return
+        last = record.step == self.steps
         self._window.append(record)
-        for warning in self.alarms.check(record):
-            say(f"warning: {warning}")
-        if record.step % self.log_every == 0 or record.step == self.steps:
-            window, self._window = self._window, []
-            numbers = {**summary(window, self.matrix_rate), "memory_bytes": self.memory()}
-            self._write(record.step, numbers)
+        if record.step % self.log_every == 0 or last:
+            numbers = summary(self._window, self.flops_per_second)
+            self._write(record.step, {**numbers, "memory_bytes": peak_memory(self.device)})
+            self._window = []
         now = time.monotonic()
-        if now - self._printed >= 1.0 or record.step == self.steps:
+        if now - self._printed >= 1.0 or last:
             self._printed = now
-            say(self.line(record))
+            remaining = clock((self.steps - record.step) * self._since_start / self._done)
+            say(
+                f"{self.stage} step={record.step}/{self.steps} loss={record.loss:.3f} "
+                f"mlm={record.masked_lm_loss:.3f} nsp={record.next_sentence_loss:.3f} "
+                f"tokens_per_s={record.tokens / record.seconds:,.0f} remaining={remaining}"
+            )
 
-    def line(self, record: StepRecord) -> str:
-        """The line a person sees."""
-        rate = record.tokens / record.seconds
-        remaining = clock((self.steps - record.step) * self._since_start / self._done)
-        return (
-            f"{self.stage} step={record.step}/{self.steps} loss={record.loss:.3f} "
-            f"mlm={record.masked_lm_loss:.3f} nsp={record.next_sentence_loss:.3f} "
-            f"tokens_per_s={rate:,.0f} remaining={remaining}"
+    def add_heldout(self, step: int, scores: Mapping[str, float]) -> None:
+        """Log a held-out evaluation after `step` steps; in files it is part of the curve."""
+        if not self.logs:
+            return
+        say(
+            f"{self.stage} step={step}/{self.steps} "
+            f"heldout_mlm={scores['masked_lm_loss']:.3f} "
+            f"heldout_mlm_accuracy={scores['masked_lm_accuracy']:.3f} "
+            f"heldout_nsp_accuracy={scores['next_sentence_accuracy']:.3f}"
         )
+        if self.tensorboard is not None:
+            for name, value in scores.items():
+                self.tensorboard.add_scalar(f"heldout_{name}", value, step)
 
-    def add_heldout(self, step: int, scores: dict[str, float]) -> None:
-        """Take in a held-out evaluation after `step` steps; in files it is part of the curve."""
-        self._draw(step, {f"heldout_{name}": value for name, value in scores.items()})
-
-    def _write(self, step: int, numbers: dict[str, float]) -> None:
+    def _write(self, step: int, numbers: Mapping[str, float]) -> None:
         if self.log is not None:
             timed = {"step": step, "seconds": round(self.spent, 3), **numbers}
             try:
@@ -125,35 +201,38 @@ class Telemetry:
                     f"{self.log.name}: cannot write the log of step {step}: {error}; the "
                     "checkpoints are intact: make room and start the same command again"
                 ) from error
-        self._draw(step, numbers)
-
-    def _draw(self, step: int, numbers: dict[str, float]) -> None:
         if self.tensorboard is not None:
             for name, value in numbers.items():
                 self.tensorboard.add_scalar(name, value, step)
 
 
-def summary(window: list[StepRecord], matrix_rate: float) -> dict[str, float]:
+@contextmanager
+def metrics_log(path: Path | None, *, done: int) -> Iterator[IO[str]]:
+    """The file of JSON lines, those of steps after `done` removed; None: nowhere."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= done]
+        path.write_text("".join(kept))
+    log = open(path or os.devnull, "a")  # noqa: SIM115 - closed below, where an error is no news
+    try:
+        yield log
+    finally:
+        with suppress(OSError):  # what could not be written has been reported already
+            log.close()
+
+
+def summary(window: list[StepRecord], flops_per_second: float) -> dict[str, float]:
     """Means over a window of steps; rates per second of the whole window."""
     seconds = sum(record.seconds for record in window)
-    means: dict[str, Any] = {
-        name: sum(asdict(record)[name] for record in window) / len(window)
-        for name in (
-            "loss",
-            "masked_lm_loss",
-            "masked_lm_accuracy",
-            "next_sentence_loss",
-            "next_sentence_accuracy",
-            "gradient_norm",
-            "learning_rate",
-            "imbalance",
-        )
+    means = {
+        name: sum(getattr(record, name) for record in window) / len(window) for name in AVERAGED
     }
     return {
         **means,
         "tokens_per_s": sum(record.tokens for record in window) / seconds,
         "examples_per_s": sum(record.examples for record in window) / seconds,
-        "matrix_rate_share": sum(r.flops for r in window) / seconds / matrix_rate,
+        "mfu": sum(record.flops for record in window) / seconds / flops_per_second,
         "input_wait_share": sum(record.waited for record in window) / seconds,
         "step_seconds": seconds / len(window),
     }
@@ -172,3 +251,23 @@ def training_flops(
     weights = layers * (4 * width**2 + 2 * width * inner)
     head = width * vocabulary_size + width**2
     return 6.0 * weights * tokens + 12.0 * layers * width * squared + 6.0 * head * masked
+
+
+def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float = 0.2) -> float:
+    """FLOP/s of square matrix products on this rank, the best of a few."""
+    size = 8192 if device.type == "cuda" else 1024
+    left = torch.randn(size, size, device=device).to(precision)
+    best, until = 0.0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        started = time.perf_counter()
+        float((left @ left)[0, 0])  # reading a number waits for the device
+        best = max(best, 2.0 * size**3 / (time.perf_counter() - started))
+    return best
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes in use so far: of the GPU, or the largest resident size of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

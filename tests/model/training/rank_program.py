@@ -14,10 +14,13 @@ import sys
 import time
 from typing import Any
 
+from torch import Tensor
+
 from artifacts.errors import ClozeError
 from artifacts.program import Terminated
 from artifacts.stage import read_stage_table
-from model.training.fault_injection import Strike, undisturbed
+from model.training.engine import Engine
+from model.training.health import FaultHook, no_fault
 from model.training.pretrain import pretrain
 
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
@@ -27,32 +30,41 @@ class StruckDown(Exception):
     """The end that a test asked for."""
 
 
-def strike(wish: dict[str, Any] | None) -> Strike:
+def strike(wish: dict[str, Any] | None) -> FaultHook:
     """What happens at the sites of this rank."""
     if not wish or wish["rank"] != int(os.environ.get("RANK", "0")):
-        return undisturbed
+        return no_fault
 
-    def at(site: str, step: int) -> float:
+    def fault(site: str, step: int) -> None:
         last = wish.get("last", wish["step"])
-        if site != wish["site"] or not wish["step"] <= step <= last:
-            return 1.0
-        return _act(wish["do"])
+        if site == wish["site"] and wish["step"] <= step <= last:
+            _act(wish["do"])
 
-    return at
+    return fault
 
 
-def _act(what: str) -> float:
+def _act(what: str) -> None:
     if what == "nan":
-        return float("nan")
-    if what == "raise":
+        _spoil_the_next_gradient()
+    elif what == "raise":
         raise StruckDown
-    if what == "sleep":
+    elif what == "sleep":
         time.sleep(3600)
     elif what == "fill":
         fill_disk()
     else:
         os.kill(os.getpid(), SIGNALS[what])
-    return 1.0
+
+
+def _spoil_the_next_gradient() -> None:
+    """The next backward pass of this process is that of a loss that is no number."""
+    backward = Engine.backward
+
+    def spoilt(engine: Engine, loss: Tensor) -> None:
+        Engine.backward = backward  # type: ignore[method-assign]
+        backward(engine, loss * float("nan"))
+
+    Engine.backward = spoilt  # type: ignore[method-assign]
 
 
 def fill_disk(size: int = 200) -> None:
@@ -68,7 +80,7 @@ def run_one(wish: dict[str, Any]) -> dict[str, str]:
     """Pre-train once; every expected end as a word."""
     path = wish["table"].format(rank=os.environ["RANK"])
     try:
-        pretrain(read_stage_table(path), [], at=strike(wish.get("strike")))
+        pretrain(read_stage_table(path), [], fault=strike(wish.get("strike")))
     except (ClozeError, Terminated, StruckDown) as error:
         return {"end": type(error).__name__, "message": str(error)}
     except SystemExit as left:

@@ -13,32 +13,31 @@ import signal
 import sys
 
 from artifacts.stage import read_stage_table
-from model.training.fault_injection import SITES, Strike
+from model.training.health import SITES, FaultHook
 from model.training.pretrain import pretrain
 
 AHEAD = 6
 
 
-def deadly(site: str, ahead: int) -> Strike:
+def deadly(site: str, ahead: int) -> FaultHook:
     """Dies at `site`: the first time in a checkpoint, `ahead` steps after its first step in the
     loop."""
     first: list[int] = []
 
-    def at(here: str, step: int) -> float:
+    def fault(here: str, step: int) -> None:
         if not here.startswith("checkpoint"):
             first.append(step)
         if here == site and (here.startswith("checkpoint") or step >= first[0] + ahead):
             os.kill(os.getpid(), signal.SIGKILL)
-        return 1.0
 
-    return at
+    return fault
 
 
 def killed(table: str, site: str, ahead: int) -> bool:
     """Live until `site`; whether death came."""
     pid = os.fork()
     if not pid:
-        pretrain(read_stage_table(table), [], at=deadly(site, ahead))
+        pretrain(read_stage_table(table), [], fault=deadly(site, ahead))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 

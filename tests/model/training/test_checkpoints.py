@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from artifacts.errors import ClozeError
-from model.training.checkpoints import PARTS, Checkpoints
-from model.training.fault_injection import SITES
-from model.training.state import ParameterState
+from artifacts.errors import ClozeError, UsageError
+from model.training.checkpoints import PARTS, Checkpoints, ParameterState, refuse_changes
+from model.training.health import SITES
+
+IDENTITY = {
+    "config": {"seed": 1, "encoder": {"hidden_size": 128}, "phases": [{"share": 1.0}]},
+    "inputs": {"examples": "abc"},
+}
 
 
 def _parameters(value: float) -> dict[str, ParameterState]:
@@ -26,14 +30,14 @@ def _parameters(value: float) -> dict[str, ParameterState]:
 def _save(directory: Path, *steps: int, keep: int = 2, loss: float | None = None) -> Checkpoints:
     checkpoints = Checkpoints(directory, keep)
     for step in steps:
-        checkpoints.save(step, _parameters(step), {"step": step, "heldout_loss": loss})
+        checkpoints.save(_parameters(step), {"step": step, "heldout_loss": loss})
     return checkpoints
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     found = _save(tmp_path, 7).newest()
     assert found is not None
-    assert (found.step, found.state["step"]) == (7, 7)
+    assert found.state["step"] == 7
     for name, kept in _parameters(7).items():
         assert all(map(torch.equal, found.parameters()[name], kept))
 
@@ -50,13 +54,13 @@ def test_the_newest_is_the_one_with_the_highest_step_whatever_the_clock_says(
     os.utime(tmp_path / "step-00000010", (1, 1))
     found = checkpoints.newest()
     assert found is not None
-    assert found.step == 10
+    assert found.state["step"] == 10
 
 
 def test_the_last_few_and_the_best_stay(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 2)
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None), (5, 2.5)):
-        checkpoints.save(step, _parameters(step), {"step": step, "heldout_loss": loss})
+        checkpoints.save(_parameters(step), {"step": step, "heldout_loss": loss})
     assert sorted(checkpoints.steps()) == [2, 4, 5]
 
 
@@ -75,7 +79,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         path.write_bytes(content if damage == "flip" else content[:-1])
     found = checkpoints.newest()
     assert found is not None
-    assert found.step == 5
+    assert found.state["step"] == 5
     message = capsys.readouterr().err
     assert "step-00000010 is damaged and not used" in message
     assert name in message
@@ -96,20 +100,19 @@ def test_kill_9_at_any_site_leaves_an_intact_checkpoint(tmp_path: Path, site: st
     pid = os.fork()
     if not pid:  # the child dies at the site; nothing of pytest may run in it
 
-        def strike(here: str, step: int) -> float:
+        def fault(here: str, step: int) -> None:
             if here == site:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return 1.0
 
-        Checkpoints(tmp_path, 1, strike).save(10, _parameters(10), {"step": 10})
+        Checkpoints(tmp_path, 1, fault).save(_parameters(10), {"step": 10})
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     survivors = Checkpoints(tmp_path, 1)
     found = survivors.newest()
     assert found is not None
     committed = site in ("checkpoint.after_commit", "checkpoint.purge")
-    assert found.step == (10 if committed else 5)
-    survivors.sweep()
+    assert found.state["step"] == (10 if committed else 5)
+    survivors.remove_unfinished()
     assert all(entry.name.startswith("step-") for entry in tmp_path.iterdir())
 
 
@@ -151,7 +154,7 @@ def test_random_bytes_are_never_taken_for_a_checkpoint(
         (directory / "files.json").write_bytes(text)
     found = checkpoints.newest()
     assert found is not None
-    assert found.step == 5
+    assert found.state["step"] == 5
     assert capsys.readouterr().err.count("damaged") == 5
 
 
@@ -159,3 +162,26 @@ def test_checkpoints_are_readable_by_people(tmp_path: Path) -> None:
     _save(tmp_path, 5)
     state = json.loads((tmp_path / "step-00000005" / "state.json").read_text())
     assert state == {"step": 5, "heldout_loss": None}
+
+
+def test_the_same_configuration_is_accepted_whatever_else_was_saved() -> None:
+    refuse_changes({**IDENTITY, "step": 5, "curve": {}}, IDENTITY, where="ck")
+
+
+@pytest.mark.parametrize(
+    ("state", "difference"),
+    [
+        ({"config": {**IDENTITY["config"], "seed": 2}}, "config.seed: checkpoint 2, now 1"),
+        ({"config": {**IDENTITY["config"], "encoder": {"hidden_size": 64}}},
+         "config.encoder.hidden_size: checkpoint 64, now 128"),
+        ({"config": {**IDENTITY["config"], "phases": [{"share": 0.9}]}},
+         "config.phases.0.share: checkpoint 0.9, now 1.0"),
+        ({"inputs": {"examples": "xyz"}}, "inputs.examples: checkpoint 'xyz', now 'abc'"),
+        ({"inputs": {}}, "inputs.examples: checkpoint None, now 'abc'"),
+    ],
+)  # fmt: skip
+def test_every_difference_is_named(state: dict[str, object], difference: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        refuse_changes({**IDENTITY, **state}, IDENTITY, where="ck")
+    assert difference in str(refused.value)
+    assert "change it back, or remove them" in str(refused.value)

@@ -6,7 +6,13 @@ import torch
 
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig
-from model.training.optimizer import AdamW, Lamb, build_optimizer, parameter_groups
+from model.training.optimizer import (
+    AdamW,
+    Lamb,
+    build_optimizer,
+    learning_rate,
+    parameter_groups,
+)
 
 STEPS = 12
 
@@ -68,17 +74,33 @@ def test_a_rate_of_zero_changes_nothing() -> None:
     assert torch.equal(parameter, before)
 
 
-def test_a_closed_gate_changes_nothing() -> None:
-    for kind in (AdamW, Lamb):
-        parameter = torch.nn.Parameter(torch.ones(3))
-        groups = parameter_groups([("w", parameter)], weight_decay=0.01)
-        optimizer = kind(groups, config=OptimizerConfig())
-        optimizer.gate = lambda: False
-        optimizer.param_groups[0]["lr"] = 1.0
-        parameter.grad = torch.ones(3)
-        optimizer.step()
-        assert torch.equal(parameter, torch.ones(3))
-        assert not optimizer.state[parameter]
+@pytest.mark.parametrize("kind", [AdamW, Lamb])
+def test_a_gradient_that_is_not_finite_changes_nothing(kind: type[AdamW | Lamb]) -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    groups = parameter_groups([("w", parameter)], weight_decay=0.01)
+    optimizer = kind(groups, config=OptimizerConfig())
+    optimizer.clip_by(1.0, [parameter])
+    optimizer.param_groups[0]["lr"] = 1.0
+    parameter.grad = torch.tensor([1.0, torch.inf, 0.0])
+    optimizer.step()
+    assert torch.equal(parameter, torch.ones(3))
+    assert not optimizer.state[parameter]
+
+
+def test_gradients_are_clipped_by_their_global_norm() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    groups = parameter_groups(list(zip("ab", parameters, strict=True)), weight_decay=0.0)
+    optimizer = AdamW(groups, config=OptimizerConfig())
+    optimizer.clip_by(1.0, parameters)
+    for scale, expected in ((2.0, 0.5), (0.1, 0.1)):
+        for parameter in parameters:
+            parameter.grad = torch.full((2,), scale)
+        assert optimizer.clip()
+        assert optimizer.gradient_norm == pytest.approx(2 * scale)
+        for parameter in parameters:
+            torch.testing.assert_close(
+                parameter.grad, torch.full((2,), expected), rtol=1e-5, atol=0
+            )
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
@@ -118,3 +140,29 @@ def test_biases_and_layer_norms_are_not_decayed_and_embeddings_are() -> None:
         names[0],
         names[2],
     ]
+
+
+RECIPE = OptimizerConfig(learning_rate=1e-4, warmup_steps=10)
+
+
+def _rate(step: int) -> float:
+    return learning_rate(step, steps=100, optimizer=RECIPE)
+
+
+def test_it_begins_at_zero_and_rises_linearly() -> None:
+    assert _rate(0) == 0.0
+    assert _rate(5) == pytest.approx(0.5e-4)
+    assert _rate(9) == pytest.approx(0.9e-4)
+
+
+def test_it_drops_to_the_decay_line_that_began_at_step_0() -> None:
+    assert _rate(10) == pytest.approx(1e-4 * (1 - 10 / 100))
+
+
+def test_it_ends_at_zero() -> None:
+    assert _rate(99) == pytest.approx(1e-6)
+    assert _rate(100) == 0.0
+
+
+def test_no_warmup_begins_at_the_peak() -> None:
+    assert learning_rate(0, steps=10, optimizer=OptimizerConfig(warmup_steps=0)) == 1e-4

@@ -36,7 +36,7 @@ def golden(examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def run(table: Path, **struck: Any) -> Artifact:
     wish = {"rank": 0, **struck} if struck else None
-    return pretrain(read_stage_table(table), [], at=strike(wish))
+    return pretrain(read_stage_table(table), [], fault=strike(wish))
 
 
 def test_the_artifact_holds_the_encoder_its_tokenizer_and_its_curve(golden: Path) -> None:

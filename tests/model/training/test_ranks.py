@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from artifacts.store import Artifact, open_artifact
-from model.training import watchdog
-from model.training.fault_injection import SITES
+from model.training.health import HANG_EXIT_CODE, SITES
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -175,7 +174,7 @@ def test_a_hanging_rank_ends_the_run_within_its_timeout_and_the_restart_is_bit_f
     struck = {"site": "before_step", "step": 8, "rank": 1, "do": do}
     wish = _table(tmp_path, "struck", examples, machine={"hang_timeout": 15})
     ended = _until_first_ends(2, [{**wish, "strike": struck}])
-    assert ended.code in (1, watchdog.EXIT_CODE)
+    assert ended.code in (1, HANG_EXIT_CODE)
     assert "no progress for 15 s" in ended.stderr or "Timed out" in ended.stderr
     assert (tmp_path / "struck" / "out" / "checkpoints" / "step-00000005").is_dir()
     assert run_ranks(2, [wish])[0].ends == [{"end": "done", "message": ""}]

@@ -1,4 +1,4 @@
-"""Lines for people, lines for programs."""
+"""Lines for people, lines for programs, and a curve that an interruption leaves no trace in."""
 
 import errno
 import io
@@ -7,31 +7,26 @@ import os
 from typing import Any
 
 import pytest
+import torch
 
 from artifacts.errors import ClozeError
 from model.config import EncoderConfig
-from model.training.alarms import Alarms
-from model.training.telemetry import StepRecord, Telemetry, peak_memory, training_flops
+from model.training import telemetry as telemetry_module
+from model.training.telemetry import Curve, StepRecord, Telemetry, peak_memory, training_flops
+from tests.model.training.training_fixtures import step_record
 
-
-def _record(step: int, **changes: Any) -> StepRecord:
-    values = {
-        "loss": 3.41, "masked_lm_loss": 2.81, "masked_lm_accuracy": 0.4, "next_sentence_loss": 0.6,
-        "next_sentence_accuracy": 0.7, "gradient_norm": 1.5, "learning_rate": 1e-3, "examples": 10,
-        "tokens": 1000, "flops": 2e9, "seconds": 0.5, "waited": 0.05, "imbalance": 0.01,
-    }  # fmt: skip
-    return StepRecord(step=step, **{**values, **changes})
+CPU = torch.device("cpu")
 
 
 def _telemetry(**changes: Any) -> Telemetry:
-    values = {"stage": "pretrain", "steps": 100, "log_every": 2, "matrix_rate": 1e10}
-    return Telemetry(**{**values, "alarms": Alarms(6.0), **changes})
+    values = {"stage": "pretrain", "steps": 100, "log_every": 2, "flops_per_second": 1e10}
+    return Telemetry(**{**values, "device": CPU, **changes})
 
 
 def test_the_line_says_where_the_run_is_and_how_long_it_takes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _telemetry().add(_record(20))
+    _telemetry().add(step_record(20))
     assert capsys.readouterr().err == (
         "pretrain step=20/100 loss=3.410 mlm=2.810 nsp=0.600 tokens_per_s=2,000 remaining=0:40\n"
     )
@@ -40,7 +35,7 @@ def test_the_line_says_where_the_run_is_and_how_long_it_takes(
 def test_there_is_no_more_than_one_line_a_second(capsys: pytest.CaptureFixture[str]) -> None:
     telemetry = _telemetry()
     for step in range(1, 50):
-        telemetry.add(_record(step))
+        telemetry.add(step_record(step))
     assert len(capsys.readouterr().err.splitlines()) <= 2
 
 
@@ -48,13 +43,13 @@ def test_the_log_holds_means_and_rates_of_its_window() -> None:
     log = io.StringIO()
     telemetry = _telemetry(log=log)
     for step, loss in ((1, 2.0), (2, 4.0), (3, 9.0)):
-        telemetry.add(_record(step, masked_lm_loss=loss))
+        telemetry.add(step_record(step, masked_lm_loss=loss))
     (line,) = log.getvalue().splitlines()
     numbers = json.loads(line)
     assert (numbers["step"], numbers["masked_lm_loss"]) == (2, 3.0)
     assert numbers["tokens_per_s"] == 2000
     assert numbers["examples_per_s"] == 20
-    assert numbers["matrix_rate_share"] == pytest.approx(0.4)
+    assert numbers["mfu"] == pytest.approx(0.4)
     assert numbers["input_wait_share"] == pytest.approx(0.1)
     assert numbers["memory_bytes"] > 1e7
 
@@ -68,12 +63,12 @@ class FullDisk(io.StringIO):
 
 def test_a_log_on_a_full_disk_is_named() -> None:
     with pytest.raises(ClozeError, match=r"metrics.jsonl: cannot write.*No space.*make room"):
-        _telemetry(log=FullDisk()).add(_record(2))
+        _telemetry(log=FullDisk()).add(step_record(2))
 
 
 def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str]) -> None:
     log = io.StringIO()
-    _telemetry(log=log, speaks=False).add(_record(2))
+    _telemetry(log=log, logs=False).add(step_record(2))
     assert capsys.readouterr().err == log.getvalue() == ""
 
 
@@ -88,7 +83,7 @@ def test_tensorboard_gets_every_number() -> None:
             self.scalars[tag] = (scalar_value, global_step)
 
     writer = Writer()
-    _telemetry(tensorboard=writer).add(_record(2))
+    _telemetry(tensorboard=writer).add(step_record(2))
     assert writer.scalars["masked_lm_loss"] == (2.81, 2)
 
 
@@ -102,4 +97,51 @@ def test_flops_of_bert_base_are_the_published_ones() -> None:
 
 
 def test_memory_is_in_bytes() -> None:
-    assert peak_memory() > 10_000_000
+    assert peak_memory(CPU) > 10_000_000
+
+
+def _point(step: int) -> StepRecord:
+    return step_record(
+        step, loss=8.0 - step / 10, masked_lm_loss=7.0 - step / 10, next_sentence_loss=1.0
+    )
+
+
+def test_a_short_run_has_a_point_a_step() -> None:
+    curve = Curve(3)
+    for step in (1, 2, 3):
+        curve.add(_point(step))
+    points = [json.loads(line) for line in curve.json_lines().splitlines()]
+    assert [point["step"] for point in points] == [1, 2, 3]
+    assert points[0]["masked_lm_loss"] == 6.9
+
+
+def test_a_long_run_has_bounded_points_that_are_means(monkeypatch) -> None:
+    monkeypatch.setattr(telemetry_module, "CURVE_POINTS", 4)
+    curve = Curve(10)
+    for step in range(1, 11):
+        curve.add(_point(step))
+    assert [point["step"] for point in curve.points] == [3, 6, 9, 10]
+    assert curve.points[0]["loss"] == (_point(1).loss + _point(2).loss + _point(3).loss) / 3
+
+
+def test_an_interruption_leaves_no_trace(monkeypatch) -> None:
+    monkeypatch.setattr(telemetry_module, "CURVE_POINTS", 4)
+    whole, first = Curve(10), Curve(10)
+    for step in range(1, 11):
+        whole.add(_point(step))
+        if step <= 4:
+            first.add(_point(step))
+    again = Curve(10)
+    again.restore(json.loads(json.dumps(first.state())))
+    for step in range(5, 11):
+        again.add(_point(step))
+    assert again.json_lines() == whole.json_lines()
+
+
+def test_a_skipped_step_is_no_part_of_a_mean(monkeypatch) -> None:
+    monkeypatch.setattr(telemetry_module, "CURVE_POINTS", 2)
+    curve = Curve(4)
+    for step in (1, 3, 4):
+        curve.add(_point(step))
+    assert [point["step"] for point in curve.points] == [4]
+    assert curve.points[0]["next_sentence_loss"] == 1.0

@@ -16,6 +16,7 @@ from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_file
 from artifacts.tables import examples_name, examples_schema
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from model.training.telemetry import StepRecord
 from tests.waiting import PATIENCE, free_port
 
 WORDS = 200
@@ -214,3 +215,13 @@ def losses(directory: Path) -> list[float]:
     artifact = open_artifact(str(directory / "out"))
     points = [json.loads(line) for line in artifact.read_bytes("curve.jsonl").splitlines()]
     return [point["loss"] for point in points if "loss" in point]
+
+
+def step_record(step: int, **changes: float) -> StepRecord:
+    """What a step of a healthy run logs."""
+    values = {
+        "loss": 3.41, "masked_lm_loss": 2.81, "masked_lm_accuracy": 0.4, "next_sentence_loss": 0.6,
+        "next_sentence_accuracy": 0.7, "gradient_norm": 1.5, "learning_rate": 1e-3, "examples": 10,
+        "tokens": 1000, "flops": 2e9, "seconds": 0.5, "waited": 0.05, "imbalance": 0.01,
+    }  # fmt: skip
+    return StepRecord(step=step, **{**values, **changes})

@@ -1,0 +1,129 @@
+"""From an examples artifact and a recipe to batches: for training, and for held-out evaluation.
+
+In:  the examples artifact, the stage's configuration, the share of this rank.
+Out: `Inputs`, checked against the encoder's shape; `BatchSource`s.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from artifacts.digests import cache_directory
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.store import Artifact
+from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
+from model.config import PhaseConfig, PretrainStage
+from model.data.dynamic_masking import DynamicMasking
+from model.data.micro_batches import BatchSource, CostModel, Share
+from model.data.order import Curriculum, LengthOrder
+from model.data.shards import ExampleShards
+
+HELDOUT = "heldout"
+"""The split that training is evaluated on."""
+
+EVALUATION_BATCH = 256
+"""Held-out examples of a batch; no result depends on it beyond rounding."""
+
+SAMPLE = 20_000
+"""Examples from which the masked tokens' distribution is taken."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The examples and the tokenizer they were made with."""
+
+    artifact: Artifact
+    tokenizer: WordPieceTokenizer
+    cache: str
+    """Where files of a remote artifact are fetched to."""
+
+    def shards(self, split: str, max_seq_length: int) -> ExampleShards:
+        """The shards of one split and length."""
+        return ExampleShards(
+            self.artifact, split=split, max_seq_length=max_seq_length, cache=self.cache
+        )
+
+
+def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
+    """The examples' artifact, its tokenizer beside it, checked against the encoder's shape."""
+    cache = str(cache_directory().parent / "artifacts" / artifact.digest)
+    local = artifact.stage_files(cache, ["tokenizer.json", "vocab.txt"])
+    tokenizer = read_tokenizer_json(local.path("tokenizer.json"))
+    promised = artifact.manifest.statistics
+    if tokenizer.digest != promised["tokenizer_digest"]:
+        raise IntegrityError(
+            f"{artifact.directory}: tokenizer.json is {tokenizer.digest[:12]}, the examples were "
+            f"made with {promised['tokenizer_digest'][:12]}; run the examples stage again"
+        )
+    longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
+    if longest > stage.encoder.max_position_embeddings:
+        raise UsageError(
+            f"pretrain.phases asks for {longest} tokens, the encoder has "
+            f"{stage.encoder.max_position_embeddings} positions; "
+            f"set encoder.max_position_embeddings = {longest}"
+        )
+    return Inputs(artifact, tokenizer, cache)
+
+
+def training_source(inputs: Inputs, stage: PretrainStage, *, share: Share) -> BatchSource:
+    """The batches of the run."""
+    recipe = stage.pretrain
+    lengths = sorted({phase.max_seq_length for phase in recipe.phases})
+    shards = {length: inputs.shards("train", length) for length in lengths}
+    purpose = f"{inputs.artifact.digest}/{stage.seed}"
+    orders = {
+        length: LengthOrder(length, found.rows, recipe.batch_size, purpose)
+        for length, found in shards.items()
+    }
+    dynamic = recipe.masks == "dynamic"
+    return BatchSource(
+        curriculum=Curriculum(recipe.steps, recipe.phases, orders),
+        shards=shards,
+        share=share,
+        cost=CostModel.of(stage.encoder, inputs.tokenizer.size),
+        cls_sep=(inputs.tokenizer.cls_id, inputs.tokenizer.sep_id),
+        masking=DynamicMasking.of(inputs.artifact, inputs.tokenizer) if dynamic else None,
+        purpose=purpose,
+    )
+
+
+def heldout_sources(
+    inputs: Inputs, stage: PretrainStage, *, share: Share
+) -> dict[int, BatchSource]:
+    """For each length: a fixed sample of the held-out split, `curriculum.steps` batches of it.
+
+    The sample is drawn by the artifact's digest alone: the same for every seed and recipe. Lengths
+    without held-out examples are left out.
+    """
+    sources = {}
+    if not any(e.statistics.get("split") == HELDOUT for e in inputs.artifact.manifest.files):
+        return {}
+    for length in {phase.max_seq_length for phase in stage.pretrain.phases}:
+        shards = inputs.shards(HELDOUT, length)
+        first_copy = shards.rows[:1]
+        wanted = min(stage.pretrain.evaluation_examples, sum(first_copy[0]))
+        if not wanted:
+            continue
+        order = LengthOrder(length, first_copy, min(EVALUATION_BATCH, wanted), "evaluation")
+        phase = PhaseConfig(max_seq_length=length, share=1.0)
+        sources[length] = BatchSource(
+            curriculum=Curriculum(wanted // order.batch_size, (phase,), {length: order}),
+            shards={length: shards},
+            share=share,
+            cost=CostModel.of(stage.encoder, inputs.tokenizer.size),
+            cls_sep=(inputs.tokenizer.cls_id, inputs.tokenizer.sep_id),
+        )
+    return sources
+
+
+def masked_token_counts(source: BatchSource) -> NDArray[np.int64]:
+    """How often each word-piece is masked in a first sample of the training examples.
+
+    Masked places are drawn evenly, so their tokens are a sample of the text's.
+    """
+    length = source.curriculum.batch(0).max_seq_length
+    order = source.curriculum.lengths[length].epoch(0)
+    shards, rows = order.locate(0, min(SAMPLE, sum(order.shard_rows)))
+    ids = source.shards[length].gather(0, shards, rows).masked_lm_ids
+    return np.bincount(ids)

@@ -1,0 +1,201 @@
+"""Whether a run is alive and well: warnings, the end of a rank that hangs, the wish to stop.
+
+In:  every step's record; every site that the loop comes to; signals.
+Out: sentences for a person; exit code 70 from a rank without progress; `Stop.wanted`.
+
+A hanging rank holds up every other one in its next collective operation, and their own watchdogs
+end them, so that the launcher sees the whole run end and the supervisor can start it again.
+"""
+
+import faulthandler
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from artifacts.progress import say
+from model.training.telemetry import StepRecord
+
+SITES = (
+    "after_forward",
+    "after_backward",
+    "before_step",
+    "after_step",
+    "checkpoint.begin",
+    "checkpoint.mid_file",
+    "checkpoint.after_file",
+    "checkpoint.before_commit",
+    "checkpoint.after_commit",
+    "checkpoint.purge",
+)
+"""The named places of a run: what a hanging rank is reported at, and where tests inject faults."""
+
+FaultHook = Callable[[str, int], None]
+"""Called with a site and the step. A test's kills, stops, sleeps or raises there; nothing in the
+product reads an environment variable for it."""
+
+
+def no_fault(site: str, step: int) -> None:
+    """The hook of every run that is no test."""
+
+
+SILENCE = 500
+"""Steps between two warnings of one kind."""
+
+SPIKE_WINDOW = 128
+"""Steps over which the mean loss and the mean wait are taken."""
+
+SPIKE_SIGMAS = 6.0
+"""Standard deviations above that mean which make a loss a spike."""
+
+HANG_EXIT_CODE = 70
+
+GRACE_SECONDS = 5.0
+"""After which the C-level watch ends even a process that Python cannot end."""
+
+
+@dataclass
+class Alarms:
+    """Warns of runs that look alive and are not, each kind at most once in `SILENCE` steps.
+
+    The complaint most often heard about BERT: the next-sentence loss falls while the masked-LM
+    loss sits at the unigram entropy, that is, the model has learnt word frequencies and no more.
+    """
+
+    unigram_entropy: float
+    """Of the masked tokens, in nats."""
+
+    patience: int = 2000
+    """Steps after which a loss at the unigram entropy is worth a warning."""
+
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=SPIKE_WINDOW))
+    _waits: deque[float] = field(default_factory=lambda: deque(maxlen=SPIKE_WINDOW))
+    _silent_until: dict[str, int] = field(default_factory=dict)
+
+    def check(self, record: StepRecord) -> list[str]:
+        """Warnings that this step gives rise to."""
+        found = []
+        for kind, sentence in self._warnings(record):
+            if self._silent_until.get(kind, 0) <= record.step:
+                self._silent_until[kind] = record.step + SILENCE
+                found.append(sentence)
+        self._losses.append(record.masked_lm_loss)
+        self._waits.append(record.waited / max(record.seconds, 1e-9))
+        return found
+
+    def _warnings(self, record: StepRecord) -> Iterator[tuple[str, str]]:
+        if record.imbalance > 0.25:
+            yield (
+                "balance",
+                f"the busiest rank has {record.imbalance:.0%} more work than the mean at step "
+                f"{record.step}; raise batch_size or use fewer ranks",
+            )
+        if len(self._losses) < SPIKE_WINDOW:
+            return
+        mean = sum(self._losses) / SPIKE_WINDOW
+        variance = sum((past - mean) ** 2 for past in self._losses) / SPIKE_WINDOW
+        # `not <=`, so that a loss that is no number is a spike, too.
+        if not record.masked_lm_loss <= mean + SPIKE_SIGMAS * math.sqrt(variance) + 1e-3:
+            yield (
+                "spike",
+                f"masked-LM loss {record.masked_lm_loss:.3f} at step {record.step}, mean of the "
+                f"last {SPIKE_WINDOW} steps {mean:.3f}; if it stays high, lower learning_rate",
+            )
+        if record.step >= self.patience and abs(mean - self.unigram_entropy) < 0.1:
+            yield (
+                "stuck",
+                f"masked-LM loss is at the unigram entropy {self.unigram_entropy:.2f} after "
+                f"{record.step} steps: only word frequencies are being learnt; go on, change "
+                "learning_rate (too high looks like too low), or look at the examples",
+            )
+        waited = sum(self._waits) / SPIKE_WINDOW
+        if waited > 0.1:
+            yield (
+                "input",
+                f"{waited:.0%} of the time is spent waiting for batches; "
+                "put the examples on a faster disk",
+            )
+
+
+def entropy(counts: NDArray[np.integer]) -> float:
+    """Entropy in nats of a distribution given by counts; 0 without any."""
+    share = counts[counts > 0] / max(int(counts.sum()), 1)
+    return float(-(share * np.log(share)).sum())
+
+
+@dataclass
+class Watchdog:
+    """Ends this rank when its loop comes to no site for `timeout` seconds.
+
+    It says rank, step and site, shows the stacks of all threads, and exits with code 70.
+    """
+
+    rank: int
+    timeout: float
+    fault: FaultHook = no_fault
+    _site: str = field(default="start", init=False)
+    _step: int = field(default=0, init=False)
+    _alive_at: float = field(default_factory=time.monotonic, init=False)
+    _done: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __enter__(self) -> "Watchdog":
+        self._alive_at = time.monotonic()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        faulthandler.cancel_dump_traceback_later()
+
+    def reached(self, site: str, step: int) -> None:
+        """The loop has come to `site` of `step`."""
+        self._site, self._step = site, step
+        self._alive_at = time.monotonic()
+        self.fault(site, step)
+
+    def _watch(self) -> None:
+        interval = min(1.0, self.timeout / 10)
+        while not self._done.wait(interval):
+            # Covers what this thread cannot: native code that never lets Python run again.
+            faulthandler.dump_traceback_later(
+                self.timeout + GRACE_SECONDS, exit=True, file=sys.__stderr__ or 2
+            )
+            if time.monotonic() - self._alive_at > self.timeout:
+                say(
+                    f"error: rank {self.rank} has made no progress for {self.timeout:g} s, last "
+                    f"seen at {self._site} of step {self._step}; ending it, the checkpoints are "
+                    "intact: start the same command again"
+                )
+                faulthandler.dump_traceback(file=sys.__stderr__ or 2)
+                os._exit(HANG_EXIT_CODE)
+
+
+@dataclass
+class Stop:
+    """Whether this rank was asked to stop: the loop saves first, all ranks at the same step."""
+
+    wanted: bool = False
+
+    @contextmanager
+    def listening(self) -> Iterator["Stop"]:
+        """Take SIGTERM and SIGINT as a wish; afterwards they are as before."""
+
+        def ask(signum: int, frame: FrameType | None) -> None:
+            self.wanted = True
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

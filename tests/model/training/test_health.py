@@ -1,0 +1,108 @@
+"""Warnings come when they should; a hanging rank ends; a signal is a wish."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from model.training.health import HANG_EXIT_CODE, SILENCE, Alarms, Stop, entropy
+from model.training.telemetry import StepRecord
+from tests.model.training.training_fixtures import step_record
+from tests.waiting import PATIENCE
+
+WATCHED = """
+import time
+from model.training.health import Watchdog
+with Watchdog(3, {timeout}) as watchdog:
+    watchdog.reached("before_step", 17)
+    {inside}
+{after}
+"""
+
+
+def _step(step: int, **changes: float) -> StepRecord:
+    healthy = {"masked_lm_loss": 3.0, "seconds": 1.0, "waited": 0.0, "imbalance": 0.0}
+    return step_record(step, **{**healthy, **changes})
+
+
+def _warnings(
+    steps: list[StepRecord], unigram_entropy: float = 6.0, patience: int = 200
+) -> list[str]:
+    alarms = Alarms(unigram_entropy, patience)
+    return [warning for step in steps for warning in alarms.check(step)]
+
+
+def _noisy(count: int, mean: float = 3.0) -> list[StepRecord]:
+    rng = np.random.default_rng(0)
+    return [_step(i, masked_lm_loss=mean + rng.normal() * 0.1) for i in range(count)]
+
+
+def test_a_healthy_run_is_silent() -> None:
+    assert _warnings(_noisy(1000)) == []
+
+
+def test_a_loss_at_the_unigram_entropy_is_reported_after_some_patience() -> None:
+    found = _warnings(_noisy(400, mean=6.0))
+    assert len(found) == 1
+    assert "unigram entropy 6.00 after 200 steps" in found[0]
+
+
+def test_a_spike_is_reported_with_the_mean_before() -> None:
+    found = _warnings([*_noisy(200), _step(200, masked_lm_loss=9.0)])
+    assert len(found) == 1
+    assert "9.000 at step 200, mean of the last 128 steps 2.997" in found[0]
+
+
+def test_waiting_for_batches_is_reported() -> None:
+    found = _warnings([_step(i, waited=0.3) for i in range(200)])
+    assert found == [
+        "30% of the time is spent waiting for batches; put the examples on a faster disk"
+    ]
+
+
+def test_uneven_work_is_reported_once_in_a_while() -> None:
+    found = _warnings([_step(i, imbalance=0.5) for i in range(2 * SILENCE)])
+    assert len(found) == 2
+    assert "50% more work" in found[0]
+
+
+def test_entropy_is_in_nats() -> None:
+    assert entropy(np.array([1, 1, 0, 1, 1])) == pytest.approx(np.log(4))
+    assert entropy(np.zeros(3, np.int64)) == 0.0
+
+
+def _watched(*, timeout: float, inside: str, after: str = "") -> tuple[int, str]:
+    source = WATCHED.format(timeout=timeout, inside=inside, after=after)
+    program = [sys.executable, "-c", source]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_hanging_rank_ends_and_names_rank_step_and_site() -> None:
+    code, message = _watched(timeout=0.6, inside=f"time.sleep({PATIENCE})")
+    assert code == HANG_EXIT_CODE
+    assert "rank 3 has made no progress for 0.6 s, last seen at before_step of step 17" in message
+    assert 'File "<string>"' in message, "the stacks of all threads are shown"
+
+
+def test_a_rank_that_lives_is_left_alone() -> None:
+    steps = "for i in range(25): time.sleep(0.2); watchdog.reached('after_step', i)"
+    assert _watched(timeout=4, inside=steps) == (0, "")
+
+
+def test_leaving_ends_the_watch() -> None:
+    assert _watched(timeout=2, inside="pass", after="time.sleep(3)") == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_a_wish_and_may_come_twice(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with Stop().listening() as stop:
+        assert not stop.wanted
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+        assert stop.wanted
+    assert signal.getsignal(number) is before
