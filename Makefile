@@ -26,8 +26,11 @@ demo: $(VENV)/.installed ## the whole job on your Python library's documentation
 test: $(VENV)/.installed-dev ## the tests, under 10 minutes on 2 cores
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
-test-all: $(VENV)/.installed-dev ## all tests that need no GPU
-	$(BIN)/python -m pytest -m "not gpu"
+test-all: $(VENV)/.installed-dev ## all tests that need no GPU, and the share of lines they reach
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not gpu"
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
 
 test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
 	$(DATAFLOW)/bin/python -m pytest tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow
@@ -45,7 +48,7 @@ bench: $(VENV)/.installed-dev ## the benchmarks that need no peer's checkout
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the environments and caches; runs stay
-	rm -rf $(VENV) $(DATAFLOW) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DATAFLOW) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cloze needs Python 3.11 or newer; make PYTHON=python3.11 ...")'

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import cloze as api
 from tests.cloze.tiny_model import write_model
 
 Cloze = Callable[..., Any]
@@ -91,6 +92,14 @@ def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
 
     predicted = answer(cloze, "predict", "names", "the list", "a b")
     assert [row["prediction"] for row in predicted] == ["yes", "no"]
+    rows = [{"text": "the list"}, {"text": "a b"}]
+    assert list(api.load_task("names").predict(rows)) == predicted
+    assert answer(cloze, "predict", "names", *map(json.dumps, rows)) == predicted
+    read = answer(cloze, "predict", "names", "--file", "dev.csv")
+    assert [row["prediction"] for row in read] == ["yes", "no"] * 20
+    answer(cloze, "export", "names", "listed", "--task", "listed")
+    exported = answer(cloze, "predict", "listed", "the list", "a b")
+    assert [row["prediction"] for row in exported] == ["yes", "no"]
     vectors = [answer(cloze, "embed", name, "the list") for name in ("names", "encoder")]
     assert vectors[0] == vectors[1]
 

@@ -6,16 +6,18 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
 from flows.config import MachineConfig, RunConfig
 from flows.launchers.job import StageFailed
-from flows.prefect.flows import end_to_end, prepare
-from flows.prefect.server import prefect_server
+from flows.prefect.flows import deployments, end_to_end, evaluate, finetune, prepare, pretrain
+from flows.prefect.server import ServerLost, prefect_server
 from flows.prefect.tracking import reporting_to
 from flows.record import RunRecord
 from flows.workspace import writable_workspace
+from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,7 @@ def test_the_flow_executes_the_chain_and_the_server_knows(
     with SyncPrefectClient(server) as client:
         (flow_run,) = client.read_flow_runs()
         tasks = client.read_task_runs()
+        wait_for(lambda: any(log.message.startswith("report made") for log in client.read_logs()))
         logs = client.read_logs()
         pages = {page.key: page for page in client.read_artifacts()}
     assert (flow_run.name, flow_run.state_name) == ("try", "Completed")
@@ -74,6 +77,52 @@ def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
     ]
 
 
+def test_a_part_of_the_chain_is_a_flow_that_makes_what_is_missing(
+    server: str, inline: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    made: list[list[str]] = []
+    for flow in (prepare, pretrain, finetune, evaluate):
+        with reporting_to(server):
+            record = RunRecord.model_validate(flow(run, machine))
+        assert record.state == "finished"
+        made.append([stage for stage, found in record.stages.items() if found.state == "made"])
+    assert made == [
+        ["vocabulary", "tokens", "examples"],
+        ["pretrain"],
+        ["labels", "finetune"],
+        ["evaluate"],
+    ]
+
+
+def test_the_server_knows_why_a_flow_failed(
+    server: str, inline: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    inline(tokens={"fail": 1})
+    doomed = run.model_copy(update={"name": "doomed"})
+    with pytest.raises(StageFailed), reporting_to(server):
+        prepare(doomed, machine)
+    with SyncPrefectClient(server) as client:
+        (flow_run,) = [found for found in client.read_flow_runs() if found.name == "doomed"]
+    assert flow_run.state_name == "Failed"
+    assert "tokens: the text: is wrong" in str(flow_run.state.message)
+
+
+def test_a_server_that_dies_is_named_and_what_is_finished_is_kept() -> None:
+    lost = pytest.raises(ServerLost, match=r"127.0.0.1:9/api does not answer .*finished stages")
+    with lost, reporting_to("http://127.0.0.1:9/api"):
+        raise httpx.ConnectError("connection refused")
+
+
+def test_every_flow_is_deployed_by_its_module_so_that_any_folder_will_do() -> None:
+    served = deployments({"run": {"name": "try"}}, name="try")
+    assert {one.name for one in served} == {"try"}
+    entrypoints = {one.flow_name: one.entrypoint for one in served}
+    assert entrypoints == {
+        name: f"flows.prefect.flows.{name.replace('-', '_')}"
+        for name in ("end-to-end", "prepare", "pretrain", "finetune", "evaluate", "ablations")
+    }
+
+
 def test_every_flow_shows_its_configuration_as_a_form() -> None:
     program = """
     import json
@@ -85,4 +134,4 @@ def test_every_flow_shows_its_configuration_as_a_form() -> None:
         assert fields["steps"]["description"] == "Optimizer steps."
     """
     lines = "\n".join(line[4:] for line in program.splitlines())
-    subprocess.run([sys.executable, "-P", "-c", lines], check=True, timeout=60)
+    subprocess.run([sys.executable, "-P", "-c", lines], check=True, timeout=PATIENCE)

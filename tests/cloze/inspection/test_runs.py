@@ -1,0 +1,77 @@
+"""What a workspace says of its runs: listed, shown, compared, and what none of them needs."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cloze = Callable[..., Any]
+
+
+def answer(cloze: Cloze, *arguments: str) -> Any:
+    done = cloze(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def two_runs(cloze: Cloze, folder: Path) -> Path:
+    """`try` and `small`, whose vocabularies differ in size; their workspace."""
+    (folder / "small.toml").write_text(
+        (folder / "try.toml").read_text().replace('"try"', '"small"') + "[vocabulary]\nsize = 80\n"
+    )
+    for config in ("try.toml", "small.toml"):
+        answer(cloze, "vocabulary", config)
+    return folder / "runs"
+
+
+def test_a_workspace_without_runs_says_so(cloze: Cloze, folder: Path) -> None:
+    assert cloze("runs").stdout == f"no runs in {folder / 'runs'}\n"
+    assert answer(cloze, "runs")["runs"] == []
+
+
+def test_runs_are_listed_shown_compared_and_collected(cloze: Cloze, two_runs: Path) -> None:
+    listed = {run["run"]: run for run in answer(cloze, "runs")["runs"]}
+    assert list(listed) == ["try", "small"], "the oldest first"
+    assert {run["stages"] for run in listed.values()} == {1}
+    assert cloze("runs").stdout.splitlines()[0].split() == [
+        *("run", "state", "started", "took", "stages", "headline")
+    ]
+
+    record = answer(cloze, "show", "small")["record"]
+    directory = Path(record["stages"]["vocabulary"]["directory"])
+    assert (record["state"], record["config"]["vocabulary"]["size"]) == ("finished", 80)
+    shown = cloze("show", "small").stdout
+    assert shown.startswith("small: finished in ")
+    assert str(directory) in shown
+
+    compared = answer(cloze, "compare", "try", "small")
+    assert list(compared["configuration"]) == ["vocabulary.size"]
+    assert compared["configuration"]["vocabulary.size"][1] == "80"
+    assert compared["figures"] == {}, "neither has a report"
+    names, differing = cloze("compare", "try", "small").stdout.splitlines()
+    assert names.split() == ["try", "small"]
+    assert differing.split()[::2] == ["vocabulary.size", "80"]
+
+    assert answer(cloze, "gc")["found"] == []
+    shutil.rmtree(two_runs / "small")
+    (found,) = answer(cloze, "gc")["found"]
+    assert (found["path"], directory.exists()) == (str(directory), True)
+    deleted = answer(cloze, "gc", "--delete")
+    assert (deleted["bytes"], directory.exists()) == (found["bytes"], False)
+    assert answer(cloze, "plan", "try.toml")["stages"][0]["action"] == "reuse"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("show", "other"), ("compare", "other", "try"), ("trace", "other")]
+)
+def test_a_run_that_is_not_there_is_named_in_one_line(
+    cloze: Cloze, arguments: tuple[str, ...]
+) -> None:
+    done = cloze(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: other: no run of this name in ")
