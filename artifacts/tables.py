@@ -28,6 +28,7 @@ Importing this module first also keeps pyarrow from importing pandas.
 import sys
 import warnings
 from types import ModuleType
+from typing import TypedDict
 
 import pyarrow as pa
 
@@ -56,6 +57,35 @@ DROPPED_SCHEMA = pa.schema(
     ]
 )
 """Schema of that list."""
+
+
+class DocumentRow(TypedDict):
+    """A row of a tokens file as Python values."""
+
+    document_digest: bytes
+    copies: int
+    token_ids: list[int]
+    sentence_lengths: list[int]
+
+
+class ExampleRow(TypedDict):
+    """A row of an examples file as Python values."""
+
+    input_ids: list[int]
+    segment_a_length: int
+    masked_lm_positions: list[int]
+    masked_lm_ids: list[int]
+    next_sentence_label: int
+
+
+class DroppedRow(TypedDict):
+    """A row of the list of dropped documents as Python values."""
+
+    document_digest: bytes
+    source: int
+    path: str
+    position: int
+    reason: str
 
 
 def id_type(vocabulary_size: int) -> pa.DataType:

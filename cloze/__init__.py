@@ -21,7 +21,7 @@ def load(model: str, *, workspace: str = "runs", **options: Any) -> "Model":
     `model` is a run of `workspace`, an artifact's directory, or a folder in Hugging Face's layout;
     `options` (device, precision, attention) go to `model.inference.load.load`.
     """
-    from cloze.names import model_directory
+    from cloze.lookup import model_directory
     from flows.workspace import workspace as open_workspace
     from model.inference.load import load as load_directory
 
@@ -37,7 +37,7 @@ def load_task(
     artifact's directory, or a folder that `cloze export --task` wrote; `options` (device,
     precision) go to `model.inference.predict.load_predictor`.
     """
-    from cloze.names import model_directory
+    from cloze.lookup import model_directory
     from flows.workspace import workspace as open_workspace
     from model.inference.predict import load_predictor
 

@@ -1,38 +1,44 @@
-"""What a command answers: for people and for programs.
+"""What a command prints: for people or for programs.
 
-In:  data and the same said in words, or lines that come one by one.
+In:  a result as data and as text; rows of cells; lines that are computed one by one.
 Out: standard output.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
 class Answer:
     """The result of a command."""
 
-    data: Any
+    data: object
     """Anything JSON can hold."""
     text: str
     """The same for people."""
     as_json: bool
-    """Which of the two is wanted."""
+    """Which of the two is printed."""
     exit_code: int = 0
-    """0, or 1 where the answer itself is a failure (`doctor`)."""
+    """0, or 1 where the result itself is a failure (`doctor`)."""
 
     def __str__(self) -> str:
         return json.dumps(self.data, indent=1) if self.as_json else self.text
 
 
-def put_lines(lines: Iterable[str]) -> None:
-    """Each line on standard output as soon as it is there; ends early when nobody reads on."""
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as aligned text, every column as wide as its widest cell."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Each line on standard output as soon as it is there; ends early when the reader has left."""
     try:
         for line in lines:
             print(line, flush=True)
-    except BrokenPipeError:  # the reader has seen enough (`cloze … | head`)
+    except BrokenPipeError:  # `cloze … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

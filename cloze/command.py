@@ -4,7 +4,7 @@ In:  the command line.
 Out: one result on standard output; everything else on standard error.
 
 Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 130 interrupted, 143 terminated. The
-module of a verb is imported when the verb is used. A person's mistake never becomes a traceback.
+module of a verb is imported when the verb is used. A user's mistake never becomes a traceback.
 """
 
 import json
@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError
 from artifacts.errors import ClozeError
 from artifacts.program import Terminated
 from artifacts.progress import say
-from cloze.answer import Answer, put_lines
+from cloze.answer import Answer, print_lines
 
 OUR_PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")
 
@@ -30,7 +30,7 @@ EXTRA_WITH = {
     "gcsfs": "gs",
     "s3fs": "s3",
 }
-"""The extra of ours that a module comes with."""
+"""The extra of `cloze` that installs a module."""
 
 
 @dataclass(frozen=True)
@@ -40,70 +40,70 @@ class Verb:
     where: str
     """`module:function`; imported when it is used."""
     purpose: str
-    """What it is for."""
+    """What it is for, in one sentence."""
     example: str
     """A command line that works."""
 
 
-STAGES = "cloze.execution.stages"
+STAGE = "cloze.execution.single_stage"
 COMMANDS = {
     "init": Verb(
-        "cloze.init.command:init",
-        "Look at a corpus and write a complete configuration for it.",
+        "cloze.init.configuration:init",
+        "Inspect a corpus and write a complete configuration for it.",
         "cloze init ~/documents --output documents.toml",
     ),
     "run": Verb(
         "cloze.execution.run:run",
-        "Work off the whole chain, from documents to report; what is there already is reused.",
+        "Run every stage from documents to report; existing artifacts are reused.",
         "cloze run configs/demo.toml --set pretrain.steps=500",
     ),
     "plan": Verb(
-        "cloze.execution.plan:plan",
-        "Say what a run would reuse, what it would make and why, and what that would take.",
+        "cloze.execution.planning:plan",
+        "Show which stages a run would reuse or execute, why, and the time, disk and cost.",
         "cloze plan configs/wikipedia_books.toml --gigabytes 16",
     ),
     "prepare": Verb(
-        f"{STAGES}:prepare",
-        "Turn documents into examples: vocabulary, tokens, examples.",
+        f"{STAGE}:prepare",
+        "Prepare the training data: vocabulary, tokens, examples.",
         "cloze prepare configs/text_folder.toml --set corpus.sources.0.path=~/documents",
     ),
     "dedup": Verb(
-        f"{STAGES}:dedup",
-        "List near-duplicates and overlaps with evaluation sets, to be dropped.",
+        f"{STAGE}:dedup",
+        "Find near-duplicates and overlaps with evaluation sets, for tokens to drop.",
         "cloze dedup mine.toml --set dedup.near_duplicates.threshold=0.8",
     ),
     "vocabulary": Verb(
-        f"{STAGES}:vocabulary",
-        "Learn a WordPiece vocabulary from the corpus.",
+        f"{STAGE}:vocabulary",
+        "Train a WordPiece vocabulary on the corpus.",
         "cloze vocabulary configs/demo.toml --set vocabulary.size=4096",
     ),
     "tokens": Verb(
-        f"{STAGES}:tokens",
-        "Clean, deduplicate and tokenise the corpus. Options for Beam follow after --.",
+        f"{STAGE}:tokens",
+        "Clean, deduplicate and tokenize the corpus. Options for Beam follow after --.",
         "cloze tokens configs/demo.toml --on machine.toml -- --temp_location=gs://bucket/temp",
     ),
     "examples": Verb(
-        f"{STAGES}:examples",
-        "Make masked examples from tokens. Options for Beam follow after --.",
+        f"{STAGE}:examples",
+        "Make masked training examples from tokens. Options for Beam follow after --.",
         "cloze examples configs/demo.toml --set examples.masking.masked_lm_prob=0.2",
     ),
     "pretrain": Verb(
-        f"{STAGES}:pretrain",
+        f"{STAGE}:pretrain",
         "Pre-train the encoder. Options for DeepSpeed's launcher follow after --.",
         "cloze pretrain configs/demo.toml -- --num_accelerators 2 --bind_cores_to_rank",
     ),
     "finetune": Verb(
-        f"{STAGES}:finetune",
-        "Fine-tune the encoder on every task, with every seed, in one launch.",
+        f"{STAGE}:finetune",
+        "Fine-tune the encoder on every task with every seed.",
         "cloze finetune configs/demo.toml --set finetune.seeds=[0,1]",
     ),
     "evaluate": Verb(
-        f"{STAGES}:evaluate",
-        "Judge the encoder on held-out examples, beside its baselines.",
+        f"{STAGE}:evaluate",
+        "Evaluate the encoder on held-out examples, beside its baselines.",
         "cloze evaluate configs/demo.toml",
     ),
     "report": Verb(
-        f"{STAGES}:report",
+        f"{STAGE}:report",
         "Write the report of a run.",
         "cloze report configs/demo.toml --set report.show_text=false",
     ),
@@ -114,32 +114,32 @@ COMMANDS = {
     ),
     "inspect": Verb(
         "cloze.inspection.inspect_artifact:inspect",
-        "Look into an artifact: its figures, and its first documents or examples as text.",
+        "Show an artifact: its statistics, and its first documents or examples as text.",
         "cloze inspect demo/examples --rows 3",
     ),
     "fill-mask": Verb(
-        "cloze.inference.fill_mask:fill_mask",
-        "Fill every [MASK] of a text with the likeliest words.",
+        "cloze.inference.mask_filling:fill_mask",
+        "Predict the tokens behind every [MASK] of a text.",
         "cloze fill-mask demo 'numpy.zeros returns a new [MASK] of given shape.'",
     ),
     "predict": Verb(
-        "cloze.inference.predict:predict",
-        "Let a fine-tuned model judge texts, JSON lines or a file.",
+        "cloze.inference.prediction:predict",
+        "Apply a fine-tuned model to texts, JSON lines or a task file.",
         "cloze predict demo --task sentiment 'A film one remembers.'",
     ),
     "embed": Verb(
-        "cloze.inference.embed:embed",
-        "Turn texts into vectors, one a text.",
+        "cloze.inference.embedding:embed",
+        "Embed texts: one vector per text.",
         "cloze embed demo --output vectors.npy < texts.txt",
     ),
     "export": Verb(
-        "cloze.inference.export:export",
-        "Write a trained encoder in Hugging Face's layout, with a model card.",
+        "cloze.inference.hugging_face:export_model",
+        "Export a trained encoder or task model in Hugging Face's layout, with a model card.",
         "cloze export demo my-encoder",
     ),
     "import": Verb(
-        "cloze.inference.import_model:import_model",
-        "Take a model in Hugging Face's layout into the workspace, to train on or to judge.",
+        "cloze.inference.hugging_face:import_model",
+        "Import a model in Hugging Face's layout, to pre-train, fine-tune or evaluate it.",
         "cloze import bert-base-uncased",
     ),
     "runs": Verb(
@@ -148,7 +148,7 @@ COMMANDS = {
         "cloze runs --workspace runs",
     ),
     "show": Verb(
-        "cloze.inspection.show:show",
+        "cloze.inspection.runs:show",
         "Show one run: its stages, what they cost, its figures.",
         "cloze show demo",
     ),
@@ -164,21 +164,24 @@ COMMANDS = {
     ),
     "gc": Verb(
         "cloze.inspection.gc:gc",
-        "List what no run names any more, and remove it on demand.",
+        "List artifacts that no run refers to, and delete them on demand.",
         "cloze gc --delete",
     ),
     "serve": Verb(
         "cloze.execution.serve:serve",
-        "Wait for runs that are triggered from a Prefect server and its pages.",
+        "Serve the flows: wait for runs triggered from a Prefect server or its UI.",
         "cloze serve configs/demo.toml --port 4200",
     ),
     "doctor": Verb(
         "cloze.inspection.doctor:doctor",
-        "Look at this machine: what is there, what is missing, and what that means.",
+        "Check this machine: what is installed, what is missing, and what that means.",
         "cloze doctor",
     ),
 }
-"""The verbs, in the order in which one meets them."""
+"""The commands, in the order in which one meets them."""
+
+FORMER_NAMES = {"unwanted": "dedup"}
+"""Commands that were renamed; the next version refuses the former name."""
 
 
 def main() -> NoReturn:
@@ -187,16 +190,28 @@ def main() -> NoReturn:
 
 
 def exit_code(arguments: list[str]) -> int:
-    """Do what `arguments` say; every outcome becomes at most one line and a code."""
+    """Run the command in `arguments`; every outcome becomes at most one line and a code."""
     signal.signal(signal.SIGTERM, _terminate)
+    if arguments and (name := FORMER_NAMES.get(arguments[0])):
+        say(
+            f"warning: cloze {arguments[0]} is now called cloze {name}; "
+            "the next version refuses the former name"
+        )
+        arguments = [name, *arguments[1:]]
     try:
         answer = application()(
             arguments, result_action="return_value", print_error=False, exit_on_error=False
         )
     except (CycloptsError, ClozeError, ImportError, KeyboardInterrupt, Terminated) as error:
         message, code = _explained(error)
-        return _refused(message, arguments, code=code)
-    return _given(answer) if isinstance(answer, Answer) else 0
+        say(f"error: {message}" if code in (1, 2) else message)
+        if "--json" in arguments:
+            print(json.dumps({"error": message, "exit_code": code}))
+        return code
+    if not isinstance(answer, Answer):
+        return 0
+    print_lines([str(answer)])
+    return answer.exit_code
 
 
 def application() -> App:
@@ -207,45 +222,28 @@ def application() -> App:
         help_flags=("--help", "-h"),
         suppress_keyboard_interrupt=False,
     )
-    for place, (name, verb) in enumerate(COMMANDS.items()):
+    for position, (name, verb) in enumerate(COMMANDS.items()):
         text = f"{verb.purpose}\n\nExample: `{verb.example}`"
-        app.command(verb.where, name=name, help=text, sort_key=place)
+        app.command(verb.where, name=name, help=text, sort_key=position)
     return app
 
 
-def _given(answer: Answer) -> int:
-    put_lines([str(answer)])
-    return answer.exit_code
-
-
 def _explained(error: BaseException) -> tuple[str, int]:
-    """What to say about `error`, and the exit code."""
+    """The message for `error`, and the exit code; a bug of our own is raised again."""
     if isinstance(error, CycloptsError):
         return " ".join(str(error).split()), 2
     if isinstance(error, ClozeError):
         return str(error), error.exit_code
     if isinstance(error, ImportError):
-        return _missing_part(error), 1
+        cause = error.__cause__ or error
+        name = (getattr(cause, "name", None) or "").partition(".")[0]
+        if not isinstance(cause, ModuleNotFoundError) or name in OUR_PACKAGES:
+            raise error
+        wanted = f"'cloze[{EXTRA_WITH[name]}]'" if name in EXTRA_WITH else name
+        return f"{name} is not installed; pip install {wanted}", 1
     if isinstance(error, Terminated):
-        return "terminated; the same command goes on from here", 143
-    return "interrupted; the same command goes on from here", 130
-
-
-def _missing_part(error: ImportError) -> str:
-    """What to install, if a library is missing; a fault of our own is raised again."""
-    cause = error.__cause__ or error
-    name = (getattr(cause, "name", None) or "").partition(".")[0]
-    if not isinstance(cause, ModuleNotFoundError) or name in OUR_PACKAGES:
-        raise error
-    wanted = f"'cloze[{EXTRA_WITH[name]}]'" if name in EXTRA_WITH else name
-    return f"{name} is not installed; pip install {wanted}"
-
-
-def _refused(message: str, arguments: list[str], *, code: int) -> int:
-    say(f"error: {message}" if code in (1, 2) else message)
-    if "--json" in arguments:
-        print(json.dumps({"error": message, "exit_code": code}))
-    return code
+        return "terminated; the same command continues from here", 143
+    return "interrupted; the same command continues from here", 130
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:

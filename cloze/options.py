@@ -1,4 +1,4 @@
-"""Options that many commands share, and the configurations they lead to.
+"""Options that commands share, and the configurations they lead to.
 
 In:  the command line.
 Out: `RunConfig` and `MachineConfig`.
@@ -11,38 +11,40 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from artifacts.config import assign, override, parse, read_toml
-from cloze.names import model_directory
+from cloze.lookup import model_directory
 from flows.config import MachineConfig, RunConfig
 from flows.plan import flat
 from flows.workspace import Workspace, workspace
 
 ConfigPath = Annotated[Path, Parameter(help="The run's configuration (TOML).")]
 RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]
-EngineOption = Annotated[str, Parameter(help="Options for the engine, after --.")]
+EngineOption = Annotated[
+    str, Parameter(help="Options for the engine (Beam or DeepSpeed's launcher), after --.")
+]
 
-MODEL_PLACES = ("pretrain.init", "finetune.encoder", "finetune.second_encoder")
+MODEL_FIELDS = ("pretrain.init", "finetune.encoder", "finetune.second_encoder")
 """Fields of a configuration that name a model."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Output:
-    """How the result is given."""
+    """How the result is printed."""
 
     json: Annotated[bool, Parameter(negative="", show_default=False)] = False
-    """One machine-readable result on standard output."""
+    """Print the result as one JSON document."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Place(Output):
-    """Where runs lie."""
+    """Where artifacts and runs are stored."""
 
     on: Path | None = None
-    """Machine file (TOML): workers, ranks, workspace; nothing in it changes a result."""
+    """Machine file (TOML): workspace, workers, ranks, launcher. Never changes a result."""
 
     workspace: Annotated[str, Parameter(show_default=False)] = ""
-    """Folder or URL for artifacts and runs; wins over the machine file."""
+    """Folder or URL of the artifacts and runs; overrides the machine file. [default: runs]"""
 
     def machine(self) -> MachineConfig:
         """The machine's configuration."""
@@ -57,19 +59,19 @@ class Place(Output):
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Wanted(Place):
-    """What is wanted, and where it happens."""
+class Target(Place):
+    """Which run, with which changes, and where it is executed."""
 
     set: Annotated[list[str], Parameter(negative="", show_default=False)] = field(
         default_factory=list
     )
-    """Change a field, `--set pretrain.steps=100`; may be repeated."""
+    """Override a field of the configuration, `--set pretrain.steps=100`. Repeatable."""
 
     def run(self, config: Path) -> RunConfig:
-        """The run's configuration; where it asks for a model, a run's name becomes its encoder."""
+        """The run's configuration; where a field asks for a model, a run's name is its encoder."""
         run = parse(RunConfig, override(read_toml(config), self.set), source=config)
         table = run.model_dump(mode="json")
-        for place in MODEL_PLACES:
+        for place in MODEL_FIELDS:
             name = flat(table)[place]
             if name:
                 table = assign(table, place, model_directory(str(name), self.space()))
@@ -78,5 +80,5 @@ class Wanted(Place):
 
 OUTPUT = Output()
 PLACE = Place()
-WANTED = Wanted()
+TARGET = Target()
 """The options when none is given."""

@@ -1,6 +1,6 @@
 """The console of a run: one calm line per stage.
 
-In:  events (flows/events.py).
+In:  events of the run (flows/events.py).
 Out: on a terminal a table that is redrawn in place; elsewhere plain lines. Standard error only.
 """
 

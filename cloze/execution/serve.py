@@ -11,16 +11,18 @@ from cyclopts import Parameter
 
 from artifacts.progress import say
 from cloze.answer import Answer
-from cloze.options import WANTED, ConfigPath, Wanted
+from cloze.options import TARGET, ConfigPath, Target
 from flows.prefect.server import prefect_server
 from flows.workspace import writable_workspace
 
-Port = Annotated[int, Parameter(help="Where the server listens, unless PREFECT_API_URL names one.")]
+Port = Annotated[
+    int, Parameter(help="Port of the server, unless PREFECT_API_URL names a server already.")
+]
 
 
-def serve(config: ConfigPath, /, *, port: Port = 4200, wanted: Wanted = WANTED) -> Answer:
+def serve(config: ConfigPath, /, *, port: Port = 4200, target: Target = TARGET) -> Answer:
     """Serve the flows."""
-    run, machine = wanted.run(config), wanted.machine()
+    run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
     os.environ["PYTHONSAFEPATH"] = "1"  # the runs' processes: a user's `flows/` must not win
     with prefect_server(space, port=port) as url:
@@ -36,4 +38,4 @@ def serve(config: ConfigPath, /, *, port: Port = 4200, wanted: Wanted = WANTED) 
             "machine": machine.model_dump(mode="json"),
         }
         serve_flows(parameters, name=run.name, on_ready=say_ready)
-    return Answer({"server": url}, "", wanted.json)
+    return Answer({"server": url}, "", target.json)

@@ -1,7 +1,7 @@
 """`cloze doctor`: what this machine has, what it lacks, and what that means.
 
 In:  nothing.
-Out: one line per check; exit code 1 if something must be mended before Cloze can work.
+Out: one line per check; exit code 1 if something must be fixed before Cloze can work.
 """
 
 import os
@@ -23,8 +23,8 @@ EXTRAS = ("", "pipeline", "model", "flows")
 """Parts of the installation; `dev` is for those who change Cloze."""
 
 TOOLS = {
-    "g++": "only needed where DeepSpeed builds operators for GPUs",
-    "ninja": "only needed where DeepSpeed builds operators for GPUs",
+    "g++": "only needed where DeepSpeed compiles operators for GPUs",
+    "ninja": "only needed where DeepSpeed compiles operators for GPUs",
     "numactl": "only needed for --bind_cores_to_rank",
 }
 
@@ -34,7 +34,7 @@ MARKS = {"good": "✓", "note": "·", "bad": "✗"}
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at."""
+    """One check and its result."""
 
     name: str
     state: Literal["good", "note", "bad"]
@@ -43,49 +43,34 @@ class Check:
 
 
 def doctor(*, place: Place = PLACE) -> Answer:
-    """Look at this machine."""
-    checks = [
-        _python(),
-        *_packages(),
-        _processors(),
-        _device(),
-        *_tools(),
-        *_stale_locks(),
-        _workspace(place),
-    ]
+    """Check this machine."""
+    checks = [*_installation(), *_hardware(), *_tools(), _workspace(place)]
     lines = [f"{MARKS[check.state]} {check.name:<15} {check.found}" for check in checks]
-    sick = any(check.state == "bad" for check in checks)
-    data = {"healthy": not sick, "checks": [asdict(check) for check in checks]}
-    return Answer(data, "\n".join(lines), place.json, exit_code=int(sick))
+    healthy = all(check.state != "bad" for check in checks)
+    data = {"healthy": healthy, "checks": [asdict(check) for check in checks]}
+    return Answer(data, "\n".join(lines), place.json, exit_code=0 if healthy else 1)
 
 
-def _python() -> Check:
+def _installation() -> Iterator[Check]:
+    """Python, and for each extra whether the packages are as `cloze` requires them."""
     version = platform.python_version()
-    if sys.platform != "linux":
-        return Check("python", "note", f"{version} on {sys.platform}; Cloze is tested on Linux")
-    return Check("python", "good", version)
-
-
-def _packages() -> Iterator[Check]:
+    if sys.platform == "linux":
+        yield Check("python", "good", version)
+    else:
+        yield Check("python", "note", f"{version} on {sys.platform}; Cloze is tested on Linux")
+    required = [Requirement(line) for line in metadata.requires("cloze") or []]
     for extra in EXTRAS:
         name = f"cloze[{extra}]" if extra else "cloze"
-        wrong = [problem for wanted in _requirements(extra) if (problem := _problem(wanted))]
+        wanted = [
+            one
+            for one in required
+            if (one.marker.evaluate({"extra": extra}) if one.marker else not extra)
+        ]
+        wrong = [problem for one in wanted if (problem := _problem(one))]
         if wrong:
             yield Check(name, "bad", f"{'; '.join(wrong)}: pip install '{name}'")
         else:
-            yield Check(name, "good", f"{len(_requirements(extra))} packages as required")
-
-
-def _requirements(extra: str) -> list[Requirement]:
-    """What the installed `cloze` says it needs for `extra`."""
-    wanted = [Requirement(line) for line in metadata.requires("cloze") or []]
-    return [found for found in wanted if _belongs(found, extra)]
-
-
-def _belongs(wanted: Requirement, extra: str) -> bool:
-    if wanted.marker is None:
-        return not extra
-    return bool(extra) and wanted.marker.evaluate({"extra": extra})
+            yield Check(name, "good", f"{len(wanted)} packages as required")
 
 
 def _problem(wanted: Requirement) -> str:
@@ -98,42 +83,39 @@ def _problem(wanted: Requirement) -> str:
     return ""
 
 
-def _processors() -> Check:
+def _hardware() -> Iterator[Check]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Check("processor", "good", f"{cores} cores, {memory:.0f} GiB of memory")
-
-
-def _device() -> Check:
+    yield Check("processor", "good", f"{cores} cores, {memory:.0f} GiB of memory")
     try:
         import torch
     except ImportError:
-        return Check("accelerator", "note", "unknown: torch is not installed")
+        yield Check("accelerator", "note", "unknown: torch is not installed")
+        return
     if not torch.cuda.is_available():
-        return Check("accelerator", "note", f"none; torch {torch.__version__} trains on processors")
-    names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
-    return Check("accelerator", "good", f"{torch.cuda.device_count()} × {', '.join(names)}")
+        yield Check("accelerator", "note", f"none; torch {torch.__version__} trains on the CPU")
+        return
+    count = torch.cuda.device_count()
+    names = {torch.cuda.get_device_name(index) for index in range(count)}
+    yield Check("accelerator", "good", f"{count} × {', '.join(names)}")
 
 
 def _tools() -> Iterator[Check]:
     for tool, purpose in TOOLS.items():
         path = shutil.which(tool)
-        yield Check(tool, "good" if path else "note", path or f"not here; {purpose}")
-
-
-def _stale_locks() -> Iterator[Check]:
-    """A build of an operator that was killed leaves a lock, and later runs wait for it for ever."""
+        yield Check(tool, "good" if path else "note", path or f"not found; {purpose}")
+    # a build of an operator that was killed leaves a lock, and later runs wait for it forever
     base = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
     for lock in Path(base).glob("**/lock"):
-        remedy = f"unless a build is running now, rm {lock}, or training waits for it for ever"
+        remedy = f"unless a build is running now, rm {lock}, or training waits for it forever"
         yield Check("build lock", "bad", remedy)
 
 
 def _workspace(place: Place) -> Check:
-    """Whether the workspace could be written; it is not made for the question."""
+    """Whether the workspace is writable; it is not created for the check."""
     space = place.space()
     existing = next(path for path in (space.local, *space.local.parents) if path.exists())
     if not os.access(existing, os.W_OK):
-        return Check("workspace", "bad", f"{existing} cannot be written; choose --workspace FOLDER")
+        return Check("workspace", "bad", f"{existing} is not writable; choose --workspace FOLDER")
     free = shutil.disk_usage(existing).free / GIB
     return Check("workspace", "good", f"{space.root}, {free:.0f} GiB free")

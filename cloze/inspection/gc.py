@@ -1,7 +1,7 @@
-"""`cloze gc`: removes what no run refers to.
+"""`cloze gc`: finds and removes what no run refers to.
 
 In:  a workspace.
-Out: what could go; with --delete it is gone.
+Out: the garbage with its size; with --delete it is gone.
 """
 
 from typing import Annotated
@@ -15,7 +15,7 @@ from flows.workspace import locked, writable_workspace
 
 MEGABYTE = 1_000_000
 
-Delete = Annotated[bool, Parameter(negative="", help="Remove it; without this it is only listed.")]
+Delete = Annotated[bool, Parameter(negative="", help="Delete it; without this it is only listed.")]
 
 
 def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
@@ -27,11 +27,11 @@ def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
             remove_garbage(found)
     total = sum(item.size for item in found)
     lines = [f"{item.size / MEGABYTE:>10,.1f} MB  {item.path}  {item.reason}" for item in found]
-    what = "removed" if delete else "could be removed (--delete)"
+    what = "deleted" if delete else "can be deleted (--delete)"
     data = {
         "deleted": delete,
         "bytes": total,
         "found": [{"path": i.path, "bytes": i.size, "reason": i.reason} for i in found],
     }
-    text = "\n".join([*lines, f"{len(found)} places, {total / MEGABYTE:,.1f} MB {what}"])
+    text = "\n".join([*lines, f"{len(found)} entries, {total / MEGABYTE:,.1f} MB {what}"])
     return Answer(data, text, place.json)

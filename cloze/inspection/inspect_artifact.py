@@ -1,52 +1,55 @@
-"""`cloze inspect`: a look into an artifact.
+"""`cloze inspect`: what an artifact is, what it was made of, its statistics and its first rows.
 
 In:  an artifact's directory, or RUN/STAGE.
-Out: what it is, what it was made of, its figures, and its first rows as text; of tokens also single
-     documents, and those that were dropped.
+Out: text, or with --json the manifest and the rows; of tokens also single documents, and those that
+     were dropped.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated
 
 from cyclopts import Parameter
+from pydantic import JsonValue
 
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
-from cloze.answer import Answer
-from cloze.inspection.artifact_text import Row, shown_rows
-from cloze.inspection.dropped_text import dropped_documents, dropped_lines
-from cloze.names import named_artifact
+from artifacts.tables import DROPPED_NAME, DroppedRow
+from cloze.answer import Answer, columns
+from cloze.inspection.row_text import RowText, rows_of_file, texts_of_rows
+from cloze.lookup import named_artifact
 from cloze.options import PLACE, Place
 
 WITH_ROWS = ("tokens", "examples")
 STAGES = {"--split": WITH_ROWS, "--document": ("tokens",), "--dropped": ("tokens",)}
 """The stages whose artifacts have what an option asks for."""
 SHOWN_ROWS, SHOWN_DROPPED = 2, 20
-SHOWN_LIST = 12
-"""Longer lists of figures are left to --json."""
+LONGEST_LIST = 12
+"""Longer lists of statistics are left to --json: a histogram is for the report."""
 
 Name = Annotated[str, Parameter(help="Directory of an artifact, or RUN/STAGE.")]
 Rows = Annotated[
     int | None,
     Parameter(
-        help=f"How many to show: of documents or examples {SHOWN_ROWS} unless told, of dropped "
-        f"documents {SHOWN_DROPPED}."
+        help=f"Number of rows: documents or examples [default: {SHOWN_ROWS}], dropped documents "
+        f"[default: {SHOWN_DROPPED}]."
     ),
 ]
 Split = Annotated[
     str,
     Parameter(
-        help="Which split: train (the first looked at), heldout, or a held-out source's name.",
+        help="Split to read: train (the default), heldout, or the name of a held-out source.",
         show_default=False,
     ),
 ]
 Document = Annotated[
-    str, Parameter(help="Show the documents whose digest begins so.", show_default=False)
+    str, Parameter(help="Show the documents whose digest starts with this.", show_default=False)
 ]
 Dropped = Annotated[
     list[str] | None,
     Parameter(
-        help="List the documents that were dropped, for these reasons or for any.",
+        help="List the documents that were dropped, for the reasons given or for any.",
         negative="",
         consume_multiple=True,
     ),
@@ -63,17 +66,22 @@ def inspect(
     dropped: Dropped = None,
     place: Place = PLACE,
 ) -> Answer:
-    """Look into an artifact."""
+    """Inspect an artifact."""
     found = named_artifact(artifact, place.space())
-    options = {"--split": split, "--document": document, "--dropped": dropped is not None}
-    _refuse(found.manifest.stage, [option for option, given in options.items() if given])
-    shown: list[Row] = []
-    listed: list[dict[str, Any]] = []
-    count = rows if rows is not None else SHOWN_ROWS if dropped is None else SHOWN_DROPPED
+    stage = found.manifest.stage
+    given = {"--split": split, "--document": document, "--dropped": dropped is not None}
+    for option in (option for option, value in given.items() if value):
+        if stage not in STAGES[option]:
+            where = " or ".join(f"RUN/{name}" for name in STAGES[option])
+            raise UsageError(f"{option}: not for artifacts of {stage}; inspect {where}")
+    shown: list[RowText] = []
+    listed: list[dict[str, JsonValue]] = []
     if dropped is not None:
-        listed = dropped_documents(found, reasons=dropped, document=document, count=count)
-    elif found.manifest.stage in WITH_ROWS:
-        shown = shown_rows(found, split=split, count=count, document=document)
+        count = SHOWN_DROPPED if rows is None else rows
+        listed = _dropped(found, reasons=dropped, document=document, count=count)
+    elif stage in WITH_ROWS:
+        count = SHOWN_ROWS if rows is None else rows
+        shown = texts_of_rows(found, split=split, count=count, document=document)
     data = {
         "directory": found.directory,
         "digest": found.digest,
@@ -81,16 +89,40 @@ def inspect(
         "rows": [asdict(row) for row in shown],
         "dropped": listed,
     }
-    lines = _texts(shown) if dropped is None else dropped_lines(listed)
-    return Answer(data, "\n".join([*_facts(found), *lines]), place.json)
+    lines = _facts(found)
+    lines += [line for row in shown for line in ("", f"— {row.title}", row.text)]
+    if listed:
+        cells = ("{reason}", "{document_digest}", "{path}, position {position}")
+        lines += ["", columns([[cell.format(**row) for cell in cells] for row in listed])]
+    elif dropped is not None:
+        lines += ["", "no document was dropped"]
+    return Answer(data, "\n".join(lines), place.json)
 
 
-def _refuse(stage: str, options: list[str]) -> None:
-    """An option that asks for what a stage's artifacts do not have is a mistake."""
-    for option in options:
-        if stage not in STAGES[option]:
-            where = " or ".join(f"RUN/{name}" for name in STAGES[option])
-            raise UsageError(f"{option}: {stage} has nothing of the kind; look into {where}")
+def _dropped(
+    artifact: Artifact, *, reasons: list[str], document: str, count: int
+) -> list[dict[str, JsonValue]]:
+    """The first `count` documents dropped for one of `reasons`, or for any."""
+    known = artifact.manifest.statistics["dropped"]
+    unknown = [reason for reason in reasons if reason not in known]
+    if unknown:
+        counts = ", ".join(f"{reason} {number:,}" for reason, number in known.items()) or "none"
+        raise UsageError(
+            f"--dropped {' '.join(unknown)}: no document was dropped for this; dropped: {counts}"
+        )
+    found = rows_of_file(artifact, DROPPED_NAME, document=document)
+    rows: Iterator[DroppedRow] = (row.to_pylist()[0] for row in found)
+    wanted = (row for row in rows if not reasons or row["reason"] in reasons)
+    return [
+        {
+            "document_digest": row["document_digest"].hex(),
+            "source": row["source"],
+            "path": row["path"],
+            "position": row["position"],
+            "reason": row["reason"],
+        }
+        for row in islice(wanted, count)
+    ]
 
 
 def _facts(artifact: Artifact) -> list[str]:
@@ -103,23 +135,19 @@ def _facts(artifact: Artifact) -> list[str]:
         "directory": artifact.directory,
         "files": f"{len(manifest.files)}, {size:,} bytes" + (f", {rows:,} rows" if rows else ""),
         **{f"input {role}": digest for role, digest in manifest.inputs.items()},
-        **_short(manifest.statistics),
+        **_flat(manifest.statistics),
         **manifest.execution,
     }
     width = max(len(name) for name in facts)
     return [f"{name:<{width}}  {value}" for name, value in facts.items()]
 
 
-def _short(statistics: dict[str, Any]) -> dict[str, Any]:
-    """The figures, flat, without long lists (a histogram is for the report)."""
-    found: dict[str, Any] = {}
+def _flat(statistics: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The statistics by dotted name, without long lists."""
+    found: dict[str, JsonValue] = {}
     for name, value in statistics.items():
         if isinstance(value, dict):
-            found.update({f"{name}.{key}": inner for key, inner in _short(value).items()})
-        elif not isinstance(value, list) or len(value) <= SHOWN_LIST:
+            found.update({f"{name}.{key}": inner for key, inner in _flat(value).items()})
+        elif not isinstance(value, list) or len(value) <= LONGEST_LIST:
             found[name] = value
     return found
-
-
-def _texts(rows: list[Row]) -> list[str]:
-    return [line for row in rows for line in ("", f"— {row.title}", row.text)]

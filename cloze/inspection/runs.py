@@ -1,40 +1,68 @@
-"""`cloze runs`: the runs of a workspace.
+"""`cloze runs` and `cloze show`: the runs of a workspace, and one of them.
 
-In:  a workspace.
-Out: one line per run: how far it is, when it began, how long it took, its headline figure.
+In:  a workspace; for `show` a run's name.
+Out: one line per run: state, start, duration, headline figure; or a run's stages and all figures.
 """
 
+from artifacts import filesystem
 from artifacts.progress import clock
-from cloze.answer import Answer
-from cloze.options import PLACE, Place
-from cloze.tables import columns
+from cloze.answer import Answer, columns
+from cloze.options import PLACE, Place, RunName
 from flows.figures import figures, read_summary
-from flows.record import RunRecord, list_runs, read_record
-from flows.workspace import Workspace
+from flows.record import list_runs, read_record
 
 HEADER = ("run", "state", "started", "took", "stages", "headline")
+GIB = 1 << 30
 
 
 def runs(*, place: Place = PLACE) -> Answer:
     """List the runs of the workspace."""
     space = place.space()
+    data: list[dict[str, str | int]] = []
     records = [read_record(space, name) for name in list_runs(space)]
-    records.sort(key=lambda record: record.started_at)
-    data = [_facts(record, space) for record in records]
-    rows = [HEADER, *(tuple(str(fact[name]) for name in HEADER) for fact in data)]
-    text = columns(rows) if data else f"no runs in {space.root}"
+    for record in sorted(records, key=lambda record: record.started_at):
+        summary = read_summary(space, record.name)
+        first = list(figures(summary).items())[:1] if summary else []
+        data.append(
+            {
+                "run": record.name,
+                "state": record.state,
+                "started": record.started_at,
+                "took": clock(record.seconds) if record.seconds is not None else "",
+                "stages": len(record.stages),
+                "headline": "".join(f"{name} {value:.4g}" for name, value in first),
+            }
+        )
+    table = columns([HEADER, *([str(row[name]) for name in HEADER] for row in data)])
+    text = table if data else f"no runs in {space.root}"
     return Answer({"workspace": space.root, "runs": data}, text, place.json)
 
 
-def _facts(record: RunRecord, space: Workspace) -> dict[str, object]:
-    summary = read_summary(space, record.name)
+def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
+    """Show one run."""
+    space = place.space()
+    record = read_record(space, run)
+    summary = read_summary(space, run)
     known = figures(summary) if summary else {}
-    name, value = next(iter(known.items()), ("", 0.0))
-    return {
-        "run": record.name,
-        "state": record.state,
-        "started": record.started_at,
-        "took": clock(record.seconds) if record.seconds is not None else "",
-        "stages": len(record.stages),
-        "headline": f"{name} {value:.4g}" if name else "",
-    }
+    folder = space.run_folder(run)
+    took = f" in {clock(record.seconds)}" if record.seconds is not None else ""
+    lines = [f"{record.name}: {record.state}{took}, started {record.started_at}"]
+    lines.append(f"folder: {folder}")
+    if "report" in record.stages:
+        lines.append(f"report: {filesystem.join(folder, 'report.html')}")
+    if record.failure:
+        lines.append(record.failure)
+    stages = [
+        (
+            name,
+            stage.digest[:12],
+            clock(stage.seconds) if stage.seconds is not None else "",
+            f"{stage.peak_memory / GIB:.2f} GiB" if stage.peak_memory else "",
+            stage.directory,
+        )
+        for name, stage in record.stages.items()
+    ]
+    table = [(name, f"{value:.4g}") for name, value in known.items()]
+    parts = ["\n".join(lines), columns(stages), columns(table)]
+    data = {"record": record.model_dump(mode="json"), "figures": known}
+    return Answer(data, "\n\n".join(part for part in parts if part), place.json)

@@ -1,35 +1,70 @@
 """`cloze trace`: score ← model ← examples ← tokens ← document, one line each.
 
-An encoder that came finished is followed as far as this workspace knows it.
-
 In:  a run, and which training example to follow down to its document.
 Out: every step with its digest, from the score to the words.
+
+A pretrained encoder from elsewhere is followed as far as this workspace knows it. An example keeps
+no name of its document, which is found by the ids themselves.
 """
 
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from cyclopts import Parameter
 
+from artifacts.errors import UsageError
+from artifacts.manifest import FileEntry
 from artifacts.store import Artifact
+from artifacts.tables import DocumentRow, ExampleRow, tokens_name
 from artifacts.tokenizer import read_tokenizer_json
-from cloze.answer import Answer
-from cloze.inspection.artifact_text import show_document, show_example
-from cloze.inspection.example_origin import find_example, find_origin
+from cloze.answer import Answer, columns
+from cloze.inspection.row_text import document_text, example_text
 from cloze.options import PLACE, Place, RunName
-from cloze.tables import columns
 from flows.figures import figures, read_summary
 from flows.inventory import ancestors
 from flows.record import read_record, run_artifact
-from flows.workspace import Workspace
 
-Row = Annotated[int, Parameter(help="Which example to follow, counted from 0.")]
-Split = Annotated[str, Parameter(help="Of which split.")]
+Ids = npt.NDArray[np.int64]
+
+Row = Annotated[int, Parameter(help="Number of the example to follow, from 0.")]
+Split = Annotated[str, Parameter(help="Split of the example.")]
 
 SHOWN_CHARACTERS = 400
-"""Longer texts are cut; --json has them whole."""
+"""Longer texts are shortened; --json has them whole."""
 
-Story = list[tuple[str, str, str]]
-"""(what, digest, words)."""
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the trace."""
+
+    what: str
+    digest: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of an examples artifact."""
+
+    file: FileEntry
+    row: int
+    """In its file."""
+    copy: int
+    """Which masking of the corpus."""
+    values: ExampleRow
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an example's first segment stands."""
+
+    file: FileEntry
+    row: int
+    """Of the document in its file."""
+    values: DocumentRow
 
 
 def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place = PLACE) -> Answer:
@@ -38,66 +73,114 @@ def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place
     finished = read_record(space, run).stages
     last = next((stage for stage in ("evaluate", "finetune") if stage in finished), "pretrain")
     found = ancestors(run_artifact(space, run, stage=last), store=space.store)
-    story = [*_score(run, space, found), *_model(found), *_data(found, split=split, row=row)]
-    data = [dict(zip(("what", "digest", "words"), step, strict=True)) for step in story]
-    lines = [(what, digest[:12], _cut(words)) for what, digest, words in story]
-    return Answer(data, columns(lines), place.json)
+    steps: list[Step] = []
+    if "evaluate" in found:
+        summary = read_summary(space, run)
+        first = list(figures(summary).items())[:3] if summary else []
+        words = ", ".join(f"{name} {value:.4g}" for name, value in first)
+        steps.append(Step("score", found["evaluate"].digest, words))
+    steps += _model_steps(found)
+    if "examples" in found:
+        steps += _data_steps(found["examples"], found["tokens"], split=split, row=row)
+    shown = [
+        replace(step, words=f"{step.words[:SHOWN_CHARACTERS]}…")
+        if len(step.words) > SHOWN_CHARACTERS
+        else step
+        for step in steps
+    ]
+    text = columns([(step.what, step.digest[:12], step.words) for step in shown])
+    return Answer([asdict(step) for step in steps], text, place.json)
 
 
-def _cut(words: str) -> str:
-    return words if len(words) <= SHOWN_CHARACTERS else f"{words[:SHOWN_CHARACTERS]}…"
-
-
-def _score(run: str, space: Workspace, found: dict[str, Artifact]) -> Story:
-    if "evaluate" not in found:
-        return []
-    summary = read_summary(space, run)
-    known = figures(summary) if summary else {}
-    words = ", ".join(f"{name} {value:.4g}" for name, value in list(known.items())[:3])
-    return [("score", found["evaluate"].digest, words)]
-
-
-def _model(found: dict[str, Artifact]) -> Story:
+def _model_steps(found: dict[str, Artifact]) -> list[Step]:
     if "pretrain" not in found:
-        return _given(found)
+        user = found.get("evaluate") or found["finetune"]
+        imported = found.get("import")
+        source = f"imported from {imported.manifest.execution['source']}" if imported else "given"
+        return [Step("model", user.manifest.inputs["encoder"], f"pretrained encoder, {source}")]
     manifest = found["pretrain"].manifest
     encoder, recipe = manifest.config["encoder"], manifest.config["pretrain"]
     size = f"{encoder['num_hidden_layers']}×{encoder['hidden_size']}"
     words = f"{size} encoder after {recipe['steps']:,} steps of {recipe['batch_size']} examples"
     weights = manifest.file("model.safetensors")
     return [
-        ("model", found["pretrain"].digest, words),
-        ("weights", weights.sha256, f"{weights.stored_name}, {weights.size:,} bytes"),
+        Step("model", found["pretrain"].digest, words),
+        Step("weights", weights.sha256, f"{weights.stored_name}, {weights.size:,} bytes"),
     ]
 
 
-def _given(found: dict[str, Artifact]) -> Story:
-    """An encoder that came finished: an imported one has a source."""
-    user = found.get("evaluate") or found["finetune"]
-    imported = found.get("import")
-    source = f"imported from {imported.manifest.execution['source']}" if imported else "as given"
-    return [("model", user.manifest.inputs["encoder"], f"finished encoder, {source}")]
-
-
-def _data(found: dict[str, Artifact], *, split: str, row: int) -> Story:
-    if "examples" not in found:
-        return []
-    examples, tokens = found["examples"], found["tokens"]
+def _data_steps(examples: Artifact, tokens: Artifact, *, split: str, row: int) -> list[Step]:
     example = find_example(examples, split=split, row=row)
     origin = find_origin(example, tokens)
     tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
-    shown, document = (
-        show_example(example.values, tokenizer),
-        show_document(origin.values, tokenizer),
-    )
+    shown = example_text(example.values, tokenizer)
+    document = document_text(origin.values, tokenizer)
     digest = origin.values["document_digest"].hex()
-    place = f"row {example.row} of {example.file.rows}, copy {example.copy}"
+    position = f"row {example.row} of {example.file.rows}, copy {example.copy}"
     return [
-        ("examples", examples.digest, f"{len(examples.manifest.files)} files"),
-        ("shard", example.file.sha256, f"{example.file.name}, {place}: {shown.title}"),
-        ("example", "", shown.text.replace("\n", " ")),
-        ("tokens", tokens.digest, f"made of corpus {tokens.manifest.inputs['corpus'][:12]}"),
-        ("shard", origin.file.sha256, f"{origin.file.name}, row {origin.row}"),
-        ("document", digest, document.title.partition(", ")[2]),
-        ("text", "", document.text.replace("\n", " ")),
+        Step("examples", examples.digest, f"{len(examples.manifest.files)} files"),
+        Step("shard", example.file.sha256, f"{example.file.name}, {position}: {shown.title}"),
+        Step("example", "", shown.text.replace("\n", " ")),
+        Step("tokens", tokens.digest, f"from corpus {tokens.manifest.inputs['corpus'][:12]}"),
+        Step("shard", origin.file.sha256, f"{origin.file.name}, row {origin.row}"),
+        Step("document", digest, document.title.partition(", ")[2]),
+        Step("text", "", document.text.replace("\n", " ")),
     ]
+
+
+def find_example(examples: Artifact, *, split: str, row: int) -> Example:
+    """Row `row` of `split`, counted over its files in order."""
+    left = row
+    entries = [e for e in examples.manifest.files if e.statistics.get("split") == split]
+    for entry in entries:
+        if not 0 <= left < (entry.rows or 0):
+            left -= entry.rows or 0
+            continue
+        before = 0
+        with pa.memory_map(examples.path(entry.name)) as source:
+            file = pa.ipc.open_file(source)
+            for copy in range(file.num_record_batches):
+                batch = file.get_batch(copy)
+                if left < before + batch.num_rows:
+                    (values,) = batch.slice(left - before, 1).to_pylist()
+                    return Example(entry, left, copy, values)
+                before += batch.num_rows
+    total = sum(entry.rows or 0 for entry in entries)
+    if not total:
+        splits = sorted({str(e.statistics["split"]) for e in examples.manifest.files if e.rows})
+        raise UsageError(f"--split {split}: no such split; the splits are {', '.join(splits)}")
+    raise UsageError(f"--row {row}: {split} has {total} examples; choose from 0 to {total - 1}")
+
+
+def find_origin(example: Example, tokens: Artifact) -> Origin:
+    """The document in which the example's first segment stands."""
+    facts = example.file.statistics
+    entry = tokens.manifest.file(tokens_name(facts["split"], facts["bucket"]))
+    wanted = first_segment(example.values)
+    with pa.memory_map(tokens.path(entry.name)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    ids = table.column("token_ids").combine_chunks()
+    places = places_of(wanted, ids.values.to_numpy().astype(np.int64))
+    if not len(places):
+        raise UsageError(
+            f"{entry.name}: no document contains the example's first segment; "
+            "the example was made from other tokens"
+        )
+    ends = ids.offsets.to_numpy()[1:] - ids.offsets.to_numpy()[0]
+    row = int(np.searchsorted(ends, places[0], side="right"))
+    return Origin(entry, row, table.slice(row, 1).to_pylist()[0])
+
+
+def first_segment(row: ExampleRow) -> Ids:
+    """The ids of segment A as they were before masking, without [CLS] and [SEP]."""
+    ids = np.array(row["input_ids"], dtype=np.int64)
+    ids[np.array(row["masked_lm_positions"], dtype=np.int64)] = row["masked_lm_ids"]
+    return ids[1 : row["segment_a_length"] - 1]
+
+
+def places_of(wanted: Ids, ids: Ids) -> Ids:
+    """Where `wanted` begins in `ids`, all places."""
+    places: Ids = np.arange(max(len(ids) - len(wanted) + 1, 0), dtype=np.int64)
+    for offset, value in enumerate(wanted):
+        places = places[ids[places + offset] == value]
+    return places

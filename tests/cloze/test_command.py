@@ -157,7 +157,7 @@ def test_plan_says_what_it_would_take(cloze: Cloze, folder: Path) -> None:
     assert found["pretraining"]["parameters"] == 110_106_428
     shown = cloze("plan", "try.toml", "--on", "machine.toml").stdout
     assert "ZeRO 3" in shown
-    assert "$2.5 a GPU" in shown
+    assert "per GPU at $2.5 an hour" in shown
 
 
 def test_plan_writes_the_tables_that_can_be_started_by_hand(cloze: Cloze, folder: Path) -> None:
@@ -217,7 +217,7 @@ command.main()
         (line,) = running.stderr.read().splitlines()
     assert running.returncode == code
     assert line.startswith(word)
-    assert "the same command goes on" in line
+    assert "the same command continues" in line
 
 
 def test_doctor_finds_this_machine_fit(cloze: Cloze) -> None:

@@ -115,7 +115,9 @@ def test_what_the_encoder_holds_decides_and_not_where_it_lies(cloze: Cloze, tune
     again = run(cloze, "--set", f"finetune.encoder={imported}")
     assert states(again) == {"made"}
     assert again["finetune"]["digest"] == first["finetune"]["digest"]
-    assert answer(cloze, "trace", "names")[1]["words"] == "finished encoder, imported from encoder"
+    assert (
+        answer(cloze, "trace", "names")[1]["words"] == "pretrained encoder, imported from encoder"
+    )
     assert imported not in [item["path"] for item in answer(cloze, "gc")["found"]]
     assert actions(cloze, "--set", "finetune.encoder=names") == {"reuse"}
 

@@ -55,12 +55,14 @@ def test_a_document_is_found_in_whatever_split_it_is(tokens: Artifact, split: st
 
 
 def test_what_is_not_there_is_refused_with_what_there_is(tokens: Artifact) -> None:
-    with pytest.raises(UsageError, match="--split nosuch: there is none; the splits are apart, t"):
+    with pytest.raises(UsageError, match="--split nosuch: no such split; the splits are apart, t"):
         inspect(tokens.directory, split="nosuch")
-    with pytest.raises(UsageError, match="no digest begins so in apart, train; --dropped lists"):
+    with pytest.raises(
+        UsageError, match="no digest starts with it in apart, train; --dropped lists"
+    ):
         inspect(tokens.directory, document="xyz")
     (row,) = look(tokens, split="apart", rows=1)["rows"]
-    with pytest.raises(UsageError, match="no digest begins so in train;"):
+    with pytest.raises(UsageError, match="no digest starts with it in train;"):
         inspect(tokens.directory, document=digest(row), split="train")
 
 
@@ -69,7 +71,9 @@ def test_examples_keep_no_documents_and_say_where_they_are(
     examples: Artifact, options: dict[str, Any]
 ) -> None:
     (option,) = options
-    with pytest.raises(UsageError, match=f"--{option}: examples has .*; look into RUN/tokens"):
+    with pytest.raises(
+        UsageError, match=f"--{option}: not for artifacts of examples; inspect RUN/tokens"
+    ):
         inspect(examples.directory, **options)
     assert len(look(examples, split="apart", rows=3)["rows"]) == 3
 
@@ -87,7 +91,7 @@ def test_dropped_documents_are_listed_with_reason_file_and_place(tokens: Artifac
 
 
 def test_a_reason_for_which_nothing_was_dropped_is_refused(tokens: Artifact) -> None:
-    with pytest.raises(UsageError, match="--dropped short: .* dropped are: duplicate 3, empty 1"):
+    with pytest.raises(UsageError, match="--dropped short: .* dropped: duplicate 3, empty 1"):
         inspect(tokens.directory, dropped=["short", "empty"])
 
 

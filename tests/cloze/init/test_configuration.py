@@ -18,8 +18,14 @@ import zstandard
 from artifacts.config import parse, read_toml
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from cloze.init.command import MIDDLE, PAPER, TOY, init, written
-from cloze.init.corpus_facts import fact_lines
+from cloze.init.configuration import (
+    MIDDLE,
+    PAPER,
+    TOY,
+    configuration,
+    corpus_facts,
+    init,
+)
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.languages import language
 from flows.config import RunConfig
@@ -122,7 +128,7 @@ def test_what_is_written_is_a_valid_configuration_that_suits_the_size(
 ) -> None:
     (tmp_path / "it's.txt").write_text("Words.\n")
     found = look(str(tmp_path / "it's.txt"))
-    text = written(type(found)(**{**vars(found), "text_bytes": size}), "mine")
+    text = configuration(type(found)(**{**vars(found), "text_bytes": size}), "mine")
     assert settings in text
     (tmp_path / "mine.toml").write_text(text)
     run = parse(RunConfig, read_toml(tmp_path / "mine.toml"), source="mine.toml")
@@ -137,7 +143,7 @@ def test_little_text_gets_the_recipe_of_the_text_folder() -> None:
 def test_of_few_documents_enough_are_held_out(tmp_path: Path) -> None:
     for number in range(15):
         (tmp_path / f"{number}.txt").write_text("Words.\n")
-    assert "heldout_share = 0.2 " in written(look(str(tmp_path)), "mine")
+    assert "heldout_share = 0.2\n" in configuration(look(str(tmp_path)), "mine")
 
 
 def test_the_command_writes_a_file_that_plan_understands(
@@ -194,8 +200,8 @@ def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
     assert facts[0].startswith("6 files, about 0.0 MB of text in about 6 documents")
     assert "2 English" in facts[1]
     assert "1 German" in facts[1]
-    assert facts[2] == ("odd files: d.txt (empty), e.txt (no text), f.pdf (does not end in .txt)")
-    assert facts[3].startswith("word-pieces a word: --vocabulary FILE tells")
+    assert facts[2] == ("odd files: d.txt (empty), e.txt (not text), f.pdf (does not end in .txt)")
+    assert facts[3].startswith("fertility: unknown; --vocabulary FILE measures it")
     assert re.search(r"minutes on this machine's \d+ cores .* on Dataflow", facts[4])
 
 
@@ -205,9 +211,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 @pytest.mark.parametrize(
     ("name", "capitals", "expected"),
     [
-        ("vocab.txt", "", "1.00 with vocab.txt (uncased)"),
-        ("vocab.txt", LETTERS.upper(), "1.00 with vocab.txt (cased)"),
-        ("tokenizer.json", "", "1.00 with tokenizer.json (uncased)"),
+        ("vocab.txt", "", "1.00 tokens per word with vocab.txt (uncased)"),
+        ("vocab.txt", LETTERS.upper(), "1.00 tokens per word with vocab.txt (cased)"),
+        ("tokenizer.json", "", "1.00 tokens per word with tokenizer.json (uncased)"),
     ],
 )
 def test_word_pieces_are_counted_with_a_given_vocabulary(
@@ -217,6 +223,7 @@ def test_word_pieces_are_counted_with_a_given_vocabulary(
     tokenizer = WordPieceTokenizer((*SPECIAL_TOKENS, *LETTERS, *capitals), lowercase=not capitals)
     form = tokenizer.vocab_txt() if name == "vocab.txt" else tokenizer.tokenizer_json()
     (tmp_path / name).write_text(form)
-    run = parse(RunConfig, tomllib.loads(written(look(str(tmp_path / "a.txt")), "a")), source="a")
-    facts = fact_lines(look(str(tmp_path / "a.txt")), run, vocabulary=tmp_path / name)
-    assert f"word-pieces a word: {expected}" in list(facts)
+    found = look(str(tmp_path / "a.txt"))
+    run = parse(RunConfig, tomllib.loads(configuration(found, "a")), source="a")
+    facts = corpus_facts(found, run, vocabulary=tmp_path / name)
+    assert f"fertility: {expected}" in list(facts)

@@ -1,8 +1,8 @@
 """`cloze embed`: one vector per text.
 
 In:  a model and texts.
-Out: a NumPy file of float32, [texts, width]; else a line of JSON per text, the vector; with --json
-     one array at the end.
+Out: a NumPy file of float32, [texts, width]; else one JSON array per line and text; with --json one
+     document at the end.
 """
 
 import json
@@ -12,43 +12,48 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from artifacts.errors import UsageError
-from cloze.answer import Answer, put_lines
-from cloze.inference.models import ModelName, Text, metered, texts_or_lines
-from cloze.names import model_directory
+from cloze.answer import Answer, print_lines
+from cloze.inference.texts import ModelName, Text, metered, texts_or_lines
+from cloze.lookup import model_directory
 from cloze.options import PLACE, Place
 from model.inference.embed import write_vectors
 from model.inference.load import load
 
-Target = Annotated[
-    Path | None, Parameter(help="File to write, NAME.npy; without it, one vector a line.")
+OutputFile = Annotated[
+    Path | None, Parameter(help="File to write, NAME.npy; without it, one vector per line.")
 ]
 Pooling = Annotated[
     Literal["mean", "cls", "pooler"],
-    Parameter(help="All tokens' mean, the first token, or the pooler's output for it."),
+    Parameter(help="Mean of all tokens, the first token, or the pooler's output for it."),
 ]
 Layers = Annotated[
     str,
     Parameter(
-        help="Which layers, side by side: 0 is the embeddings, -1 the last; the paper's best "
+        help="Layers to concatenate: 0 is the embeddings, -1 the last layer; the paper's best "
         "features are -4,-3,-2,-1.",
         allow_leading_hyphen=True,
     ),
 ]
-Truncate = Annotated[bool, Parameter(negative="", help="Cut texts that are too long.")]
+Truncate = Annotated[bool, Parameter(negative="", help="Truncate texts that are too long.")]
 
 
 def embed(
     model: ModelName,
     /,
     *texts: Text,
-    output: Target = None,
+    output: OutputFile = None,
     pooling: Pooling = "mean",
     layers: Layers = "-1",
     truncate: Truncate = False,
     place: Place = PLACE,
 ) -> Answer | None:
     """Embed texts."""
-    chosen = _numbers(layers)
+    try:
+        chosen = tuple(int(number) for number in layers.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--layers {layers}: expected numbers separated by commas, for example -4,-3,-2,-1"
+        ) from None
     loaded = load(model_directory(model, place.space()))
     found = loaded.embed_stream(
         texts_or_lines(texts), pooling=pooling, layers=chosen, truncate=truncate
@@ -62,14 +67,5 @@ def embed(
     if place.json:
         listed = [vector.tolist() for vector in vectors]
         return Answer({"shape": [len(listed), width], "vectors": listed}, "", as_json=True)
-    put_lines(json.dumps(vector.tolist()) for vector in vectors)
+    print_lines(json.dumps(vector.tolist()) for vector in vectors)
     return None
-
-
-def _numbers(layers: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in layers.split(","))
-    except ValueError:
-        raise UsageError(
-            f"--layers {layers}: expected numbers divided by commas, for example -4,-3,-2,-1"
-        ) from None

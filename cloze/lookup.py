@@ -1,4 +1,4 @@
-"""What people call things: runs and artifacts by name or by path.
+"""Runs, artifacts and models by name or by path.
 
 In:  `demo`, `demo/examples`, `runs/artifacts/examples/1f…`.
 Out: the artifact meant.

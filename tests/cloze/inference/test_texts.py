@@ -57,7 +57,7 @@ def test_vectors_and_fills_are_lines_or_one_json(cloze: Cloze, model: str) -> No
     ("arguments", "content", "said"),
     [
         (["embed", "encoder"], b"ok\n\xff\n", "standard input, line 2: not UTF-8 at byte 0"),
-        (["embed", "encoder", "a", "--layers", "x"], b"", "expected numbers divided by commas"),
+        (["embed", "encoder", "a", "--layers", "x"], b"", "expected numbers separated by commas"),
         (["embed", "encoder", "a", "--layers=3"], b"", "expected numbers from -3 to 2"),
         (["embed", "encoder", "a", "--output", "no/v.npy"], b"", "no folder no; make it first"),
         (["embed", "encoder"], b"a\n" + b"a " * 20, "text 2: 22 tokens, the encoder has 16"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageError
-from cloze.names import model_directory
+from cloze.lookup import model_directory
 from flows.workspace import workspace
 
 

@@ -1,0 +1,157 @@
+"""`cloze plan`: what `cloze run` would do, why, and what it would take.
+
+In:  a configuration, and a machine file with rates.
+Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is started, and without
+     --tables nothing is written.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from artifacts.errors import UsageError
+from cloze.answer import Answer, columns
+from cloze.init.corpus_samples import look
+from cloze.options import TARGET, ConfigPath, Target
+from flows.config import MachineConfig, RunConfig
+from flows.executor import write_tables
+from flows.forecast.corpus import CorpusForecast, forecast_corpus
+from flows.forecast.training import TrainingForecast, forecast_training
+from flows.plan import plan as plan_run
+from flows.stages import PREPARE
+
+Gigabytes = Annotated[
+    float,
+    Parameter(
+        help="Estimate for a corpus of so many GB of text; it need not be on this machine.",
+        show_default=False,
+    ),
+]
+
+Tables = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="Write the stage tables (JSON) of stages that could start now, to run them by hand.",
+    ),
+]
+
+GIGABYTE = 1e9
+VCPUS = (2, 16, 128, 1024)
+"""Numbers of vCPUs for which time and cost are given."""
+
+DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
+
+
+def plan(
+    config: ConfigPath,
+    /,
+    *,
+    gigabytes: Gigabytes = 0.0,
+    tables: Tables = False,
+    target: Target = TARGET,
+) -> Answer:
+    """What `cloze run` would reuse and what it would make, stage by stage, and what it takes."""
+    run, machine = target.run(config), target.machine()
+    if gigabytes and not run.corpus:
+        raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; leave it out")
+    stages = () if gigabytes else plan_run(run, workspace=target.space())
+    data: dict[str, object] = {}
+    lines: list[str] = []
+    for stage in stages:
+        why = stage.digest[:12] if stage.action == "reuse" else "; ".join(stage.reasons)
+        lines.append(f"{stage.stage:<11} {stage.action:<6} {why}")
+    to_run = {stage.stage for stage in stages if stage.action == "run"}
+    to_run = to_run if stages else {*PREPARE, "pretrain"}
+    # text in installed packages has no path, and its size is not known
+    sources = [source.path for source in run.corpus.sources] if run.corpus else []
+    text_bytes = gigabytes * GIGABYTE or sum(look(path).text_bytes for path in sources if path)
+    corpus = forecast_corpus(text_bytes, run.examples)
+    if text_bytes and to_run & {*PREPARE}:
+        data["preparation"] = asdict(corpus)
+        lines += _preparation(corpus, run, machine)
+    if "pretrain" in to_run:
+        training = forecast_training(run, machine, examples=corpus.examples)
+        data["pretraining"] = asdict(training)
+        lines += _pretraining(training, run, machine)
+    written = [str(file) for file in write_tables(run, machine)] if tables else []
+    lines += [f"table: {file}" for file in written]
+    data["stages"] = [stage.model_dump(mode="json") for stage in stages]
+    data["tables"] = written
+    return Answer(data, "\n".join(lines).lstrip("\n"), target.json)
+
+
+def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:
+    """What preparing the corpus takes."""
+    rates = machine.rates
+    yield ""
+    yield (
+        f"preparation: {_bytes(found.text_bytes)} of text, {_count(found.word_pieces)} tokens, "
+        f"{found.core_seconds / 3600:,.3g} core-hours"
+    )
+    for length, count in found.examples.items():
+        yield f"  examples of {length:>3}: {_count(count)} in each of {run.examples.copies} copies"
+    yield f"  on disk: tokens {_bytes(found.tokens_bytes)}, examples {_bytes(found.examples_bytes)}"
+    vcpu_hours = found.core_seconds / 3600 / rates.core_share
+    shuffle = found.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
+    cost = _dollars(vcpu_hours * rates.core_hour + shuffle)
+    rows = [("vCPUs", "time", "cost on Dataflow")]
+    rows += [(f"{vcpus:,}", _time(vcpu_hours / vcpus), cost) for vcpus in VCPUS]
+    yield from _indented(rows)
+
+
+def _pretraining(found: TrainingForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:
+    """What pre-training the encoder takes."""
+    encoder, recipe, ranks = run.encoder, run.pretrain, machine.training.ranks
+    yield ""
+    yield (
+        f"pre-training: {encoder.num_hidden_layers} layers × {encoder.hidden_size}, "
+        f"{found.parameters:,} parameters, {recipe.steps:,} steps of {recipe.batch_size:,}, "
+        f"{found.flops:.2g} FLOPs"
+    )
+    for phase in found.phases:
+        epochs = f"{phase.epochs:,.1f} epochs, " if phase.epochs else ""
+        share = phase.flops / found.flops
+        yield f"  {phase.steps:,} steps of {phase.max_seq_length}: {epochs}{share:.0%} of the FLOPs"
+    state = ", ".join(f"ZeRO {n} {_bytes(size)}" for n, size in enumerate(found.state_bytes))
+    yield f"  memory per GPU, {ranks} GPU{'s' if ranks > 1 else ''}: {state}"
+    yield f"    and at most {_bytes(found.activation_bytes)} of activations"
+    yield f"  on disk: {_bytes(found.checkpoint_bytes)} a checkpoint"
+    rate, price = machine.rates.gpu_tflops, machine.rates.gpu_hour
+    assumed = f"cost ({rate:g} TFLOP/s per GPU at ${price:g} an hour)"
+    rows = [("GPUs", "examples per GPU", "time", assumed)]
+    rows += [
+        (f"{c.gpus:,}", f"{c.examples:,.0f}", _time(c.hours), _dollars(c.cost))
+        for c in found.clusters
+    ]
+    yield from _indented(rows)
+
+
+def _indented(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield from (f"  {line}" for line in columns(rows).splitlines())
+
+
+def _bytes(count: float) -> str:
+    """`1.3 GB`, decimal as disks and clouds count."""
+    prefix, size = next((unit for unit in DECIMAL if count >= unit[1]), DECIMAL[-1])
+    return f"{count / size:,.3g} {prefix}B"
+
+
+def _count(number: float) -> str:
+    word, size = next((unit for unit in LARGE if number >= unit[1]), ("", 1.0))
+    return f"{number / size:,.3g} {word}" if word else f"{number:,.0f}"
+
+
+def _time(hours: float) -> str:
+    """`5.2 h`; days from three on."""
+    for unit, least, size in (("days", 72.0, 24.0), ("h", 1.0, 1.0), ("min", 1 / 60, 1 / 60)):
+        if hours >= least:
+            return f"{hours / size:,.3g} {unit}"
+    return f"{hours * 3600:,.0f} s"
+
+
+def _dollars(cost: float) -> str:
+    return f"${cost:,.0f}" if cost >= 10 else f"${cost:,.2f}"

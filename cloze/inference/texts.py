@@ -1,0 +1,97 @@
+"""What the commands that use a model share: its name, texts in, and the throughput.
+
+In:  the command line: texts and files of texts; else standard input.
+Out: texts, one by one; a line about the throughput on standard error.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Annotated, TypeVar
+
+from cyclopts import Parameter
+
+from artifacts.errors import UsageError
+from artifacts.progress import say
+
+ItemT = TypeVar("ItemT")
+
+ModelName = Annotated[
+    str,
+    Parameter(help="A run's name, an artifact's directory, or a folder in Hugging Face's layout."),
+]
+Text = Annotated[
+    str,
+    Parameter(
+        help="Texts, or files with one text per line; without any, standard input is read the same "
+        "way. An empty line is an empty text."
+    ),
+]
+
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
+"""Suffixes of files in which a line is not a text."""
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+def texts_or_lines(texts: tuple[str, ...]) -> Iterator[str]:
+    """The texts given, lines of the files among them, or the lines of standard input."""
+    if texts:
+        return (line for text in texts for line in _lines_if_file(text))
+    if sys.stdin.isatty():
+        raise UsageError("no text; give one as an argument, or one per line on standard input")
+    return _lines(sys.stdin.buffer, "standard input")
+
+
+def is_file(text: str) -> bool:
+    """Whether an argument names an existing file; a long text is no name."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def metered(results: Iterable[ItemT], *, verb: str, unit: str) -> Iterator[ItemT]:
+    """`results` unchanged; every few seconds and at the end their number and rate are logged."""
+    started = logged = time.monotonic()
+    count = 0
+
+    def line() -> str:
+        seconds = max(time.monotonic() - started, 1e-9)
+        return f"{verb} {count:,} {unit} {count / seconds:,.1f} {unit}/s"
+
+    for result in results:
+        yield result
+        count += 1
+        if time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
+            logged = time.monotonic()
+            say(line())
+    say(line())
+
+
+def _lines_if_file(text: str) -> Iterator[str]:
+    if not is_file(text):
+        yield text
+        return
+    if Path(text).suffix.lower() in TABLES:
+        raise UsageError(
+            f"{text}: a table; expected a file with one text per line: write its column of texts "
+            "to a .txt file"
+        )
+    say(f"{text}: read as a file, one text per line")
+    with open(text, "rb") as file:
+        yield from _lines(file, text)
+
+
+def _lines(file: IO[bytes], name: str) -> Iterator[str]:
+    """Every line, so that results can be put beside them."""
+    for number, line in enumerate(file, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"{name}, line {number}: not UTF-8 at byte {error.start}; convert it, for "
+                "example with iconv -t UTF-8"
+            ) from None
+        yield text.rstrip("\r\n")

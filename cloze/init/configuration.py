@@ -1,0 +1,214 @@
+"""`cloze init`: a complete configuration for one's own corpus.
+
+In:  a file, folder, glob or URL.
+Out: a TOML file with the reader that fits and sizes that suit the amount of text, each explained;
+     and what the samples say about the corpus: documents, languages, odd files, fertility, cost.
+"""
+
+import os
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from artifacts.config import parse
+from artifacts.errors import UsageError
+from artifacts.filesystem import write_bytes
+from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
+from cloze.answer import Answer
+from cloze.init.corpus_samples import Look, look
+from cloze.init.languages import language
+from cloze.options import OUTPUT, Output
+from flows.config import RatesConfig, RunConfig
+from flows.forecast.corpus import forecast_corpus
+
+Source = Annotated[str, Parameter(help="File, folder, glob or URL of the corpus.")]
+OutputFile = Annotated[
+    Path | None, Parameter(name="--output", help="File to write; without it, standard output.")
+]
+Name = Annotated[
+    str, Parameter(help="Name of the run; by default the corpus's.", show_default=False)
+]
+Vocabulary = Annotated[
+    Path | None,
+    Parameter(
+        help="A vocab.txt or tokenizer.json, for example Google's, to measure its fertility "
+        "(tokens per word) on the corpus."
+    ),
+]
+
+SHOWN_FILES = 5
+
+
+@dataclass(frozen=True)
+class Size:
+    """What suits so much text."""
+
+    below: float
+    """Bytes of text."""
+    settings: str
+    """Tables of the configuration."""
+
+
+TOY = """\
+# Little text: a small encoder, in about ten minutes on two processor cores.
+[vocabulary]
+size = 8192
+
+[examples]
+max_seq_lengths = [64]
+copies = 4
+
+[encoder]
+preset = "tiny"
+max_position_embeddings = 64
+initializer_range = 0.05  # 128 wide instead of 768: the reference's 0.02 stays on the plateau
+
+[pretrain]
+steps = 10000
+batch_size = 32
+phases = [{ max_seq_length = 64, share = 1.0 }]
+evaluate_every = 500
+evaluation_examples = 512
+
+[pretrain.optimizer]
+learning_rate = 2e-3  # small encoders bear twenty times the paper's rate
+warmup_steps = 300
+bias_correction = true  # without it so short a warm-up overshoots, and only word counts are learnt
+
+[evaluate]
+examples = 4000
+"""
+"""After its first line this is the end of configs/text_folder.toml, word for word."""
+
+MIDDLE = """\
+# Some text: a small encoder (4 layers of 512), some hours on one GPU.
+[vocabulary]
+size = 16384
+
+[examples]
+max_seq_lengths = [128, 512]
+copies = 5
+
+[encoder]
+preset = "small"
+
+[pretrain]
+steps = 100_000  # the first thing to change
+batch_size = 256
+evaluate_every = 1000
+
+[pretrain.optimizer]
+learning_rate = 5e-4
+warmup_steps = 5_000
+"""
+PAPER = """\
+# Much text: the paper's BERT-base, all values its own; days on eight GPUs. `cloze plan` says more.
+[encoder]
+preset = "base"
+
+[pretrain]
+steps = 1_000_000
+batch_size = 256
+"""
+SIZES = (Size(2e8, TOY), Size(2e9, MIDDLE), Size(float("inf"), PAPER))
+
+
+def init(
+    source: Source,
+    /,
+    *,
+    output_file: OutputFile = None,
+    name: Name = "",
+    vocabulary: Vocabulary = None,
+    output: Output = OUTPUT,
+) -> Answer:
+    """Write a configuration."""
+    found = look(source)
+    if not name:
+        last = re.sub(r"[*?\[\]]", "", source.rstrip("/*")).rsplit("/", 1)[-1].partition(".")[0]
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", last).strip("_-") or "corpus"
+    text = configuration(found, name)
+    run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
+    facts = list(corpus_facts(found, run, vocabulary=vocabulary))
+    data = {
+        "reader": found.reader,
+        "text_bytes": found.text_bytes,
+        "documents": found.documents,
+        "odd": found.odd,
+        "facts": facts,
+    }
+    if output_file is None:
+        comments = "\n".join(f"# {fact}" for fact in facts)
+        return Answer({"configuration": text, **data}, f"{comments}\n{text.rstrip()}", output.json)
+    if output_file.exists():
+        raise UsageError(f"{output_file}: already exists; choose another --output")
+    write_bytes(str(output_file), text.encode())
+    lines = [*facts, f"{output_file}: {found.why}", f"next: cloze plan {output_file}"]
+    return Answer({"file": str(output_file), **data}, "\n".join(lines), output.json)
+
+
+def configuration(found: Look, name: str) -> str:
+    """The configuration as TOML, with the settings that suit the amount of text."""
+    import tomli_w
+
+    size = next(size for size in SIZES if found.text_bytes < size.below)
+    files = f"{found.files:,} file{'s' if found.files > 1 else ''}"
+    # a smaller share of more text; a larger one of few documents, or there would be none
+    share = 0.02 if found.text_bytes < 2e8 else 0.01 if found.text_bytes < 2e9 else 0.001
+    share = max(share, min(0.2, 20 / max(found.documents, 1)))
+    source = {"reader": found.reader, "path": found.path}
+    if found.text_field:
+        source["text_field"] = found.text_field
+    corpus = {"heldout_share": float(f"{share:.3g}"), "sources": [source]}
+    tables = tomli_w.dumps({"name": name, "seed": 12345, "corpus": corpus})
+    return (
+        f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
+        f"# heldout_share: of the documents, for evaluation.\n"
+        f"{tables}\n{size.settings}"
+    )
+
+
+def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Iterator[str]:
+    """What a person should know before anything is started, one line a fact."""
+    size = found.text_bytes / max(found.documents, 1)
+    yield (
+        f"{found.files:,} files, about {found.text_bytes / 1e6:,.1f} MB of text in about "
+        f"{found.documents:,.0f} documents of {size:,.0f} bytes on average"
+    )
+    languages = Counter(language(text) for text in found.samples)
+    yield "samples: " + ", ".join(f"{count} {name}" for name, count in languages.most_common())
+    if found.odd:
+        more = f" and {len(found.odd) - SHOWN_FILES:,} more" if len(found.odd) > SHOWN_FILES else ""
+        yield f"odd files: {', '.join(found.odd[:SHOWN_FILES])}{more}"
+    if vocabulary is None:
+        yield "fertility: unknown; --vocabulary FILE measures it with a vocab.txt or tokenizer.json"
+    else:
+        yield f"fertility: {_fertility(found, vocabulary)}"
+    forecast, rates = forecast_corpus(found.text_bytes, run.examples), RatesConfig()
+    vcpu_hours = forecast.core_seconds / 3600 / rates.core_share
+    dollars = vcpu_hours * rates.core_hour + forecast.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    yield (
+        f"preparation: about {forecast.core_seconds / cores / 60:,.1f} minutes on this "
+        f"machine's {cores} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
+        f"or ${dollars:,.2f} on Dataflow; `cloze plan` has the details"
+    )
+
+
+def _fertility(found: Look, vocabulary: Path) -> str:
+    """Tokens per word of the samples; words with capitals show that a vocab.txt is cased."""
+    tokenizer = read_vocabulary(vocabulary, lowercase=True)
+    words = (word for word in tokenizer.vocabulary if word not in SPECIAL_TOKENS)
+    if any(word.isascii() and word != word.lower() for word in words):
+        tokenizer = replace(tokenizer, lowercase=False)
+    text = " ".join(found.samples)
+    fertility = len(tokenizer.encode(text)) / max(len(text.split()), 1)
+    case = "uncased" if tokenizer.lowercase else "cased"
+    return f"{fertility:.2f} tokens per word with {vocabulary.name} ({case})"

@@ -1,0 +1,107 @@
+"""Tokens and examples as text that a person can read.
+
+In:  an artifact's Arrow files (artifacts/tables.py) and its tokenizer.
+Out: one string per document or example; masked positions are marked.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from artifacts.errors import UsageError
+from artifacts.store import Artifact
+from artifacts.tables import DocumentRow, ExampleRow
+from artifacts.tokenizer import CONTINUATION, MASK, WordPieceTokenizer, read_tokenizer_json
+
+TRAIN = "train"
+LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}
+"""Meaning of a next_sentence_label."""
+
+
+@dataclass(frozen=True)
+class RowText:
+    """One document or example."""
+
+    title: str
+    """What is known about it."""
+    text: str
+    """Its text."""
+
+
+def texts_of_rows(artifact: Artifact, *, split: str, count: int, document: str) -> list[RowText]:
+    """The first `count` rows of `split`; with `document`, those whose digest starts with it.
+
+    Without a `split`, documents are searched in all splits and other rows taken from `train`.
+    """
+    tokenizer = read_tokenizer_json(artifact.path("tokenizer.json"))
+    is_examples = artifact.manifest.stage == "examples"
+    files: dict[str, list[str]] = {}
+    for entry in artifact.manifest.files:
+        if "split" in entry.statistics:
+            files.setdefault(entry.statistics["split"], []).append(entry.name)
+    if split and split not in files:
+        raise UsageError(f"--split {split}: no such split; the splits are {', '.join(files)}")
+    searched = [split] if split else list(files) if document else [TRAIN]
+    found: list[RowText] = []
+    for name in (name for each in searched for name in files.get(each, ())):
+        for row in rows_of_file(artifact, name, document=document):
+            if len(found) == count:
+                return found
+            (values,) = row.to_pylist()
+            text = example_text if is_examples else document_text
+            found.append(text(values, tokenizer))
+    if document and not found:
+        raise UsageError(
+            f"--document {document}: no digest starts with it in {', '.join(searched)}; "
+            "--dropped lists the documents that were dropped"
+        )
+    return found
+
+
+def rows_of_file(artifact: Artifact, name: str, *, document: str = "") -> Iterator[pa.RecordBatch]:
+    """The rows of the table `name`, each a record batch of one.
+
+    With `document` those whose digest starts with it; only the digests are read for the search.
+    """
+    with pa.memory_map(artifact.path(name)) as source:
+        file = pa.ipc.open_file(source)
+        for index in range(file.num_record_batches):
+            batch = file.get_batch(index)
+            if document:
+                digests = batch.column("document_digest").to_pylist()
+                rows = [row for row, d in enumerate(digests) if d.hex().startswith(document)]
+            else:
+                rows = list(range(batch.num_rows))
+            yield from (batch.slice(row, 1) for row in rows)
+
+
+def document_text(row: DocumentRow, tokenizer: WordPieceTokenizer) -> RowText:
+    """A document, one sentence a line."""
+    ids, lines, start = row["token_ids"], [], 0
+    for length in row["sentence_lengths"]:
+        lines.append(_joined([tokenizer.vocabulary[i] for i in ids[start : start + length]]))
+        start += length
+    copies = f", {row['copies']} copies" if row["copies"] > 1 else ""
+    title = f"document {row['document_digest'].hex()}, {len(lines)} sentences, {len(ids)} tokens"
+    return RowText(title + copies, "\n".join(lines))
+
+
+def example_text(row: ExampleRow, tokenizer: WordPieceTokenizer) -> RowText:
+    """An example; `[MASK:word]` is masked, `[other:word]` replaced, `[word:word]` kept."""
+    words = [tokenizer.vocabulary[index] for index in row["input_ids"]]
+    for position, original in zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True):
+        seen = "MASK" if words[position] == MASK else words[position].removeprefix(CONTINUATION)
+        word = tokenizer.vocabulary[original]
+        joint = CONTINUATION if word.startswith(CONTINUATION) else ""
+        words[position] = f"{joint}[{seen}:{word.removeprefix(CONTINUATION)}]"
+    end_of_a = row["segment_a_length"]
+    label = LABELS[row["next_sentence_label"]]
+    title = f"{label}, {len(words)} tokens, {len(row['masked_lm_ids'])} masked"
+    segments = [_joined(words[:end_of_a]), _joined(words[end_of_a:])]
+    return RowText(title, "\n".join(segment for segment in segments if segment))
+
+
+def _joined(tokens: list[str]) -> str:
+    """Tokens as text: continuations join the word before them."""
+    return " ".join(tokens).replace(f" {CONTINUATION}", "")
