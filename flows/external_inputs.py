@@ -69,8 +69,17 @@ def located(path: str) -> str:
 
 
 def digest_of_packages(names: tuple[str, ...], *, place: str) -> str:
-    """Digest of installed distributions, by name and version."""
-    return digest_of(sorted(f"{_canonical(name)}=={_version(name, place)}" for name in names))
+    """Digest of installed distributions, by canonical name and version."""
+    found = []
+    for name in names:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise UsageError(
+                f"{place}: {name} is not installed here; pip install {name}, or take it out"
+            ) from None
+        found.append(f"{name.lower().replace('_', '-').replace('.', '-')}=={version}")
+    return digest_of(sorted(found))
 
 
 def digest_of_files(path: str, *, place: str) -> str:
@@ -128,16 +137,3 @@ def _content(file: InputFile, *, place: str) -> str:
             return f"{checksum}:{info[checksum]}:{file.size}"
     with remote.open(inner, "rb") as stream:
         return digest_of_stream(stream)
-
-
-def _version(name: str, place: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        raise UsageError(
-            f"{place}: {name} is not installed here; pip install {name}, or take it out"
-        ) from None
-
-
-def _canonical(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")

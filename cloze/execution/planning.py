@@ -17,8 +17,7 @@ from cloze.init.corpus_samples import look
 from cloze.options import TARGET, ConfigPath, Target
 from flows.config import MachineConfig, RunConfig
 from flows.executor import write_tables
-from flows.forecast.corpus import CorpusForecast, forecast_corpus
-from flows.forecast.training import TrainingForecast, forecast_training
+from flows.forecast import CorpusForecast, TrainingForecast, forecast_corpus, forecast_training
 from flows.plan import plan as plan_run
 from flows.stages import PREPARE
 

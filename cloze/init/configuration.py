@@ -25,7 +25,7 @@ from cloze.init.corpus_samples import Look, look
 from cloze.init.languages import language
 from cloze.options import OUTPUT, Output
 from flows.config import RatesConfig, RunConfig
-from flows.forecast.corpus import forecast_corpus
+from flows.forecast import forecast_corpus
 
 Source = Annotated[str, Parameter(help="File, folder, glob or URL of the corpus.")]
 OutputFile = Annotated[

@@ -88,7 +88,11 @@ class KubernetesLauncher:
             return LOST
         if time.monotonic() - self._asked >= ASK_SECONDS:
             self._status, self._asked = self._ask(found), time.monotonic()
-        return LOST if self._status is None or _failed(self._status) else None
+        if self._status is None:
+            return LOST
+        conditions = self._status.get("conditions") or []
+        failed = any(one["type"] == "Failed" and one["status"] == "True" for one in conditions)
+        return LOST if failed else None
 
     def queued(self, job: Path) -> bool:
         """Whether its pod waits for a node."""
@@ -203,8 +207,3 @@ def kubernetes_job(job: Path) -> KubernetesJob | None:
         return KubernetesJob.model_validate_json((job / "job.json").read_bytes())
     except (FileNotFoundError, ValidationError):
         return None
-
-
-def _failed(status: dict[str, Any]) -> bool:
-    conditions = status.get("conditions") or []
-    return any(one["type"] == "Failed" and one["status"] == "True" for one in conditions)

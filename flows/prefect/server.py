@@ -16,10 +16,9 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from urllib.error import URLError
 
-from artifacts.errors import ClozeError
+from artifacts.errors import ClozeError, UsageError
 from flows.launchers.local import LocalLauncher
 from flows.workspace import Workspace
 
@@ -50,6 +49,12 @@ TEMPORARY = {
 }
 """What Prefect itself sets for a temporary server (prefect/server/api/server.py)."""
 
+FULL_SERVER = ("prefect", "server", "start")
+TEMPORARY_SERVER = (
+    *("uvicorn", "--factory", "prefect.server.api.server:create_app"),
+    *("--log-level", "error", "--lifespan", "on"),
+)
+
 NEAR = {"PREFECT_CLIENT_MAX_RETRIES": "2"}
 """A server of our own answers at once or is dead; five attempts, a minute for each call, are for
 one far away."""
@@ -76,53 +81,48 @@ def prefect_server(
         yield os.environ["PREFECT_API_URL"]
         return
     home = workspace.local / "prefect"
-    free = port or _free_port()
+    free = _bindable(port)
     url = f"http://127.0.0.1:{free}/api"
+    program = FULL_SERVER if port else TEMPORARY_SERVER
+    argv = (sys.executable, "-P", "-m", *program, "--host", "127.0.0.1", "--port", str(free))
     launcher = LocalLauncher(grace=STOP_SECONDS, environment={} if port else TEMPORARY)
     os.environ.update(NEAR, PREFECT_HOME=str(home), PREFECT_API_URL=url)
     try:
-        launcher.start(_full_server(free) if port else _temporary_server(free), job=home / "server")
+        launcher.start(argv, job=home / "server")
         meanwhile()
-        _wait_until_healthy(url, launcher=launcher, job=home / "server")
+        deadline = time.monotonic() + START_SECONDS
+        while not _is_healthy(url):
+            code = launcher.poll(home / "server")
+            if code is not None or time.monotonic() > deadline:
+                raise ClozeError(
+                    f"the Prefect server did not start (exit code {code}); see "
+                    f"{home / 'server' / 'log'}"
+                )
+            time.sleep(0.1)
         yield url
     finally:
         launcher.cancel(home / "server")
         del os.environ["PREFECT_API_URL"]
 
 
-def _full_server(port: int) -> tuple[str, ...]:
-    command = ("prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
-    return (sys.executable, "-P", "-m", *command)
+def _bindable(port: int) -> int:
+    """`port`, or a free one for 0; a `UsageError` if something listens there."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            reason = os.strerror(error.errno or 0).lower()
+            raise UsageError(
+                f"port {port}: {reason}; choose another one (--port {port + 1}), or name the "
+                "server that is there in PREFECT_API_URL"
+            ) from None
+        return int(probe.getsockname()[1])
 
 
-def _temporary_server(port: int) -> tuple[str, ...]:
-    factory = ("--factory", "prefect.server.api.server:create_app")
-    quiet = ("--log-level", "error", "--lifespan", "on")
-    address = ("--host", "127.0.0.1", "--port", str(port))
-    return (sys.executable, "-P", "-m", "uvicorn", *factory, *address, *quiet)
-
-
-def _wait_until_healthy(url: str, *, launcher: LocalLauncher, job: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not _healthy(url):
-        code = launcher.poll(job)
-        if code is not None or time.monotonic() > deadline:
-            raise ClozeError(
-                f"the Prefect server did not start (exit code {code}); see {job / 'log'}, "
-                "or run without Prefect (--without-prefect)"
-            )
-        time.sleep(0.1)
-
-
-def _healthy(url: str) -> bool:
+def _is_healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5.0) as answer:
             return bool(answer.status == 200)
     except (URLError, ConnectionError, TimeoutError):
         return False
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

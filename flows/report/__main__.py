@@ -4,8 +4,28 @@ In:  every finished artifact of a run.
 Out: report.html, one file that people look at; summary.json, the same figures for programs.
 """
 
+from artifacts.errors import UsageError
 from artifacts.program import run_program
-from flows.report.stage import make_report
+from artifacts.stage import StageTable
+from artifacts.store import Artifact, commit, put_bytes, put_json
+from flows.report.collect import collect
+from flows.report.page import render
+
+PAGE = "report.html"
+SUMMARY = "summary.json"
+
+
+def make_report(table: StageTable, options: list[str]) -> Artifact:
+    """Run the stage; it takes seconds, so nothing of an earlier attempt is kept."""
+    if options:
+        raise UsageError(f"report takes no engine options, got {' '.join(options)}; leave them out")
+    summary = collect(table)
+    files = [
+        put_bytes(table.output, render(summary).encode(), name=PAGE),
+        put_json(table.output, summary.model_dump(mode="json"), name=SUMMARY),
+    ]
+    return commit(table, files)
+
 
 if __name__ == "__main__":
     run_program(make_report)

@@ -25,7 +25,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
-from flows.report.moments import below
 from flows.report.units import THIN, integer, percent, short
 
 COLOURS = {
@@ -277,6 +276,18 @@ def _lines(axes: Axes, chart: LineChart) -> None:
         thick = {"ours": 2.2, "other": 2.0}.get(line.kind, 1.4)
         form = "o" if len(x) == 1 else "-"
         axes.plot(x, y, form, color=COLOURS[FILLS[line.kind]], linewidth=thick, clip_on=False)
+
+
+def below(places: Places, top: float) -> list[tuple[float, float]]:
+    """The curve from where it first comes down to `top`; what is above is left out."""
+    first = next((place for place, (_, y) in enumerate(places) if y <= top), None)
+    if first is None:
+        return []
+    visible = [place for place in places[first:] if place[1] <= top]
+    if first == 0:
+        return visible
+    (x0, y0), (x1, y1) = places[first - 1], places[first]
+    return [(x0 + (y0 - top) / (y0 - y1) * (x1 - x0), top), *visible]
 
 
 def _end_labels(axes: Axes, chart: LineChart) -> None:

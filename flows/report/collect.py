@@ -19,7 +19,7 @@ from artifacts.manifest import Manifest
 from artifacts.results import LanguageModelScore, MaskedSentence, MaskedSentences, Scores
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, open_artifact
-from artifacts.summary import Encoder, FilledSentence, Predictions, Step, Summary
+from artifacts.summary import FilledSentence, Predictions, Step, Summary
 from flows.config import ReportConfig, ReportStage, RunConfig
 from flows.record import RunRecord
 from flows.report.collect_corpus import collect_corpus, collect_examples
@@ -62,13 +62,20 @@ def collect(table: StageTable) -> Summary:
     manifests = {role: artifact.manifest for role, artifact in found.items()}
     evaluated, pretrain = found.get("evaluate"), found.get("pretrain")
     scores = Scores.model_validate(evaluated.read_json(SCORES)) if evaluated else None
-    record = _read_record(table)
+    record_path = table.machine.get("record")  # absent for a stage that is run by hand
+    record = None
+    if record_path and filesystem.exists(record_path):
+        record = RunRecord.model_validate_json(filesystem.read_bytes(record_path))
+    encoder = collect_encoder(pretrain) if pretrain else None
+    if finished:
+        parameters = scores.parameters if scores else None
+        encoder = collect_finished_encoder(finished, parameters=parameters)
     return Summary(
         name=config.name,
         title=report.title or config.name,
         note=report.note,
         show_text=report.show_text,
-        encoder=_encoder(pretrain, finished, scores),
+        encoder=encoder,
         corpus=(
             collect_corpus(found["tokens"], show_text=report.show_text)
             if "tokens" in found
@@ -87,21 +94,6 @@ def collect(table: StageTable) -> Summary:
         steps=tuple(_step(manifest, record) for manifest in manifests.values()),
         configuration=configuration(manifests, record, name=config.name, report=report),
     )
-
-
-def _read_record(table: StageTable) -> RunRecord | None:
-    """The record that `machine.record` names; None for a stage that is run by hand."""
-    path = table.machine.get("record")
-    if not path or not filesystem.exists(path):
-        return None
-    return RunRecord.model_validate_json(filesystem.read_bytes(path))
-
-
-def _encoder(pretrain: Artifact | None, finished: str, scores: Scores | None) -> Encoder | None:
-    if finished:
-        parameters = scores.parameters if scores else None
-        return collect_finished_encoder(finished, parameters=parameters)
-    return collect_encoder(pretrain) if pretrain else None
 
 
 def _language_model(scores: Scores, pretrain: Artifact | None) -> tuple[LanguageModelScore, ...]:

@@ -18,11 +18,10 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from artifacts.summary import Summary
-from flows.report import plots
-from flows.report import units as numbers
-from flows.report import wording as words
+from flows.report import learning, plots, units, wording
 
 MASK = "[MASK]"
+STYLE = "templates/report.css"
 
 MANY_TASKS = 4
 """From more tasks than these on the table of all scores comes first."""
@@ -44,12 +43,14 @@ def render(summary: Summary) -> str:
 
 
 def _context(summary: Summary) -> dict[str, Any]:
-    model = words.headline(summary)
+    model = wording.headline(summary)
     return {
         "summary": summary,
-        "style": _style(),
-        "words": words,
+        # ours, and full of > and quotes that must stay as they are
+        "style": Markup(resources.files("flows.report").joinpath(STYLE).read_text()),
+        "words": wording,
         "plots": plots,
+        "learning": learning,
         "headline": model,
         "steps": {step.stage: step for step in summary.steps},
         "contents": list(_contents(summary)),
@@ -87,7 +88,7 @@ def _tallies(summary: Summary) -> list[Tally]:
     systems = [guesses.system for guesses in known[0].guesses] if known else []
     tallies = [
         Tally(
-            name=words.predictor(system),
+            name=wording.predictor(system),
             mine=system == "pretrained",
             right=tuple(filled.guesses[place].correct == 0 for filled in known),
         )
@@ -145,27 +146,6 @@ def _without_none(value: JsonValue) -> JsonValue:
     return [_without_none(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _around_gap(sentence: str) -> tuple[str, str]:
-    before, _, after = sentence.partition(MASK)
-    return before, after
-
-
-def _small_percent(share: float) -> str:
-    return numbers.percent(share, digits=2 if share < 0.01 else 1)
-
-
-def _probability(value: float) -> str:
-    return (
-        numbers.percent(value, digits=0) if value >= 0.01 else f"<{numbers.percent(0.01, digits=0)}"
-    )
-
-
-@cache
-def _style() -> Markup:
-    # ours, and full of > and quotes that must stay as they are
-    return Markup(resources.files("flows.report").joinpath("templates/report.css").read_text())
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -176,18 +156,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        integer=numbers.integer,
-        percent=numbers.percent,
-        nats=numbers.nats,
-        size=numbers.size,
-        memory=numbers.memory,
-        duration=numbers.duration,
-        three_digits=numbers.three_digits,
-        one_digit=lambda value: numbers.signed(value, digits=1),
-        two_digits=lambda value: numbers.signed(value, digits=2),
-        small_percent=_small_percent,
-        probability=_probability,
-        around_gap=_around_gap,
+        integer=units.integer,
+        percent=units.percent,
+        nats=units.nats,
+        size=units.size,
+        memory=units.memory,
+        duration=units.duration,
+        three_digits=units.three_digits,
+        one_digit=lambda value: units.signed(value, digits=1),
+        two_digits=lambda value: units.signed(value, digits=2),
+        small_percent=units.small_percent,
+        probability=units.probability,
+        around_gap=lambda sentence: sentence.partition(MASK)[::2],
         capitalize_first=lambda words_: words_[:1].upper() + words_[1:],
     )
     return environment

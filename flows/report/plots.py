@@ -5,7 +5,7 @@ Out: markup. Wide figures are drawn for a desk and for a phone; the style sheet 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from markupsafe import Markup
@@ -28,7 +28,7 @@ from artifacts.summary import (
 )
 from flows.report import charts
 from flows.report.charts import Bar, Line, LineChart, SystemRow
-from flows.report.moments import Place, crossing, interpolate, plateau
+from flows.report.learning import Axis, Place, course, crossing, interpolate, plateau
 from flows.report.units import duration, integer, memory, nats, percent, short
 from flows.report.wording import (
     headline,
@@ -50,9 +50,6 @@ LABELS = 132
 ROLES = {"baseline": "quiet", "random": "other", "pretrained": "ours"}
 
 FREQUENT = 20
-
-UNITS = ((3 * 3600.0, "hours", 3600.0), (120.0, "minutes", 60.0), (0.0, "seconds", 1.0))
-"""The length of a run in seconds from which on it is told in which unit, and the unit's seconds."""
 
 ABOVE_ENTROPY = 1.0
 """Nats above the unigram entropy at which the picture ends: the first seconds teach nothing."""
@@ -252,73 +249,6 @@ def _share(count: int, whole: int, *, digits: int = 1) -> str:
 
 def _shares(rows: list[Bar], *, label: str) -> Markup:
     return twice(lambda width: charts.bars(rows, width=width, labels=112, label=label, pitch=24))
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The horizontal axis: seconds, minutes or hours where they were recorded, else steps."""
-
-    label: str
-    of: Callable[[TrainingPoint], float]
-    text: Callable[[float], str]
-
-    def when(self, place: float) -> str:
-        """A moment in words."""
-        return f"{short(place)} steps" if self.label == "steps" else f"{place:.1f} {self.label}"
-
-
-@dataclass(frozen=True)
-class Course:
-    """The held-out loss that was measured during training, and what to compare it with."""
-
-    axis: Axis
-    split: str
-    places: list[Place]
-    model: LanguageModelScore | None
-    """The finished encoder on the same split, else on the headline split."""
-
-
-def course(summary: Summary, training: Pretraining) -> Course:
-    """The course of the headline split, if it was evaluated during training, else of another."""
-    axis = Axis("steps", lambda point: float(point.step), short)
-    if all(point.seconds is not None for point in training.curve):
-        whole = max((point.seconds or 0.0) for point in training.curve)
-        unit, length = next((name, length) for least, name, length in UNITS if whole >= least)
-        axis = Axis(unit, lambda point: (point.seconds or 0.0) / length, lambda x: f"{x:g}")
-    leads = headline(summary)
-    measured = sorted({split for point in training.curve for split in point.heldout})
-    wanted = leads.split if leads else ""
-    split = wanted if wanted in measured else next(iter(measured), "")
-    places = [
-        (axis.of(point), point.heldout[split].mlm_loss)
-        for point in training.curve
-        if split in point.heldout
-    ]
-    same = (model for model in summary.language_model if model.split == split)
-    return Course(axis, split, places, next(same, leads))
-
-
-def story(summary: Summary, training: Pretraining) -> str:
-    """What the curve shows, in words; only what it does show."""
-    run = course(summary, training)
-    if run.model is None or len(run.places) < 2:
-        return ""
-    if run.places[-1][1] >= run.model.unigram_entropy:
-        return (
-            "The loss has not fallen below the unigram entropy: the encoder knows which words are "
-            "frequent, and nothing yet of the context of a masked token."
-        )
-    stay = plateau(run.places, run.model.unigram_entropy)
-    told = "It soon learns more than which words are frequent."
-    if stay:
-        told = (
-            "First it learns which words are frequent: the loss rests near the unigram entropy "
-            f"until {run.axis.when(stay[1])}. Then it begins to use the context."
-        )
-    passed = crossing(run.places, run.model.count_model_loss)
-    if passed:
-        told += f" After {run.axis.when(passed[0])} it passes the n-gram baseline."
-    return told
 
 
 def learning_curve(summary: Summary, training: Pretraining) -> Markup:

@@ -18,6 +18,16 @@ def percent(share: float, *, digits: int = 1) -> str:
     return f"{signed(100 * share, digits=digits)}{THIN}%"
 
 
+def small_percent(share: float) -> str:
+    """With two digits below one percent: 0.0042 → `0.42 %`."""
+    return percent(share, digits=2 if share < 0.01 else 1)
+
+
+def probability(value: float) -> str:
+    """In whole percent: 0.584 → `58 %`, 0.004 → `<1 %`."""
+    return percent(value, digits=0) if value >= 0.01 else f"<{percent(0.01, digits=0)}"
+
+
 def points(difference: float, *, digits: int = 1) -> str:
     """A difference of two shares, 0.053 → `+5.3`."""
     text = signed(100 * difference, digits=digits)

@@ -249,6 +249,9 @@ def training_facts(summary: Summary) -> list[tuple[str, str]]:
         f"{percent(share, digits=0)} at {length} tokens" for length, share in training.phases
     )
     rate = training.tokens / training.seconds if training.tokens and training.seconds else None
+    ranks = f", {training.ranks} processes" if (training.ranks or 1) > 1 else ""
+    precision = f", {summary.encoder.precision}" if summary.encoder else ""
+    device = f"{training.device}{ranks}{precision}"
     facts = [
         ("encoder", shape(summary.encoder) if summary.encoder else ""),
         ("steps", f"{integer(training.steps)} of {integer(training.batch_size)} sequences"),
@@ -256,18 +259,9 @@ def training_facts(summary: Summary) -> list[tuple[str, str]]:
         ("word-pieces seen", short(training.tokens) if training.tokens else ""),
         ("time in training", duration(training.seconds) if training.seconds else ""),
         ("throughput", f"{short(rate)} word-pieces / s" if rate else ""),
-        ("device", _device(summary)),
+        ("device", device if training.device else ""),
     ]
     return [(name, value) for name, value in facts if value]
-
-
-def _device(summary: Summary) -> str:
-    training = summary.pretraining
-    if training is None or not training.device:
-        return ""
-    ranks = f", {training.ranks} processes" if (training.ranks or 1) > 1 else ""
-    precision = f", {summary.encoder.precision}" if summary.encoder else ""
-    return f"{training.device}{ranks}{precision}"
 
 
 def _training_data(summary: Summary) -> str:

@@ -11,12 +11,13 @@ from artifacts.stage import InputRef
 from artifacts.summary import Summary
 from flows.figures import figures
 from flows.report import wording as words
+from flows.report.__main__ import make_report
 from flows.report.collect import collect
 from flows.report.collect_corpus import entropy, powers_of_two, rank_frequency
 from flows.report.collect_training import length_at, read_clock
+from flows.report.learning import story
 from flows.report.page import render
-from flows.report.plots import companions, learning_curve, story
-from flows.report.stage import make_report
+from flows.report.plots import companions, learning_curve
 from flows.report.terminal import lines, read_lines
 from tests.flows.report.report_run import (
     LANGUAGE_MODEL,

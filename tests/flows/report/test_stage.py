@@ -15,10 +15,10 @@ from artifacts.results import ReferenceScore
 from artifacts.stage import write_stage_table
 from artifacts.store import open_artifact
 from artifacts.summary import Summary
+from flows.report.__main__ import make_report
 from flows.report.collect import collect
 from flows.report.page import render
 from flows.report.plots import task_spread
-from flows.report.stage import make_report
 from flows.report.terminal import lines
 from flows.report.wording import lede
 from tests.flows.report.report_run import PRESENT, SECRET, report_table

@@ -13,7 +13,8 @@ from artifacts.results import (
     TaskScore,
 )
 from artifacts.summary import Pretraining, Summary
-from flows.report.moments import below, crossing, interpolate, plateau
+from flows.report.charts import below
+from flows.report.learning import crossing, interpolate, plateau
 from flows.report.page import to_toml
 from flows.report.units import (
     THIN,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.forecast.encoder import (
+from flows.forecast import (
     activation_bytes,
     example_flops,
     layer_parameters,

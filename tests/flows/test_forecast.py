@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from flows.config import MachineConfig, RunConfig
-from flows.forecast.corpus import MEASURED, expected_yield, forecast_corpus
-from flows.forecast.training import forecast_training
+from flows.forecast import MEASURED, expected_yield, forecast_corpus, forecast_training
 from pipeline.config import ExamplesConfig
 
 
