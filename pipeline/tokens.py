@@ -202,18 +202,10 @@ def _commit(
     with backend.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
         paths = chain(early, _late_lists(groups, job.output, local))
         listed, dropped = put_dropped(paths, shards=shards, output=job.output, scratch=local)
-    occurrences_V = np.zeros(job.vocabulary_size, dtype=np.int64)
-    trained = [group.counts_name for group in groups if group.split == TRAIN]
-    for entry in all_finished(job.output, trained):  # each document once
-        content = filesystem.read_bytes(filesystem.join(job.output, entry.stored_name))
-        occurrences_V += np.frombuffer(content, dtype=np.int64)
+    occurrences = put_json(job.output, _occurrences(groups, job), name="token_counts.json")
     return commit(
         table,
-        [
-            *entries,
-            *copied,
-            put_json(job.output, occurrences_V.tolist(), name="token_counts.json"),
-        ],
+        [*entries, *copied, occurrences],
         records=[listed],
         statistics={
             "tokenizer_digest": vocabulary.manifest.statistics["tokenizer_digest"],
@@ -224,6 +216,16 @@ def _commit(
             "dropped": dropped,
         },
     )
+
+
+def _occurrences(groups: list[BucketGroup], job: TokensJob) -> list[int]:
+    """How often each id occurs in the training split, each document once."""
+    names = [group.counts_name for group in groups if group.split == TRAIN]
+    total_V = np.zeros(job.vocabulary_size, dtype=np.int64)
+    for entry in all_finished(job.output, names):
+        content = filesystem.read_bytes(filesystem.join(job.output, entry.stored_name))
+        total_V += np.frombuffer(content, dtype=np.int64)
+    return [int(count) for count in total_V]
 
 
 def _late_lists(groups: list[BucketGroup], output: str, scratch: str) -> Iterator[str]:

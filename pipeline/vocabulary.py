@@ -122,10 +122,8 @@ def _sample(
             options=options,
             progress=Progress("vocabulary", total=total, unit="MB"),
         )
-        if not local:
-            for path in paths:
-                remote = filesystem.join(directory, os.path.basename(path))
-                filesystem.fetch_file(remote, path)
+        for path in paths if directory != scratch else ():
+            filesystem.fetch_file(filesystem.join(directory, os.path.basename(path)), path)
         if limit >> 64 or candidate_bytes(paths) >= wanted:
             break
         limit = min(limit * 4, 1 << 64)

@@ -127,12 +127,7 @@ def stream(
     """
     with fsspec.open(path, "rb") as file:
         magic = file.read(_LONGEST_MAGIC)
-        mark = next((mark for mark in _FORMATS if magic.startswith(mark)), None)
-        if magic and mark is None and path.endswith(COMPRESSED_SUFFIXES):
-            raise IntegrityError(
-                f"{path}: begins with {magic[:4].hex(' ')}, which is not the format its name "
-                "promises; if it is plain text, rename it, otherwise copy it again"
-            )
+        mark = _mark_of(path, magic)
         if start and (mark or magic.startswith(_UTF_16_MARKS)):
             return
         file.seek(start - lookback)
@@ -145,14 +140,31 @@ def stream(
                 f"{path}: an archive of files; unpack it and name the folder, or its files one by "
                 "one"
             )
-        chunks = chain([first] if first else [], chunks)
-        if not first.startswith(_UTF_16_MARKS):
-            yield from chunks
-            return
-        decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-        for chunk in chunks:
-            yield decoder.decode(chunk).encode()
-        yield decoder.decode(b"", final=True).encode()
+        yield from _as_utf_8(first, chunks)
+
+
+def _mark_of(path: str, magic: bytes) -> bytes | None:
+    """The mark of a compressed format by which a file begins; an error if its name says another."""
+    mark = next((mark for mark in _FORMATS if magic.startswith(mark)), None)
+    if magic and mark is None and path.endswith(COMPRESSED_SUFFIXES):
+        raise IntegrityError(
+            f"{path}: begins with {magic[:4].hex(' ')}, which is not the format its name "
+            "promises; if it is plain text, rename it, otherwise copy it again"
+        )
+    return mark
+
+
+def _as_utf_8(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    """The chunks, or their UTF-8 if they begin with UTF-16's byte order mark."""
+    if not first.startswith(_UTF_16_MARKS):
+        if first:
+            yield first
+        yield from rest
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    for chunk in chain([first], rest):
+        yield decoder.decode(chunk).encode()
+    yield decoder.decode(b"", final=True).encode()
 
 
 def _decompressed(

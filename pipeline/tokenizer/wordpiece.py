@@ -177,15 +177,7 @@ class FastWordPiece:
     def _learn_words(self, words: list[bytes]) -> UInt64s:
         """Values of any pre-tokens, which may repeat."""
         distinct = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        pieces: list[list[int]] = []
-        for raw in distinct:
-            text = raw.decode("utf-8", "replace")
-            parts = [text] if text.isascii() else self._characters.words(text)
-            if parts is None:
-                pieces.append(self._tokenizer.encode(text))
-            else:
-                found = (piece for part in parts for piece in self._model.tokenize(part))
-                pieces.append([piece.id for piece in found])
+        pieces = [self._tokenise(word) for word in distinct]
         counts = np.array([len(ids) for ids in pieces], dtype=np.int64)
         ids = np.array([index for ids in pieces for index in ids], dtype=np.int64)
         values = self._append(ids, counts)
@@ -199,6 +191,14 @@ class FastWordPiece:
             if LONGEST_KEY < len(word) <= LONGEST_KEPT:
                 self._long[word] = value
         return values[[distinct[word] for word in words]]
+
+    def _tokenise(self, pre_token: bytes) -> list[int]:
+        """Ids of one pre-token."""
+        text = pre_token.decode("utf-8", "replace")
+        words = [text] if text.isascii() else self._characters.words(text)
+        if words is None:
+            return self._tokenizer.encode(text)
+        return [piece.id for word in words for piece in self._model.tokenize(word)]
 
     def _append(self, ids: Offsets, counts: Offsets) -> UInt64s:
         """Put the pre-tokens' ids into the pool; returns the pre-tokens' values."""
