@@ -14,6 +14,7 @@ be read as its format is an error of the reader, never passed over here.
 import errno
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -41,6 +42,11 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a quota, a limit on the size of a file."""
 
 _MAGIC = frozenset("*?[")
+VERSIONS = (
+    *("ETag", "etag", "md5Hash", "crc32c", "content_md5", "generation"),
+    *("LastModified", "last_modified", "mtime", "updated", "created"),
+)
+"""What object stores tell of a file that changes with its content, the surest first."""
 
 
 def join(directory: str, name: str) -> str:
@@ -56,6 +62,13 @@ def is_local(path: str) -> bool:
 def local_path(path: str) -> str:
     """`path` without its `file://`, if it had one."""
     return _open(path)[1]
+
+
+def open_to_read(path: str) -> IO[bytes]:
+    """The file at `path`, whatever characters its name has."""
+    filesystem, inner = _open(path)
+    opened: IO[bytes] = filesystem.open(inner, "rb")
+    return opened
 
 
 def exists(path: str) -> bool:
@@ -202,6 +215,9 @@ class InputFile:
     size: int
     """Bytes."""
 
+    version: str = ""
+    """Another one when the file is written to: its time and inode, or the store's checksum."""
+
 
 def find_files(path: str) -> list[InputFile]:
     """The files that `path` means, sorted by path; `UsageError` if there is none."""
@@ -282,34 +298,73 @@ def _same_device(source: str, path: str) -> bool:
 def _walk(directory: str) -> list[InputFile]:
     """All visible files under a local folder; `os.scandir`, since 100,000 files are no rarity."""
     found: list[InputFile] = []
-    waiting = [directory]
+    waiting = [(directory, frozenset({_identity(os.stat(directory))}))]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
+        folder, above = waiting.pop()
+        with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
-                    waiting.append(entry.path)
-                elif entry.is_file():
-                    found.append(InputFile(entry.path, entry.stat().st_size))
+                status = _status(entry)
+                if stat.S_ISDIR(status.st_mode):
+                    if _identity(status) in above:
+                        raise UsageError(
+                            f"{entry.path}: a link to a folder that it lies in; remove the link, "
+                            "or name the folders one by one"
+                        )
+                    waiting.append((entry.path, above | {_identity(status)}))
+                elif stat.S_ISREG(status.st_mode):
+                    found.append(_local_file(entry.path, status))
     return found
 
 
+def _status(entry: os.DirEntry[str]) -> os.stat_result:
+    try:
+        return entry.stat()
+    except OSError as error:
+        if not entry.is_symlink():
+            raise
+        raise UsageError(
+            f"{entry.path}: a link that leads nowhere ({error.strerror}); remove it, or put the "
+            "file where it points"
+        ) from None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _local_file(path: str, status: os.stat_result) -> InputFile:
+    return InputFile(path, status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
+
+
 def _list(filesystem: Any, inner: str) -> list[InputFile]:
-    if _MAGIC.isdisjoint(inner):
+    """The files below a path, or those that a pattern means; a name may look like a pattern."""
+    local = isinstance(filesystem, LocalFileSystem)
+    if _MAGIC.isdisjoint(inner) or filesystem.isfile(inner):
         details = filesystem.find(inner, detail=True)
     else:
         details = filesystem.glob(inner, detail=True)
-    return [
-        InputFile(filesystem.unstrip_protocol(name), int(facts["size"] or 0))
-        if not isinstance(filesystem, LocalFileSystem)
-        else InputFile(name, int(facts["size"]))
+    names = [
+        name
         for name, facts in details.items()
         if facts["type"] == "file" and not os.path.basename(name).startswith(".")
+    ]
+    if local:
+        return [_local_file(name, os.stat(name)) for name in names]
+    return [
+        InputFile(
+            filesystem.unstrip_protocol(name),
+            int(details[name]["size"] or 0),
+            next((str(details[name][key]) for key in VERSIONS if details[name].get(key)), ""),
+        )
+        for name in names
     ]
 
 
 def _open(path: str) -> tuple[Any, str]:
+    if "://" not in path:  # fsspec would take `a::b` for a chain of file systems
+        return LocalFileSystem(), os.path.abspath(path)
     filesystem, inner = fsspec.core.url_to_fs(path)
     if isinstance(filesystem, LocalFileSystem):
         return filesystem, str(inner)

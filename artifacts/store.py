@@ -28,6 +28,8 @@ from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifes
 from artifacts.stage import StageTable
 
 FINISHED = "finished"
+WORK = "work"
+"""Folder, within an unfinished artifact, of what only its stage needs."""
 STORE_THREADS = 16
 """Object stores answer in tens of milliseconds; many small questions are asked at once."""
 NAMED_VERSIONS = ("cloze", "apache-beam", "deepspeed", "numpy", "pyarrow", "tokenizers", "torch")

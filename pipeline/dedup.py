@@ -30,20 +30,25 @@ from artifacts.filesystem import naming_full_disk
 from artifacts.program import run_program
 from artifacts.progress import Progress, say
 from artifacts.stage import StageTable
-from artifacts.store import FINISHED, Artifact, all_finished, commit, finished_files, put_file
+from artifacts.store import (
+    FINISHED,
+    WORK,
+    Artifact,
+    all_finished,
+    commit,
+    finished_files,
+    put_file,
+)
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config import DedupStage, PipelineMachine
 from pipeline.duplicates.near_duplicates import band_keys, bands_for, representatives
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
-from pipeline.readers.input_shards import InputShard, input_shards
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import run_graph, spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.text.filters import Reason
 from pipeline.text.texts import HELDOUT_SPLIT, TextBlock, assign_splits, read_texts, split_names
-
-WORK = "work"
-"""Folder of what only this stage needs, within the unfinished artifact."""
 
 NAME = "drop.arrow"
 SCHEMA = pa.schema(
@@ -93,7 +98,8 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
             "[dedup]: nothing to look for; set dedup.near_duplicates = {} or dedup.overlap"
         )
     search = Search(stage, table.output)
-    shards = input_shards(stage.corpus)
+    files = CorpusFiles(stage.corpus, table.output)
+    shards = files.shards()
     names = list(map(candidates_name, shards))
     finished = finished_files(table.output, names)
     missing = [shard for shard in shards if candidates_name(shard) not in finished]
@@ -105,6 +111,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
             options=options,
             progress=Progress("dedup", total=total, unit="MB"),
         )
+    files.require_unchanged()
     with tempfile.TemporaryDirectory() as scratch:
         documents = distinct(pa.concat_tables(_candidates_of(names, table.output, scratch)))
         listed = drop_list(documents)

@@ -27,6 +27,7 @@ from artifacts.progress import Progress, say
 from artifacts.stage import StageTable
 from artifacts.store import (
     FINISHED,
+    WORK,
     Artifact,
     all_finished,
     commit,
@@ -39,7 +40,7 @@ from artifacts.store import (
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
-from pipeline.readers.input_shards import InputShard, input_shards
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import gather, run_graph, share_out, spread
 from pipeline.runner.work_queue import WorkQueue
@@ -48,7 +49,7 @@ from pipeline.shuffle.buckets import BucketGroup, ShuffleBackend, bucket_groups,
 from pipeline.shuffle.dropped import put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
 from pipeline.shuffle.token_statistics import summary
-from pipeline.shuffle.tokenization import WORK, TokensJob
+from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.texts import TRAIN
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
@@ -58,10 +59,12 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: what is finished is kept, the rest is made, the manifest is written."""
     stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
     machine = parse(PipelineMachine, table.machine, source="stage tokens, machine")
+    files = CorpusFiles(stage.corpus, table.output)
     job = tokens_job(table, stage)
-    shards = input_shards(stage.corpus)
+    shards = files.shards()
     backend = choose_backend(shards, job=job, machine=machine)
     _run_what_is_missing(shards, backend, job=job, machine=machine, options=options)
+    files.require_unchanged()
     groups = bucket_groups(backend, job)
     if not groups:
         counts = backend.counts()

@@ -19,11 +19,11 @@ from artifacts.errors import UsageError
 from artifacts.program import run_program
 from artifacts.progress import Progress, say
 from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, put_bytes
+from artifacts.store import WORK, Artifact, commit, put_bytes
 from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
 from pipeline.config import PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import read_drop_list, with_drop_list
-from pipeline.readers.input_shards import InputShard, input_shards
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import run_graph, spread
 from pipeline.runner.scratch import scratch_directory
@@ -107,11 +107,12 @@ def _sample(
     scratch: str,
 ) -> list[str]:
     """Local paths of files of candidates that hold enough text, or all there is."""
-    shards = input_shards(stage.corpus)
+    files = CorpusFiles(stage.corpus, output)
+    shards = files.shards()
     wanted = stage.vocabulary.sample_bytes
     limit = sample_limit(wanted, sum(shard.size for shard in shards))
     local = machine.runner == "local" and filesystem.is_local(output)
-    directory = scratch if local else filesystem.join(output, "work")
+    directory = scratch if local else filesystem.join(output, WORK)
     paths = [os.path.join(scratch, f"{shard.name}.arrow") for shard in shards]
     while True:
         sampling = Sampling(stage.corpus, stage.cleaning, stage.seed, limit)
@@ -128,8 +129,8 @@ def _sample(
             break
         limit = min(limit * 4, 1 << 64)
         say("vocabulary: the first sample was too small, drawing a larger one")
-    if not local:
-        filesystem.remove(directory)
+    files.require_unchanged()
+    filesystem.remove(filesystem.join(output, WORK))
     return paths
 
 

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Protocol
 
-import fsspec
 import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
+from artifacts.filesystem import open_to_read
 
 READ_BYTES = 1 << 20
 """Read at a time, and also what may come out of a compressed file at a time."""
@@ -108,9 +108,16 @@ class _Zstd:
         return b"".join(contents)
 
 
+_BZIP2_MARKS = tuple(
+    b"BZh%d%b" % (level, block)
+    for level in range(1, 10)
+    for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+)
+"""Level and the first block's mark, or the end's of an empty file; a text may begin with "BZh"."""
+
 _FORMATS: dict[bytes, tuple[str, Callable[[], _Decompressor]]] = {
     b"\x1f\x8b": (".gz", _Gzip),
-    b"BZh": (".bz2", bz2.BZ2Decompressor),
+    **dict.fromkeys(_BZIP2_MARKS, (".bz2", bz2.BZ2Decompressor)),
     b"\xfd7zXZ\x00": (".xz", lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ)),
     b"\x28\xb5\x2f\xfd": (".zst", _Zstd),
 }
@@ -125,7 +132,7 @@ def stream(
     A compressed or UTF-16 file has no meaningful middle: `start` > 0 gives nothing there, because
     whoever reads from 0 reads all of it. Archives hold files, not text, and are a `UsageError`.
     """
-    with fsspec.open(path, "rb") as file:
+    with open_to_read(path) as file:
         magic = file.read(_LONGEST_MAGIC)
         mark = _mark_of(path, magic)
         if start and (mark or magic.startswith(_UTF_16_MARKS)):

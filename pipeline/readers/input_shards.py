@@ -9,10 +9,13 @@ How the corpus is cut decides nothing about the result, only about how well it s
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from artifacts import filesystem
 from artifacts.digests import digest_of
+from artifacts.errors import IntegrityError
 from artifacts.filesystem import InputFile
+from artifacts.store import FINISHED, WORK
 from pipeline.config import CorpusConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES
 from pipeline.readers.documents import BLOCK_BYTES, Piece, Reader
@@ -36,7 +39,7 @@ class InputShard:
     """
 
     name: str
-    """A name that another attempt at the same corpus gives again."""
+    """A name that another attempt at the same files gives again, and no other files give."""
     source: int
     """The source's ordinal in the configuration."""
     size: int
@@ -45,10 +48,13 @@ class InputShard:
     """The pieces, as compressed JSON."""
 
     @classmethod
-    def of(cls, source: int, pieces: list[Piece], size: int) -> "InputShard":
-        """The shard of these pieces, `size` bytes on disk."""
+    def of(
+        cls, source: int, pieces: list[Piece], size: int, files: list[InputFile]
+    ) -> "InputShard":
+        """The shard of these pieces of the source's files, `size` bytes on disk."""
         rows = [[piece.path, piece.start, piece.stop, piece.file] for piece in pieces]
-        name = digest_of([source, [row[:3] for row in rows]])[:32]
+        versions = [files[piece.file].version for piece in pieces]
+        name = digest_of([source, [row[:3] for row in rows], versions])[:32]
         return cls(name, source, size, zlib.compress(json.dumps(rows).encode(), level=1))
 
     @property
@@ -62,9 +68,61 @@ class InputShard:
         return self.size / MEGABYTE
 
 
+class CorpusFiles:
+    """The files of a corpus as they are now.
+
+    The artifact's key says what they held when the run was planned. So a stage that has read a file
+    which was written to meanwhile must not be finished, nor what it has made be used again.
+    """
+
+    def __init__(self, corpus: CorpusConfig, output: str) -> None:
+        """Look at the files; `output` is the unfinished artifact that is made of them.
+
+        What an earlier attempt has made of other files than these is removed.
+        """
+        self._corpus = corpus
+        self._output = output
+        self._files = _found(corpus)
+        record = filesystem.join(output, f"{WORK}/corpus.txt")
+        state = digest_of([[asdict(file) for file in files] for files in self._files]).encode()
+        if filesystem.exists(record) and filesystem.read_bytes(record) != state:
+            self._forget()
+        filesystem.write_bytes(record, state)
+
+    def shards(self) -> list[InputShard]:
+        """All of the corpus, in the order of sources and paths."""
+        return _shards(self._corpus, self._files)
+
+    def require_unchanged(self) -> None:
+        """An `IntegrityError` that names a file which is not as it was."""
+        before = {file.path: file for files in self._files for file in files}
+        now = {file.path: file for files in _found(self._corpus) for file in files}
+        changed = sorted(path for path in before | now if before.get(path) != now.get(path))
+        if not changed:
+            return
+        self._forget()
+        what = "is new" if changed[0] not in before else "was written to"
+        raise IntegrityError(
+            f"{changed[0]}: {what if changed[0] in now else 'is gone'} since the stage began "
+            f"({len(changed)} of {len(before)} files differ), so nothing was stored; "
+            "leave the corpus alone while it is read and run the stage again"
+        )
+
+    def _forget(self) -> None:
+        for leftover in (WORK, FINISHED):
+            filesystem.remove(filesystem.join(self._output, leftover))
+
+
 def input_shards(corpus: CorpusConfig) -> list[InputShard]:
     """All of the corpus, in the order of sources and paths."""
-    found = [READERS[source.reader].find(source) for source in corpus.sources]
+    return _shards(corpus, _found(corpus))
+
+
+def _found(corpus: CorpusConfig) -> list[list[InputFile]]:
+    return [READERS[source.reader].find(source) for source in corpus.sources]
+
+
+def _shards(corpus: CorpusConfig, found: list[list[InputFile]]) -> list[InputShard]:
     total = sum(file.size for files in found for file in files)
     wanted = min(max(total // WANTED_SHARDS, BLOCK_BYTES), MAX_SHARD_BYTES)
     shards: list[InputShard] = []
@@ -73,12 +131,12 @@ def input_shards(corpus: CorpusConfig) -> list[InputShard]:
         size = 0
         for piece, piece_size in _pieces(READERS[source.reader], files):
             if group and size + piece_size > wanted:
-                shards.append(InputShard.of(ordinal, group, size))
+                shards.append(InputShard.of(ordinal, group, size, files))
                 group, size = [], 0
             group.append(piece)
             size += piece_size
         if group:
-            shards.append(InputShard.of(ordinal, group, size))
+            shards.append(InputShard.of(ordinal, group, size, files))
     return shards
 
 

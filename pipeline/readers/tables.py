@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 
 from artifacts.arrays import Offsets
 from artifacts.errors import IntegrityError, UsageError
+from artifacts.filesystem import open_to_read
 from pipeline.config import SourceConfig
 from pipeline.readers.documents import DocumentBlock, Piece, Reader
 
@@ -71,7 +71,7 @@ def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlo
 @contextmanager
 def _opened(piece: Piece, kind: str) -> Iterator[IO[bytes]]:
     """The piece's file; what Arrow finds wrong with it is an `IntegrityError`."""
-    with fsspec.open(piece.path, "rb") as opened:
+    with open_to_read(piece.path) as opened:
         try:
             yield opened
         except (pa.ArrowInvalid, OSError) as error:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first_of_equals, list_values
 from artifacts.filesystem import naming_full_disk
-from artifacts.store import finished_file, put_bytes, put_file
+from artifacts.store import WORK, finished_file, put_bytes, put_file
 from artifacts.tables import tokens_name, tokens_schema
 from pipeline.duplicates.drop_list import DropList, read_drop_list
 from pipeline.readers.input_shards import InputShard
@@ -36,7 +36,7 @@ from pipeline.shuffle.cardinality import Cardinality
 from pipeline.shuffle.dropped import dropped_rows
 from pipeline.shuffle.sorted_runs import IDENTITY, KEY, DocumentCounts, open_batches
 from pipeline.shuffle.token_statistics import statistics_of
-from pipeline.shuffle.tokenization import WORK, TokensJob
+from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.filters import Reason
 from pipeline.text.texts import split_names, stronger_splits
 

@@ -22,9 +22,6 @@ from pipeline.text.filters import Reason
 from pipeline.text.texts import TextBlock, assign_splits, read_texts, split_names
 from pipeline.tokenizer.compiled import form_for
 
-WORK = "work"
-"""Folder of what only this stage needs, within the unfinished artifact."""
-
 
 @dataclass(frozen=True)
 class TokensJob:
