@@ -15,7 +15,7 @@ from flows.launchers.kubernetes import KubernetesLauncher, kubernetes_job
 from tests.waiting import wait_for
 
 KUBECTL = f"""#!{sys.executable}
-import json, os, pathlib, signal, subprocess, sys
+import contextlib, json, os, pathlib, signal, subprocess, sys
 folder = pathlib.Path(__file__).parent
 verb = sys.argv[3]
 if verb == "apply":
@@ -30,7 +30,8 @@ elif verb == "get":
         print(json.dumps({{"status": {{"ready": 1}}}}))
 elif verb == "delete":
     pod = folder / sys.argv[5]
-    os.killpg(int(pod.read_text()), signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(int(pod.read_text()), signal.SIGTERM)
     pod.unlink()
 """
 
@@ -81,10 +82,16 @@ def test_a_cancelled_job_is_gone(launcher: KubernetesLauncher, tmp_path: Path) -
 def test_a_flow_that_died_finds_its_job_again(
     config: KubernetesConfig, launcher: KubernetesLauncher, tmp_path: Path
 ) -> None:
-    job, argv = tmp_path / "pretrain", python("import time; time.sleep(2); print('once')")
+    job, enough = tmp_path / "pretrain", tmp_path / "enough"
+    argv = python(
+        "import pathlib, time\n"
+        f"while not pathlib.Path({str(enough)!r}).exists(): time.sleep(0.05)\n"
+        "print('once')"
+    )
     launcher.start(argv, job=job)
     again = KubernetesLauncher(config, grace=2.0)
     again.start(argv, job=job)
+    enough.touch()
     wait_for(lambda: again.poll(job) is not None)
     assert (again.poll(job), (job / "log").read_text()) == (0, "once\n")
 
