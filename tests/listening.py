@@ -9,7 +9,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -30,8 +30,9 @@ def listening(pid: int) -> Iterator[Listening]:
 
     def watch() -> None:
         while not finished.wait(PERIOD_SECONDS):
-            for stage, address in listeners(psutil.Process(pid)):
-                found[stage].update(address)
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                for stage, address in listeners(psutil.Process(pid)):
+                    found[stage].update(address)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
