@@ -1,10 +1,10 @@
 """The store on a full disk, with two writers, a wrong clock, a file changed behind its back."""
 
-import multiprocessing
 import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 from artifacts.errors import DiskFull, IntegrityError
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, Store, commit, finished_file, open_artifact, put_bytes
+from tests.conftest import PROJECT
 
 MEGABYTE = 1 << 20
 CONTENT = b"0123456789" * 100
@@ -77,23 +78,25 @@ def test_without_room_for_the_manifest_there_is_no_artifact(tmp_path: Path) -> N
     assert commit(wanted, [entry]).read_bytes("a.txt") == CONTENT
 
 
-def write_again_and_again(root: Path, rounds: int) -> None:
-    for _ in range(rounds):
-        finish(root, files=3)
+WRITER = """
+import sys
+from pathlib import Path
+from tests.artifacts.test_store_faults import finish
+for _ in range(20):
+    finish(Path(sys.argv[1]), files=3)
+"""
 
 
 def test_two_processes_that_write_one_artifact_never_show_half_of_it(tmp_path: Path) -> None:
     finish(tmp_path, files=3)
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=write_again_and_again, args=(tmp_path, 20)) for _ in range(2)]
-    for writer in writers:
-        writer.start()
-    looks = 0
-    while any(writer.is_alive() for writer in writers):
-        found = open_artifact(table(tmp_path).output)
-        assert [found.read_bytes(entry.name) for entry in found.manifest.files] == [CONTENT] * 3
-        looks += 1
-    assert [writer.exitcode for writer in writers] == [0, 0]
+    argv = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(argv, cwd=PROJECT) as one, subprocess.Popen(argv, cwd=PROJECT) as two:
+        looks = 0
+        while one.poll() is None or two.poll() is None:
+            found = open_artifact(table(tmp_path).output)
+            assert [found.read_bytes(entry.name) for entry in found.manifest.files] == [CONTENT] * 3
+            looks += 1
+    assert (one.returncode, two.returncode) == (0, 0)
     assert looks > 0
 
 
