@@ -12,6 +12,7 @@ stage as a task (flows/prefect/tracking.py).
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from artifacts import filesystem
@@ -28,6 +29,8 @@ from flows.record import (
     RunRecord,
     RunState,
     StageRecord,
+    begin_attempt,
+    end_attempt,
     find_record,
     record_path,
     utc_now,
@@ -142,25 +145,28 @@ class Executor:
         if found.damage:
             emit(name, "warning", f"{found.damage}; made again")
             remove_damage(table.output, found)
-        argv = self._argv(stage)
+        argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
         emit(name, "running", " ".join(argv))
+        attempts, result = begin_attempt(folder, table.key), None
         try:
             result = run_job(
                 argv,
-                folder=self.space.job_folder(self.run.name, name),
+                folder=folder,
                 launcher=launcher_for(name, self.machine),
                 stall_timeout=self.machine.jobs.stall_timeout,
             )
         except ClozeError as error:
             emit(name, "failed", str(error))
             raise
+        finally:
+            seconds = end_attempt(folder, attempts, finished=result is not None)
         made = self.space.store.find(name, table.key)
         if made is None:
             raise IntegrityError(
                 f"{table.output}: stage {name} ended well but left no {MANIFEST_NAME}; "
                 "its program must end with commit()"
             )
-        return self._enter(stage, made, result)
+        return self._enter(stage, made, replace(result, seconds=max(seconds, result.seconds)))
 
     def table(self, stage: Stage) -> StageTable:
         """The table of `stage`, whose inputs must be finished."""

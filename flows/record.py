@@ -4,7 +4,9 @@ In:  outcomes, stage by stage.
 Out: `<workspace>/<run>/run.json`, rewritten after every stage; a run's name is resolved through it.
 """
 
+import contextlib
 import time
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError
@@ -13,9 +15,10 @@ from artifacts import filesystem
 from artifacts.config import Config
 from artifacts.errors import UsageError
 from artifacts.store import Artifact, open_artifact
-from flows.workspace import Workspace
+from flows.workspace import Workspace, holder_of
 
 RECORD_NAME = "run.json"
+ATTEMPTS_NAME = "attempts.json"
 
 RunState = Literal["running", "finished", "failed", "interrupted"]
 
@@ -32,7 +35,7 @@ class StageRecord(Config):
     state: Literal["reused", "made"]
     """Whether this run made it."""
     seconds: float | None = None
-    """Wall-clock time of its program in the run that made it, if that was a run of this name."""
+    """Wall-clock time of its program over all attempts, if a run of this name made it."""
     peak_memory: int | None = None
     """Largest PSS in bytes of all processes of that run while its program ran."""
     argv: tuple[str, ...] = ()
@@ -76,6 +79,48 @@ class RunRecord(Config):
         )
 
 
+class Attempts(Config):
+    """The attempts at one stage's artifact so far, kept beside the log of its program."""
+
+    key: str
+    """Of the stage's table."""
+    seconds: float = 0.0
+    """Wall-clock time of the attempts that have ended."""
+    started: float | None = None
+    """When the one that runs, or was killed, started, seconds since 1970."""
+
+
+def begin_attempt(folder: Path, key: str) -> Attempts:
+    """Note that the program with its job in `folder` starts once more.
+
+    A killed run could not note its end: its attempt lasted until its program's last line of output.
+    """
+    file, log = folder / ATTEMPTS_NAME, folder / "log"
+    now, seconds = time.time(), 0.0
+    with contextlib.suppress(FileNotFoundError, ValidationError):
+        earlier = Attempts.model_validate_json(file.read_bytes())
+        if earlier.key == key:
+            last_line = log.stat().st_mtime if log.exists() else 0.0
+            killed = max(0.0, last_line - earlier.started) if earlier.started else 0.0
+            seconds = earlier.seconds + killed
+    attempts = Attempts(key=key, seconds=seconds, started=now)
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(attempts.model_dump_json() + "\n")
+    return attempts
+
+
+def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
+    """Note that it has ended; seconds of all attempts together."""
+    seconds = attempts.seconds + time.time() - (attempts.started or time.time())
+    file = folder / ATTEMPTS_NAME
+    if finished:
+        file.unlink(missing_ok=True)
+    else:
+        ended = attempts.model_copy(update={"seconds": seconds, "started": None})
+        file.write_text(ended.model_dump_json() + "\n")
+    return round(seconds, 3)
+
+
 def utc_now() -> str:
     """The time as records write it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -93,14 +138,21 @@ def write_record(record: RunRecord, workspace: Workspace) -> None:
 
 
 def find_record(workspace: Workspace, run: str) -> RunRecord | None:
-    """The record of the run called `run`, or None."""
+    """The record of the run called `run`, or None.
+
+    One that was killed could not write so: it is interrupted if it does not hold the lock.
+    """
     path = record_path(workspace, run)
     try:
-        return RunRecord.model_validate_json(filesystem.read_bytes(path))
+        record = RunRecord.model_validate_json(filesystem.read_bytes(path))
     except FileNotFoundError:
         return None
     except ValidationError as error:
         raise UsageError(f"{path}: not a run's record: {error.errors()[0]['msg']}") from None
+    if record.state == "running" and filesystem.is_local(workspace.root):
+        is_held = holder_of(workspace.local) == run
+        return record if is_held else record.model_copy(update={"state": "interrupted"})
+    return record
 
 
 def list_runs(workspace: Workspace) -> list[str]:

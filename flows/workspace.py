@@ -111,16 +111,36 @@ def refuse_if_locked(folder: Path) -> None:
             os.close(handle)
 
 
+def holder_of(folder: Path) -> str:
+    """Name of the run that holds the lock of `folder` now; empty if none does."""
+    try:
+        handle = os.open(folder / LOCK_NAME, os.O_RDWR)
+    except OSError:
+        return ""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return str(_read_holder(handle).get("run", ""))
+    finally:
+        os.close(handle)
+    return ""
+
+
 def _lock(handle: int, folder: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        try:
-            holder = json.loads(os.pread(handle, 4096, 0))
-            named = "run {run} (pid {pid} on {host}, since {since})".format(**holder)
-        except ValueError:
-            named = "another run that is just starting"
+        holder = _read_holder(handle)
+        named = "run {run} (pid {pid} on {host}, since {since})".format(**holder) if holder else ""
         raise UsageError(
-            f"{folder}: in use by {named}; "
+            f"{folder}: in use by {named or 'another run that is just starting'}; "
             "wait for it, stop it, or choose another workspace (--workspace FOLDER)"
         ) from None
+
+
+def _read_holder(handle: int) -> dict[str, str | int]:
+    """What the holder wrote into the lock; empty before it has."""
+    try:
+        return dict(json.loads(os.pread(handle, 4096, 0)))
+    except ValueError:
+        return {}

@@ -1,9 +1,18 @@
-"""`cloze compare`: two runs side by side.
+"""`cloze compare`: any number of runs side by side.
 
-In:  the names of two runs.
-Out: the fields in which their configurations differ, and their figures beside each other.
+In:  the names of runs.
+Out: the fields in which their configurations differ, and their figures beside each other, as text,
+     CSV, Markdown or LaTeX.
 """
 
+import csv
+import io
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from artifacts.errors import UsageError
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
 from flows.figures import figures, read_summary
@@ -12,23 +21,60 @@ from flows.record import read_record
 
 ABSENT = "—"
 
+Rows = Sequence[Sequence[str]]
 
-def compare(first: RunName, second: RunName, /, *, place: Place = PLACE) -> Answer:
-    """Compare two runs."""
-    space = place.space()
-    one, other = (flat(read_record(space, run).config) for run in (first, second))
-    settings = {
-        name: [str(one.get(name, ABSENT)), str(other.get(name, ABSENT))]
-        for name in {**one, **other}
-        if name != "name" and one.get(name, ABSENT) != other.get(name, ABSENT)
+Format = Annotated[
+    Literal["text", "csv", "latex", "markdown"],
+    Parameter(help="Form of the table; LaTeX wants the package booktabs."),
+]
+
+LATEX_ESCAPES = str.maketrans(
+    {
+        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"±": r"$\pm$", ABSENT: "---"},
     }
-    summaries = [read_summary(space, run) for run in (first, second)]
+)
+
+
+def compare(*names: RunName, format: Format = "text", place: Place = PLACE) -> Answer:
+    """Compare runs."""
+    if len(names) < 2:
+        raise UsageError("compare needs at least two runs; `cloze runs` lists them")
+    space = place.space()
+    configurations = [flat(read_record(space, run).config) for run in names]
+    settings = {}
+    for field in dict.fromkeys(field for one in configurations for field in one):
+        values = [str(one.get(field, ABSENT)) for one in configurations]
+        if field != "name" and len(set(values)) > 1:
+            settings[field] = values
+    summaries = [read_summary(space, run) for run in names]
     known = [figures(summary) if summary else {} for summary in summaries]
-    names = list(dict.fromkeys(name for found in known for name in found))
-    numbers = {name: [found.get(name) for found in known] for name in names}
-    rows = [["", first, second]]
-    rows += [[name, *values] for name, values in settings.items()]
-    for name, values in numbers.items():
-        rows.append([name, *(ABSENT if value is None else f"{value:.4g}" for value in values)])
-    data = {"runs": [first, second], "configuration": settings, "figures": numbers}
-    return Answer(data, columns(rows), place.json)
+    found = dict.fromkeys(figure for one in known for figure in one)
+    numbers = {figure: [one.get(figure) for one in known] for figure in found}
+    rows = [["", *names], *([field, *values] for field, values in settings.items())]
+    for figure, measured in numbers.items():
+        rows.append([figure, *(ABSENT if one is None else f"{one:.4g}" for one in measured)])
+    data = {"runs": list(names), "configuration": settings, "figures": numbers}
+    write = {"text": columns, "csv": _csv, "latex": _latex, "markdown": _markdown}[format]
+    return Answer(data, write(rows), place.json)
+
+
+def _csv(rows: Rows) -> str:
+    written = io.StringIO()
+    blank = [["" if cell == ABSENT else cell for cell in row] for row in rows]
+    csv.writer(written, lineterminator="\n").writerows(blank)
+    return written.getvalue().rstrip("\n")
+
+
+def _markdown(rows: Rows) -> str:
+    lines = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    rule = ["---", *("---:" for _ in rows[0][1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
+
+
+def _latex(rows: Rows) -> str:
+    lines = [f"{' & '.join(cell.translate(LATEX_ESCAPES) for cell in row)} \\\\" for row in rows]
+    begin = f"\\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
+    table = [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([*table, r"\end{tabular}"])

@@ -204,3 +204,15 @@ def test_the_report_is_told_where_the_record_lies(
     execute(run, machine)
     table = json.loads((folder(machine) / "stages" / "report.json").read_text())
     assert table["machine"] == {"record": str(folder(machine) / "run.json")}
+
+
+def test_the_record_adds_up_the_attempts_at_a_stage(
+    standins: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    standins(vocabulary={"sleep": 1.5, "fail": 1})
+    with pytest.raises(StageFailed):
+        execute(run, machine, wanted=("vocabulary",))
+    standins()
+    record = execute(run, machine, wanted=("vocabulary",))
+    assert record.stages["vocabulary"].seconds > 1.5
+    assert record.seconds < record.stages["vocabulary"].seconds

@@ -1,5 +1,7 @@
 """The record of a run, and what is found by a run's name."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -8,13 +10,15 @@ from artifacts.errors import UsageError
 from flows.record import (
     RunRecord,
     StageRecord,
+    begin_attempt,
+    end_attempt,
     find_record,
     list_runs,
     read_record,
     run_artifact,
     write_record,
 )
-from flows.workspace import Workspace, workspace
+from flows.workspace import Workspace, locked, workspace
 
 
 @pytest.fixture
@@ -23,7 +27,7 @@ def space(tmp_path: Path) -> Workspace:
 
 
 def record(name: str = "demo", **facts: object) -> RunRecord:
-    values = {"name": name, "state": "running", "config": {}, "machine": {}, "started_at": "now"}
+    values = {"name": name, "state": "finished", "config": {}, "machine": {}, "started_at": "now"}
     return RunRecord.model_validate({**values, **facts})
 
 
@@ -68,3 +72,31 @@ def test_a_record_of_an_earlier_version_is_read(space: Workspace, tmp_path: Path
     file = tmp_path / "demo" / "run.json"
     file.write_text(file.read_text().replace('"failure"', '"flow_run": "id",\n "failure"'))
     assert read_record(space, "demo") == record()
+
+
+def test_a_run_that_does_not_hold_the_lock_is_interrupted(space: Workspace, tmp_path: Path) -> None:
+    write_record(record(state="running"), space)
+    assert read_record(space, "demo").state == "interrupted"
+    with locked(tmp_path, run="demo"):
+        assert read_record(space, "demo").state == "running"
+    with locked(tmp_path, run="other"):
+        assert read_record(space, "demo").state == "interrupted"
+
+
+def test_attempts_at_the_same_key_add_up(tmp_path: Path) -> None:
+    first = begin_attempt(tmp_path, "k").model_copy(update={"started": time.time() - 100.0})
+    assert end_attempt(tmp_path, first, finished=False) == pytest.approx(100.0, abs=1.0)
+    assert begin_attempt(tmp_path, "k").seconds == pytest.approx(100.0, abs=1.0)
+    assert begin_attempt(tmp_path, "other").seconds == 0.0
+
+
+def test_a_killed_attempt_lasted_until_the_last_line_of_its_program(tmp_path: Path) -> None:
+    killed = begin_attempt(tmp_path, "k")
+    log = tmp_path / "log"
+    log.write_text("step=40\n")
+    assert killed.started
+    os.utime(log, (killed.started + 60.0, killed.started + 60.0))
+    again = begin_attempt(tmp_path, "k")
+    assert again.seconds == pytest.approx(60.0, abs=0.1)
+    end_attempt(tmp_path, again, finished=True)
+    assert begin_attempt(tmp_path, "k").seconds == 0.0

@@ -1,0 +1,67 @@
+"""`cloze compare`: any number of runs, as text and as tables for papers."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cloze = Callable[..., Any]
+RECORD = {"state": "finished", "machine": {}, "started_at": "2026-01-12T10:00:00Z"}
+
+
+@pytest.fixture
+def three_runs(folder: Path) -> list[str]:
+    """Records and summaries of three runs that differ in one field; the last has no report."""
+    names = ["small_a", "small_b", "small_c"]
+    for place, name in enumerate(names):
+        run = folder / "runs" / name
+        run.mkdir(parents=True)
+        config = {"name": name, "pretrain": {"steps": 10 * (place + 1)}, "seed": 1}
+        (run / "run.json").write_text(json.dumps({**RECORD, "name": name, "config": config}))
+        training = {"steps": 10, "batch_size": 2, "tokens": 1000 * (place + 1)}
+        if place < 2:
+            summary = {"name": name, "title": name, "pretraining": training}
+            (run / "summary.json").write_text(json.dumps(summary))
+    return names
+
+
+def test_three_runs_stand_side_by_side(cloze: Cloze, three_runs: list[str]) -> None:
+    header, steps, tokens = cloze("compare", *three_runs).stdout.splitlines()
+    assert header.split() == three_runs
+    assert steps.split() == ["pretrain.steps", "10", "20", "30"]
+    assert tokens.split()[2:] == ["1000", "2000", "—"]
+
+
+def test_the_table_comes_as_csv(cloze: Cloze, three_runs: list[str]) -> None:
+    written = cloze("compare", *three_runs, "--format", "csv").stdout
+    assert list(csv.reader(io.StringIO(written)))[1:] == [
+        ["pretrain.steps", "10", "20", "30"],
+        ["tokens seen", "1000", "2000", ""],
+    ]
+
+
+def test_the_table_comes_as_markdown(cloze: Cloze, three_runs: list[str]) -> None:
+    lines = cloze("compare", *three_runs, "--format", "markdown").stdout.splitlines()
+    assert lines[:3] == [
+        "|  | small_a | small_b | small_c |",
+        "| --- | ---: | ---: | ---: |",
+        "| pretrain.steps | 10 | 20 | 30 |",
+    ]
+
+
+def test_the_table_comes_as_latex(cloze: Cloze, three_runs: list[str]) -> None:
+    lines = cloze("compare", *three_runs, "--format", "latex").stdout.splitlines()
+    assert lines[0] == r"\begin{tabular}{lrrr}"
+    assert r" & small\_a & small\_b & small\_c \\" in lines
+    assert r"tokens seen & 1000 & 2000 & --- \\" in lines
+    assert lines[-1] == r"\end{tabular}"
+
+
+def test_one_run_alone_is_refused(cloze: Cloze, three_runs: list[str]) -> None:
+    done = cloze("compare", "small_a")
+    assert done.returncode == 2
+    assert "compare needs at least two runs" in done.stderr
