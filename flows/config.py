@@ -40,10 +40,10 @@ WITH_A_CORPUS = (
 
 
 class TaskRunConfig(TaskConfig):
-    """A task, and what papers call it, on which no fit depends: the evaluation is told."""
+    """A task, and the name papers use for it, which only the evaluation reads."""
 
     published: Benchmark | None = None
-    """The published task whose official files these are: the paper's figures stand beside ours
+    """The benchmark task whose official files these are: the paper's figures stand beside ours
     where it has an encoder of the same size. GLUE's tasks are known by `glue`."""
 
 
@@ -72,7 +72,7 @@ class ReportConfig(Config):
 
     answers: tuple[str, ...] = ()
     """Words that are right in each of `evaluate.masked_sentences`, in its order, alternatives
-    divided by `|`: `"array|matrix"`. Empty: guesses are shown without judging them."""
+    divided by `|`: `"array|matrix"`. Empty: predictions are shown without a score."""
 
 
 class RunConfig(Config):
@@ -84,10 +84,10 @@ class RunConfig(Config):
     """Folder under the workspace; `artifacts` is taken."""
 
     seed: int = 12345
-    """All chance in the run follows from it."""
+    """Seed of every random choice in the run."""
 
     corpus: CorpusConfig | None = None
-    """Documents to train an encoder on; absent where `finetune.encoder` names a finished one."""
+    """Documents to train an encoder on; absent where `finetune.encoder` names a pretrained one."""
 
     cleaning: CleaningConfig = CleaningConfig()
     """Which documents are dropped."""
@@ -96,7 +96,7 @@ class RunConfig(Config):
     """Near-duplicates, and overlap with evaluation sets; looked for only if asked."""
 
     vocabulary: VocabularyConfig = VocabularyConfig()
-    """Word-pieces."""
+    """The WordPiece vocabulary."""
 
     examples: ExamplesConfig = ExamplesConfig()
     """Masked examples."""
@@ -244,7 +244,7 @@ class KubernetesConfig(Config):
 
 
 class RatesConfig(Config):
-    """What `cloze plan` reckons with. Prices differ and change: look yours up."""
+    """What `cloze plan` estimates with. Prices differ and change: look yours up."""
 
     gpu_tflops: float = Field(default=300.0, gt=0.0)
     """10^12 FLOPs a second that one GPU keeps up in training, of the matrix products alone: an

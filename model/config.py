@@ -52,7 +52,7 @@ class EncoderConfig(Config):
     """Width inside the feed-forward layers; 0: from the preset (4 H)."""
 
     max_position_embeddings: int = Field(default=512, ge=8)
-    """Rows of the learnt position table."""
+    """Rows of the learned position table."""
 
     type_vocab_size: int = Field(default=2, ge=1)
     """Rows of the segment table (released models: 2)."""
@@ -139,7 +139,7 @@ class OptimizerConfig(Config):
 
 
 class PhaseConfig(Config):
-    """A stretch of pre-training at one sequence length."""
+    """A phase of pre-training at one sequence length."""
 
     max_seq_length: int = Field(ge=8)
     """Which of the examples' lengths."""
@@ -187,8 +187,8 @@ class PretrainConfig(Config):
     """Held-out examples per evaluation during training."""
 
     init: str = ""
-    """An encoder to begin from: a run's name, an artifact's directory, or a folder in Hugging
-    Face's layout; empty: from scratch."""
+    """Encoder to start from (warm start): a run's name, an artifact's directory, or a folder in
+    Hugging Face's layout; empty: from scratch."""
 
     @field_validator("masks", mode="before")
     @classmethod
@@ -268,7 +268,7 @@ class TaskConfig(Config):
     """File with test data, labelled or not."""
 
     more: dict[str, str] = Field(default_factory=dict)
-    """Further files to judge or predict, by name (MNLI's mismatched sets)."""
+    """Further files to predict and score, by name (MNLI's mismatched sets)."""
 
     test_columns: dict[str, str] = Field(default_factory=dict)
     """As `columns`, for test files that differ; empty: as `columns`."""
@@ -317,7 +317,7 @@ class TaskConfig(Config):
 
 
 class GridConfig(Config):
-    """Hyper-parameters tried for each task and beginning; the best on dev is kept (paper, A.3)."""
+    """Hyper-parameters tried for each task and encoder; the best on dev is kept (paper, A.3)."""
 
     batch_sizes: tuple[int, ...] = (16, 32)
     """Examples per step."""
@@ -360,7 +360,7 @@ class FinetuneConfig(Config):
     """The tasks."""
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """One fit per seed: order of the data, head, dropout."""
+    """One trial per seed: order of the data, head, dropout."""
 
     initialisations: tuple[Literal["pretrained", "random"], ...] = ("pretrained",)
     """`random` trains the same architecture from scratch, for comparison."""
@@ -382,16 +382,16 @@ class FinetuneConfig(Config):
     """Search before the seeds; None: the tasks' own values."""
 
     restarts: int = Field(default=0, ge=0)
-    """How often a fit that ends no better than the majority is started again (paper, 4.1)."""
+    """How often a trial that ends no better than the majority is restarted (paper, 4.1)."""
 
     save: Literal["none", "best"] = "none"
-    """Keep the weights of each task's best pre-trained fit on dev."""
+    """Keep the weights of each task's best pre-trained trial on dev."""
 
     evaluations: int = Field(default=0, ge=0)
-    """Evaluations on dev per fit, spread evenly over its epochs; 0: after every epoch."""
+    """Evaluations on dev per trial, spread evenly over its epochs; 0: after every epoch."""
 
     select: Literal["last", "best"] = "last"
-    """Which epoch is judged on test: the last one, or the best one on dev."""
+    """Which epoch is evaluated on test: the last one, or the best one on dev."""
 
     warmup_share: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the steps with rising learning rate (reference: 0.1)."""
@@ -416,16 +416,16 @@ class EvaluateConfig(Config):
     """What the evaluation looks at beyond the tasks."""
 
     masked_sentences: tuple[str, ...] = ()
-    """Sentences with one [MASK] each, filled by the random model, the count model and ours."""
+    """Sentences with one [MASK] each, filled by the random model, the n-gram baseline and ours."""
 
     examples: int = Field(default=20_000, ge=1)
-    """At most so many held-out examples of each split are judged."""
+    """Largest number of held-out examples evaluated per split."""
 
     count_model_tokens: int = Field(default=50_000_000, ge=1)
-    """The count model is trained on at most so many training tokens."""
+    """Largest number of training tokens the n-gram baseline is trained on."""
 
     guesses: int = Field(default=5, ge=1)
-    """Words shown for each [MASK]."""
+    """Predictions shown for each [MASK]."""
 
 
 class PretrainStage(StageConfig):

@@ -39,7 +39,7 @@ class SourceConfig(Config):
     """Column or key that holds the text (`jsonl`, `parquet`, `arrow`)."""
 
     html: bool | None = None
-    """Whether HTML's entities and `<br>` in the text become what they mean. Unless told, for
+    """Whether HTML's entities and `<br>` in the text are decoded. Default: only for
     `wikiextractor` and `mediawiki`; set it for JSON lines or tables from a crawl."""
 
     weight: int = Field(default=1, ge=1, le=255)
@@ -72,16 +72,16 @@ class VocabularyConfig(Config):
     """The WordPiece vocabulary."""
 
     size: int = Field(default=30522, ge=64)
-    """Word-pieces, special tokens included (the released uncased vocabulary has 30,522)."""
+    """Number of tokens, special ones included (the released uncased vocabulary has 30,522)."""
 
     lowercase: bool = True
     """Lower-case and strip accents (BERT's uncased models)."""
 
     sample_bytes: int = Field(default=100_000_000, ge=1)
-    """Bytes of text it is learnt from: a sample drawn by document digest."""
+    """Bytes of text it is trained on: a sample drawn by document digest."""
 
     path: str = ""
-    """An existing vocab.txt or tokenizer.json to use instead of learning one."""
+    """An existing vocab.txt or tokenizer.json to use instead of training one."""
 
 
 class CleaningConfig(Config):
@@ -181,10 +181,10 @@ class MaskingConfig(Config):
     """Share of the predicted tokens that is replaced by [MASK] (paper, Table 8)."""
 
     random_share: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share replaced by a random word-piece; the rest is kept."""
+    """Share replaced by a random token; the rest is kept."""
 
     unit: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: single word-pieces, whole words, or spans (SpanBERT, p = 0.2, at
+    """What is masked together: single tokens, whole words, or spans (SpanBERT, p = 0.2, at
     most 10)."""
 
     @model_validator(mode="after")
@@ -327,4 +327,4 @@ class PipelineMachine(Config):
     """How local workers run."""
 
     stall_timeout: float = Field(default=900.0, gt=0.0)
-    """Seconds without a finished piece of work after which a local job is stopped."""
+    """Seconds without a finished unit of work after which a local job is stopped."""

@@ -50,7 +50,7 @@ METRICS = {
 SPLITS = ("train", "dev", "test")
 
 NOISE = 2.0
-"""A difference within so many standard errors is not told from chance."""
+"""A difference within so many standard errors is noise."""
 
 
 def split_name(summary: Summary, split: str) -> str:
