@@ -39,6 +39,7 @@ from flows.record import (
 from flows.reuse import look_up, remove_damage
 from flows.stages import Stage, chain, stage_table, up_to
 from flows.workspace import locked, writable_workspace
+from pipeline.config import PipelineMachine
 
 REPORT_FILES = ("report.html", "summary.json")
 """Files of the report that are copied into the run's folder."""
@@ -192,6 +193,8 @@ class Executor:
         last = list(self.stages.values())[-1]
         has_options = stage.name == last.name or (stage.is_pipeline and last.is_pipeline)
         options = self.options if has_options else ()
+        if stage.is_pipeline:
+            options = (*_beam_options(self.machine.pipeline), *options)
         file = str(self.table_file(stage.name))
         return program_argv(stage.config, file, machine=self.machine, options=options)
 
@@ -236,6 +239,16 @@ class Executor:
             if report and entry.name in REPORT_FILES:
                 path = filesystem.join(self.space.run_folder(self.run.name), entry.name)
                 filesystem.write_bytes(path, report.read_bytes(entry.name))
+
+
+def _beam_options(machine: PipelineMachine) -> list[str]:
+    """`[pipeline.options]` as Beam's command line has them; a list repeats its option."""
+    return [
+        f"--{name}" if one is True else f"--{name}={one}"
+        for name, value in machine.options.items()
+        for one in (value if isinstance(value, tuple) else (value,))
+        if one is not False
+    ]
 
 
 def write_tables(run: RunConfig, machine: MachineConfig) -> list[Path]:

@@ -317,8 +317,11 @@ class PipelineMachine(Config):
     """Where the pipeline runs; nothing here can change a byte."""
 
     runner: str = "local"
-    """`local` (Beam's FnApiRunner), `DataflowRunner`, `FlinkRunner`; options for the engine follow
-    after `--`."""
+    """`local` (Beam's FnApiRunner), `DataflowRunner`, `FlinkRunner`."""
+
+    options: dict[str, bool | int | float | str | tuple[str, ...]] = Field(default_factory=dict)
+    """Beam's own options, without their dashes: `project = "…"`, `experiments = ["a", "b"]`; `true`
+    is a flag. All stages of the pipeline get them; those after `--` follow and win."""
 
     workers: int = Field(default=2, ge=1)
     """Local workers."""

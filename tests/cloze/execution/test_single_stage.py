@@ -1,0 +1,60 @@
+"""`cloze prepare`, `tokens`, …: where options for the engine go."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.stage import read_stage_table
+from artifacts.store import commit, put_bytes
+from flows.launchers.job import JobResult
+
+Options = dict[str, list[str]]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Options:
+    """Every stage's program leaves one file; the options it was given, by stage."""
+    given: Options = {}
+
+    def run_job(argv: list[str], **_: Any) -> JobResult:
+        place = argv.index("--config")
+        table = read_stage_table(argv[place + 1])
+        given[table.stage] = list(argv[place + 2 :])
+        commit(table, [put_bytes(table.output, table.stage.encode(), name="content.txt")])
+        return JobResult(seconds=1.0, peak_memory=1)
+
+    monkeypatch.setattr("flows.executor.run_job", run_job)
+    return given
+
+
+def test_options_after_the_dashes_reach_every_stage_that_beam_runs(
+    cloze: Callable[..., Any], given: Options
+) -> None:
+    done = cloze("prepare", "try.toml", "--", "--project=mine", "--region=here")
+    assert done.returncode == 0, done.stderr
+    stages = ("vocabulary", "tokens", "examples")
+    assert given == {stage: ["--project=mine", "--region=here"] for stage in stages}
+
+
+def test_options_of_the_machine_file_reach_every_stage_that_beam_runs_and_no_other(
+    cloze: Callable[..., Any], given: Options, folder: Path
+) -> None:
+    (folder / "cluster.toml").write_text(
+        "[pipeline.options]\n"
+        'project = "mine"\nexperiments = ["a", "b"]\nstreaming = false\nsave_main_session = true\n'
+    )
+    done = cloze("pretrain", "try.toml", "--on", "cluster.toml")
+    assert done.returncode == 0, done.stderr
+    options = ["--project=mine", "--experiments=a", "--experiments=b", "--save_main_session"]
+    beam = dict.fromkeys(("vocabulary", "tokens", "examples"), options)
+    assert given == {**beam, "pretrain": []}
+
+
+def test_options_of_the_command_follow_those_of_the_machine_file(
+    cloze: Callable[..., Any], given: Options, folder: Path
+) -> None:
+    (folder / "cluster.toml").write_text('[pipeline.options]\nregion = "there"\n')
+    cloze("vocabulary", "try.toml", "--on", "cluster.toml", "--", "--region=here")
+    assert given == {"vocabulary": ["--region=there", "--region=here"]}
