@@ -77,9 +77,9 @@ evaluate_every = 500
 evaluation_examples = 512
 
 [pretrain.optimizer]
-learning_rate = 2e-3  # small encoders bear twenty times the paper's rate
+learning_rate = 2e-3  # small encoders tolerate twenty times the paper's rate
 warmup_steps = 300
-bias_correction = true  # without it so short a warm-up overshoots, and only word counts are learnt
+bias_correction = true  # without it so short a warm-up overshoots, and only word counts are learned
 
 [evaluate]
 examples = 4000
