@@ -4,9 +4,10 @@ In:  tables of a run's TOML file.
 Out: one frozen `StageConfig` for each stage: pretrain, finetune, evaluate.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
@@ -18,6 +19,15 @@ from pydantic import (
 from artifacts.config import Config, StageConfig
 from artifacts.progress import say
 from model.glue import GLUE, task_fields
+from model.hardware import machine_precision
+
+
+def _decided(precision: str) -> str:
+    return machine_precision()[0] if precision == "auto" else precision
+
+
+Precision = Annotated[Literal["auto", "bf16", "fp32"], AfterValidator(_decided)]
+"""`auto` is decided when a configuration is read, so keys and plans name what will be computed."""
 
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
@@ -171,8 +181,9 @@ class PretrainConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer and schedule."""
 
-    precision: Literal["bf16", "fp32"] = "bf16"
-    """bf16 keeps fp32 masters."""
+    precision: Precision = Field(default="auto", validate_default=True)
+    """bf16 keeps fp32 masters. `auto` becomes one of the two when the configuration is read: bf16
+    where the machine has bf16 products, which is 1.6 to 3 times as fast, else fp32."""
 
     masks: Literal["static", "dynamic"] = "static"
     """Masks as the shards hold them, or drawn anew in each epoch (Liu et al. 2019, 4.1)."""
@@ -396,8 +407,8 @@ class FinetuneConfig(Config):
     warmup_share: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the steps with rising learning rate (reference: 0.1)."""
 
-    precision: Literal["bf16", "fp32"] = "bf16"
-    """Arithmetic."""
+    precision: Precision = Field(default="auto", validate_default=True)
+    """Arithmetic, as in `[pretrain]`."""
 
     optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
     """Moments, decay and clipping; the rate and warm-up come from the task and `warmup_share`."""

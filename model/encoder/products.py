@@ -9,6 +9,8 @@ transposed first. Which of the two is the smaller decides whether the gradient c
 [in, out] or [out, in], and the weight is kept in that orientation.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -47,10 +49,17 @@ def affine(x_TI: Tensor, weight: Tensor, bias_O: Tensor, *, input_first: bool = 
     it.
     """
     weight_OI = weight.mT if input_first else weight
-    if x_TI.device.type == "cpu" and x_TI.dtype == torch.bfloat16 and not torch.is_grad_enabled():
+    bare = x_TI.device.type == "cpu" and not torch.is_grad_enabled()
+    if bare and x_TI.dtype == torch.bfloat16 and _has_bf16_products():
         y_TO: Tensor = torch.ops.mkldnn._linear_pointwise(x_TI, weight_OI, bias_O, "none", [], "")
         return y_TO
     return functional.linear(x_TI, weight_OI, bias_O)
+
+
+@cache
+def _has_bf16_products() -> bool:
+    """Whether oneDNN has bfloat16 products here; torch's own path has them everywhere, slowly."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def weight_gradient(x_TI: Tensor, dy_TO: Tensor, *, input_first: bool = False) -> Tensor:

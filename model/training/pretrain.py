@@ -22,6 +22,7 @@ from artifacts import filesystem
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.program import run_program
+from artifacts.progress import say
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
 from artifacts.tokenizer import WordPieceTokenizer
@@ -52,6 +53,9 @@ from model.training.telemetry import Curve, Telemetry, matrix_rate, metrics_log
 
 CPU_TOKEN_BUDGET = 4096
 GPU_TOKEN_BUDGET = 65536
+
+CLEARLY_SLOWER = 0.8
+"""Matrix products of the chosen precision at this share of the other's rate are worth a warning."""
 
 NOT_IN_THE_WEIGHTS = {
     "preset",
@@ -133,9 +137,16 @@ def share_of(machine: TrainingMachine, world: World) -> Share:
 def telemetry_of(
     stage: PretrainStage, machine: TrainingMachine, *, world: World, log: IO[str]
 ) -> Telemetry:
-    """The run's log; every rank measures its matrix rate."""
-    precision = torch.bfloat16 if stage.pretrain.precision == "bf16" else torch.float32
-    (rate,) = world.sum([matrix_rate(world.device, precision=precision)])
+    """The run's log; every rank measures its matrix rate, and on a CPU that of both precisions."""
+    dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
+    chosen = stage.pretrain.precision
+    (rate,) = world.sum([matrix_rate(world.device, precision=dtypes.pop(chosen))])
+    if world.device.type == "cpu" and world.ranks == 1:
+        ((other, dtype),) = dtypes.items()
+        times = rate / matrix_rate(world.device, precision=dtype, seconds=0.1)
+        say(f"pretrain precision={chosen}, its matrix products run at {times:.1f} times {other}'s")
+        if times < CLEARLY_SLOWER:
+            say(f'warning: {other} would train faster here; set pretrain.precision = "{other}"')
     folder = machine.tensorboard if world.is_first else ""
     return Telemetry(
         stage=stage.stage,
