@@ -4,15 +4,22 @@ In:  paths, or anything JSON can hold.
 Out: sha256 as 64 hexadecimal digits.
 
 Hashing a file reads all of it, so results are kept per node, keyed by path, size, modification
-time and inode; a changed file has another key and is read again.
+time and inode; a changed file has another key and is read again. What is kept carries a check of
+its own: an entry that is torn, empty or another file's is as good as none.
 """
 
+import atexit
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
+
+from artifacts.progress import say
 
 BLOCK_BYTES = 1 << 20
 
@@ -47,21 +54,49 @@ def cached_digest_of_file(path: str | Path) -> str:
     identity = [os.path.abspath(path), status.st_size, *times, status.st_ino]
     remembered = cache_directory() / digest_of(identity)
     try:
-        return remembered.read_text()
-    except FileNotFoundError:
-        found = digest_of_file(path)
-        _remember(remembered, found)
-        return found
+        found, _, check = remembered.read_bytes().decode().partition(" ")
+        if check == digest_of([*identity, found]):
+            return found
+    except (OSError, UnicodeDecodeError):
+        pass
+    found = digest_of_file(path)
+    with suppress(OSError):  # a full disk, say: it is read again next time
+        _write_whole(remembered, f"{found} {digest_of([*identity, found])}")
+    return found
 
 
 def cache_directory() -> Path:
     """Where this node keeps what it has already hashed (XDG base directory specification)."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "cloze" / "sha256"
+    return Path(_writable(os.path.join(base, "cloze"))) / "sha256"
 
 
-def _remember(remembered: Path, digest: str) -> None:
-    remembered.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=remembered.parent, delete=False) as file:
-        file.write(digest)
-    os.replace(file.name, remembered)
+@cache
+def _writable(folder: str) -> str:
+    """`folder`, or a temporary one that this process and its children use where it is of no use."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        temporary = tempfile.mkdtemp(prefix="cloze-cache-")
+        atexit.register(_remove_if_ours, temporary, os.getpid())
+        os.environ["XDG_CACHE_HOME"] = temporary
+        say(
+            f"warning: {folder}: cannot be written ({error.strerror}), so nothing is kept there; "
+            "XDG_CACHE_HOME names another place"
+        )
+        return os.path.join(temporary, "cloze")
+    return folder
+
+
+def _remove_if_ours(temporary: str, owner: int) -> None:
+    """At exit, but not at that of a fork."""
+    if os.getpid() == owner:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)

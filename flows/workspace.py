@@ -20,7 +20,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
@@ -33,6 +33,16 @@ from flows.external_inputs import located
 
 ARTIFACTS = "artifacts"
 LOCK_NAME = ".lock"
+NAMING_SECONDS = 2.0
+"""So long who holds the lock may take to write down who it is."""
+
+LOOKING_SECONDS = 0.2
+"""So long the lock is waited for: `holder_of` takes it for a moment to see whether it is free."""
+
+UNNAMED = {"run": "that is just starting", "pid": "?", "host": "?", "since": "?"}
+
+_held: set[Path] = set()
+"""The folders whose lock this process holds."""
 
 
 @dataclass(frozen=True)
@@ -87,28 +97,21 @@ def writable_workspace(root: str) -> Workspace:
 
 @contextmanager
 def locked(folder: Path, *, run: str) -> Iterator[None]:
-    """Hold the lock of `folder` for the run called `run`."""
-    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _lock(handle, folder)
+    """Hold the lock of `folder` for the run called `run`; inside it, it may be asked for again."""
+    if folder in _held:
+        yield
+        return
+    with ExitStack() as handles:
+        file = _lock(folder, handles)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         holder = {"run": run, "pid": os.getpid(), "host": gethostname(), "since": since}
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(holder).encode(), 0)
-        yield
-        os.ftruncate(handle, 0)
-    finally:
-        os.close(handle)
-
-
-def refuse_if_locked(folder: Path) -> None:
-    """Raise if another process holds the lock now: an early word, no protection."""
-    if (folder / LOCK_NAME).exists():
-        handle = os.open(folder / LOCK_NAME, os.O_RDWR)
+        os.pwrite(file, json.dumps(holder).encode(), 0)
+        _held.add(folder)
         try:
-            _lock(handle, folder)
+            yield
         finally:
-            os.close(handle)
+            _held.remove(folder)
+            os.ftruncate(file, 0)
 
 
 def holder_of(folder: Path) -> str:
@@ -126,16 +129,39 @@ def holder_of(folder: Path) -> str:
     return ""
 
 
-def _lock(handle: int, folder: Path) -> None:
+def _lock(folder: Path, handles: ExitStack) -> int:
+    """Lock the folder itself, so that it does not help to remove the file, and the file.
+
+    Some network file systems lock no folders. Returns the file's handle; it is empty.
+    """
+    descriptors = []
+    for path, flags in ((folder, os.O_RDONLY), (folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)):
+        descriptors.append(os.open(path, flags, 0o644))
+        handles.callback(os.close, descriptors[-1])
+    of_folder, of_file = descriptors
+    began = time.monotonic()
+    while not (_taken(of_folder, optional=True) and _taken(of_file)):
+        waited, holder = time.monotonic() - began, _read_holder(of_file)
+        if waited > (LOOKING_SECONDS if holder else NAMING_SECONDS):
+            named = "run {run} (pid {pid} on {host}, since {since})".format(**holder or UNNAMED)
+            raise UsageError(
+                f"{folder}: in use by {named}; "
+                "wait for it, stop it, or choose another workspace (--workspace FOLDER)"
+            )
+        time.sleep(0.02)
+    os.ftruncate(of_file, 0)
+    return of_file
+
+
+def _taken(handle: int, *, optional: bool = False) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = _read_holder(handle)
-        named = "run {run} (pid {pid} on {host}, since {since})".format(**holder) if holder else ""
-        raise UsageError(
-            f"{folder}: in use by {named or 'another run that is just starting'}; "
-            "wait for it, stop it, or choose another workspace (--workspace FOLDER)"
-        ) from None
+        return False
+    except OSError:
+        if not optional:
+            raise
+    return True
 
 
 def _read_holder(handle: int) -> dict[str, str | int]:

@@ -29,6 +29,11 @@ class Deployment:
     environment: Mapping[str, str]
     run: RunFolder
 
+    def client(self) -> SyncPrefectClient:
+        """Prefect's own, with the secret that the environment holds."""
+        secret = self.environment.get("PREFECT_API_AUTH_STRING")
+        return SyncPrefectClient(self.url, auth_string=secret)
+
     def trigger(self, *options: str) -> UUID:
         """Start a run as a person would, from the command line."""
         said = self.prefect("deployment", "run", f"end-to-end/{self.name}", *options)
@@ -51,14 +56,14 @@ class Deployment:
     def cancelled_at_work(self, flow_run: UUID, stage: str) -> str:
         """The run's last state after the UI's button, which no process of the stage outlives."""
         below = self.run.processes_at_work(stage)
-        with SyncPrefectClient(self.url) as client:
+        with self.client() as client:
             client.set_flow_run_state(flow_run, Cancelling())
         all_gone(below)
         return self.ended(flow_run)
 
     def state(self, run: UUID) -> str:
         """Its state's name."""
-        with SyncPrefectClient(self.url) as client:
+        with self.client() as client:
             return client.read_flow_run(run).state_name or ""
 
     def ended(self, run: UUID) -> str:

@@ -1,5 +1,6 @@
 """A served deployment: triggered, cancelled, killed and continued, on a real Prefect server."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,7 +10,6 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from prefect.client.orchestration import SyncPrefectClient
 
 from artifacts.processes import ProcessId, descendants
 from tests.browser import browser
@@ -38,6 +38,8 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert running.stderr
         lines = [running.stderr.readline() for _ in range(2)]
         assert "prefect deployment run end-to-end/smoke" in lines[1], lines
+        secret = (workspace / "prefect" / "secret").read_text().strip()
+        environment["PREFECT_API_AUTH_STRING"] = secret
         yield Deployment("smoke", f"http://127.0.0.1:{port}/api", environment, RunFolder(workspace))
         below = list(descendants(running.pid))
         running.terminate()
@@ -54,10 +56,14 @@ def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) 
     flow_run = served.trigger()
     assert served.ended(flow_run) == "Completed"
     ui = served.url.removesuffix("/api")
-    with SyncPrefectClient(served.url) as client:
+    secret = served.environment["PREFECT_API_AUTH_STRING"]
+    with served.client() as client:
         deployment = client.read_deployment_by_name("end-to-end/smoke").id
         tables = {artifact.key: artifact.id for artifact in client.read_artifacts()}
     with browser() as page:
+        page.open(ui)
+        page.text("Login")
+        page.evaluate(f"localStorage.setItem('prefect-password', btoa({json.dumps(secret)}))")
         page.open(f"{ui}/runs/flow-run/{flow_run}", height=2000)
         page.text("end-to-end", "Completed", *(f"{stage} reused" for stage in VICTIMS))
         page.open(f"{ui}/artifacts/artifact/{tables['smoke-stages']}", height=2000)

@@ -14,7 +14,7 @@ from cloze.execution.console import watching
 from cloze.options import TARGET, ConfigPath, Target
 from flows.ablation.rows import Table
 from flows.prefect.server import prefect_server
-from flows.workspace import writable_workspace
+from flows.workspace import locked, writable_workspace
 
 Tables = Annotated[
     list[Table],
@@ -39,7 +39,7 @@ def ablations(
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
     server_starting = prefect_server(space, meanwhile=lambda: import_module("flows.prefect.flows"))
-    with watching(), server_starting as server:
+    with locked(space.local, run=run.name), watching(), server_starting as server:
         # only now: Prefect reads its settings when it is imported
         from flows.prefect.flows import ablations as flow
         from flows.prefect.tracking import reporting_to

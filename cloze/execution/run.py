@@ -20,7 +20,7 @@ from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server
 from flows.record import RunRecord
 from flows.report.terminal import read_lines
-from flows.workspace import refuse_if_locked, writable_workspace
+from flows.workspace import locked, writable_workspace
 
 GIB = 1 << 30
 
@@ -39,9 +39,8 @@ def run(
     """Execute every stage of `config`; existing artifacts are reused."""
     configuration, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
-    refuse_if_locked(space.local)
-    plan(configuration, workspace=space)  # finds what is wrong before anything is started
-    with watching():
+    with locked(space.local, run=configuration.name), watching():
+        plan(configuration, workspace=space)  # finds what is wrong before anything is started
         if without_prefect:
             record = execute(configuration, machine)
         else:
@@ -60,14 +59,15 @@ def run(
 
 def _run_with_prefect(run: RunConfig, machine: MachineConfig) -> RunRecord:
     space = writable_workspace(machine.workspace)
-    with prefect_server(space, meanwhile=lambda: import_module("flows.prefect.flows")) as server:
-        # only now: Prefect reads its settings when it is imported
-        from flows.prefect.flows import end_to_end
-        from flows.prefect.tracking import reporting_to
+    server_starting = prefect_server(space, meanwhile=lambda: import_module("flows.prefect.flows"))
+    try:
+        with server_starting as server:
+            # only now: Prefect reads its settings when it is imported
+            from flows.prefect.flows import end_to_end
+            from flows.prefect.tracking import reporting_to
 
-        try:
             with reporting_to(server):
                 return RunRecord.model_validate(end_to_end(run, machine))
-        except ServerLost as error:
-            say(f"warning: {error}: continuing without it")
-            return execute(run, machine)
+    except ServerLost as error:
+        say(f"warning: {error}: continuing without it")
+        return execute(run, machine)

@@ -5,6 +5,7 @@ Out: runs, until Ctrl-C.
 """
 
 import os
+import shlex
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 from artifacts.progress import say
 from cloze.answer import Answer
 from cloze.options import TARGET, ConfigPath, Target
-from flows.prefect.server import prefect_server
+from flows.prefect.server import prefect_server, secret_file
 from flows.workspace import writable_workspace
 
 Port = Annotated[
@@ -25,13 +26,21 @@ def serve(config: ConfigPath, /, *, port: Port = 4200, target: Target = TARGET) 
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
     os.environ["PYTHONSAFEPATH"] = "1"  # the runs' processes: a user's `flows/` must not win
+    elsewhere = bool(os.environ.get("PREFECT_API_URL"))
     with prefect_server(space, port=port) as url:
         # only now: Prefect reads its settings when it is imported
         from flows.prefect.flows import serve_flows
 
         def say_ready() -> None:
-            say(f"server: {url.removesuffix('/api')}")
-            say(f"trigger: PREFECT_API_URL={url} prefect deployment run end-to-end/{run.name}")
+            page, flow = url.removesuffix("/api"), f"end-to-end/{run.name}"
+            if elsewhere:
+                say(f"server: {page}")
+                say(f"trigger: PREFECT_API_URL={url} prefect deployment run {flow}")
+            else:
+                secret = shlex.quote(str(secret_file(space)))
+                settings = f'PREFECT_API_URL={url} PREFECT_API_AUTH_STRING="$(cat {secret})"'
+                say(f"server: {page} (the password is in {secret})")
+                say(f"trigger: {settings} prefect deployment run {flow}")
 
         parameters = {
             "run": run.model_dump(mode="json"),

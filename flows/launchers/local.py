@@ -75,11 +75,11 @@ class LocalLauncher:
 
     def cancel(self, job: Path) -> None:
         """Terminate the supervisor, which ends everything; then make sure that it did."""
-        found = local_job(job)
-        if found:
-            found.supervisor.end(grace=self.grace + 10.0)
-        if job in self._supervisors:
+        if job in self._supervisors:  # whatever another program has written over job.json since
+            ProcessId.of(self._supervisors[job].pid).end(grace=self.grace + 10.0)
             self._release(job)
+        elif found := local_job(job):
+            found.supervisor.end(grace=self.grace + 10.0)
 
     def _release(self, job: Path) -> None:
         """Wait for a supervisor that has ended or will, then close our end of its pipe."""

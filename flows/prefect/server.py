@@ -1,7 +1,10 @@
 """A Prefect server for one run, where there is no other.
 
 In:  a workspace.
-Out: PREFECT_API_URL names a server: the one it named already, or one of our own that ends with us.
+Out: PREFECT_API_URL names a server: the one it named already, or one of our own that ends with us,
+     on 127.0.0.1, with a secret that PREFECT_API_AUTH_STRING holds.
+
+Whoever may speak to a server may have it run commands, so ours asks everyone for the secret.
 
 Prefect's own temporary server shares our process group, so that Ctrl-C would end it before it has
 heard how the run ended, and nothing would end it after `kill -9`. Ours has a supervisor. Its
@@ -10,15 +13,21 @@ then.
 """
 
 import os
+import secrets
 import socket
+import stat
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from urllib.error import URLError
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError, URLError
 
 from artifacts.errors import ClozeError, UsageError
+from artifacts.progress import say
 from flows.launchers.local import LocalLauncher
 from flows.workspace import Workspace
 
@@ -27,8 +36,14 @@ class ServerLost(ClozeError):
     """The Prefect server that a run reports to does not answer any more."""
 
 
+ANSWER_SECONDS = 5.0
+"""For a server that PREFECT_API_URL names, to say anything at all."""
+
 START_SECONDS = 120.0
 """A new home takes 10 s, an old one 3 s; a busy machine longer."""
+
+STARTS = 3
+"""A server that is killed while it starts is started again."""
 
 STOP_SECONDS = 3.0
 
@@ -42,18 +57,16 @@ QUIET = {
 }
 """No telemetry; our events in the server's logs; nothing of Prefect's own on our console."""
 
-TEMPORARY = {
-    "PREFECT_UI_ENABLED": "0",
-    "PREFECT__SERVER_EPHEMERAL": "1",
-    "PREFECT__SERVER_FINAL": "1",
-}
+TEMPORARY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
 """What Prefect itself sets for a temporary server (prefect/server/api/server.py)."""
 
-FULL_SERVER = ("prefect", "server", "start")
-TEMPORARY_SERVER = (
-    *("uvicorn", "--factory", "prefect.server.api.server:create_app"),
+SERVER = (
+    *("uvicorn", "--factory", "flows.prefect.application:create_app"),
     *("--log-level", "error", "--lifespan", "on"),
 )
+
+PRIVATE = 0o600
+"""Mode of the file with the secret."""
 
 NEAR = {"PREFECT_CLIENT_MAX_RETRIES": "2"}
 """A server of our own answers at once or is dead; five attempts, a minute for each call, are for
@@ -73,36 +86,96 @@ def prefect_server(
     """A server to report to while inside; yields its API's URL.
 
     With a `port` it is a full one with pages and services, without one it only takes notes. While
-    it starts, `meanwhile` is called: importing Prefect takes as long.
+    it starts, `meanwhile` is called: importing Prefect takes as long. Raises `ServerLost` if
+    PREFECT_API_URL names a server that does not answer.
     """
     quiet_environment()
     if os.environ.get("PREFECT_API_URL"):
+        _require_answer(os.environ["PREFECT_API_URL"])
         meanwhile()
         yield os.environ["PREFECT_API_URL"]
         return
     home = workspace.local / "prefect"
+    job = home / (f"server-{port}" if port else "server")
     free = _bindable(port)
-    url = f"http://127.0.0.1:{free}/api"
-    program = FULL_SERVER if port else TEMPORARY_SERVER
-    argv = (sys.executable, "-P", "-m", *program, "--host", "127.0.0.1", "--port", str(free))
-    launcher = LocalLauncher(grace=STOP_SECONDS, environment={} if port else TEMPORARY)
-    os.environ.update(NEAR, PREFECT_HOME=str(home), PREFECT_API_URL=url)
+    secret = kept_secret(secret_file(workspace))
+    ours = {
+        "PREFECT_API_URL": f"http://127.0.0.1:{free}/api",
+        "PREFECT_API_AUTH_STRING": secret,
+    }
+    argv = (sys.executable, "-P", "-m", *SERVER, "--host", "127.0.0.1", "--port", str(free))
+    launcher = LocalLauncher(grace=STOP_SECONDS, environment=_server_environment(port, secret))
+    os.environ.update(NEAR, PREFECT_HOME=str(home), **ours)
     try:
-        launcher.start(argv, job=home / "server")
+        launcher.start(argv, job=job)
         meanwhile()
-        deadline = time.monotonic() + START_SECONDS
-        while not _is_healthy(url):
-            code = launcher.poll(home / "server")
-            if code is not None or time.monotonic() > deadline:
-                raise ClozeError(
-                    f"the Prefect server did not start (exit code {code}); see "
-                    f"{home / 'server' / 'log'}"
-                )
-            time.sleep(0.1)
-        yield url
+        left = STARTS
+        while not _is_healthy_at_last(ours["PREFECT_API_URL"], launcher=launcher, job=job):
+            left -= 1
+            if not left:
+                raise ClozeError(f"the Prefect server was killed {STARTS} times while it started")
+            say("warning: the Prefect server was killed while it started; starting it again")
+            launcher.start(argv, job=job)
+        yield ours["PREFECT_API_URL"]
     finally:
-        launcher.cancel(home / "server")
-        del os.environ["PREFECT_API_URL"]
+        launcher.cancel(job)
+        for name in ours:
+            del os.environ[name]
+
+
+def secret_file(workspace: Workspace) -> Path:
+    """Where the secret of the workspace's own servers lies, for their user alone."""
+    return workspace.local / "prefect" / "secret"
+
+
+def kept_secret(file: Path) -> str:
+    """The secret in `file`, made if need be; one that others could have read is replaced."""
+    with suppress(OSError):
+        facts = file.lstat()
+        if stat.S_IMODE(facts.st_mode) == PRIVATE and facts.st_uid == os.geteuid():
+            return file.read_text().strip()
+    secret = f"cloze:{secrets.token_urlsafe(24)}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:  # mode 0600
+        written.write(secret + "\n")
+    os.replace(written.name, file)
+    return secret
+
+
+def _server_environment(port: int, secret: str) -> dict[str, str]:
+    pages = f"http://127.0.0.1:{port},http://localhost:{port}"
+    return {
+        **({} if port else TEMPORARY),
+        "PREFECT__SERVER_FINAL": "1",
+        "PREFECT_SERVER_API_AUTH_STRING": secret,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": pages if port else "",
+    }
+
+
+def _require_answer(url: str) -> None:
+    """Raise `ServerLost` if nobody answers at the API `url`, whatever the answer is."""
+    try:
+        urllib.request.urlopen(f"{url}/health", timeout=ANSWER_SECONDS).close()
+    except HTTPError:
+        return
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ServerLost(f"PREFECT_API_URL {url}: no answer ({reason})") from None
+
+
+def _is_healthy_at_last(url: str, *, launcher: LocalLauncher, job: Path) -> bool:
+    """Wait until the server answers (True) or is killed (False); another end is an error."""
+    deadline = time.monotonic() + START_SECONDS
+    while not _is_healthy(url):
+        code = launcher.poll(job)
+        if code is not None and code < 0:
+            return False
+        if code is not None or time.monotonic() > deadline:
+            raise ClozeError(
+                f"the Prefect server did not start (exit code {code}); see {job / 'log'}"
+            )
+        time.sleep(0.1)
+    return True
 
 
 def _bindable(port: int) -> int:
@@ -124,5 +197,5 @@ def _is_healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5.0) as answer:
             return bool(answer.status == 200)
-    except (URLError, ConnectionError, TimeoutError):
+    except (URLError, ConnectionError, TimeoutError, HTTPException):
         return False

@@ -8,6 +8,7 @@ reused is decided by our own store; Prefect's caching is off.
 """
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from pydantic import JsonValue
 
 from artifacts.progress import clock
@@ -95,7 +96,8 @@ def reporting_to(server: str) -> Iterator[None]:
 
     Raises ServerLost if it dies meanwhile.
     """
-    with temporary_settings(updates={PREFECT_API_URL: server}):
+    secret = os.environ.get("PREFECT_API_AUTH_STRING")
+    with temporary_settings(updates={PREFECT_API_URL: server, PREFECT_API_AUTH_STRING: secret}):
         try:
             yield
         except httpx.TransportError as error:

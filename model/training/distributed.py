@@ -6,6 +6,7 @@ Out: `World`: who am I, sums over ranks, agreement.
 
 import atexit
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,9 +14,11 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # it is there
+from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]  # there
 
 from artifacts.errors import IntegrityError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Value = TypeVar("Value")
 
@@ -90,12 +93,38 @@ def join_world(*, threads: int, timeout: float) -> World:
         # Alone, no port is opened; DeepSpeed still wants to read where the master would be.
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
+        wait = timedelta(seconds=timeout)
         distributed.init_process_group(
             "nccl" if on_gpu else "gloo",
             rank=rank,
             world_size=ranks,
-            store=HashStore() if ranks == 1 else None,
-            timeout=timedelta(seconds=timeout),
+            store=HashStore() if ranks == 1 else _store_on_loopback(rank, ranks, timeout=wait),
+            timeout=wait,
         )
         atexit.register(distributed.destroy_process_group)  # else some ranks abort at exit
     return World(rank, ranks, device)
+
+
+def _store_on_loopback(rank: int, ranks: int, *, timeout: timedelta) -> Store | None:
+    """Where ranks of one machine meet: on 127.0.0.1 alone, while torch would listen everywhere.
+
+    None for ranks of several machines: torch makes its own, at MASTER_ADDR.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if host not in LOOPBACK:
+        return None
+    interface = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
+    if rank:
+        return TCPStore("127.0.0.1", port, ranks, is_master=False, timeout=timeout)
+    listening = socket.create_server(("127.0.0.1", port), backlog=ranks).detach()  # it is torch's
+    return TCPStore(
+        "127.0.0.1",
+        port,
+        ranks,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listening,
+    )

@@ -1,5 +1,6 @@
 """Digests: stable under key order, cached until the file changes."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -45,3 +46,46 @@ def test_a_changed_file_of_equal_size_is_read_again(tmp_path: Path) -> None:
     first = cached_digest_of_file(path)
     path.write_bytes(b"two")
     assert cached_digest_of_file(path) != first
+
+
+@pytest.mark.parametrize("entry", [b"", b"0", b"\xff\xfe", b"f" * 64, b"f" * 64 + b" " + b"0" * 64])
+def test_a_torn_or_foreign_entry_of_the_cache_is_not_believed(
+    entry: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+        cached_digest_of_file(tmp_path / name)
+    entries = sorted((tmp_path / "cache" / "cloze" / "sha256").iterdir())
+    assert len(entries) == 2
+    swapped = [kept.read_bytes() for kept in reversed(entries)]
+    for change in ([entry, entry], swapped):
+        for kept, content in zip(entries, change, strict=True):
+            kept.write_bytes(content)
+        for name in ("one", "two"):
+            assert cached_digest_of_file(tmp_path / name) == digest_of_file(tmp_path / name)
+
+
+def test_without_a_cache_it_is_said_once_and_every_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "no folder").touch()
+    (tmp_path / "file").write_text("text")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no folder"))
+    for _ in range(3):
+        assert cached_digest_of_file(tmp_path / "file") == digest_of_file(tmp_path / "file")
+    said = capfd.readouterr().err
+    assert said.count("warning: ") == 1
+    assert "no folder/cloze: cannot be written (Not a directory)" in said
+
+
+def test_a_cache_on_a_full_disk_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "replace", full)
+    (tmp_path / "file").write_text("text")
+    assert cached_digest_of_file(tmp_path / "file") == digest_of_file(tmp_path / "file")

@@ -10,27 +10,15 @@ import pytest
 
 from artifacts.errors import ClozeError
 from artifacts.stage import read_stage_table
-from flows.config import MachineConfig, ReportStage, RunConfig
+from flows.config import MachineConfig, RunConfig
 from flows.events import OutputLog, add_handler, remove_handler
 from flows.launchers.job import JobResult, StageFailed
 from flows.prefect.server import quiet_environment
-from model.config import EvaluateStage, FinetuneStage, PretrainStage
-from pipeline.config import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
 from tests.conftest import PROJECT
 from tests.flows import standin
+from tests.flows.standin_cloze import STAGES
 
 quiet_environment()  # before any test imports Prefect
-
-STAGES = (
-    VocabularyStage,
-    TokensStage,
-    ExamplesStage,
-    LabelsStage,
-    PretrainStage,
-    FinetuneStage,
-    EvaluateStage,
-    ReportStage,
-)
 
 
 @pytest.fixture

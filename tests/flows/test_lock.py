@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageError
-from flows.workspace import locked, refuse_if_locked
+from flows.workspace import locked
 
 HOLDS = """
 import sys, time
@@ -34,29 +34,45 @@ def test_a_second_run_is_told_who_works_there(tmp_path: Path) -> None:
         expected = rf"in use by run theirs \(pid {running.pid} on \S+, since 20.*--workspace"
         with pytest.raises(UsageError, match=expected), locked(tmp_path, run="ours"):
             raise AssertionError("both hold it")
-        with pytest.raises(UsageError, match=expected):
-            refuse_if_locked(tmp_path)
         running.kill()
 
 
 def test_the_lock_of_a_killed_run_is_free(tmp_path: Path) -> None:
     with holder(tmp_path) as running:
         running.kill()
-    refuse_if_locked(tmp_path)
     with locked(tmp_path, run="ours"):
         assert f'"pid": {os.getpid()}' in (tmp_path / ".lock").read_text()
 
 
-def test_asking_does_not_take_it(tmp_path: Path) -> None:
-    refuse_if_locked(tmp_path)
+def test_whoever_is_refused_does_not_take_it_for_a_moment(tmp_path: Path) -> None:
+    with holder(tmp_path) as running:
+        for _ in range(3):
+            with pytest.raises(UsageError), locked(tmp_path, run="ours"):
+                raise AssertionError("both hold it")
+        running.kill()
     with locked(tmp_path, run="one"):
         pass
-    refuse_if_locked(tmp_path)
     with locked(tmp_path, run="two"):
         pass
+
+
+def test_removing_the_file_lets_nobody_else_in(tmp_path: Path) -> None:
+    with holder(tmp_path) as running:
+        (tmp_path / ".lock").unlink()
+        with pytest.raises(UsageError, match="in use"), locked(tmp_path, run="ours"):
+            raise AssertionError("both hold it")
+        running.kill()
+
+
+def test_its_holder_may_ask_for_it_again(tmp_path: Path) -> None:
+    with locked(tmp_path, run="ours"):
+        with locked(tmp_path, run="ours"):
+            pass
+        assert f'"pid": {os.getpid()}' in (tmp_path / ".lock").read_text()
 
 
 def test_a_failure_inside_frees_it(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), locked(tmp_path, run="one"):
         raise RuntimeError
-    refuse_if_locked(tmp_path)
+    with locked(tmp_path, run="two"):
+        pass

@@ -38,7 +38,8 @@ def test_the_flow_executes_the_chain_and_the_server_knows(
     with reporting_to(server):
         record = RunRecord.model_validate(end_to_end(run, machine))
     assert record.state == "finished"
-    with SyncPrefectClient(server) as client:
+    secret = os.environ["PREFECT_API_AUTH_STRING"]
+    with SyncPrefectClient(server, auth_string=secret) as client:
         (flow_run,) = client.read_flow_runs()
         tasks = client.read_task_runs()
         wait_for(lambda: any(log.message.startswith("report made") for log in client.read_logs()))

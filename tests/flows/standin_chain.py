@@ -1,0 +1,83 @@
+"""A whole run whose stages are stand-ins, by the command, in as many workspaces as a test wants.
+
+In:  an empty folder.
+Out: runs that start when a test says so, and the digests of one that nobody disturbed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.waiting import PATIENCE
+
+RUN = """
+name = "try"
+corpus.sources = [{{reader = "text", path = "{texts}"}}]
+finetune.tasks = [{{name = "parts", kind = "tagging"}}]
+labels = {{packages = ["rich"], test_packages = ["fsspec"]}}
+"""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A run of stand-ins: its folder, and what its digests are when nobody disturbs it."""
+
+    folder: Path
+    expected: dict[str, str]
+
+    def workspace(self, name: str) -> Path:
+        """An empty one."""
+        return self.folder / name
+
+    def begin(
+        self, name: str, *options: str, verb: str = "run", api: str = ""
+    ) -> "subprocess.Popen[str]":
+        """`cloze run`, or another verb, in the workspace called `name`."""
+        environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PREFECT_API_URL": api}
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "tests.flows.standin_cloze", verb),
+                *(str(self.folder / "run.toml"), "--workspace", str(self.workspace(name))),
+                *options,
+            ],
+            cwd=PROJECT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def digests(self, name: str) -> dict[str, str]:
+        """Of the stages of the run in a workspace."""
+        record = json.loads((self.workspace(name) / "try" / "run.json").read_text())
+        return {stage: found["digest"] for stage, found in record["stages"].items()}
+
+
+def ends(runs: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
+    """Exit code and standard error of each, none of which may hang."""
+    found = []
+    for run in runs:
+        try:
+            _, said = run.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            pytest.fail(f"a run hangs; it said {run.communicate()[1]}")
+        found.append((run.returncode, said))
+    return found
+
+
+def make_chain(folder: Path) -> Chain:
+    """A chain in `folder`, run once."""
+    (folder / "texts").mkdir()
+    (folder / "texts" / "one.txt").write_text("The first document.\n")
+    (folder / "run.toml").write_text(RUN.format(texts=folder / "texts"))
+    chain = Chain(folder, {})
+    ((code, said),) = ends([chain.begin("undisturbed", "--without-prefect")])
+    assert code == 0, said
+    return Chain(folder, chain.digests("undisturbed"))

@@ -1,0 +1,25 @@
+"""`cloze …` where every stage runs the stand-in (standin.py): seconds for what takes minutes.
+
+python -P -m tests.flows.standin_cloze run CONFIG --workspace FOLDER
+"""
+
+from cloze.command import main
+from flows.config import ReportStage
+from model.config import EvaluateStage, FinetuneStage, PretrainStage
+from pipeline.config import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
+
+STAGES = (
+    VocabularyStage,
+    TokensStage,
+    ExamplesStage,
+    LabelsStage,
+    PretrainStage,
+    FinetuneStage,
+    EvaluateStage,
+    ReportStage,
+)
+
+if __name__ == "__main__":
+    for stage in STAGES:
+        stage.program = "tests.flows.standin"
+    main()

@@ -1,0 +1,84 @@
+"""What somebody gets from a served Prefect server who does not know its secret."""
+
+import base64
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.deployed import Deployment
+from tests.flows.standin_chain import make_chain
+from tests.running import RunFolder
+from tests.waiting import PATIENCE, free_port
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """`cloze serve` on a workspace in which everything is finished."""
+    chain, port = make_chain(tmp_path_factory.mktemp("served")), free_port()
+    running = chain.begin("undisturbed", "--port", str(port), verb="serve")
+    assert running.stderr
+    lines = [running.stderr.readline() for _ in range(2)]
+    assert "prefect deployment run end-to-end/try" in lines[1], lines
+    file = chain.workspace("undisturbed") / "prefect" / "secret"
+    assert f'PREFECT_API_AUTH_STRING="$(cat {file})"' in lines[1]
+    environment = {**os.environ, "PREFECT_API_AUTH_STRING": file.read_text().strip()}
+    folder = RunFolder(chain.workspace("undisturbed"))
+    yield Deployment("try", f"http://127.0.0.1:{port}/api", environment, folder)
+    running.terminate()
+    running.communicate(timeout=PATIENCE)
+
+
+def answered(served: Deployment, method: str, path: str, **headers: str) -> tuple[int, Any]:
+    """Status and headers of the server's answer to a request without the secret."""
+    body = None if method in ("GET", "OPTIONS") else b"{}"
+    request = Request(f"{served.url}{path}", data=body, headers=headers, method=method)
+    request.add_header("Content-Type", "application/json")
+    try:
+        with urlopen(request, timeout=10) as answer:
+            return answer.status, answer.headers
+    except HTTPError as error:
+        return error.code, error.headers
+
+
+def test_without_the_secret_nobody_patches_a_deployment_to_run_commands(
+    served: Deployment, tmp_path: Path
+) -> None:
+    canary = tmp_path / "canary"
+    with served.client() as client:
+        before = client.read_deployment_by_name("end-to-end/try")
+    step = {"prefect.deployments.steps.run_shell_script": {"script": f"touch {canary}"}}
+    attack = json.dumps({"pull_steps": [step]}).encode()
+    wrong = "Basic " + base64.b64encode(b"cloze:wrong").decode()
+    for headers in ({}, {"Authorization": wrong}, {"Authorization": "Bearer x"}):
+        request = Request(f"{served.url}/deployments/{before.id}", attack, headers, method="PATCH")
+        request.add_header("Content-Type", "application/json")
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(request, timeout=10)
+    with served.client() as client:
+        assert client.read_deployment_by_name("end-to-end/try").pull_steps == before.pull_steps
+    assert served.ended(served.trigger()) == "Completed"
+    assert not canary.exists()
+
+
+def test_no_page_of_another_site_is_answered(served: Deployment) -> None:
+    assert answered(served, "GET", "/health")[0] == 200
+    for headers in ({"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example:4200"}):
+        assert answered(served, "GET", "/health", **headers)[0] == 400
+    for method in ("GET", "OPTIONS"):
+        ask = {"Access-Control-Request-Method": "POST"} if method == "OPTIONS" else {}
+        _, headers = answered(served, method, "/health", Origin="http://evil.example", **ask)
+        assert "Access-Control-Allow-Origin" not in headers
+    assert answered(served, "POST", "/flow_runs/filter")[0] == 401
+
+
+def test_the_secret_is_its_users_alone(served: Deployment) -> None:
+    file = served.run.workspace / "prefect" / "secret"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert served.environment["PREFECT_API_AUTH_STRING"] not in " ".join(served.run.processes())

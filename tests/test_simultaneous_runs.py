@@ -1,0 +1,116 @@
+"""Runs that start in one workspace at once; Prefect servers that are killed or silent at the start.
+
+By the command, with a stand-in for every stage's program: what is looked at lies around them.
+"""
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+from flows.launchers.local import local_job
+from tests.flows.standin_chain import Chain, ends, make_chain
+from tests.running import RunFolder
+from tests.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    return make_chain(tmp_path_factory.mktemp("chain"))
+
+
+@pytest.mark.parametrize(
+    "pauses",
+    [
+        pytest.param((0, 0, 0, 0), id="four at once"),
+        pytest.param((0, 0), id="at once", marks=pytest.mark.slow),
+        pytest.param((0, 1), id="1 s apart", marks=pytest.mark.slow),
+        pytest.param((0, 4), id="4 s apart", marks=pytest.mark.slow),
+    ],
+)
+def test_of_runs_started_together_one_works_and_the_others_are_told_who(
+    pauses: tuple[int, ...], chain: Chain, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.id
+    runs = []
+    for pause in pauses:
+        time.sleep(pause)
+        runs.append(chain.begin(name))
+    found = ends(runs)
+    (worked,) = [run for run, (code, _) in zip(runs, found, strict=True) if code == 0]
+    for code, said in found:
+        if code:
+            assert code == 2, said
+            assert f"in use by run try (pid {worked.pid} on {socket.gethostname()}" in said
+            assert len(said.splitlines()) == 1
+    assert chain.digests(name) == chain.expected
+    assert not RunFolder(chain.workspace(name)).processes()
+
+
+def test_a_server_killed_while_it_starts_is_started_again_and_asks_for_the_secret(
+    chain: Chain,
+) -> None:
+    run = chain.begin("killed server")
+    job = chain.workspace("killed server") / "prefect" / "server"
+    started = wait_for(lambda: local_job(job), what="the server")
+    (first, *_) = wait_for(
+        lambda: psutil.Process(started.supervisor.pid).children(), what="its program"
+    )
+    first.send_signal(signal.SIGKILL)
+    again = wait_for(
+        lambda: (found := local_job(job)) and found != started and found, what="another"
+    )
+    url = f"http://127.0.0.1:{again.argv[again.argv.index('--port') + 1]}/api"
+    refused = wait_for(lambda: status(f"{url}/admin/version"), what="an answer")
+    ((code, said),) = ends([run])
+    assert refused == 401
+    assert code == 0, said
+    assert "warning: the Prefect server was killed while it started" in said
+    assert chain.digests("killed server") == chain.expected
+
+
+def status(url: str) -> int:
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """The address of a server that takes every connection and says nothing."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/api"
+
+
+@contextmanager
+def dead() -> Iterator[str]:
+    """An address at which nobody listens."""
+    with silent() as address:
+        pass
+    yield address
+
+
+@pytest.mark.parametrize("server", [silent, dead])
+def test_a_run_whose_server_does_not_answer_goes_on_without_it_within_seconds(
+    server: Callable[[], AbstractContextManager[str]], chain: Chain
+) -> None:
+    with server() as api:
+        began = time.monotonic()
+        run = chain.begin(server.__name__, api=api)
+        ((code, said),) = ends([run])
+        seconds = time.monotonic() - began
+    assert code == 0, said
+    assert f"warning: PREFECT_API_URL {api}: no answer" in said
+    assert "continuing without it" in said
+    assert seconds < 120
+    assert chain.digests(server.__name__) == chain.expected
