@@ -91,8 +91,15 @@ def size_of(path: str) -> int | None:
         return None
 
 
+def is_link(path: str) -> bool:
+    """Whether `path` is a symbolic link of this machine."""
+    return is_local(path) and os.path.islink(local_path(path))
+
+
 def size_below(path: str) -> int:
-    """Bytes of a file, or of everything in a directory."""
+    """Bytes of a file, or of everything in a directory; none for a link."""
+    if is_link(path):
+        return 0
     filesystem, inner = _open(path)
     return int(filesystem.du(inner))
 
@@ -199,8 +206,10 @@ def list_names(directory: str) -> list[str]:
 
 
 def remove(path: str) -> None:
-    """Delete a file or a whole directory; nothing there is fine."""
-    if exists(path):
+    """Delete a file, a link or a whole directory; nothing there is fine."""
+    if is_link(path):
+        os.unlink(local_path(path))  # the link alone: what it leads to belongs to somebody else
+    elif exists(path):
         filesystem, inner = _open(path)
         filesystem.rm(inner, recursive=True)
 

@@ -19,6 +19,9 @@ from artifacts.store import FINISHED, Artifact, Store
 from flows.record import find_record, list_runs
 from flows.workspace import Workspace
 
+IMPORTED = "import"
+"""Models from elsewhere (`cloze import`), which a person put there: no run need refer to them."""
+
 
 @dataclass(frozen=True)
 class StoreEntry:
@@ -78,7 +81,9 @@ def garbage(workspace: Workspace) -> list[Garbage]:
     kept = _kept_keys(workspace, entries)
     found: list[Garbage] = []
     for entry in entries:
-        if entry.key in kept:
+        if filesystem.is_link(workspace.store.directory(entry.stage, "")):
+            continue  # another store's
+        if entry.key in kept or (entry.stage == IMPORTED and entry.manifest):
             found += _left_over(entry)
         else:
             what = "artifact" if entry.manifest else "unfinished artifact"
@@ -91,7 +96,8 @@ def garbage(workspace: Workspace) -> list[Garbage]:
 def remove_garbage(found: list[Garbage]) -> None:
     """Remove it. A manifest goes first, so that a reader never sees half an artifact."""
     for item in found:
-        filesystem.remove(filesystem.join(item.path, MANIFEST_NAME))
+        if not filesystem.is_link(item.path):
+            filesystem.remove(filesystem.join(item.path, MANIFEST_NAME))
         filesystem.remove(item.path)
 
 
@@ -118,7 +124,7 @@ def _kept_keys(workspace: Workspace, entries: list[StoreEntry]) -> set[str]:
 
 def _left_over(entry: StoreEntry) -> Iterator[Garbage]:
     """What lies in a finished artifact's directory without belonging to it."""
-    if entry.manifest is None:
+    if entry.manifest is None or filesystem.is_link(entry.directory):
         return
     files = (*entry.manifest.files, *entry.manifest.records)
     named = {MANIFEST_NAME, FINISHED, *(file.stored_name.split("/")[0] for file in files)}

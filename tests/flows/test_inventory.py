@@ -1,5 +1,6 @@
 """What no run refers to any more."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,29 @@ def test_ancestors_are_found_by_their_digests(space: Workspace, run: RunConfig) 
     directory = next((space.local / "artifacts" / "pretrain").iterdir())
     found = ancestors(space.store.find("pretrain", directory.name), store=space.store)
     assert list(found) == ["pretrain", "examples", "tokens", "vocabulary"]
+
+
+def test_no_link_is_followed_out_of_the_store(space: Workspace, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / ("a" * 64)).mkdir(parents=True)
+    files = [outside / "manifest.json", outside / ("a" * 64) / "weights.bin"]
+    for file in files:
+        file.write_text("precious")
+    artifacts = space.local / "artifacts"
+    (artifacts / "stage").symlink_to(outside)
+    (artifacts / "tokens" / ("b" * 64)).symlink_to(outside)
+    (artifacts / "tokens" / ("c" * 64)).symlink_to(tmp_path / "nowhere")
+    finished = next(path for path in (artifacts / "tokens").iterdir() if not path.is_symlink())
+    (finished / "aside").symlink_to(outside)
+    found = garbage(space)
+    assert {Path(item.path).name for item in found} == {"b" * 64, "c" * 64, "aside"}
+    assert sum(item.size for item in found) == 0
+    remove_garbage(found)
+    assert [file.read_text() for file in files] == ["precious", "precious"]
+    assert garbage(space) == []
+
+
+def test_a_model_that_was_imported_stays(space: Workspace) -> None:
+    made = next((space.local / "artifacts" / "tokens").iterdir())
+    shutil.copytree(made, space.local / "artifacts" / "import" / ("d" * 64))
+    assert garbage(space) == []
