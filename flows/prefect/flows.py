@@ -7,16 +7,20 @@ Out: the run's record as JSON. Whatever a flow's stages need is made as well, un
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
-from prefect import flow
+from prefect import Flow, flow
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import TerminationSignal
 from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
 from pydantic import JsonValue
 
+from artifacts.progress import say
 from flows.ablation.result import AblationData, publish
 from flows.ablation.rows import Table, rows
 from flows.config import THIS_MACHINE, MachineConfig, RunConfig
@@ -28,6 +32,17 @@ ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
 
 Record = dict[str, JsonValue]
 """A run's record as JSON."""
+
+SERVING = "CLOZE_SERVING"
+"""Set in a process that serves flows, and so in the processes of its runs."""
+
+
+def announce(flow: "Flow[..., Any]", flow_run: FlowRun, state: "State[Any]") -> None:
+    """Hook: say on the terminal of `cloze serve` that a run has changed its state."""
+    if os.environ.get(SERVING):
+        said = (state.name or state.type.value).lower()
+        reason = "" if state.is_running() or state.is_completed() else state.message
+        say(f"{flow_run.name} ({flow.name}): {f'{said}: {reason}' if reason else said}")
 
 
 @flow(name="end-to-end", flow_run_name="{run.name}", persist_result=False)
@@ -77,6 +92,13 @@ def ablations(
 
 FLOWS = (end_to_end, prepare, pretrain, finetune, evaluate, ablations)
 
+for _flow in FLOWS:
+    _flow.on_running(announce)
+    _flow.on_completion(announce)
+    _flow.on_failure(announce)
+    _flow.on_cancellation(announce)
+    _flow.on_crashed(announce)
+
 
 class GentleRunner(Runner):
     """Ends on SIGTERM as on Ctrl-C; Prefect's own handler forgets to await the stopping."""
@@ -103,6 +125,7 @@ def serve_flows(
 
     `on_ready` is called when the server knows the deployments. Returns when it is told to end.
     """
+    os.environ[SERVING] = "1"
     runner = GentleRunner(limit=1)
     for deployment in deployments(parameters, name=name):
         runner.add_deployment(deployment)

@@ -12,7 +12,15 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from flows.config import MachineConfig, RunConfig
 from flows.launchers.job import StageFailed
-from flows.prefect.flows import deployments, end_to_end, evaluate, finetune, prepare, pretrain
+from flows.prefect.flows import (
+    SERVING,
+    deployments,
+    end_to_end,
+    evaluate,
+    finetune,
+    prepare,
+    pretrain,
+)
 from flows.prefect.server import ServerLost, prefect_server
 from flows.prefect.tracking import reporting_to
 from flows.record import RunRecord
@@ -122,6 +130,32 @@ def test_every_flow_is_deployed_by_its_module_so_that_any_folder_will_do() -> No
         name: f"flows.prefect.flows.{name.replace('-', '_')}"
         for name in ("end-to-end", "prepare", "pretrain", "finetune", "evaluate", "ablations")
     }
+
+
+def test_a_served_run_says_when_it_starts_and_how_it_ends(
+    server: str,
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def said() -> list[str]:
+        return [line for line in capfd.readouterr().err.splitlines() if line.startswith("try (")]
+
+    with reporting_to(server):
+        prepare(run, machine)
+        assert said() == [], "nothing is served: the command shows the run itself"
+        monkeypatch.setenv(SERVING, "1")
+        prepare(run, machine)
+        assert said() == ["try (prepare): running", "try (prepare): completed"]
+        inline(pretrain={"fail": 2})
+        with pytest.raises(StageFailed):
+            pretrain(run, machine)
+    running, failed = said()
+    assert running == "try (pretrain): running"
+    assert failed.startswith("try (pretrain): failed: ")
+    assert "the text: is wrong" in failed
 
 
 def test_every_flow_shows_its_configuration_as_a_form() -> None:
