@@ -18,6 +18,7 @@ from pydantic import Field, JsonValue
 from artifacts.config import Config
 
 Role = Literal["baseline", "random", "pretrained"]
+Outcome = Literal["win", "gain", "none", "loss", "undecided"]
 Split = Literal["dev", "test"]
 
 WIN_DIFFERENCE = 0.03
@@ -25,6 +26,9 @@ WIN_DIFFERENCE = 0.03
 
 WIN_STANDARD_ERRORS = 3.0
 """… and by at least three standard errors of the difference."""
+
+MIN_SEEDS = 3
+"""Fewer seeds decide nothing: of two values, the standard error is hardly known."""
 
 
 class SeedScores(Config):
@@ -236,11 +240,25 @@ class Comparison(Config):
     """Of the difference over seeds; paired by seed where both have the same seeds."""
 
     paired: bool
+    seeds: int = 0
+    """Behind each mean, the fewer of the two; a baseline without random numbers does not count."""
+
     wins: bool
-    """At least `WIN_DIFFERENCE` and `WIN_STANDARD_ERRORS` standard errors."""
+    """Whether the outcome is a win."""
 
     statement: str
     """The verdict in one sentence."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """`undecided` with too few seeds, `none` within chance, `gain` below the margin."""
+        if self.seeds < MIN_SEEDS:
+            return "undecided"
+        if abs(self.difference) < WIN_STANDARD_ERRORS * self.standard_error or not self.difference:
+            return "none"
+        if self.difference < 0:
+            return "loss"
+        return "win" if self.difference >= WIN_DIFFERENCE else "gain"
 
 
 class CurvePoint(Config):

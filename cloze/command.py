@@ -132,6 +132,11 @@ COMMANDS = {
         "Embed texts: one vector per text.",
         "cloze embed demo --output vectors.npy < texts.txt",
     ),
+    "submissions": Verb(
+        "cloze.inference.submissions:submissions",
+        "Collect predictions of unlabelled test files in the form that official servers take.",
+        "cloze submissions glue glue-submission",
+    ),
     "export": Verb(
         "cloze.inference.hugging_face:export_model",
         "Export a trained encoder or task model in Hugging Face's layout, with a model card.",

@@ -476,7 +476,7 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "model.finetune.finetune"
-    format_version: ClassVar[int] = 2
+    format_version: ClassVar[int] = 3
 
     finetune: FinetuneConfig
     """Tasks and protocol."""
@@ -487,6 +487,7 @@ class EvaluateStage(StageConfig):
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "model.evaluation.evaluate"
+    format_version: ClassVar[int] = 2
 
     seed: int
     """The run's seed."""

@@ -5,6 +5,7 @@ Out: plain text. A gain is called one only where the evaluation's own rule calls
 """
 
 from artifacts.results import (
+    MIN_SEEDS,
     WIN_DIFFERENCE,
     WIN_STANDARD_ERRORS,
     Comparison,
@@ -48,9 +49,6 @@ METRICS = {
 }
 
 SPLITS = ("train", "dev", "test")
-
-NOISE = 2.0
-"""A difference within so many standard errors is noise."""
 
 
 def split_name(summary: Summary, split: str) -> str:
@@ -104,39 +102,25 @@ def has_random(summary: Summary) -> bool:
     return any(system.role == "random" for task in summary.tasks for system in task.systems)
 
 
-def verdict_kind(comparison: Comparison) -> str:
-    """`win`, `gain` (beyond chance, below the rule), `loss`, `none`, or `single` (one run)."""
-    if comparison.wins:
-        return "win"
-    if comparison.difference and not comparison.standard_error:
-        return "single"
-    if abs(comparison.difference) <= NOISE * comparison.standard_error:
-        return "none"
-    return "gain" if comparison.difference > 0 else "loss"
-
-
 def verdict_words(comparison: Comparison) -> str:
     """One honest sentence about pre-training."""
     against = system_name(comparison.against)
     amount = difference(comparison, sign=False)
-    single = points(comparison.difference).lstrip(f"+{MINUS}")
-    moved = "A gain" if comparison.difference > 0 else "A loss"
-    relation = "over" if comparison.difference > 0 else "against"
-    missed = (
-        f"the margin of {100 * WIN_DIFFERENCE:.0f} points"
-        if comparison.difference < WIN_DIFFERENCE
-        else f"the {WIN_STANDARD_ERRORS:.0f} standard errors"
-    )
+    margin = f"the margin of {100 * WIN_DIFFERENCE:.0f} points"
+    seeds = plural(comparison.seeds, "seed")
     return {
         "win": f"Pre-training wins: {amount} over {against}.",
-        "gain": f"A gain of {amount} over {against}, less than {missed} set beforehand.",
+        "gain": f"A gain of {amount} over {against}, less than {margin} set beforehand.",
         "loss": f"Pre-training loses: {amount} below {against}.",
-        "none": f"No gain over {against} at this size: {difference(comparison)}, within chance.",
-        "single": (
-            f"{moved} of {single} points {relation} {against} in a single run: without a standard "
-            "error there is no verdict; give finetune.seeds several seeds."
+        "none": (
+            f"No clear difference from {against}: {difference(comparison)}, within "
+            f"{WIN_STANDARD_ERRORS:.0f} standard errors."
         ),
-    }[verdict_kind(comparison)]
+        "undecided": (
+            f"{difference(comparison)} against {against} with {seeds}: no verdict from fewer than "
+            f"{MIN_SEEDS}; set finetune.seeds."
+        ),
+    }[comparison.outcome]
 
 
 def verdict_sentence(task: TaskScore) -> str:
@@ -170,7 +154,8 @@ def difference(comparison: Comparison, *, sign: bool = True) -> str:
     """`+5.3 ± 0.6 points`."""
     amount = points(comparison.difference)
     shown = amount if sign else amount.lstrip(f"+{MINUS}")
-    return f"{shown} ± {100 * comparison.standard_error:.1f} points"
+    error = f" ± {100 * comparison.standard_error:.1f}" if comparison.seeds > 1 else ""
+    return f"{shown}{error} points"
 
 
 def scores_on(system: SystemScore, split: str) -> dict[str, SeedScores]:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from artifacts.results import (
+    MIN_SEEDS,
     WIN_DIFFERENCE,
-    WIN_STANDARD_ERRORS,
     Comparison,
     CurvePoint,
     LearningCurve,
@@ -170,19 +170,10 @@ def compare(
     metric: str,
     split: Split,
 ) -> Comparison:
-    """The verdict on two systems' scores by seed; a single seed shows nothing."""
+    """The verdict on two systems' scores by seed; a baseline has the one seed 0."""
     gap = difference(ours, theirs)
-    clear = len(ours) > 1 and abs(gap.mean) >= WIN_STANDARD_ERRORS * gap.standard_error
-    if not clear:
-        verdict = f"no clear difference between {system} and {against}"
-    elif gap.mean < 0:
-        verdict = f"{system} loses to {against}"
-    elif gap.mean < WIN_DIFFERENCE:
-        verdict = f"{system} is ahead of {against} by less than 3 points"
-    else:
-        verdict = f"{system} wins over {against}"
-    points = f"{100 * gap.mean:+.1f} ± {100 * gap.standard_error:.1f} points, {len(ours)} seeds"
-    return Comparison(
+    with_seeds = [ours, theirs] if against.startswith(RANDOM) else [ours]
+    found = Comparison(
         system=system,
         against=against,
         metric=metric,
@@ -190,6 +181,19 @@ def compare(
         difference=gap.mean,
         standard_error=gap.standard_error,
         paired=gap.paired,
-        wins=clear and gap.mean >= WIN_DIFFERENCE,
-        statement=f"{verdict}: {points}",
+        seeds=min(map(len, with_seeds)),
+        wins=False,
+        statement="",
+    )
+    verdict = {
+        "win": f"{system} wins over {against}",
+        "gain": f"{system} is ahead of {against} by less than {100 * WIN_DIFFERENCE:.0f} points",
+        "none": f"no clear difference between {system} and {against}",
+        "loss": f"{system} loses to {against}",
+        "undecided": f"no verdict on {system} and {against} with fewer than {MIN_SEEDS} seeds",
+    }[found.outcome]
+    error = f" ± {100 * gap.standard_error:.1f}" if found.seeds > 1 else ""
+    points = f"{100 * gap.mean:+.1f}{error} points, {found.seeds} seed{'s' * (found.seeds != 1)}"
+    return found.model_copy(
+        update={"wins": found.outcome == "win", "statement": f"{verdict}: {points}"}
     )

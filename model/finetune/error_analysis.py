@@ -44,7 +44,10 @@ def errors(
 ) -> tuple[ErrorExample, ...]:
     """The first wrong predictions."""
     found = []
-    for example, (gold, guess) in enumerate(zip(problem.gold(split), predictions, strict=True)):
+    pairs = zip(problem.gold(split), predictions, strict=True)
+    for example, (gold, prediction) in enumerate(pairs):
+        # An answer stands beside its margin.
+        guess = prediction["text"] if isinstance(prediction, dict) else prediction
         if _is_wrong(gold, guess):
             texts = (problem.shown(split, example), _words(gold), _words(guess))
             text, right, wrong = (

@@ -94,7 +94,7 @@ class Classification(Problem):
         """The configured labels, or those of the training data in order."""
         if self.config.labels:
             return self.config.labels
-        found = sorted({str(label) for label in self._tables["train"].columns["label"]})
+        found = sorted({str(label) for label in self._tables["train"].every("label")})
         if len(found) < 2:
             raise UsageError(
                 f"task {self.config.name}: only the label {', '.join(found)} in the training data, "

@@ -5,9 +5,11 @@ Out: the family's `Problem`, everything read, checked and tokenised.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from pydantic import JsonValue
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.rng import address, permutation
@@ -32,6 +34,7 @@ FAMILIES: Mapping[str, type[Problem]] = {
 }
 
 SPLITS = ("train", "dev", "test")
+LABELS = ("label", "tags", "answers")
 SAMPLE_SEED = 20181011
 """Of the choice of `train_examples`: the same sample for every fit."""
 
@@ -50,17 +53,38 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
         split: read_table(path, wanted_columns(config, split))
         for split, path in task_paths(config, labels).items()
     }
+    for split, table in tables.items():
+        labels_of = [name for name in LABELS if name in family.optional]
+        if split not in ("train", "dev"):
+            # A test file without labels may have a column of placeholders all the same.
+            if table.has("label") and all(map(_is_placeholder, table.columns["label"])):
+                tables[split] = table.without(["label"])
+            continue
+        for name in labels_of:
+            if not table.has(name):
+                raise UsageError(
+                    f"{table.path}: no column {name}, which training and development data need; "
+                    f'say which one it is: columns.{name} = "..."'
+                )
+        # GLUE's own files have a few blank texts (QQP), which count like the others.
+        for name in ("label", *(() if config.glue else family.required)):
+            _refuse_blanks(table, name)
     if 0 < config.train_examples < len(tables["train"]):
         order = permutation(address(SAMPLE_SEED, "sample"), len(tables["train"]))
-        tables["train"] = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
-    for split in ("train", "dev"):
-        for name in ("label", "tags", "answers"):
-            if split in tables and name in family.optional and not tables[split].has(name):
-                raise UsageError(
-                    f"{tables[split].path}: no column {name}, which training and development data "
-                    f'need; say which one it is: columns.{name} = "..."'
-                )
+        sample = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
+        tables["train"] = replace(sample, whole=tables["train"])
     return tables
+
+
+def _is_placeholder(label: JsonValue) -> bool:
+    """Whether a test label says "hidden": nothing, or the -1 of Hugging Face's data sets."""
+    return label is None or str(label).strip() in ("", "-1")
+
+
+def _refuse_blanks(table: TaskTable, name: str) -> None:
+    for row, value in enumerate(table.columns.get(name, [])):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise UsageError(f"{table.place(row)}: {name} is blank; fill it in, or remove the row")
 
 
 def wanted_columns(config: TaskConfig, split: str) -> Wanted:

@@ -23,6 +23,7 @@ from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, by_group
 from model.tasks.metrics.squad_metrics import (
     best_null_threshold,
+    by_answerability,
     f1_v2,
     kept_golds,
     score_v1,
@@ -212,11 +213,20 @@ class Spans(Problem):
         return self.config.model_copy(update={"span": span})
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Exact match and F1 as the official script of the data's version has them."""
+        """Exact match and F1 as the official script of the data's version has them.
+
+        For 2.0 also over the questions with and without an answer (HasAns, NoAns).
+        """
         golds = self._splits[split].gold
         guesses = [guess["text"] for guess in _typed(predictions)]
         if self.impossible:
-            return score_v2(golds, guesses).means()
+            scores, answerable = score_v2(golds, guesses), [bool(gold) for gold in golds]
+            return scores.means() | {
+                f"{group}_{metric}": value
+                for group, means in by_answerability(scores, answerable).items()
+                for metric, value in means.items()
+                if len(set(answerable)) > 1
+            }
         return score_v1([gold or [""] for gold in golds], guesses).means()
 
     def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
@@ -59,9 +60,7 @@ class Tagging(Problem):
             for name, table in texts.tables.items()
             if table.has("tags")
         }
-        self.labels = texts.config.labels or tuple(
-            sorted(set(chain.from_iterable(self.tags["train"])))
-        )
+        self.labels = texts.config.labels or _tag_set(texts.tables["train"].every("tags"))
         self.outputs = len(self.labels)
         self.sequences = {}
         self._places: dict[str, Ragged] = {}
@@ -117,7 +116,7 @@ class Tagging(Problem):
         return [[self.labels[next(flat)] for _ in sentence] for sentence in self.words[split]]
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Word accuracy, F1 over tags, entity F1 as conlleval counts it."""
+        """Word accuracy, F1 over tags; entity precision, recall and F1, of all and by type."""
         gold = self.tags[split]
         flat_gold = np.array(list(chain.from_iterable(gold)))
         predicted = cast(Sequence[list[str]], predictions)
@@ -125,7 +124,19 @@ class Tagging(Problem):
         words = tuple(name for name in self.metrics if name != ENTITY_F1)
         scores = measure(words, flat_gold, flat)
         if ENTITY_F1 in self.metrics:
-            scores[ENTITY_F1] = count_entities(gold, predicted).f1
+            counts = count_entities(gold, predicted)
+            scores |= {
+                ENTITY_F1: counts.f1,
+                "entity_precision": counts.precision,
+                "entity_recall": counts.recall,
+            }
+            for kind in sorted({label[2:] for label in self.labels if label != "O"}):
+                of_kind = count_entities(gold, predicted, kind=kind)
+                scores |= {
+                    f"{ENTITY_F1}_{kind}": of_kind.f1,
+                    f"entity_precision_{kind}": of_kind.precision,
+                    f"entity_recall_{kind}": of_kind.recall,
+                }
         return scores
 
     def _prepare(self, texts: Texts, split: str, table: TaskTable) -> None:
@@ -145,6 +156,11 @@ class Tagging(Problem):
         if split in self.tags:
             indices = _tag_indices(table, self.tags[split], self.labels)
             self._targets[split] = Ragged(indices, windows.words)
+
+
+def _tag_set(sentences: Sequence[JsonValue]) -> tuple[str, ...]:
+    lists = (tags for tags in sentences if isinstance(tags, list))
+    return tuple(sorted({str(tag) for tag in chain.from_iterable(lists)}))
 
 
 def _word_lists(table: TaskTable) -> list[list[str]]:

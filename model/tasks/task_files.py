@@ -126,9 +126,12 @@ def _read_json_lines(path: str, wanted: Wanted) -> TaskTable:
 
 
 def _read_squad(path: str, wanted: Wanted) -> TaskTable:
-    """SQuAD's JSON, versions 1.1 and 2.0: one row a question."""
+    """SQuAD's JSON, versions 1.1 and 2.0: one row a question.
+
+    A file in which no question has an answer, or is said to have none, is unlabelled.
+    """
     try:
-        rows: list[Row] = [
+        rows: list[dict[str, JsonValue]] = [
             {
                 "id": str(question["id"]),
                 "title": article.get("title", ""),
@@ -146,6 +149,10 @@ def _read_squad(path: str, wanted: Wanted) -> TaskTable:
             for paragraph in article["paragraphs"]
             for question in paragraph["qas"]
         ]
+        nothing: JsonValue = {"text": [], "answer_start": []}
+        if all(row["answers"] == nothing and not row["is_impossible"] for row in rows):
+            for row in rows:
+                del row["answers"], row["is_impossible"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path}: not SQuAD JSON ({type(error).__name__}: {error}); expected data → "

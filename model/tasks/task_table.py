@@ -27,6 +27,9 @@ class TaskTable:
     skipped: int = 0
     """Rows left out for having too few columns."""
 
+    whole: "TaskTable | None" = None
+    """The table that this one is a sample of, whose labels it shares; None: it is whole."""
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
@@ -50,6 +53,10 @@ class TaskTable:
             texts.append(well_formed(value))
         return texts
 
+    def every(self, name: str) -> list[JsonValue]:
+        """The column `name` of the whole table, where this one is a sample of it."""
+        return (self.whole or self).columns[name]
+
     def notes(self) -> list[str]:
         """What a person must know of how it was read."""
         if not self.skipped:
@@ -67,7 +74,7 @@ class TaskTable:
     def without(self, names: Sequence[str]) -> "TaskTable":
         """The table without these columns."""
         kept = {name: values for name, values in self.columns.items() if name not in names}
-        return TaskTable(self.path, kept, self.lines)
+        return TaskTable(self.path, kept, self.lines, self.skipped)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,12 +39,18 @@ class EntityCounts:
 
 
 def count_entities(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, kind: str = ""
 ) -> EntityCounts:
-    """Counts over sentences; no entity reaches over a sentence's end."""
+    """Counts over sentences, of one type where `kind` names it.
+
+    No entity reaches over a sentence's end.
+    """
     correct = found = there = 0
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
-        ours, theirs = set(entities(predicted_tags)), set(entities(gold_tags))
+        ours, theirs = (
+            {entity for entity in entities(tags) if kind in ("", entity[2])}
+            for tags in (predicted_tags, gold_tags)
+        )
         correct += len(ours & theirs)
         found += len(ours)
         there += len(theirs)

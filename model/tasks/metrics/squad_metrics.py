@@ -93,7 +93,9 @@ def best_null_threshold(
     answer at all, questions are admitted by rising margin; the first best place wins.
     """
     current = best = float(sum(not answerable for answerable in has_answer))
-    threshold = 0.0
+    # The official script says 0 where nothing beats no answer at all, and would answer there what
+    # has a margin below; a threshold below every margin gives the score that it reports.
+    threshold = min(0.0, min(null_margins) - 1.0)
     for index in sorted(range(len(scores)), key=null_margins.__getitem__):
         if has_answer[index]:
             current += scores[index]

@@ -34,7 +34,6 @@ from flows.report.wording import (
     spread_words,
     task_name,
     task_sizes,
-    verdict_kind,
     verdict_sentence,
     verdict_words,
     wrong_tags,
@@ -43,7 +42,9 @@ from flows.report.wording import (
 CURVE = [(0.0, 9.0), (1.0, 6.0), (2.0, 5.9), (3.0, 4.0), (4.0, 3.0)]
 
 
-def comparison(difference: float, standard_error: float, *, wins: bool = False) -> Comparison:
+def comparison(
+    difference: float, standard_error: float, *, seeds: int = 5, wins: bool = False
+) -> Comparison:
     return Comparison(
         system="pretrained",
         against="random",
@@ -52,6 +53,7 @@ def comparison(difference: float, standard_error: float, *, wins: bool = False) 
         difference=difference,
         standard_error=standard_error,
         paired=True,
+        seeds=seeds,
         wins=wins,
         statement="",
     )
@@ -111,26 +113,27 @@ def test_numbers_have_units_and_few_digits(shown: str, expected: str) -> None:
         ),
         (
             comparison(0.15, 0.06),
-            "gain",
-            "A gain of 15.0 ± 6.0 points over random initialisation, less than the 3 standard "
-            "errors set beforehand.",
+            "none",
+            "No clear difference from random initialisation: +15.0 ± 6.0 points, within 3 "
+            "standard errors.",
         ),
         (
-            comparison(0.15, 0.0),
-            "single",
-            "A gain of 15.0 points over random initialisation in a single run: without a standard "
-            "error there is no verdict; give finetune.seeds several seeds.",
+            comparison(0.15, 0.0, seeds=1),
+            "undecided",
+            "+15.0 points against random initialisation with 1 seed: no verdict from fewer than "
+            "3; set finetune.seeds.",
         ),
         (
-            comparison(-0.15, 0.0),
-            "single",
-            "A loss of 15.0 points against random initialisation in a single run: without a "
-            "standard error there is no verdict; give finetune.seeds several seeds.",
+            comparison(-0.15, 0.01, seeds=2),
+            "undecided",
+            "−15.0 ± 1.0 points against random initialisation with 2 seeds: no verdict from "
+            "fewer than 3; set finetune.seeds.",
         ),
         (
             comparison(0.004, 0.009),
             "none",
-            "No gain over random initialisation at this size: +0.4 ± 0.9 points, within chance.",
+            "No clear difference from random initialisation: +0.4 ± 0.9 points, within 3 "
+            "standard errors.",
         ),
         (
             comparison(-0.021, 0.005),
@@ -142,7 +145,7 @@ def test_numbers_have_units_and_few_digits(shown: str, expected: str) -> None:
 def test_a_verdict_claims_no_more_than_was_measured(
     found: Comparison, kind: str, words: str
 ) -> None:
-    assert verdict_kind(found) == kind
+    assert found.outcome == kind
     assert verdict_words(found) == words
 
 

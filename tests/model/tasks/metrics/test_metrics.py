@@ -107,7 +107,10 @@ def test_the_null_threshold_is_the_official_one() -> None:
 
 
 def test_nothing_is_answered_where_that_is_best() -> None:
-    assert best_null_threshold([0.0], [-1.0], [False], [True]) == (1.0, 0.0)
+    margins = [-1.0, 0.5]
+    best, threshold = best_null_threshold([0.0, 0.0], margins, [False, False], [True, True])
+    assert best == 1.0
+    assert not any(margin <= threshold for margin in margins)  # what is answered has a margin below
 
 
 def _noisy(tags: list[str], seed: int) -> tuple[list[list[str]], list[list[str]]]:

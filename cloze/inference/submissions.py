@@ -1,0 +1,68 @@
+"""`cloze submissions`: a run's predictions of unlabelled test files, as official servers take them.
+
+In:  a run that was fine-tuned, and a new directory.
+Out: glue/*.tsv under the names that GLUE asks for, glue.zip of them, and TASK/*.json for SQuAD.
+"""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from artifacts.errors import UsageError
+from artifacts.filesystem import write_bytes
+from artifacts.progress import say
+from artifacts.store import open_artifact
+from cloze.answer import Answer
+from cloze.lookup import model_directory
+from cloze.options import PLACE, Place
+
+PREFIX = "submissions/"
+GLUE = "glue"
+GLUE_FILES = (
+    *("AX", "CoLA", "MNLI-m", "MNLI-mm", "MRPC", "QNLI", "QQP", "RTE", "SST-2", "STS-B", "WNLI"),
+)
+"""The files that gluebenchmark.com wants in one archive."""
+
+Run = Annotated[str, Parameter(help="A run, or a finetune artifact's directory.")]
+Target = Annotated[Path, Parameter(help="A new or empty directory.")]
+
+
+def submissions(run: Run, directory: Target, /, *, place: Place = PLACE) -> Answer:
+    """Collect submissions."""
+    artifact = open_artifact(model_directory(run, place.space(), stage="finetune"))
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(f"{directory}: exists already; name a new or empty directory")
+    found: dict[str, bytes] = {}
+    for entry in artifact.manifest.files:
+        task, slash, name = entry.name.removeprefix(PREFIX).partition("/")
+        if entry.name.startswith(PREFIX) and slash:
+            target = f"{GLUE}/{name}" if name.endswith(".tsv") else f"{task}/{name}"
+            if target in found:
+                raise UsageError(
+                    f"{run}: two tasks have predictions for {name}; fine-tune each GLUE task once"
+                )
+            found[target] = artifact.read_bytes(entry.name)
+    if not found:
+        raise UsageError(f"{run}: no predictions of unlabelled test files; name them as test = ...")
+    glue = {name: content for name, content in found.items() if name.startswith(f"{GLUE}/")}
+    if glue:
+        found[f"{GLUE}.zip"] = _zipped(glue)
+        missing = [name for name in GLUE_FILES if f"{GLUE}/{name}.tsv" not in glue]
+        if missing:
+            say(f"submissions: the GLUE server wants {', '.join(missing)} as well")
+    for name, content in found.items():
+        write_bytes(str(directory / name), content)
+    data = {"directory": str(directory), "files": sorted(found)}
+    return Answer(data, "\n".join(str(directory / name) for name in sorted(found)), place.json)
+
+
+def _zipped(files: dict[str, bytes]) -> bytes:
+    """An archive of the files, all at its top; the same files give the same bytes."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as into:
+        for name, content in sorted(files.items()):
+            into.writestr(zipfile.ZipInfo(name.removeprefix(f"{GLUE}/")), content)
+    return archive.getvalue()
