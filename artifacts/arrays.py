@@ -38,7 +38,8 @@ def list_lengths(column: pa.ChunkedArray) -> Int64s:
 def list_values(column: pa.ChunkedArray) -> npt.NDArray[np.unsignedinteger]:
     """The values of all lists of a column, one after another."""
     chunks = [chunk.flatten().to_numpy() for chunk in column.chunks]
-    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    nothing = np.zeros(0, dtype=str(column.type.value_type))  # NumPy calls them the same
+    return chunks[0] if len(chunks) == 1 else np.concatenate([nothing, *chunks])
 
 
 def list_array(

@@ -10,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from artifacts.config import Config, StageConfig
 
+LineBreak = Literal["sentence", "paragraph", "detect"]
+
 Reader = Literal[
     "docstrings",
     "text",
@@ -42,6 +44,12 @@ class SourceConfig(Config):
     """Whether HTML's entities and `<br>` in the text are decoded. Default: only for
     `wikiextractor` and `mediawiki`; set it for JSON lines or tables from a crawl."""
 
+    line_break: LineBreak | None = None
+    """What a line break in the text is: the end of a given `sentence`, the end of a `paragraph`, or
+    whichever of the end of a paragraph and a mere wrap a document's line lengths tell (`detect`).
+    Unless told, `detect` for text, JSON lines and tables, `paragraph` for Wikipedia and docstrings,
+    `sentence` for `sentence_lines`."""
+
     weight: int = Field(default=1, ge=1, le=255)
     """How many copies of each document enter the examples; their ordinal is part of the seed."""
 
@@ -64,8 +72,10 @@ class CorpusConfig(Config):
     """The sources, in order of precedence: of two equal documents the first survives."""
 
     heldout_share: float = Field(default=0.01, ge=0.0, lt=0.5)
-    """Share of the documents, drawn by digest, that forms the split `heldout`. Not in the paper,
-    which reports its pre-training loss on training data."""
+    """Share of the documents, drawn by digest, that forms the split `heldout`. Where none is drawn
+    and no source is held out, it is the document with the smallest digest; of fewer than three
+    documents this share of the sentences, at the end of each. Not in the paper, which reports its
+    pre-training loss on training data."""
 
 
 class VocabularyConfig(Config):
@@ -264,6 +274,7 @@ class VocabularyStage(StageConfig):
 
     stage: ClassVar[str] = "vocabulary"
     program: ClassVar[str] = "pipeline.vocabulary"
+    format_version: ClassVar[int] = 2
 
     seed: int
     """The run's seed."""
@@ -280,6 +291,7 @@ class TokensStage(StageConfig):
 
     stage: ClassVar[str] = "tokens"
     program: ClassVar[str] = "pipeline.tokens"
+    format_version: ClassVar[int] = 2
 
     seed: int
     """The run's seed."""

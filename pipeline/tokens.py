@@ -50,7 +50,7 @@ from pipeline.shuffle.dropped import put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
 from pipeline.shuffle.token_statistics import summary
 from pipeline.shuffle.tokenization import TokensJob
-from pipeline.text.texts import TRAIN
+from pipeline.text.texts import HELDOUT, HELDOUT_SPLIT, TRAIN
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 
@@ -187,7 +187,12 @@ def _commit(
     job: TokensJob,
 ) -> Artifact:
     counts = backend.counts()
-    entries = all_finished(job.output, [name for group in groups for name in group.names])
+    entries = [
+        entry
+        for group in groups
+        for entry in all_finished(job.output, group.names)
+        if entry.rows or group.part != "tail"  # documents of one sentence have no end to hold out
+    ]
     vocabulary = open_artifact(job.vocabulary)
     copied = [
         put_bytes(job.output, vocabulary.read_bytes(name), name=name) for name in TOKENIZER_FILES
@@ -195,13 +200,7 @@ def _commit(
     by_split: dict[str, list[FileEntry]] = {}
     for entry in entries:
         by_split.setdefault(entry.statistics["split"], []).append(entry)
-    share = job.stage.corpus.heldout_share
-    if share and by_split.keys() == {TRAIN}:
-        say(
-            f"warning: of {counts.documents} documents none was drawn to be held out "
-            f"(corpus.heldout_share = {share}), so nothing can be judged on unseen text; raise it, "
-            "or hold out a source"
-        )
+    _say_what_is_held_out(groups, by_split, job.stage.corpus.heldout_share)
     with backend.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
         paths = chain(early, _late_lists(groups, job.output, local))
         listed, dropped = put_dropped(paths, shards=shards, output=job.output, scratch=local)
@@ -219,6 +218,25 @@ def _commit(
             "dropped": dropped,
         },
     )
+
+
+def _say_what_is_held_out(
+    groups: list[BucketGroup], by_split: dict[str, list[FileEntry]], share: float
+) -> None:
+    """A line for the reader where the draw by digest has found no document to hold out."""
+    heldout = next((group for group in groups if group.split == HELDOUT), None)
+    if share and by_split.keys() == {TRAIN}:
+        say(
+            "warning: nothing can be held out of documents of one sentence, so nothing can be "
+            "evaluated on unseen text; give more text, or hold out a source"
+        )
+    elif heldout and heldout.part == "tail":
+        say(f"tokens: held out is the end of each document, {share:.1%} of its sentences or one")
+    elif heldout and heldout.buckets[0].split != HELDOUT_SPLIT:
+        say(
+            f"tokens: corpus.heldout_share = {share} draws none of so few documents; held out is "
+            "the one with the smallest digest"
+        )
 
 
 def _occurrences(groups: list[BucketGroup], job: TokensJob) -> list[int]:

@@ -28,6 +28,7 @@ from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import run_graph, spread
 from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
+from pipeline.text.texts import fallback_share
 from pipeline.tokenizer.learning import (
     Sampling,
     candidate_bytes,
@@ -86,7 +87,12 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     config = stage.vocabulary
     pre_tokens: Counter[bytes] = Counter()
     drop_list = read_drop_list(stage.cleaning.drop_list)
-    for text in draw_sample(paths, wanted_bytes=config.sample_bytes, drop_list=drop_list):
+    for text in draw_sample(
+        paths,
+        wanted_bytes=config.sample_bytes,
+        drop_list=drop_list,
+        fallback_share=fallback_share(stage.corpus),
+    ):
         pre_tokens.update(count_pre_tokens(text, lowercase=config.lowercase))
     if not pre_tokens:
         raise UsageError(

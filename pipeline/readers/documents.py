@@ -10,27 +10,18 @@ of strings, because one Python object a document would cost more than tokenising
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from artifacts.arrays import Bytes, Offsets
 from artifacts.filesystem import InputFile, find_files
-from pipeline.config import SourceConfig
+from pipeline.config import LineBreak, SourceConfig
 
 BLOCK_BYTES = 8 << 20
 """Text in a block; also the size into which splittable files are cut."""
 
 LONGEST_DOCUMENT = 4 << 20
 """Bytes; a longer document is read as several. The longest novels have about 3 MB."""
-
-LineBreak = Literal["sentence", "paragraph", "detect"]
-"""What a line break in a document means.
-
-sentence:  the end of a given sentence; nothing is segmented again.
-paragraph: the end of a paragraph; sentences are found inside.
-detect:    a paragraph's end, or a space where the document's lines are hard-wrapped.
-"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ class Reader:
     """The documents of a piece, in the order of the file."""
 
     line_break: LineBreak
-    """What a line break means."""
+    """What a line break means, unless the source says otherwise (`SourceConfig.line_break`)."""
 
     splittable: bool = False
     """Whether `read` keeps to `start` and `stop`; otherwise it is always given whole files."""

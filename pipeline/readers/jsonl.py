@@ -78,4 +78,4 @@ def _text(line: bytes, key: str, *, where: str) -> bytes:
     return (text or "").encode("utf-8", "surrogatepass")
 
 
-JSONL = Reader(read=read_jsonl, line_break="paragraph", splittable=True)
+JSONL = Reader(read=read_jsonl, line_break="detect", splittable=True)

@@ -12,13 +12,14 @@ machines the documents go through the runner's own shuffle (beam_group_by_key.py
 the same.
 """
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -38,9 +39,21 @@ from pipeline.shuffle.sorted_runs import IDENTITY, KEY, DocumentCounts, open_bat
 from pipeline.shuffle.token_statistics import statistics_of
 from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.filters import Reason
-from pipeline.text.texts import split_names, stronger_splits
+from pipeline.text.texts import (
+    FEWEST_DOCUMENTS,
+    HELDOUT,
+    HELDOUT_SPLIT,
+    TRAIN_SPLIT,
+    fallback_share,
+    heldout_sentences,
+    split_names,
+    stronger_splits,
+)
 
 MOST_GROUPS = 1024
+
+Part = Literal["whole", "head", "tail"]
+"""Documents as they are, without their held-out sentences, or these alone."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +61,19 @@ class BucketRange:
     """One bucket of a split: the digests whose first bits are its number."""
 
     split: int
+    """The split whose documents they are in the sorted runs."""
     number: int
     bits: int
+    first: int = 0
+    """Keys below it belong to no bucket of the range: that document is held out."""
+    end: int = 1 << 64
+    """Nor do keys from this one on."""
 
     def bounds(self) -> tuple[int, int]:
         """Its keys: from the first number up to and without the second."""
         width = 64 - self.bits
-        return self.number << width, (self.number + 1) << width
+        low, high = self.number << width, (self.number + 1) << width
+        return max(low, min(self.first, high)), min(high, self.end)
 
 
 @dataclass(frozen=True)
@@ -64,12 +83,14 @@ class BucketGroup:
     split: str
     number: int
     buckets: tuple[BucketRange, ...]
+    part: Part = "whole"
+    """What of each document is taken."""
 
     @property
     def range(self) -> BucketRange:
         """All its buckets as one: a power of two of them, so that they share their first bits."""
         first, merged = self.buckets[0], len(self.buckets).bit_length() - 1
-        return BucketRange(first.split, first.number >> merged, first.bits - merged)
+        return replace(first, number=first.number >> merged, bits=first.bits - merged)
 
     @property
     def counts_name(self) -> str:
@@ -117,15 +138,31 @@ class ShuffleBackend(Protocol):
 
 def bucket_groups(backend: ShuffleBackend, job: TokensJob) -> list[BucketGroup]:
     """All buckets of all splits, in groups; splits without documents have none."""
+    names = split_names(job.stage.corpus)
+    found = [backend.cardinality(split) for split in range(len(names))]
     groups = []
-    for split, name in enumerate(split_names(job.stage.corpus)):
-        bits = backend.cardinality(split).bucket_bits()
+    first_key = 0
+    part: Part = "whole"
+    is_drawn = len(found[HELDOUT_SPLIT].keys_D) or not len(found[TRAIN_SPLIT].keys_D)
+    if fallback_share(job.stage.corpus) and not is_drawn:
+        listed = read_drop_list(job.stage.cleaning.drop_list).digests_D2[:, 0]
+        trained = np.setdiff1d(found[TRAIN_SPLIT].keys_D, listed)
+        if len(trained) >= FEWEST_DOCUMENTS:
+            first_key = int(trained[0]) + 1
+            smallest = BucketRange(TRAIN_SPLIT, 0, 0, end=first_key)
+            groups.append(BucketGroup(HELDOUT, 0, (smallest,)))
+        else:
+            part = "head"
+            groups.append(BucketGroup(HELDOUT, 0, (BucketRange(TRAIN_SPLIT, 0, 0),), "tail"))
+    for split, name in enumerate(names):
+        bits = found[split].bucket_bits()
         if bits is None:
             continue
         size = max(1, (1 << bits) // MOST_GROUPS)
         for first in range(0, 1 << bits, size):
-            buckets = tuple(BucketRange(split, n, bits) for n in range(first, first + size))
-            groups.append(BucketGroup(name, first // size, buckets))
+            numbers = range(first, first + size)
+            buckets = tuple(BucketRange(split, number, bits, first_key) for number in numbers)
+            groups.append(BucketGroup(name, first // size, buckets, part))
     return groups
 
 
@@ -139,7 +176,8 @@ def write_group(
     with backend.runs(group.range) as runs:  # once for all: they may have to be fetched
         for bucket, name in zip(group.buckets, group.names, strict=True):
             rows, lost = read_bucket(runs, bucket, splits=job.splits, drop_list=drop_list)
-            dropped.append(lost)
+            dropped.append(lost if group.part != "tail" else lost.slice(0, 0))
+            rows = _part_of(rows, group.part, share=job.stage.corpus.heldout_share)
             ids = list_values(rows["token_ids"])
             bucket_counts_V = np.bincount(ids, minlength=job.vocabulary_size)
             counts_V += bucket_counts_V
@@ -210,6 +248,30 @@ def _rows(runs: Sequence[str], bucket: BucketRange, split: int) -> pa.Table:
         stop = len(keys_D) if high >> 64 else int(np.searchsorted(keys_D, np.uint64(high)))
         slices.append(batch.slice(start, stop - start))
     return pa.Table.from_batches(slices).combine_chunks()
+
+
+def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
+    """The rows with all of their sentences, or without the held-out ones, or with these alone.
+
+    Rows without sentences are left out. A tail has a digest of its own.
+    """
+    if part == "whole":
+        return rows
+    parts = []
+    for row in rows.to_pylist():
+        lengths, ids = row["sentence_lengths"], row["token_ids"]
+        head = len(lengths) - heldout_sentences(len(lengths), share)
+        tokens = sum(lengths[:head])
+        row |= {"sentence_lengths": lengths[:head], "token_ids": ids[:tokens]}
+        if part == "tail":
+            digest = hashlib.blake2b(row["document_digest"] + b"tail", digest_size=16).digest()
+            row |= {"sentence_lengths": lengths[head:], "token_ids": ids[tokens:]}
+            row["document_digest"] = digest
+        row["text_bytes"] = row["text_bytes"] * len(row["token_ids"]) // max(len(ids), 1)
+        if row["sentence_lengths"]:
+            parts.append(row)
+    parts.sort(key=lambda row: bytes(row["document_digest"]))
+    return pa.Table.from_pylist(parts, schema=rows.schema)
 
 
 def _tokens_table(rows: pa.Table, job: TokensJob) -> pa.Table:

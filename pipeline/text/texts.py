@@ -33,6 +33,9 @@ TRAIN, HELDOUT = "train", "heldout"
 TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1
 """Their places in the list of splits."""
 
+FEWEST_DOCUMENTS = 3
+"""Where there are fewer, no whole document can be spared to be held out."""
+
 # D documents
 
 
@@ -71,11 +74,12 @@ def read_texts(
     source = corpus.sources[shard.source]
     reader = READERS[source.reader]
     from_html = reader.from_html if source.html is None else source.html
+    line_break = source.line_break or reader.line_break
     blocks = ((piece.file, block) for piece in shard.pieces for block in reader.read(piece, source))
     for block, files_D in _evenly(blocks):
-        cleaned = clean(block, line_break=reader.line_break, from_html=from_html)
+        cleaned = clean(block, line_break=line_break, from_html=from_html)
         text, ends_D = cleaned.text, cleaned.ends
-        if reader.line_break != "sentence":
+        if line_break != "sentence":
             text, ends_D = split_sentences(text, ends_D)
         view = memoryview(text)  # type: ignore[arg-type]  # NumPy arrays are buffers
         digests = bytearray()
@@ -103,6 +107,21 @@ def split_names(corpus: CorpusConfig) -> list[str]:
     """
     named = dict.fromkeys(source.heldout for source in corpus.sources if source.heldout)
     return [TRAIN, HELDOUT, *(name for name in named if name != HELDOUT)]
+
+
+def fallback_share(corpus: CorpusConfig) -> float:
+    """The share of the text to be held out even if the draw finds no document; 0: none.
+
+    A draw finds nothing in a few documents; then the one with the smallest digest is held out, or,
+    of fewer than `FEWEST_DOCUMENTS`, the last sentences of each.
+    """
+    is_split_named = any(source.heldout for source in corpus.sources)
+    return 0.0 if is_split_named else corpus.heldout_share
+
+
+def heldout_sentences(sentences: int, share: float) -> int:
+    """How many sentences at the end of a document are held out, of those it has."""
+    return max(1, round(share * sentences)) if sentences > 1 else 0
 
 
 def stronger_splits(split: int, *, count: int) -> list[int]:

@@ -42,10 +42,12 @@ from pipeline.duplicates.drop_list import DropList
 from pipeline.readers.input_shards import InputShard
 from pipeline.text.filters import Reason
 from pipeline.text.texts import (
+    FEWEST_DOCUMENTS,
     HELDOUT_SPLIT,
     TRAIN_SPLIT,
     TextBlock,
     assign_splits,
+    heldout_sentences,
     read_texts,
 )
 
@@ -60,7 +62,7 @@ SCHEMA = pa.schema(
     [
         pa.field("rank", pa.uint64()),
         pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
-        pa.field("trains", pa.bool_()),
+        pa.field("split", pa.uint8()),
         pa.field("text", pa.large_binary()),
     ]
 )
@@ -102,25 +104,41 @@ def ranks_of(digests_D2: UInt64s, *, seed: int) -> UInt64s:
     return document_streams(digests_D2, stream_seed(seed, "vocabulary"))
 
 
-def draw_sample(paths: Sequence[str], *, wanted_bytes: int, drop_list: DropList) -> Iterator[bytes]:
+def draw_sample(
+    paths: Sequence[str], *, wanted_bytes: int, drop_list: DropList, fallback_share: float
+) -> Iterator[bytes]:
     """The sample's texts from the files of candidates, joined to a text for each file.
 
-    It is taken in order of rank until there are enough bytes, at least one document.
+    It is taken in order of rank until there are enough bytes, at least one document. What is held
+    out where no document was drawn (`fallback_share`, pipeline/text/texts.py) is not in it.
     """
     tables = [_read(path) for path in paths]
     candidates = pa.concat_tables(tables)
     digests_D2 = digest_halves(digest_bytes(candidates["document_digest"]))
-    ranks, trains = candidates["rank"].to_numpy(), candidates["trains"].to_numpy()
+    ranks, splits = candidates["rank"].to_numpy(), candidates["split"].to_numpy()
+    trains = splits == TRAIN_SPLIT
     order = np.lexsort((trains, digests_D2[:, 1], digests_D2[:, 0], ranks))  # held-out ones first
     first = is_first_of_equals(digests_D2[order])
     once = order[first & trains[order] & ~drop_list.holds(digests_D2[order])]
+    tail_share = 0.0
+    if fallback_share and not np.any(splits == HELDOUT_SPLIT):
+        if len(once) >= FEWEST_DOCUMENTS:
+            once = np.delete(once, np.lexsort((digests_D2[once, 1], digests_D2[once, 0]))[0])
+        else:
+            tail_share = fallback_share
     sizes = pc.binary_length(candidates["text"]).to_numpy()[once]
     chosen = once[np.cumsum(sizes) - sizes < wanted_bytes]
     start = 0
     for table in tables:
         mine = chosen[(chosen >= start) & (chosen < start + len(table))] - start
         start += len(table)
-        yield b"".join(table["text"].take(pa.array(np.sort(mine))).to_pylist())
+        texts = table["text"].take(pa.array(np.sort(mine))).to_pylist()
+        yield b"".join(_without_tail(text, tail_share) if tail_share else text for text in texts)
+
+
+def _without_tail(text: bytes, share: float) -> bytes:
+    lines = text.splitlines(keepends=True)
+    return b"".join(lines[: len(lines) - heldout_sentences(len(lines), share)])
 
 
 def candidate_bytes(paths: Sequence[str]) -> int:
@@ -177,24 +195,35 @@ def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
 
 
 def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
-    """Training documents below the limit with their text, documents of held-out sources without."""
-    splits = assign_splits(block, corpus=sampling.corpus, seed=sampling.seed)
-    ranks = ranks_of(block.digests_D2, seed=sampling.seed)
-    wanted = (block.reasons_D == Reason.KEPT) & (splits != HELDOUT_SPLIT)
+    """Training documents below the limit with their text, documents of held-out sources without.
+
+    Without text, too: one document that was drawn to be held out, and the smallest digests of the
+    others, since the launcher must know what is held out if none was drawn.
+    """
+    digests_D2 = block.digests_D2
+    splits_D = assign_splits(block, corpus=sampling.corpus, seed=sampling.seed)
+    ranks_D = ranks_of(digests_D2, seed=sampling.seed)
+    kept_D = block.reasons_D == Reason.KEPT
+    sampled_D = kept_D & (splits_D != HELDOUT_SPLIT)
     if sampling.limit < 1 << 64:
-        wanted &= ranks < np.uint64(sampling.limit)
-    which = np.flatnonzero(wanted)
-    trains = splits[which] == TRAIN_SPLIT
-    starts = block.ends_D - np.diff(block.ends_D, prepend=0)
-    bounds = zip(starts[which].tolist(), block.ends_D[which].tolist(), trains.tolist(), strict=True)
+        sampled_D &= ranks_D < np.uint64(sampling.limit)
+    trains = np.flatnonzero(kept_D & (splits_D == TRAIN_SPLIT))
+    _, smallest = np.unique(digests_D2[trains, 0], return_index=True)
+    listed_D = sampled_D.copy()
+    listed_D[trains[smallest[:FEWEST_DOCUMENTS]]] = True
+    listed_D[np.flatnonzero(kept_D & (splits_D == HELDOUT_SPLIT))[:1]] = True
+    which = np.flatnonzero(listed_D)
+    with_text = sampled_D[which] & (splits_D[which] == TRAIN_SPLIT)
+    starts_D = block.ends_D - np.diff(block.ends_D, prepend=0)
+    bounds = zip(starts_D[which].tolist(), block.ends_D[which].tolist(), with_text, strict=True)
     raw = block.text.tobytes()
-    texts = [raw[start:end] if train else b"" for start, end, train in bounds]
+    texts = [raw[start:end] if is_wanted else b"" for start, end, is_wanted in bounds]
     digests = [digest.tobytes() for digest in block.digests[which]]
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(ranks[which]),
+            pa.array(ranks_D[which]),
             pa.array(digests, SCHEMA.field("document_digest").type),
-            pa.array(trains),
+            pa.array(splits_D[which]),
             pa.array(texts, pa.large_binary()),
         ],
         schema=SCHEMA,

@@ -190,18 +190,20 @@ class TestHeldOut:
         assert held_out("c", heldout_share=0.1, seed=6) != tenth
         assert held_out("d", heldout_share=0.0) == set()
 
-    @pytest.mark.parametrize(("share", "warned"), [(1e-9, True), (0.2, False), (0.0, False)])
-    def test_it_is_said_if_chance_held_out_nothing(
+    @pytest.mark.parametrize(("share", "said"), [(1e-9, True), (0.2, False), (0.0, False)])
+    def test_it_is_said_if_the_draw_held_out_nothing_and_what_is_held_out_then(
         self,
         share: float,
-        warned: bool,
+        said: bool,
         corpus: Path,
         vocabulary: Artifact,
         tmp_path: Path,
         capfd: pytest.CaptureFixture[str],
     ) -> None:
-        run(tmp_path, [source(corpus)], vocabulary, heldout_share=share)
-        assert ("none was drawn to be held out" in capfd.readouterr().err) == warned
+        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=share)
+        line = "draws none of so few documents; held out is the one with the smallest digest"
+        assert (line in capfd.readouterr().err) == said
+        assert len(rows_of(found, "heldout")) == 1 or not said
 
     def test_a_held_out_source_keeps_its_documents_to_itself(
         self, corpus: Path, vocabulary: Artifact, tmp_path: Path

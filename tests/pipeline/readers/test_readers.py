@@ -27,10 +27,10 @@ from pipeline.readers.registry import READERS
 from tests.conftest import PROJECT
 
 ARTICLES = [
-    ("Anarchism", "Anarchism is a philosophy.\nIt has many strands.\n"),
+    ("Anarchism", "Anarchism is a philosophy.\nIt has many strands of thought today.\n"),
     ("Empty", ""),
-    ('Quo"ted', "A title with a mark.\n\n\nIt says <br> and &amp;.\n"),
-    ("Ünïcode", "Žluťoučký kůň.\n" * 40),
+    ('Quo"ted', "A title with a mark.\n\n\nIt says <br> and &amp; in its very text.\n"),
+    ("Ünïcode", "Žluťoučký kůň úpěl ďábelské ódy až dlouho do noci.\n" * 40),
 ]
 
 
@@ -386,6 +386,24 @@ class TestWikipedia:
             )
         )
         assert texts(path, "wikiextractor") == [body.strip() for _, body in ARTICLES]
+
+    def test_headings_are_left_out_and_short_sentences_stay(self, tmp_path: Path) -> None:
+        kept = [
+            "Short lead.",
+            "Its history is long and full of turns.",
+            "He won. She lost it all in the end.",
+            "The village has a population of 150.",
+        ]
+        body = "\n".join(
+            [
+                *(kept[0], "History.", kept[1], "", "Early life and career."),
+                *(kept[2], "What now?", kept[3], "See also."),
+            ]
+        )
+        path = tmp_path / "wiki_00"
+        path.write_text(f'<doc id="1" url="u" title="T">\nT\n\n{body}\n</doc>\n')
+        (found,) = texts(path, "wikiextractor")
+        assert [line for line in found.split("\n") if line] == kept
 
     def test_other_text_is_no_extract(self, tmp_path: Path) -> None:
         path = tmp_path / "book.txt"

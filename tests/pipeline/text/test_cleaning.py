@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.readers.documents import LineBreak, pack
+from pipeline.config import LineBreak
+from pipeline.readers.documents import pack
 from pipeline.text.cleaning import (
     FULL_LINES_NEEDED,
     LONG_LINES_ALLOWED,
