@@ -17,6 +17,7 @@ from cloze.init.corpus_samples import look
 from cloze.options import TARGET, ConfigPath, Target
 from flows.config import MachineConfig, RunConfig
 from flows.executor import write_tables
+from flows.expected import ExpectedTime, expected_times, has_gpu
 from flows.forecast import CorpusForecast, TrainingForecast, forecast_corpus, forecast_training
 from flows.plan import plan as plan_run
 from flows.stages import PREPARE
@@ -63,13 +64,16 @@ def plan(
     for stage in stages:
         why = stage.digest[:12] if stage.action == "reuse" else "; ".join(stage.reasons)
         lines.append(f"{stage.stage:<11} {stage.action:<6} {why}")
-    to_run = {stage.stage for stage in stages if stage.action == "run"}
-    to_run = to_run if stages else {*PREPARE, "pretrain"}
+    to_run = [stage.stage for stage in stages if stage.action == "run"]
+    to_run = to_run if stages else [*PREPARE, "pretrain"]
+    expected = expected_times(run, machine, to_run, space=target.space()) if stages else []
+    lines += _expected(expected)
+    data["expected"] = [asdict(found) for found in expected]
     # text in installed packages has no path, and its size is not known
     sources = [source.path for source in run.corpus.sources] if run.corpus else []
     text_bytes = gigabytes * GIGABYTE or sum(look(path).text_bytes for path in sources if path)
     corpus = forecast_corpus(text_bytes, run.examples)
-    if text_bytes and to_run & {*PREPARE}:
+    if text_bytes and {*to_run} & {*PREPARE}:
         data["preparation"] = asdict(corpus)
         lines += _preparation(corpus, run, machine)
     if "pretrain" in to_run:
@@ -81,6 +85,16 @@ def plan(
     data["stages"] = [stage.model_dump(mode="json") for stage in stages]
     data["tables"] = written
     return Answer(data, "\n".join(lines).lstrip("\n"), target.json)
+
+
+def _expected(found: Sequence[ExpectedTime]) -> Iterator[str]:
+    """What the stages that would run take on this machine."""
+    if found:
+        total = sum(stage.seconds for stage in found)
+        yield ""
+        yield f"expected on this machine: {_time(total / 3600)}"
+        rows = [(stage.stage, _time(stage.seconds / 3600), stage.basis) for stage in found]
+        yield from _indented(rows)
 
 
 def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:
@@ -119,6 +133,8 @@ def _pretraining(found: TrainingForecast, run: RunConfig, machine: MachineConfig
     yield f"  memory per GPU, {ranks} GPU{'s' if ranks > 1 else ''}: {state}"
     yield f"    and at most {_bytes(found.activation_bytes)} of activations"
     yield f"  on disk: {_bytes(found.checkpoint_bytes)} a checkpoint"
+    if not has_gpu():
+        yield "  on GPUs, of which this machine has none:"
     rate, price = machine.rates.gpu_tflops, machine.rates.gpu_hour
     assumed = f"cost ({rate:g} TFLOP/s per GPU at ${price:g} an hour)"
     rows = [("GPUs", "examples per GPU", "time", assumed)]

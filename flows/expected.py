@@ -1,0 +1,219 @@
+"""How long a run's stages will take on this machine, from what they have taken before.
+
+In:  a run's configuration, a machine's, and the workspace with the records of earlier runs.
+Out: `ExpectedTime` by stage: seconds, and what they rest on.
+
+A stage that some run of this workspace has made is the measure: what it took beyond the start of
+its program grows with its work, bytes of text or FLOPs. A stage that was never made here is
+reckoned from the rates of preparation (flows/forecast.py) and, where there is no GPU, from this
+machine's rate of matrix products, measured now.
+"""
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from artifacts.filesystem import is_local
+from flows.config import MachineConfig, RunConfig
+from flows.external_inputs import located
+from flows.forecast import EXAMPLES_RATE, TOKENS_RATE, example_flops, expected_yield
+from flows.record import find_record, list_runs
+from flows.workspace import Workspace
+from model.config import TaskConfig
+
+START_SECONDS = {
+    **{"dedup": 3.0, "vocabulary": 3.0, "tokens": 3.0, "examples": 3.0, "labels": 2.5},
+    **{"pretrain": 10.0, "finetune": 8.0, "evaluate": 8.0, "report": 3.0},
+}
+"""Of a stage's program before its work begins: imports, workers, compilation. Measured with
+configs/smoke.toml, whose stages do hardly more."""
+
+TEXT_PER_SOURCE_BYTE = 0.16
+"""Bytes of docstrings for each byte of an installed package's Python files."""
+
+CPU_STEP_SECONDS = 0.05
+"""Of every optimizer step on processors, however small the encoder."""
+
+CPU_SHARE = 0.5
+"""Of the rate of large matrix products that training an encoder reaches."""
+
+MATRIX = 768
+"""Rows and columns of the measured product: the width of BERT-base."""
+
+MEASURING_SECONDS = 0.2
+
+LABELLED_EXAMPLES = 1000
+"""Of a task whose data are not here to be counted."""
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """What one stage will take."""
+
+    stage: str
+    seconds: float
+    basis: str
+    """`as in run demo`, or what else the figure rests on."""
+
+
+def expected_times(
+    run: RunConfig,
+    machine: MachineConfig,
+    stages: Iterable[str],
+    *,
+    space: Workspace,
+) -> list[ExpectedTime]:
+    """What each of `stages` takes here."""
+    work = Work(run)
+    earlier = _earlier_stages(space)
+    found, rate = [], 0.0
+    for stage in stages:
+        start, wanted = START_SECONDS.get(stage, 3.0), work.of(stage)
+        known = [
+            (abs(math.log((wanted + 1) / (done + 1))), name, done, seconds)
+            for name, made, done, seconds in earlier
+            if made == stage
+        ]
+        if known:
+            _, name, done, seconds = min(known)
+            start = min(start, seconds)
+            scaled = start + (seconds - start) * (wanted / done if done else 1.0)
+            basis = f"as in run {name}" if wanted == done else f"from run {name}, by its work"
+            found.append(ExpectedTime(stage, scaled, basis))
+            continue
+        if not wanted:
+            seconds, basis = 0.0, "start of its program"
+        elif stage in ("vocabulary", "tokens", "dedup"):
+            seconds, basis = wanted / TOKENS_RATE / machine.pipeline.workers, "measured rates"
+        elif stage == "examples":
+            seconds, basis = wanted / EXAMPLES_RATE / machine.pipeline.workers, "measured rates"
+        elif has_gpu():
+            seconds = wanted / (machine.rates.gpu_tflops * 1e12) / machine.training.ranks
+            basis = f"{machine.rates.gpu_tflops:g} TFLOP/s (rates.gpu_tflops)"
+        else:
+            rate = rate or matrix_rate()
+            steps = run.pretrain.steps if stage == "pretrain" else 0
+            seconds = wanted / (CPU_SHARE * rate) + CPU_STEP_SECONDS * steps
+            basis = f"no GPU; {rate / 1e9:,.0f} GFLOP/s measured on this machine"
+        found.append(ExpectedTime(stage, start + seconds, basis))
+    return found
+
+
+def _earlier_stages(space: Workspace) -> list[tuple[str, str, float, float]]:
+    """(run, stage, work, seconds) of every stage whose time is recorded in this workspace."""
+    found = []
+    for name in list_runs(space):
+        record = find_record(space, name)
+        try:
+            run = RunConfig.model_validate(record.config) if record else None
+        except ValidationError:
+            continue  # a configuration of another version
+        if record and run:
+            work = Work(run)
+            for stage, made in record.stages.items():
+                if made.seconds is not None:
+                    found.append((name, stage, work.of(stage), made.seconds))
+    return found
+
+
+class Work:
+    """How much each stage of a run has to do: bytes of text, or FLOPs."""
+
+    def __init__(self, run: RunConfig) -> None:
+        self.run = run
+        self.text_bytes = 0.0
+        for source in run.corpus.sources if run.corpus else ():
+            python = sum(_source_bytes(package) for package in source.packages)
+            self.text_bytes += TEXT_PER_SOURCE_BYTE * python
+            if source.path and is_local(source.path):
+                path = Path(located(source.path))
+                files = [path] if path.is_file() else path.rglob("*")
+                self.text_bytes += sum(file.stat().st_size for file in files if file.is_file())
+
+    def of(self, stage: str) -> float:
+        """The work of `stage`; 0 where it is not worth counting."""
+        examples = self.run.examples
+        return {
+            **dict.fromkeys(("dedup", "vocabulary", "tokens"), self.text_bytes),
+            "examples": self.text_bytes * examples.copies * len(examples.max_seq_lengths),
+            "pretrain": self._pretraining_flops(),
+            "finetune": self._finetuning_flops(),
+            # forward only, by the encoder and by its random twin
+            "evaluate": 2 / 3 * self.run.evaluate.examples * self._flops(self._longest()),
+        }.get(stage, 0.0)
+
+    def _flops(self, length: int, *, masked: bool = True) -> float:
+        """Of one example of at most `length` tokens, forward and backward."""
+        tokens = expected_yield(length).mean_length
+        predicted = self.run.examples.masking.masked_lm_prob * tokens if masked else 0.0
+        return example_flops(
+            self.run.encoder, self.run.vocabulary.size, tokens=tokens, masked=predicted
+        )
+
+    def _longest(self) -> int:
+        return max(self.run.examples.max_seq_lengths)
+
+    def _pretraining_flops(self) -> float:
+        recipe = self.run.pretrain
+        trained = sum(
+            phase.share * recipe.steps * recipe.batch_size * self._flops(phase.max_seq_length)
+            for phase in recipe.phases
+        )
+        looks = recipe.steps // recipe.evaluate_every if recipe.evaluate_every else 0
+        return trained + looks * recipe.evaluation_examples * self._flops(self._longest()) / 3
+
+    def _finetuning_flops(self) -> float:
+        config, total = self.run.finetune, 0.0
+        for task in config.tasks:
+            one = self._flops(task.max_seq_length, masked=False)
+            epochs = task.epochs * len(config.seeds) * len(config.initialisations)
+            if config.grid:
+                epochs += sum(config.grid.epochs) * (
+                    len(config.grid.batch_sizes) * len(config.grid.learning_rates)
+                )
+            total += epochs * self._labelled_examples(task) * one
+        return total
+
+    def _labelled_examples(self, task: TaskConfig) -> int:
+        """Training examples of a task: counted, made by the labels stage, or guessed."""
+        if task.train_examples:
+            return task.train_examples
+        if task.train and is_local(task.train) and Path(located(task.train)).is_file():
+            with open(located(task.train), "rb") as lines:
+                return sum(1 for _ in lines)
+        labels = self.run.labels
+        if labels:
+            is_tagging = task.kind == "tagging"
+            return labels.tagging_train_sentences if is_tagging else labels.pair_train_examples
+        return LABELLED_EXAMPLES
+
+
+def _source_bytes(package: str) -> int:
+    """Bytes of an installed package's Python files; 0 if it is not here."""
+    try:
+        files = metadata.files(package) or []
+    except metadata.PackageNotFoundError:
+        return 0
+    return sum(file.size or 0 for file in files if file.suffix == ".py")
+
+
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU."""
+    return Path("/proc/driver/nvidia/version").exists()
+
+
+def matrix_rate() -> float:
+    """FLOPs a second of fp32 matrix products on this machine's processors, measured now."""
+    matrix = np.ones((MATRIX, MATRIX), np.float32)
+    matrix @ matrix
+    started, products = time.perf_counter(), 0
+    while time.perf_counter() - started < MEASURING_SECONDS:
+        matrix @ matrix
+        products += 1
+    return 2 * MATRIX**3 * products / (time.perf_counter() - started)

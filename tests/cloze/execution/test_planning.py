@@ -1,0 +1,27 @@
+"""`cloze plan`: what a run takes on the machine at hand."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def test_every_stage_that_would_run_has_a_time_here_and_its_basis(
+    cloze: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
+    done = cloze("plan", "try.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    expected = {one["stage"]: one for one in json.loads(done.stdout)["expected"]}
+    stages = ["vocabulary", "tokens", "examples", "pretrain", "evaluate", "report"]
+    assert list(expected) == stages
+    assert "measured on this machine" in expected["pretrain"]["basis"]
+    lines = cloze("plan", "try.toml").stdout.splitlines()
+    assert any(line.startswith("expected on this machine: ") for line in lines)
+
+
+def test_a_stage_that_is_there_takes_no_time(cloze: Callable[..., Any]) -> None:
+    assert cloze("vocabulary", "try.toml").returncode == 0
+    expected = json.loads(cloze("plan", "try.toml", "--json").stdout)["expected"]
+    assert next(one["stage"] for one in expected) == "tokens"

@@ -1,0 +1,94 @@
+"""How long stages will take here: by what they took before, else by rates."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flows.config import MachineConfig, RunConfig
+from flows.executor import execute
+from flows.expected import START_SECONDS, ExpectedTime, Work, expected_times, matrix_rate
+from flows.record import read_record, write_record
+from flows.workspace import workspace
+
+PRETRAIN = {"steps": 40, "batch_size": 16, "phases": [{"max_seq_length": 128, "share": 1.0}]}
+
+
+@pytest.fixture
+def small(run_table: dict[str, Any]) -> dict[str, Any]:
+    return {**run_table, "encoder": {"preset": "tiny"}, "pretrain": PRETRAIN}
+
+
+def expected(
+    table: dict[str, Any], machine: MachineConfig, *stages: str
+) -> dict[str, ExpectedTime]:
+    run = RunConfig.model_validate(table)
+    found = expected_times(run, machine, stages, space=workspace(machine.workspace))
+    return {one.stage: one for one in found}
+
+
+@pytest.fixture
+def took_a_minute(
+    inline: Callable[..., None], small: dict[str, Any], machine: MachineConfig
+) -> None:
+    """The run was made here; pre-training took a minute."""
+    execute(RunConfig.model_validate(small), machine)
+    space = workspace(machine.workspace)
+    record = read_record(space, "try")
+    minute = record.stages["pretrain"].model_copy(update={"seconds": 60.0})
+    stages = {**record.stages, "pretrain": minute}
+    write_record(record.model_copy(update={"stages": stages}), space)
+
+
+@pytest.mark.usefixtures("took_a_minute")
+def test_the_same_run_takes_what_it_took_before(
+    small: dict[str, Any], machine: MachineConfig
+) -> None:
+    found = expected(small, machine, "pretrain", "report")
+    assert found["pretrain"] == ExpectedTime("pretrain", 60.0, "as in run try")
+    assert found["report"].seconds == 1.5
+
+
+@pytest.mark.usefixtures("took_a_minute")
+def test_what_is_beyond_the_start_grows_with_the_work(
+    small: dict[str, Any], machine: MachineConfig
+) -> None:
+    longer = {**small, "pretrain": {**PRETRAIN, "steps": 400, "evaluate_every": 4000}}
+    found = expected(longer, machine, "pretrain")["pretrain"]
+    start = START_SECONDS["pretrain"]
+    assert found.seconds == pytest.approx(start + 10 * (60.0 - start))
+    assert found.basis == "from run try, by its work"
+
+
+def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
+    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("flows.expected.matrix_rate", lambda: 50e9)
+    found = expected(small, machine, "vocabulary", "pretrain", "finetune", "evaluate")
+    assert found["pretrain"].basis == "no GPU; 50 GFLOP/s measured on this machine"
+    flops = Work(RunConfig.model_validate(small)).of("pretrain")
+    steps = 40 * 0.05
+    assert found["pretrain"].seconds == pytest.approx(10.0 + steps + flops / 25e9)
+    assert all(one.seconds > START_SECONDS[one.stage] for one in found.values())
+
+
+def test_a_gpu_is_reckoned_with_at_its_configured_rate(
+    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.expected.has_gpu", lambda: True)
+    found = expected(small, machine, "pretrain")["pretrain"]
+    assert found.basis == "300 TFLOP/s (rates.gpu_tflops)"
+
+
+def test_seeds_and_initialisations_multiply_the_work_of_fine_tuning(small: dict[str, Any]) -> None:
+    def flops(**finetune: object) -> float:
+        table = {**small, "finetune": {**small["finetune"], **finetune}}
+        return Work(RunConfig.model_validate(table)).of("finetune")
+
+    both = ("pretrained", "random")
+    assert flops(seeds=[0, 1], initialisations=both) == pytest.approx(4 * flops(seeds=[0]))
+
+
+def test_the_measured_rate_is_one_that_a_processor_can_have() -> None:
+    assert 1e8 < matrix_rate() < 1e14
