@@ -66,9 +66,16 @@ def _delimited(path: str, wanted: Wanted, records: Iterator[list[str]]) -> TaskT
     width = max(places.values()) + 1
     columns: dict[str, list[JsonValue]] = {name: [] for name in places}
     lines, skipped = [], 0
+    widest = len(header)
     for line, record in numbered:
         if record in ([], [""]):
             continue
+        widest = widest or len(record)  # without a header the first row says it
+        if len(record) > widest:  # a separator in a text has moved everything behind it
+            raise UsageError(
+                f"{path}:{line}: {len(record)} columns, expected {widest} as in the first line; "
+                "a .tsv is read without quoting, a .csv with it: rename the file if need be"
+            )
         if len(record) < width:
             if not wanted.skip_short_rows:
                 raise UsageError(

@@ -54,6 +54,7 @@ def read_arrow(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
         for first, batch in batches(opened, piece):
             _require_strings(batch.schema, source.text_field, path=piece.path)
             rows = pa.chunked_array([batch.column(source.text_field)])
+            rows.validate(full=True)  # an offset beyond the data would be followed
             yield block_of_strings(rows, np.arange(first, first + len(batch)))
 
 

@@ -185,3 +185,16 @@ def test_a_task_without_data_says_what_it_wants(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text_a": "x", "label": "1"}\n')
     with pytest.raises(UsageError, match="has train, wants train, and dev or test"):
         load_tables(TaskConfig(name="t", kind="classification", train=path))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_row_with_a_column_too_many_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
+    mark = "\t" if name.endswith("tsv") else ","
+    content = f"text_a{mark}label\ngood{mark}1\nbad{mark}indeed{mark}0\n"
+    path = write(tmp_path / name, content)
+    with pytest.raises(UsageError, match=rf"{name}:3: 3 columns, expected 2 as in the first line"):
+        read_table(path, Wanted(required=("text_a", "label")))
+    path = write(tmp_path / "b.tsv", "good\t1\nbad\tindeed\t0\n")
+    headless = Wanted(required=("text_a",), names={"text_a": "0"})
+    with pytest.raises(UsageError, match=r"b.tsv:2: 3 columns, expected 2"):
+        read_table(path, headless)

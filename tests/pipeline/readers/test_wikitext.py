@@ -1,8 +1,19 @@
 """Of an article's source the passages stay, and what surrounds them goes."""
 
-import pytest
+import re
+import time
 
-from pipeline.readers.wikipedia import plain_text
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.readers.wikipedia import (
+    _REMOVED_ELEMENTS,
+    _is_heading,
+    _wikitext,
+    _without_elements,
+    plain_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,3 +45,80 @@ def test_constructs(source: str, expected: str) -> None:
 def test_hostile_nesting_ends() -> None:
     assert plain_text("{{" * 3000 + "x" + "}}" * 3000) is not None
     assert plain_text("[[a|" * 3000 + "]]" * 3000) is not None
+
+
+OLD_ELEMENT = re.compile(rf"<({_REMOVED_ELEMENTS})\b[^<>]*>.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
+OLD_PAGE_TEXT = re.compile(rb"<text\b[^>]*?(?:/>|>(?P<text>.*?)</text>)", re.DOTALL)
+OLD_HEADING = re.compile(r"^=+.*=+\s*$")
+
+MARKUP = st.lists(
+    st.sampled_from(
+        [
+            *"<>/=[]{}|(,;) a",
+            "<ref",
+            "<ref>",
+            "</ref",
+            "</ref >",
+            "<REF/>",
+            "<table>",
+            "</TABLE>",
+            "<text",
+            "<text>",
+            "</text>",
+            "<text/>",
+            "\n",
+            "//",
+            "http:",
+        ]
+    ),
+    max_size=30,
+).map("".join)
+
+
+@given(MARKUP)
+def test_linear_parsing_finds_what_the_obvious_patterns_find(text: str) -> None:
+    assert _without_elements(text) == OLD_ELEMENT.sub("", text)
+    found = OLD_PAGE_TEXT.search(text.encode())
+    assert _wikitext(text.encode()) == ((found["text"] if found else None) or b"")
+    for line in text.split("\n"):
+        assert _is_heading(line.strip()) == bool(OLD_HEADING.match(line.strip()))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "[//a",
+        "[a",
+        "(",
+        "( ",
+        "=",
+        "= ",
+        "<ref>",
+        "<ref",
+        "</ref ",
+        "{{",
+        "{{a",
+        "{|",
+        "[[",
+        "'",
+        "<",
+        "<!--",
+        "__A",
+        "<br ",
+        "<text",
+        "<text>",
+        "<text ",
+        "<a",
+        "(,",
+        "[//a ",
+        "{",
+    ],
+)
+def test_no_markup_takes_longer_than_in_proportion_to_its_length(piece: str) -> None:
+    text = piece * (100_000 // len(piece)) + "x"
+    began = time.process_time()
+    plain_text(text)
+    plain_text("=" * len(text) + "x")
+    plain_text("(" + " " * len(text))
+    _wikitext(text.encode())
+    assert time.process_time() - began < 5, "seconds for 100 KB; cubic patterns took days"
