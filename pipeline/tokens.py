@@ -46,7 +46,7 @@ from pipeline.runner.graph import gather, run_graph, share_out, spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, partition_bits
 from pipeline.shuffle.buckets import BucketGroup, ShuffleBackend, bucket_groups, write_group
-from pipeline.shuffle.dropped import put_dropped
+from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
 from pipeline.shuffle.token_statistics import summary
 from pipeline.shuffle.tokenization import TokensJob
@@ -204,6 +204,9 @@ def _commit(
     with backend.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
         paths = chain(early, _late_lists(groups, job.output, local))
         listed, dropped = put_dropped(paths, shards=shards, output=job.output, scratch=local)
+    kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
+    for line in account(counts, kept, dropped):
+        say(f"tokens: {line}")
     occurrences = put_json(job.output, _occurrences(groups, job), name="token_counts.json")
     return commit(
         table,
@@ -215,7 +218,7 @@ def _commit(
             "splits": {split: summary(found) for split, found in by_split.items()},
             "documents_read": counts.documents,
             "damaged_documents": counts.damaged,
-            "dropped": dropped,
+            "dropped": {reason: found.documents for reason, found in dropped.items()},
         },
     )
 

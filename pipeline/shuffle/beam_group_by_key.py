@@ -31,10 +31,10 @@ from pipeline.runner.graph import spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.buckets import BucketRange, close_runs
 from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality, cardinality_of
+from pipeline.shuffle.dropped import DocumentCounts
 from pipeline.shuffle.sorted_runs import (
     KEY,
     RUN_TOKENS,
-    DocumentCounts,
     dropped_path,
     open_batches,
     write_run,

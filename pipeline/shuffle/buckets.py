@@ -34,8 +34,8 @@ from pipeline.readers.input_shards import InputShard
 from pipeline.runner.beam import PCollection, Pipeline
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.cardinality import Cardinality
-from pipeline.shuffle.dropped import dropped_rows
-from pipeline.shuffle.sorted_runs import IDENTITY, KEY, DocumentCounts, open_batches
+from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
+from pipeline.shuffle.sorted_runs import IDENTITY, KEY, open_batches
 from pipeline.shuffle.token_statistics import statistics_of
 from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.filters import Reason

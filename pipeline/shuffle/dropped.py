@@ -1,7 +1,8 @@
 """The list of dropped documents: a record beside the tokens.
 
 In:  what every sorted run and every group of buckets has dropped.
-Out: `dropped.arrow`: digest, source, path, position and reason of each, and counts by reason.
+Out: `dropped.arrow`: digest, source, path, position and reason of each; and an account of it in a
+     few lines, with an example and the remedy for each reason.
 
 It names files and places, so it is a record and no part of the artifact's content, which must not
 depend on what files are called.
@@ -9,7 +10,9 @@ depend on what files are called.
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +22,7 @@ from artifacts.manifest import FileEntry
 from artifacts.store import put_file
 from artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA, TOKEN_DIGEST_BYTES
 from pipeline.readers.input_shards import InputShard
-from pipeline.text.filters import Reason, Reasons
+from pipeline.text.filters import RULES, Reason, Reasons
 
 ROWS_SCHEMA = pa.schema(
     [
@@ -31,6 +34,43 @@ ROWS_SCHEMA = pa.schema(
     ]
 )
 """Of the lists on their way: files and reasons are numbers."""
+
+REMEDIES = {
+    Reason.EMPTY: "nothing is left of them after cleaning",
+    Reason.NOT_TEXT: "too many bytes are no UTF-8: convert them (iconv -f latin1 -t utf-8), or "
+    "raise cleaning.max_replacement_share",
+    Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
+    Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
+    Reason.DUPLICATE: "an equal text came first",
+    Reason.HELD_OUT: "an equal text is held out",
+}
+"""What is behind a reason, and what can be done; the others have settings (`filters.RULES`)."""
+
+
+@dataclass(frozen=True)
+class DocumentCounts:
+    """What some documents were before any was dropped; they can be added."""
+
+    documents: int = 0
+    damaged: int = 0
+    """Documents with bytes that are no UTF-8, kept or not."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Documents dropped so far, by the name of the reason."""
+
+    def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
+        dropped = Counter(self.dropped) + Counter(other.dropped)
+        return DocumentCounts(
+            self.documents + other.documents, self.damaged + other.damaged, dict(dropped)
+        )
+
+
+class Dropped(NamedTuple):
+    """The dropped documents of one reason."""
+
+    documents: int
+    example: str
+    """The first of them: its file, and the place in it."""
+
 
 _REASONS = pa.array([reason.name.lower() for reason in Reason])
 
@@ -44,8 +84,8 @@ def dropped_rows(documents: pa.Table, which: Int64s, reasons: Reasons) -> pa.Tab
 
 def put_dropped(
     paths: Iterable[str], *, shards: Iterable[InputShard], output: str, scratch: str
-) -> tuple[FileEntry, dict[str, int]]:
-    """Put the list of everything in the Arrow files at `paths`; returns it and counts by reason."""
+) -> tuple[FileEntry, dict[str, Dropped]]:
+    """Put the list of everything in the Arrow files at `paths`; returns it and what is in it."""
     files: dict[int, dict[int, str]] = {}
     for shard in shards:
         files.setdefault(shard.source, {}).update(
@@ -56,18 +96,43 @@ def put_dropped(
         for source, paths_of in files.items()
     }
     counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
     local = os.path.join(scratch, DROPPED_NAME)
     with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, DROPPED_SCHEMA) as writer:
-        for path in paths:
-            with pa.memory_map(path) as file:
-                batches = pa.ipc.open_file(file).read_all().to_batches()
-            for batch in batches:
-                if len(batch):
-                    listed = _with_names(batch, names)
-                    writer.write_batch(listed)
-                    counts.update(listed["reason"].to_pylist())
-    rows = counts.total()
-    return put_file(output, local, name=DROPPED_NAME, rows=rows), dict(sorted(counts.items()))
+        for batch in _batches(paths):
+            listed = _with_names(batch, names)
+            writer.write_batch(listed)
+            reasons = listed["reason"].to_pylist()
+            counts.update(reasons)
+            for reason in set(reasons) - examples.keys():
+                first = reasons.index(reason)
+                examples[reason] = f"{listed['path'][first]} at {listed['position'][first]}"
+    dropped = {reason: Dropped(counts[reason], examples[reason]) for reason in sorted(counts)}
+    return put_file(output, local, name=DROPPED_NAME, rows=counts.total()), dropped
+
+
+def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropped]) -> list[str]:
+    """What has become of the documents read: `kept` by split, `dropped` by reason."""
+    splits = ", ".join(f"{count:,} {split}" for split, count in kept.items())
+    lines = [f"{read.documents:,} documents read, {sum(kept.values()):,} kept: {splits}"]
+    settings = {reason: f"cleaning.{setting}" for reason, setting, _ in RULES}
+    for name, (count, example) in sorted(dropped.items(), key=lambda item: -item[1].documents):
+        reason = Reason[name.upper()]
+        why = REMEDIES.get(reason) or f"by {settings[reason]}"
+        lines.append(f"{count:,} dropped as {name}, {why}; for example {example}")
+    if read.damaged:
+        lines.append(
+            f"{read.damaged:,} with bytes that are no UTF-8; where they are kept, U+FFFD stands "
+            "for them"
+        )
+    return lines
+
+
+def _batches(paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        with pa.memory_map(path) as file:
+            batches = pa.ipc.open_file(file).read_all().to_batches()
+            yield from (batch for batch in batches if len(batch))
 
 
 def _with_names(batch: pa.RecordBatch, names: dict[int, pa.Array]) -> pa.RecordBatch:

@@ -22,7 +22,8 @@ from pipeline.runner.graph import spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.buckets import BucketRange
 from pipeline.shuffle.cardinality import EMPTY, Cardinality, cardinality_of
-from pipeline.shuffle.sorted_runs import DocumentCounts, dropped_path, open_batches, write_run
+from pipeline.shuffle.dropped import DocumentCounts
+from pipeline.shuffle.sorted_runs import dropped_path, open_batches, write_run
 from pipeline.shuffle.tokenization import ShardTokenizer, TokensJob
 
 

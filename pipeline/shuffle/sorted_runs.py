@@ -10,7 +10,6 @@ through the page cache. How many buckets there are need not be known before all 
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from artifacts.arrays import digest_bytes, digest_halves, is_first_of_equals
 from artifacts.filesystem import temporary_beside
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
-from pipeline.shuffle.dropped import ROWS_SCHEMA, dropped_rows
+from pipeline.shuffle.dropped import ROWS_SCHEMA, DocumentCounts, dropped_rows
 from pipeline.text.filters import Reason
 
 # D documents
@@ -53,23 +52,6 @@ def document_schema(vocabulary_size: int) -> pa.Schema:
             pa.field("damaged", pa.bool_()),
         ]
     )
-
-
-@dataclass(frozen=True)
-class DocumentCounts:
-    """What some documents were before any was dropped; they can be added."""
-
-    documents: int = 0
-    damaged: int = 0
-    """Documents with bytes that are no UTF-8, kept or not."""
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Documents dropped so far, by the name of the reason."""
-
-    def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
-        dropped = Counter(self.dropped) + Counter(other.dropped)
-        return DocumentCounts(
-            self.documents + other.documents, self.damaged + other.damaged, dict(dropped)
-        )
 
 
 def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
