@@ -28,19 +28,22 @@ from model.evaluation.ngram import NgramModel, read_training_tokens, training_fr
 from model.evaluation.scores import glue_average, task_scores
 from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
 from model.training.environment import restart_prepared, threads_per_rank
+from model.training.waiting import patient_threads
 
 
 def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
     """Run the stage."""
     stage = parse(EvaluateStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
-    torch.set_num_threads(threads_per_rank(machine))
+    threads = threads_per_rank(machine)
+    torch.set_num_threads(threads)
     encoder = read_initial_encoder(table.input_path("encoder"))
     has_corpus = "examples" in table.inputs
     progress = Progress("evaluate", total=4 if has_corpus else 1, unit="parts", interval=0.0)
-    language_model, sentences = (
-        _evaluate_language_model(table, stage, encoder, progress) if has_corpus else ((), ())
-    )
+    with patient_threads(threads):
+        language_model, sentences = (
+            _evaluate_language_model(table, stage, encoder, progress) if has_corpus else ((), ())
+        )
     trials = Trials(tasks=(), fits=())
     if "finetune" in table.inputs:
         found = open_artifact(table.input_path("finetune")).read_json("fits.json")

@@ -36,6 +36,7 @@ from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables
 from model.training.distributed import World, join_world
 from model.training.environment import restart_prepared, threads_per_rank
+from model.training.waiting import patient_threads
 
 DEFAULT_TOKEN_BUDGET = 16384
 """Tokens per micro-batch."""
@@ -58,7 +59,8 @@ def finetune(
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     encoder = table.input_path("encoder")
     workers = worker_count(encoder, machine)
-    world = _world(machine, workers)
+    threads = max(1, threads_per_rank(machine) // workers)
+    world = _world(threads)
 
     def run_share(worker: Worker) -> tuple[TrialRunner, tuple[TrialGroup, ...]]:
         """This process's share of the trials; ranks and workers never communicate."""
@@ -89,11 +91,12 @@ def finetune(
             put_json(table.output, runner.seconds, name=f"seconds-{number}.json")
         return runner, groups
 
-    runner, groups = run_workers(workers, run_share)
-    world.barrier()
-    if world.is_first:
-        _finish(table, runner, groups)
-    world.barrier()
+    with patient_threads(threads):
+        runner, groups = run_workers(workers, run_share)
+        world.barrier()
+        if world.is_first:
+            _finish(table, runner, groups)
+        world.barrier()
     return open_artifact(table.output)
 
 
@@ -106,9 +109,8 @@ def worker_count(encoder: str, machine: TrainingMachine) -> int:
     return threads_per_rank(machine) if width <= SMALL_WIDTH else 1
 
 
-def _world(machine: TrainingMachine, workers: int) -> World:
+def _world(threads: int) -> World:
     """This process among its ranks; alone, no process group is made."""
-    threads = max(1, threads_per_rank(machine) // workers)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return join_world(threads=threads, timeout=LONGEST_WAIT)
     torch.set_num_threads(threads)

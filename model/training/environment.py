@@ -22,9 +22,9 @@ from artifacts.errors import ClozeError
 from artifacts.stage import read_stage_table
 from model.config import TrainingMachine
 
-WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""OpenMP threads sleep while they wait. Spinning, the default, is a little faster on a machine of
-one's own and dozens of times slower wherever another process wants one of the cores."""
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "300000"}
+"""libgomp's threads spin for some milliseconds, unless `model.training.waiting` has switched that
+off; other OpenMP runtimes know the first variable only, and let threads sleep."""
 
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",

@@ -50,6 +50,7 @@ from model.training.environment import restart_prepared, threads_per_rank
 from model.training.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
 from model.training.loop import Trainer
 from model.training.telemetry import Curve, Telemetry, matrix_rate, metrics_log
+from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET = 4096
 GPU_TOKEN_BUDGET = 65536
@@ -70,8 +71,12 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
     """Train, or go on training, and leave the finished artifact. `fault` is for tests."""
     stage = parse(PretrainStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
-    world = join_world(threads=threads_per_rank(machine), timeout=machine.hang_timeout)
-    with Watchdog(world.rank, machine.hang_timeout, fault) as watchdog:
+    threads = threads_per_rank(machine)
+    world = join_world(threads=threads, timeout=machine.hang_timeout)
+    with (
+        patient_threads(threads),
+        Watchdog(world.rank, machine.hang_timeout, fault) as watchdog,
+    ):
         inputs = read_inputs(open_artifact(table.input_path("examples")), stage)
         world.require_agreement({"stage table": table.key, "examples": inputs.artifact.digest})
         folder = checkpoint_folder(table, machine)
