@@ -51,6 +51,11 @@ def read_toml(path: str | Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such configuration file; see configs/ for examples") from None
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {error.strerror}; expected a configuration file (TOML), which "
+            "`cloze init CORPUS` writes"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from None
 

@@ -1,8 +1,9 @@
-"""`cloze init`: a complete configuration for one's own corpus.
+"""`cloze init`: a complete configuration for one's own corpus, or for one's own labelled files.
 
 In:  a file, folder, glob or URL.
 Out: a TOML file with the reader that fits and sizes that suit the amount of text, each explained;
      and what the samples say about the corpus: documents, languages, odd files, fertility, cost.
+     Of labelled files a fine-tuning task.
 """
 
 import os
@@ -10,7 +11,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +19,11 @@ from cyclopts import Parameter
 
 from artifacts.config import parse
 from artifacts.errors import UsageError
-from artifacts.filesystem import write_bytes
+from artifacts.filesystem import find_files, write_bytes
 from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from cloze.answer import Answer
 from cloze.init.corpus_samples import Look, look
+from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.init.languages import language
 from cloze.options import OUTPUT, Output
 from flows.config import RatesConfig, RunConfig
@@ -116,6 +118,12 @@ preset = "base"
 steps = 1_000_000
 batch_size = 256
 """
+FINETUNE = """\
+[finetune]
+encoder = "bert-base-uncased"  # a run's name, an artifact's directory, or a Hugging Face folder
+seeds = [0, 1, 2]
+save = "best"  # for cloze predict
+"""
 SIZES = (Size(2e8, TOY), Size(2e9, MIDDLE), Size(float("inf"), PAPER))
 
 
@@ -129,27 +137,38 @@ def init(
     output: Output = OUTPUT,
 ) -> Answer:
     """Write a configuration."""
-    found = look(source)
     if not name:
         last = re.sub(r"[*?\[\]]", "", source.rstrip("/*")).rsplit("/", 1)[-1].partition(".")[0]
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", last).strip("_-") or "corpus"
-    text = configuration(found, name)
-    run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
-    facts = list(corpus_facts(found, run, vocabulary=vocabulary))
-    data = {
-        "reader": found.reader,
-        "text_bytes": found.text_bytes,
-        "documents": found.documents,
-        "odd": found.odd,
-        "facts": facts,
-    }
+    data: dict[str, object]
+    task = labelled_files(find_files(source))
+    if task:
+        text, why, facts = (
+            task_configuration(task, name),
+            "set finetune.encoder",
+            [task.description],
+        )
+        parse(RunConfig, tomllib.loads(text), source="the new configuration")
+        data = {"task": asdict(task), "facts": facts}
+    else:
+        found = look(source)
+        text, why = configuration(found, name), found.why
+        run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
+        facts = list(corpus_facts(found, run, vocabulary=vocabulary))
+        data = {
+            "reader": found.reader,
+            "text_bytes": found.text_bytes,
+            "documents": found.documents,
+            "odd": found.odd,
+            "facts": facts,
+        }
     if output_file is None:
         comments = "\n".join(f"# {fact}" for fact in facts)
         return Answer({"configuration": text, **data}, f"{comments}\n{text.rstrip()}", output.json)
     if output_file.exists():
         raise UsageError(f"{output_file}: already exists; choose another --output")
     write_bytes(str(output_file), text.encode())
-    lines = [*facts, f"{output_file}: {found.why}", f"next: cloze plan {output_file}"]
+    lines = [*facts, f"{output_file}: {why}", f"next: cloze plan {output_file}"]
     return Answer({"file": str(output_file), **data}, "\n".join(lines), output.json)
 
 
@@ -165,12 +184,26 @@ def configuration(found: Look, name: str) -> str:
     source = {"reader": found.reader, "path": found.path}
     if found.text_field:
         source["text_field"] = found.text_field
-    corpus = {"heldout_share": float(f"{share:.3g}"), "sources": [source]}
-    tables = tomli_w.dumps({"name": name, "seed": 12345, "corpus": corpus})
     return (
         f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
-        f"# heldout_share: of the documents, for evaluation.\n"
-        f"{tables}\n{size.settings}"
+        f"{tomli_w.dumps({'name': name, 'seed': 12345})}\n"
+        f"[[corpus.sources]]\n{tomli_w.dumps(source)}\n"
+        f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n\n"
+        f"{size.settings}"
+    )
+
+
+def task_configuration(task: LabelledFiles, name: str) -> str:
+    """The configuration of a run that fine-tunes on labelled files."""
+    import tomli_w
+
+    table = {"name": name, "kind": task.kind, **task.paths}
+    columns = f"\n[finetune.tasks.columns]\n{tomli_w.dumps(task.columns)}" if task.columns else ""
+    return (
+        f"# {task.description}.\n"
+        f"{tomli_w.dumps({'name': name})}\n"
+        f"{FINETUNE}\n"
+        f"[[finetune.tasks]]\n{tomli_w.dumps(table)}{columns}"
     )
 
 

@@ -1,7 +1,6 @@
 """The face: help, errors, exit codes."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from cloze.command import COMMANDS, EXTRA_WITH, exit_code
-from flows.workspace import locked
 from tests.conftest import PROJECT
 
 Cloze = Callable[..., Any]
@@ -70,6 +68,7 @@ sys.exit(str(heavy) if heavy else 0)
         (["plan", "try.toml", "--what"], "--what"),
         (["plan", "missing.toml"], "missing.toml: no such configuration file"),
         (["plan", "texts/one.txt"], "not a TOML file"),
+        (["plan", "texts"], "texts: Is a directory; expected a configuration file"),
         (["plan", "try.toml", "--set", "pretrain.stepz=1"], "unknown key pretrain.stepz, did you"),
         (["plan", "try.toml", "--set", "pretrain.steps"], "expected KEY=VALUE"),
         (["prepare", "try.toml", "corpus.heldout_share=2"], "write --set KEY=VALUE"),
@@ -99,11 +98,25 @@ def test_an_empty_corpus_is_refused_before_anything_starts(cloze: Cloze, folder:
 
 def test_a_second_run_on_a_workspace_is_told_who_is_there(cloze: Cloze, folder: Path) -> None:
     (folder / "runs").mkdir()
-    with locked(folder / "runs", run="other"):
+    source = """
+import sys
+from pathlib import Path
+from flows.workspace import locked
+with locked(Path("runs").resolve(), run="other"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdin
+        assert other.stdout
+        assert other.stdout.readline() == b"held\n"
         for arguments in (["run", "try.toml"], ["tokens", "try.toml"]):
             done = cloze(*arguments)
-            assert f"in use by run other (pid {os.getpid()}" in error_line(done.stderr)
+            assert f"in use by run other (pid {other.pid}" in error_line(done.stderr)
             assert done.returncode == 2
+        other.stdin.close()
 
 
 def test_with_json_an_error_is_an_answer_too(cloze: Cloze) -> None:

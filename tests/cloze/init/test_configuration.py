@@ -17,6 +17,7 @@ import zstandard
 
 from artifacts.config import parse, read_toml
 from artifacts.errors import IntegrityError, UsageError
+from artifacts.filesystem import find_files
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.init.configuration import (
     MIDDLE,
@@ -27,6 +28,7 @@ from cloze.init.configuration import (
     init,
 )
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
+from cloze.init.labelled_files import labelled_files
 from cloze.init.languages import language
 from flows.config import RunConfig
 from tests.conftest import PROJECT
@@ -143,7 +145,7 @@ def test_little_text_gets_the_recipe_of_the_text_folder() -> None:
 def test_of_few_documents_enough_are_held_out(tmp_path: Path) -> None:
     for number in range(15):
         (tmp_path / f"{number}.txt").write_text("Words.\n")
-    assert "heldout_share = 0.2\n" in configuration(look(str(tmp_path)), "mine")
+    assert "heldout_share = 0.2 " in configuration(look(str(tmp_path)), "mine")
 
 
 def test_the_command_writes_a_file_that_plan_understands(
@@ -227,3 +229,56 @@ def test_word_pieces_are_counted_with_a_given_vocabulary(
     run = parse(RunConfig, tomllib.loads(configuration(found, "a")), source="a")
     facts = corpus_facts(found, run, vocabulary=tmp_path / name)
     assert f"fertility: {expected}" in list(facts)
+
+
+LABELLED = "id,review,sentiment\n" + "".join(
+    f"{number},This film number {number} is as long as a film must be.,{label}\n"
+    for number, label in enumerate(["pos", "neg", "neg"])
+)
+PAIRS = (
+    "premise\thypothesis\tlabel\nA man sleeps here.\tA man is awake.\t0\nIt rains.\tIt is wet.\t1\n"
+)
+CONLL = "John B-PER\nlives O\n\nin O\nParis B-LOC\n"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "kind", "columns"),
+    [
+        ("csv", LABELLED, "classification", {"text_a": "review", "label": "sentiment"}),
+        (
+            "tsv",
+            PAIRS,
+            "pair_classification",
+            {"text_a": "premise", "text_b": "hypothesis", "label": "label"},
+        ),
+        ("conll", CONLL, "tagging", {}),
+    ],
+)
+def test_labelled_files_become_a_task_instead_of_a_corpus(
+    cloze: Callable[..., Any], folder: Path, suffix: str, content: str, kind: str, columns: object
+) -> None:
+    (folder / "data").mkdir()
+    for split in ("train", "dev"):
+        (folder / "data" / f"{split}.{suffix}").write_text(content)
+    assert cloze("init", "data", "--output", "task.toml").returncode == 0
+    (task,) = read_toml("task.toml")["finetune"]["tasks"]
+    assert (task["kind"], task.get("columns", {})) == (kind, columns)
+    assert task["dev"] == str(folder / "data" / f"dev.{suffix}")
+    done = cloze("plan", "task.toml")
+    assert "bert-base-uncased: no run of this name" in done.stderr
+
+
+def test_a_lone_labelled_table_is_no_corpus_and_wants_dev_data(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    (folder / "reviews.csv").write_text(LABELLED)
+    done = cloze("init", "reviews.csv")
+    assert "labelled data (classification, text_a = review, label = sentiment" in done.stderr
+    assert "neg 2, pos 1), not a corpus; fine-tuning needs dev data" in done.stderr
+    assert done.returncode == 2
+
+
+def test_a_table_without_labels_is_read_as_text(folder: Path) -> None:
+    rows = "".join(f"row {number},some text {number}\n" for number in range(100))
+    (folder / "notes.csv").write_text("title,body\n" + rows)
+    assert labelled_files(find_files("notes.csv")) is None

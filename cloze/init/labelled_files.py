@@ -1,0 +1,110 @@
+"""Labelled files: a folder of train, dev and test files as a fine-tuning task.
+
+In:  files found at a path.
+Out: `LabelledFiles`: the kind of task, its columns and its labels; None where the files are no
+     labelled ones. Like that of a corpus, the guess is written into a configuration.
+"""
+
+import csv
+import io
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import fsspec
+
+from artifacts.errors import UsageError
+from artifacts.filesystem import InputFile
+from model.config import TaskKind
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+CONLL = (".conll", ".iob", ".bio")
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "dev": "dev",
+    "valid": "dev",
+    "validation": "dev",
+    "test": "test",
+}
+"""A file's name, or its last part after `-`, `_` or `.`, and the split that it is."""
+
+LABEL_NAMES = ("label", "labels", "class", "category", "target", "sentiment", "score", "gold")
+MOST_LABELS = 50
+SAMPLED_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """A task that the files seem to be."""
+
+    kind: TaskKind
+    paths: dict[str, str]
+    """Split to file; `train` is always there."""
+    columns: dict[str, str]
+    """Our column's name to the file's."""
+    labels: dict[str, int]
+    """How often each label occurs in the rows looked at."""
+
+    @property
+    def description(self) -> str:
+        """One line for a person."""
+        counts = ", ".join(f"{label} {count:,}" for label, count in self.labels.items())
+        columns = ", ".join(f"{ours} = {theirs}" for ours, theirs in self.columns.items())
+        return f"{self.kind}, {columns or 'words and tags'}, labels: {counts}"
+
+
+def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
+    """The task in `files`, None if they are not labelled; `UsageError` if dev data are missing."""
+    suffixes = {PurePath(file.path).suffix.lower() for file in files}
+    if len(suffixes) != 1 or not suffixes <= {*DELIMITERS, *CONLL}:
+        return None
+    (suffix,) = suffixes
+    paths: dict[str, str] = {}
+    for file in files:
+        last = PurePath(file.path).stem.replace("-", ".").replace("_", ".").rsplit(".", 1)[-1]
+        split = SPLITS.get(last.lower(), "train" if len(files) == 1 else "")
+        if split:
+            paths.setdefault(split, file.path)
+    if "train" not in paths:
+        return None
+    with fsspec.open(paths["train"], "rb") as opened:
+        text = opened.read(SAMPLED_CHARACTERS).decode("utf-8-sig", "replace")
+    whole = text[: text.rfind("\n") + 1] or text
+    found = _tagging(whole, paths) if suffix in CONLL else _table(whole, DELIMITERS[suffix], paths)
+    if found and len(paths) < 2:
+        raise UsageError(
+            f"{paths['train']}: labelled data ({found.description}), not a corpus; fine-tuning "
+            "needs dev data, too: put train and dev files into one folder and pass that, for "
+            "example reviews/train.csv and reviews/dev.csv"
+        )
+    return found
+
+
+def _tagging(text: str, paths: dict[str, str]) -> LabelledFiles:
+    tags = Counter(line.split()[-1] for line in text.splitlines() if len(line.split()) > 1)
+    return LabelledFiles("tagging", paths, {}, dict(tags.most_common()))
+
+
+def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | None:
+    """The label is the column of that name, or the one with fewest values; text is the longest."""
+    header, *rows = csv.reader(io.StringIO(text), delimiter=delimiter)
+    rows = [row for row in rows if len(row) == len(header)]
+    if len(header) < 2 or not rows:
+        return None
+    values = {name: [row[place] for row in rows] for place, name in enumerate(header)}
+    named = [name for name in header if name.lower() in LABEL_NAMES]
+    label = named[0] if named else min(header, key=lambda name: len(set(values[name])))
+    labels = Counter(values[label])
+    numbers = all(value.strip().lstrip("-").replace(".", "", 1).isdigit() for value in labels)
+    regression = numbers and any("." in value for value in labels)
+    if not regression and len(labels) > MOST_LABELS:
+        return None
+    length = {name: sum(map(len, values[name])) / len(rows) for name in header if name != label}
+    texts = sorted(length, key=lambda name: -length[name])[:2]
+    pair = len(texts) == 2 and length[texts[1]] > length[texts[0]] / 3 and len(header) <= 4
+    texts = [name for name in header if name in texts] if pair else texts[:1]
+    columns = dict(zip(("text_a", "text_b"), texts, strict=False)) | {"label": label}
+    kind: TaskKind = "pair_classification" if pair else "classification"
+    kind = "regression" if regression else kind
+    return LabelledFiles(kind, paths, columns, {} if regression else dict(labels.most_common()))
