@@ -223,6 +223,7 @@ def test_a_worker_killed_with_its_flow_is_noticed_told_of_and_continued_by_anoth
     assert team.ended(run) == "Crashed"
     wait_for(lambda: any("Crashed" in message for message in Messages.heard))
     listener.shutdown()
+    listener.server_close()
 
     team.start_worker()
     assert team.ended(team.start()) == "Completed"

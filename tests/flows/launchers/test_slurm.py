@@ -67,7 +67,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     finally:
         for daemon in reversed(daemons):
             daemon.terminate()
-            daemon.wait(30)
+            daemon.wait(PATIENCE)
         os.environ.pop("SLURM_CONF")
         if before is not None:
             os.environ["SLURM_CONF"] = before

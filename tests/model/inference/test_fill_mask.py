@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 from artifacts.errors import UsageError
 from model.inference import streaming
 from model.inference.load import Model, load, pretraining_model
-from tests.model.inference.test_hugging_face import CONFIG, TOKENIZER, encoder_files
+from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 
@@ -83,4 +85,4 @@ def ssh_between(machines: Sequence[str], folder: Path) -> Iterator[Path]:
     finally:
         for running in servers:
             running.terminate()
-            running.wait(30)
+            running.wait(PATIENCE)

@@ -184,7 +184,7 @@ def run_ranks(
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
     return found
 
 

@@ -14,38 +14,16 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForPreTraining
 from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, put_file
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.config import EncoderConfig
 from model.encoder.batch import Example, pack, padded
 from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.encoder_files import read_encoder_files
 from model.hugging_face.layout import from_hugging_face, to_hugging_face
 from model.inference.export import export
 from model.inference.import_model import import_encoder
 from model.inference.load import load
+from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files
 
-WORDS = ("the", "a", "new", "array", "of", "given", "shape", "returns", "list", "[", "]", "mask")
-TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *WORDS, "##s"), lowercase=True)
-CONFIG = EncoderConfig(
-    preset=None,
-    num_hidden_layers=2,
-    hidden_size=32,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=32,
-)
 SEQUENCES = [[2, 5, 6, 7, 3], [2, 8, 3], [2, 9, 10, 11, 12, 13, 3]]
-
-
-def encoder_files(*, seed: int = 0, activation: str = "gelu_tanh") -> EncoderFiles:
-    torch.manual_seed(seed)
-    config = CONFIG.model_copy(update={"hidden_act": activation})
-    model = PretrainingModel(config, TOKENIZER.size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
-    tensors = to_hugging_face(model.state_dict())
-    return EncoderFiles(config, TOKENIZER, tensors, (), (), None, None)
 
 
 @pytest.fixture

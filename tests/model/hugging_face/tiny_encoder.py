@@ -1,0 +1,32 @@
+"""Tiny encoders in the form that export takes and import gives."""
+
+import torch
+
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from model.config import EncoderConfig
+from model.encoder.pretraining import PretrainingModel
+from model.hugging_face.encoder_files import EncoderFiles
+from model.hugging_face.layout import to_hugging_face
+
+WORDS = ("the", "a", "new", "array", "of", "given", "shape", "returns", "list", "[", "]", "mask")
+TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *WORDS, "##s"), lowercase=True)
+CONFIG = EncoderConfig(
+    preset=None,
+    num_hidden_layers=2,
+    hidden_size=32,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=32,
+)
+
+
+def encoder_files(*, seed: int = 0, activation: str = "gelu_tanh") -> EncoderFiles:
+    """A randomly initialised encoder whose biases are not zero."""
+    torch.manual_seed(seed)
+    config = CONFIG.model_copy(update={"hidden_act": activation})
+    model = PretrainingModel(config, TOKENIZER.size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    tensors = to_hugging_face(model.state_dict())
+    return EncoderFiles(config, TOKENIZER, tensors, (), (), None, None)
