@@ -33,7 +33,7 @@ test-all: $(VENV)/.installed-dev ## all tests that need no GPU, and the share of
 	$(BIN)/coverage report
 
 test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
-	$(DATAFLOW)/bin/python -m pytest tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow
+	$(DATAFLOW)/bin/python -m pytest -W default tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow
 
 check: $(VENV)/.installed-dev ## lint and types
 	$(BIN)/ruff format --check .

@@ -194,9 +194,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
 
 
 def test_a_full_disk_ends_the_run_and_the_restart_is_bit_for_bit(
-    examples: Artifact, golden: Path, tmp_path: Path
+    examples: Artifact, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # the log is a file, too: it must not be the first to find the disk full
+    # the log is a file, too, and so is what pytest captures without `capsys`, which keeps it in
+    # memory: neither must be the first to find the disk full, however slow the machine
     table = stage_table(tmp_path, examples, machine={"log_every": 1000})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
