@@ -10,6 +10,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from artifacts.config import Config, StageConfig
+from flows.launchers.kubernetes import KubernetesConfig
+from flows.launchers.slurm import SlurmConfig
 from model.config import (
     Benchmark,
     EncoderConfig,
@@ -203,44 +205,6 @@ class JobsConfig(Config):
 
     retry_delay: float = Field(default=5.0, ge=0.0)
     """Seconds before such a restart."""
-
-
-class SlurmConfig(Config):
-    """Slurm (`jobs.launcher = "slurm"`); the workspace lies on a file system all nodes share."""
-
-    nodes: int = Field(default=1, ge=1)
-    """Nodes; on each of them `training.ranks` processes."""
-
-    options: tuple[str, ...] = ()
-    """For sbatch, for example `["--partition=gpu", "--gpus-per-node=8", "--time=24:00:00"]`."""
-
-    setup: str = ""
-    """Shell lines before the program, for example `module load cuda`."""
-
-
-class KubernetesConfig(Config):
-    """Kubernetes (`jobs.launcher = "kubernetes"`); the workspace is mounted here and in pods."""
-
-    image: str = "cloze-trainer:0.1.0"
-    """Image with Cloze in it (infra/images)."""
-
-    namespace: str = "default"
-    """Where the Jobs live."""
-
-    claim: str = "cloze-workspace"
-    """Volume claim that holds the workspace (infra/kubernetes/workspace.yaml)."""
-
-    mount: str = "/workspace"
-    """Where the claim is mounted, in the pods as in the flow's own pod."""
-
-    cpu: str = "4"
-    """Processors of a pod."""
-
-    memory: str = "16Gi"
-    """Memory of a pod."""
-
-    gpus: int = Field(default=0, ge=0)
-    """GPUs of a pod; `training.ranks` should say the same."""
 
 
 class RatesConfig(Config):

@@ -23,8 +23,8 @@ from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact
 from flows.config import MachineConfig, RunConfig
 from flows.events import PROGRESS, emit
-from flows.launchers.job import JobResult, StageFailed, launcher_for, program_argv, run_job
-from flows.launchers.local import end_leftover_jobs
+from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_job
+from flows.launchers.local import local_job
 from flows.record import (
     RunRecord,
     RunState,
@@ -117,15 +117,19 @@ class Executor:
     def running(self) -> Iterator[None]:
         """Hold the workspace's lock; afterwards the record says how the run ended."""
         with locked(self.space.local, run=self.run.name):
-            end_leftover_jobs(self.space.local, grace=self.machine.jobs.grace)
-            for stage in self.stages:
-                emit(stage, "waiting", logger=PROGRESS)
+            self._end_leftover_jobs()
+            for name in self.stages:
+                emit(name, "waiting", logger=PROGRESS)
             started = time.monotonic()
             self._previous = find_record(self.space, self.run.name)
             write_record(self.record, self.space)
             try:
                 yield
-                self._enter_others()
+                for stage in self.others:  # not asked for, and perhaps there all the same
+                    has_inputs = self.finished.keys() >= set(stage.inputs.values())
+                    artifact = look_up(self.table(stage)).artifact if has_inputs else None
+                    if artifact:
+                        self._enter(stage, artifact)
             except ClozeError as error:
                 self._end("failed", started, failure=str(error))
                 raise
@@ -188,6 +192,15 @@ class Executor:
         """The file through which a stage's program receives its table."""
         return self.space.local / self.run.name / "stages" / f"{stage}.json"
 
+    def _end_leftover_jobs(self) -> None:
+        """End programs that a killed run has left in this workspace, whose lock we hold."""
+        for file in self.space.local.glob("*/jobs/*/job.json"):
+            job = local_job(file.parent)
+            if job and job.supervisor.alive:
+                ended = f"ending process {job.supervisor.pid} of an earlier run"
+                emit(file.parent.name, "output", ended)
+                job.supervisor.end(grace=self.machine.jobs.grace + 10.0)
+
     def _argv(self, stage: Stage) -> tuple[str, ...]:
         """What starts the program of `stage`; an engine's options reach all stages it runs."""
         last = list(self.stages.values())[-1]
@@ -217,14 +230,6 @@ class Executor:
         write_record(self.record, self.space)
         took = f" in {clock(result.seconds)}" if result else ""
         emit(stage.name, entry.state, f"{artifact.digest[:12]}{took}")
-
-    def _enter_others(self) -> None:
-        """Enter the stages that were not asked for, as far as their artifacts are there."""
-        for stage in self.others:
-            if self.finished.keys() >= set(stage.inputs.values()):
-                found = look_up(self.table(stage))
-                if found.artifact:
-                    self._enter(stage, found.artifact)
 
     def _end(self, state: RunState, started: float, *, failure: str = "") -> None:
         ended = {"seconds": round(time.monotonic() - started, 3), "finished_at": utc_now()}

@@ -4,12 +4,9 @@ In:  the `summary.json` of a run.
 Out: `{"package mlm_loss": 3.02, "tagging f1": 0.71, …}`.
 """
 
-from collections.abc import Iterator
-
 from pydantic import ValidationError
 
 from artifacts import filesystem
-from artifacts.results import TaskScore
 from artifacts.summary import Summary
 from flows.workspace import Workspace
 
@@ -41,15 +38,11 @@ def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
         if model.next_sentence_accuracy is not None:
             found[f"{model.split} nsp_accuracy"] = model.next_sentence_accuracy
     for task in summary.tasks:
-        found.update(_task_figures(task, roles))
+        for system in (system for system in task.systems if system.role in roles):
+            scores = (system.test or system.dev).get(task.metric)
+            if scores is not None:
+                name = f"{task.name} {system.name} {task.metric}"
+                found |= {name: scores.mean, f"{name}{ERROR}": scores.standard_error}
     if summary.pretraining and summary.pretraining.tokens:
         found["tokens seen"] = float(summary.pretraining.tokens)
     return found
-
-
-def _task_figures(task: TaskScore, roles: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    for system in (system for system in task.systems if system.role in roles):
-        spread = (system.test or system.dev).get(task.metric)
-        if spread is not None:
-            yield f"{task.name} {system.name} {task.metric}", spread.mean
-            yield f"{task.name} {system.name} {task.metric}{ERROR}", spread.standard_error

@@ -18,11 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from artifacts.config import Config
 from artifacts.errors import ClozeError, UsageError
-from flows.config import KubernetesConfig
 from flows.launchers.launcher import LOST, identity
 
 ASK_SECONDS = 5.0
@@ -40,6 +39,31 @@ code=0
 [ "$code" -eq 143 ] || mv "$job/attempt" "$job/exit"
 exit "$code"
 """
+
+
+class KubernetesConfig(Config):
+    """Kubernetes (`jobs.launcher = "kubernetes"`); the workspace is mounted here and in pods."""
+
+    image: str = "cloze-trainer:0.1.0"
+    """Image with Cloze in it (infra/images)."""
+
+    namespace: str = "default"
+    """Where the Jobs live."""
+
+    claim: str = "cloze-workspace"
+    """Volume claim that holds the workspace (infra/kubernetes/workspace.yaml)."""
+
+    mount: str = "/workspace"
+    """Where the claim is mounted, in the pods as in the flow's own pod."""
+
+    cpu: str = "4"
+    """Processors of a pod."""
+
+    memory: str = "16Gi"
+    """Memory of a pod."""
+
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of a pod; `training.ranks` should say the same."""
 
 
 class KubernetesJob(Config):

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from artifacts.config import Config
 from artifacts.processes import ProcessId
-from flows.events import emit
 from flows.launchers.launcher import LOST, child_environment
 
 
@@ -85,16 +84,6 @@ class LocalLauncher:
         """Wait for a supervisor that has ended or will, then close our end of its pipe."""
         with self._supervisors.pop(job):
             pass
-
-
-def end_leftover_jobs(folder: Path, *, grace: float) -> None:
-    """End programs that a killed run has left in the workspace at `folder`, whose lock we hold."""
-    for file in folder.glob("*/jobs/*/job.json"):
-        job = local_job(file.parent)
-        if job and job.supervisor.alive:
-            ended = f"ending process {job.supervisor.pid} of an earlier run"
-            emit(file.parent.name, "output", ended)
-            job.supervisor.end(grace=grace + 10.0)
 
 
 def local_job(job: Path) -> LocalJob | None:

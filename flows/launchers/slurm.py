@@ -15,11 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from artifacts.config import Config
 from artifacts.errors import ClozeError
-from flows.config import SlurmConfig
 from flows.launchers.launcher import LOST, child_environment, identity
 
 ASK_SECONDS = 5.0
@@ -64,6 +63,19 @@ ON_EVERY_NODE = (
     '--master_addr "$MASTER" --master_port 29500'
 )
 """Run by srun's shell on each node, where its own rank is known."""
+
+
+class SlurmConfig(Config):
+    """Slurm (`jobs.launcher = "slurm"`); the workspace lies on a file system all nodes share."""
+
+    nodes: int = Field(default=1, ge=1)
+    """Nodes; on each of them `training.ranks` processes."""
+
+    options: tuple[str, ...] = ()
+    """For sbatch, for example `["--partition=gpu", "--gpus-per-node=8", "--time=24:00:00"]`."""
+
+    setup: str = ""
+    """Shell lines before the program, for example `module load cuda`."""
 
 
 class SlurmJob(Config):

@@ -11,7 +11,6 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from artifacts.results import (
-    Comparison,
     Confusion,
     LanguageModelScore,
     LearningCurve,
@@ -177,7 +176,10 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
         for system in task.systems
         if (scores := scores_on(system, split).get(task.metric))
     }
-    compared = _compared(verdict(task), list(rows))
+    found, names = verdict(task), list(rows)
+    compared = None
+    if found and {found.system, found.against} <= rows.keys():
+        compared = names.index(found.against), names.index(found.system)
     reference = reference_shown(task, split=split)
     label = f"{task_name(task.name)}: {task.metric} of every seed"
     return twice(
@@ -185,12 +187,6 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
             list(rows.values()), width=width, label=label, compared=compared, reference=reference
         )
     )
-
-
-def _compared(comparison: Comparison | None, names: list[str]) -> tuple[int, int] | None:
-    if comparison is None or not {comparison.system, comparison.against} <= set(names):
-        return None
-    return names.index(comparison.against), names.index(comparison.system)
 
 
 def confusion(matrix: Confusion) -> Markup:
@@ -332,7 +328,7 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
         _companion("MLM accuracy", accuracy, _whole_percent, level=ngram),
         _companion("NSP accuracy", pairs, _whole_percent, level=majority),
         # rates are told from zero, or their noise would look large
-        replace(_companion("learning rate", rates, _scientific), y_bottom=0.0),
+        replace(_companion("learning rate", rates, "{:.0e}".format), y_bottom=0.0),
         replace(_companion("word-pieces / s", speeds, short), y_bottom=0.0),
     ]
     x_text = short if run.axis.label == "steps" else (lambda x: f"{x:.0f}")
@@ -392,7 +388,3 @@ def systems_drawn(trials: Sequence[LearningCurve]) -> str:
 
 def _whole_percent(share: float) -> str:
     return percent(share, digits=0)
-
-
-def _scientific(value: float) -> str:
-    return f"{value:.0e}".replace("e-0", "e-") if value else "0"

@@ -12,7 +12,7 @@ from artifacts.errors import ClozeError
 from artifacts.stage import read_stage_table
 from flows.config import MachineConfig, RunConfig
 from flows.events import OutputLog, add_handler, remove_handler
-from flows.launchers.job import JobResult, StageFailed
+from flows.job import JobResult, StageFailed
 from flows.prefect.server import quiet_environment
 from tests.conftest import PROJECT
 from tests.flows import standin

@@ -13,7 +13,7 @@ from artifacts.processes import descendants
 from artifacts.stage import read_stage_table
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
-from flows.launchers.job import StageFailed
+from flows.job import StageFailed
 from flows.record import RunRecord, read_record
 from flows.workspace import workspace
 

@@ -10,7 +10,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.stage import StageTable, read_stage_table
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
-from flows.launchers.job import JobResult
+from flows.job import JobResult
 from flows.record import StageRecord
 from flows.reuse import look_up
 

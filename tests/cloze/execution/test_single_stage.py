@@ -8,7 +8,7 @@ import pytest
 
 from artifacts.stage import read_stage_table
 from artifacts.store import commit, put_bytes
-from flows.launchers.job import JobResult
+from flows.job import JobResult
 
 Options = dict[str, list[str]]
 

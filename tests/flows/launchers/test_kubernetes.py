@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageError
-from flows.config import KubernetesConfig
-from flows.launchers.kubernetes import KubernetesLauncher, kubernetes_job
+from flows.launchers.kubernetes import KubernetesConfig, KubernetesLauncher, kubernetes_job
 from tests.waiting import wait_for
 
 KUBECTL = f"""#!{sys.executable}

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from flows.config import SlurmConfig
-from flows.launchers.slurm import SlurmLauncher, slurm_job
+from flows.launchers.slurm import SlurmConfig, SlurmLauncher, slurm_job
 from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze
 from tests.waiting import PATIENCE, wait_for
 

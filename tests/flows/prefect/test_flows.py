@@ -11,7 +11,7 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
 from flows.config import MachineConfig, RunConfig
-from flows.launchers.job import StageFailed
+from flows.job import StageFailed
 from flows.prefect.flows import (
     SERVING,
     deployments,

@@ -6,7 +6,7 @@ import pytest
 
 from artifacts.config import StageConfig
 from flows.config import MachineConfig
-from flows.launchers.job import program_argv
+from flows.job import program_argv
 from model.config import EvaluateStage, FinetuneStage, PretrainStage
 from pipeline.config import TokensStage
 

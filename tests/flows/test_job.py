@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.events import OutputLog
-from flows.launchers.job import JobResult, StageFailed, run_job, tree_pss
+from flows.job import JobResult, StageFailed, run_job, tree_pss
 from flows.launchers.local import LocalLauncher, local_job
 
 

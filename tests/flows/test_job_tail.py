@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flows.launchers.job import Tail
+from flows.job import Tail
 
 
 def test_each_line_comes_once_when_it_is_complete(tmp_path: Path) -> None:
