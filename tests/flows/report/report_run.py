@@ -157,6 +157,7 @@ TASK = {
             "difference": 0.053,
             "standard_error": 0.006,
             "paired": True,
+            "seeds": 3,
             "wins": True,
             "statement": "wins",
         }
