@@ -274,7 +274,7 @@ class VocabularyStage(StageConfig):
 
     stage: ClassVar[str] = "vocabulary"
     program: ClassVar[str] = "pipeline.vocabulary"
-    format_version: ClassVar[int] = 2
+    format_version: ClassVar[int] = 3
 
     seed: int
     """The run's seed."""
@@ -291,7 +291,7 @@ class TokensStage(StageConfig):
 
     stage: ClassVar[str] = "tokens"
     program: ClassVar[str] = "pipeline.tokens"
-    format_version: ClassVar[int] = 2
+    format_version: ClassVar[int] = 3
 
     seed: int
     """The run's seed."""

@@ -9,6 +9,7 @@ are a fair sample. It depends on the texts alone, not on who read them in which 
 number of buckets.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,10 @@ BUCKET_BYTES = 4 << 20
 
 DOCUMENTS_PER_BUCKET = 650
 """On average, so that hardly a bucket has fewer than 500: random next sentences come from there."""
+
+MOST_BUCKET_BYTES = 64 << 20
+"""Text in a bucket, at most, however few documents that are: a worker holds one whole, and works on
+it in about five times as much memory."""
 
 MOST_BUCKETS = 1 << 16
 
@@ -55,7 +60,8 @@ class Cardinality:
             documents = (MINIMUM_VALUES - 1) / (float(self.keys_D[-1]) / 2.0**64)
         text_bytes = documents * float(self.bytes_D.mean())
         wanted = min(documents / DOCUMENTS_PER_BUCKET, text_bytes / BUCKET_BYTES, MOST_BUCKETS)
-        return max(int(wanted), 1).bit_length() - 1
+        least = min(text_bytes / MOST_BUCKET_BYTES, MOST_BUCKETS)
+        return max(max(int(wanted), 1).bit_length() - 1, math.ceil(math.log2(max(least, 1))))
 
 
 EMPTY = Cardinality(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))

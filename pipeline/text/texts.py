@@ -19,7 +19,7 @@ from artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
 from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config import CleaningConfig, CorpusConfig
-from pipeline.readers.documents import DocumentBlock
+from pipeline.readers.documents import LONGEST_DOCUMENT, DocumentBlock, cut, pack
 from pipeline.readers.input_shards import InputShard
 from pipeline.readers.registry import READERS
 from pipeline.text.cleaning import clean
@@ -155,19 +155,29 @@ def _evenly(
             last = int(np.searchsorted(block.ends, starts[first] + STRIDE_BYTES, side="right"))
             last = max(last, first + 1)
             begin, end = int(starts[first]), int(block.ends[last - 1])
-            if waiting and size + end - begin > STRIDE_BYTES:
-                yield _joined(waiting)
-                waiting, size = [], 0
             part = DocumentBlock(
                 text=block.text[begin:end],
                 ends=block.ends[first:last] - begin,
                 positions=block.positions[first:last],
             )
-            waiting.append((file, part))
-            size += end - begin
+            for bounded in (part,) if end - begin <= LONGEST_DOCUMENT + 1 else _cut(part):
+                if waiting and size + len(bounded.text) > STRIDE_BYTES:
+                    yield _joined(waiting)
+                    waiting, size = [], 0
+                waiting.append((file, bounded))
+                size += len(bounded.text)
             first = last
     if waiting:
         yield _joined(waiting)
+
+
+def _cut(block: DocumentBlock) -> Iterator[DocumentBlock]:
+    """A single document as several, as readers of plain text cut it already."""
+    rest, position = block.text.tobytes(), int(block.positions[0])
+    while rest:
+        end = cut(rest) if len(rest) > LONGEST_DOCUMENT + 1 else len(rest)
+        yield from pack([(position, rest[:end])])
+        rest = rest[end:]
 
 
 def _joined(

@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config import CleaningConfig, CorpusConfig
+from pipeline.readers import documents
 from pipeline.readers.input_shards import input_shards
+from pipeline.text import texts
 from pipeline.text.texts import read_texts
 
 WRAPPED = """The whale is the largest animal that has ever lived on this
@@ -69,3 +71,19 @@ def test_wrapped_lines_are_joined_and_short_lines_are_not(tmp_path: Path) -> Non
     assert len(poem) == 4
     cut, _, _ = sentences(tmp_path / "corpus.jsonl", "jsonl", line_break="paragraph")
     assert len(cut) > 3
+
+
+@pytest.mark.parametrize("reader", ["jsonl", "parquet", "arrow"])
+def test_a_document_that_is_too_long_is_cut_in_a_table_as_in_a_file(
+    tmp_path: Path, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = " ".join(f"Sentence number {number} of a long story is here." for number in range(400))
+    monkeypatch.setitem(globals(), "DOCUMENTS", ["Short before.", long, "Short behind."])
+    whole = sentences(write(tmp_path, reader), reader)
+    for module in (documents, texts):
+        monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
+    parts = sentences(tmp_path / f"corpus.{reader}", reader)
+    assert len(parts) > 10
+    assert all(len("\n".join(part).encode()) <= 1001 for part in parts)
+    words = [" ".join(" ".join(part) for part in found).split() for found in (whole, parts)]
+    assert words[0] == words[1]
