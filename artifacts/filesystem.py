@@ -354,6 +354,8 @@ def _list(filesystem: Any, inner: str) -> list[InputFile]:
         details = filesystem.find(inner, detail=True)
     else:
         details = filesystem.glob(inner, detail=True)
+    # Of a single file, HTTP lists nothing but its name.
+    details = {name: facts or filesystem.info(name) for name, facts in details.items()}
     names = [
         name
         for name, facts in details.items()

@@ -8,11 +8,22 @@ special id other than [UNK].
 """
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from pydantic import JsonValue
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from artifacts.digests import digest_of
 from artifacts.errors import UsageError
@@ -33,12 +44,31 @@ MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK] (the `tokenizers` default; Google's script at eedf571 says 200)."""
 
 
+class AddedWord(NamedTuple):
+    """A word that was added after training: found in a text before anything is split."""
+
+    text: str
+    normalized: bool
+    """Found in the normalised text, not in the text as it is written."""
+
+
 @dataclass(frozen=True)
 class WordPieceTokenizer:
-    """A vocabulary in id order and the one option that changes its ids."""
+    """A vocabulary in id order and the options that change its ids.
+
+    Vocabularies of our own have `lowercase` alone; the others are those of imported encoders.
+    """
 
     vocabulary: tuple[str, ...]
     lowercase: bool
+    strip_accents: bool | None = None
+    """None: as `lowercase`."""
+
+    split_chinese: bool = True
+    """Whether every Chinese character is a word."""
+
+    added: tuple[AddedWord, ...] = ()
+    """Words of the vocabulary that are found whole."""
 
     def __post_init__(self) -> None:
         missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
@@ -93,9 +123,14 @@ class WordPieceTokenizer:
     @property
     def digest(self) -> str:
         """Identity: equal digests give equal ids on every text."""
-        return digest_of(
-            ["wordpiece", self.lowercase, MAX_CHARACTERS_PER_WORD, list(self.vocabulary)]
-        )
+        parts = ["wordpiece", self.lowercase, MAX_CHARACTERS_PER_WORD, list(self.vocabulary)]
+        options = [self.strip_accents, self.split_chinese, [list(word) for word in self.added]]
+        return digest_of(parts if self.is_plain else [*parts, options])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `lowercase` is its only option, as our own tokenisation of corpora wants it."""
+        return self.strip_accents is None and self.split_chinese and not self.added
 
     @cached_property
     def backend(self) -> Tokenizer:
@@ -108,6 +143,8 @@ class WordPieceTokenizer:
                 continuing_subword_prefix=CONTINUATION,
             ),
             lowercase=self.lowercase,
+            strip_accents=self.strip_accents,
+            split_chinese=self.split_chinese,
         )
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{CLS}:0 $A:0 {SEP}:0",
@@ -115,6 +152,7 @@ class WordPieceTokenizer:
             special_tokens=[(CLS, self.cls_id), (SEP, self.sep_id)],
         )
         tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+        tokenizer.add_tokens([AddedToken(w.text, normalized=w.normalized) for w in self.added])
         tokenizer.encode_special_tokens = True
         return tokenizer
 
@@ -136,11 +174,20 @@ def well_formed(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-def bert_pipeline(model: models.Model, *, lowercase: bool) -> Tokenizer:
+def bert_pipeline(
+    model: models.Model,
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    split_chinese: bool = True,
+) -> Tokenizer:
     """BERT's normaliser and pre-tokenizer round any model (reference: tokenization.py:188-305)."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+        clean_text=True,
+        handle_chinese_chars=split_chinese,
+        strip_accents=lowercase if strip_accents is None else strip_accents,
+        lowercase=lowercase,
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
@@ -154,8 +201,14 @@ def read_vocabulary(path: str | Path, *, lowercase: bool) -> WordPieceTokenizer:
     return read_vocab_txt(path, lowercase=lowercase)
 
 
-def read_vocab_txt(path: str | Path, *, lowercase: bool) -> WordPieceTokenizer:
-    """The tokenizer of a `vocab.txt`."""
+def read_vocab_txt(
+    path: str | Path,
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    split_chinese: bool = True,
+) -> WordPieceTokenizer:
+    """The tokenizer of a `vocab.txt`, which says nothing of its options."""
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -165,24 +218,75 @@ def read_vocab_txt(path: str | Path, *, lowercase: bool) -> WordPieceTokenizer:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}; expected a vocab.txt") from None
     words = text.removesuffix("\n").split("\n") if text else []
-    return WordPieceTokenizer(tuple(word.removesuffix("\r") for word in words), lowercase)
+    return WordPieceTokenizer(
+        tuple(word.removesuffix("\r") for word in words),
+        lowercase,
+        None if strip_accents == lowercase else strip_accents,
+        split_chinese,
+    )
 
 
 def read_tokenizer_json(path: str | Path) -> WordPieceTokenizer:
-    """The tokenizer of a `tokenizer.json` that holds a BERT WordPiece pipeline."""
+    """The tokenizer of a `tokenizer.json` that holds a BERT WordPiece pipeline.
+
+    Every field that changes ids is honoured or refused. Padding and truncation change none, and
+    special tokens written in a text are text, whatever the file says.
+    """
     try:
         table = json.loads(Path(path).read_text("utf-8"))
-        vocabulary = table["model"]["vocab"]
-        lowercase = bool(table["normalizer"]["lowercase"])
+        vocabulary: dict[str, int] = dict(table["model"]["vocab"])
+        normalizer = table["normalizer"]
+        lowercase = bool(normalizer["lowercase"])
+        added = [(word["content"], word["id"], word) for word in table.get("added_tokens", [])]
+        wrong = next(_not_berts(table, [options for _, _, options in added]), "")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such tokenizer") from None
     except (ValueError, KeyError, TypeError):
         raise UsageError(
             f"{path}: not a BERT tokenizer.json; expected a WordPiece model and a BertNormalizer"
         ) from None
+    if wrong:
+        raise UsageError(f"{path}: {wrong}; its ids cannot be reproduced")
+    vocabulary |= {word: number for word, number, _ in added}
     words = sorted(vocabulary, key=vocabulary.__getitem__)
     if [vocabulary[word] for word in words] != list(range(len(words))):
         raise UsageError(
             f"{path}: ids are not 0 to {len(words) - 1}; use the vocab.txt it was made from"
         )
-    return WordPieceTokenizer(tuple(words), lowercase)
+    strip_accents = normalizer.get("strip_accents")
+    return WordPieceTokenizer(
+        tuple(words),
+        lowercase,
+        None if strip_accents == lowercase else strip_accents,
+        bool(normalizer.get("handle_chinese_chars", True)),
+        tuple(
+            AddedWord(word, bool(options.get("normalized", True)))
+            for word, _, options in added
+            if not options.get("special", False)
+        ),
+    )
+
+
+def _not_berts(
+    table: Mapping[str, Mapping[str, JsonValue]], added: Sequence[Mapping[str, JsonValue]]
+) -> Iterator[str]:
+    """The fields of a `tokenizer.json` that change ids in a way that is not honoured."""
+    expected: dict[str, dict[str, JsonValue]] = {
+        "model": {
+            "type": "WordPiece",
+            "unk_token": UNK,
+            "continuing_subword_prefix": CONTINUATION,
+            "max_input_chars_per_word": MAX_CHARACTERS_PER_WORD,
+        },
+        "normalizer": {"type": "BertNormalizer", "clean_text": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    }
+    for part, fields in expected.items():
+        for field, value in fields.items():
+            found = table[part].get(field, value)
+            if found != value:
+                yield f"{part}.{field} is {found!r}, expected {value!r}"
+    for word in added:
+        for option in ("single_word", "lstrip", "rstrip"):
+            if word.get(option) and not word.get("special"):
+                yield f"the added token {word.get('content')!r} has {option}"

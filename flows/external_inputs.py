@@ -64,8 +64,10 @@ class ExternalInput:
 
 
 def located(path: str) -> str:
-    """`path` as any working directory understands it: absolute, `~` expanded; URLs as they are."""
-    return os.path.abspath(os.path.expanduser(path)) if is_local(path) else path
+    """`path` as any working directory understands it: absolute, `~` expanded, without `file://`."""
+    if not is_local(path):
+        return path
+    return os.path.abspath(filesystem.local_path(os.path.expanduser(path)))
 
 
 def digest_of_packages(names: tuple[str, ...], *, place: str) -> str:

@@ -47,6 +47,11 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     config = stage.vocabulary
     if config.path:
         tokenizer = read_vocabulary(config.path, lowercase=config.lowercase)
+        if not tokenizer.is_plain:
+            raise UsageError(
+                f"{config.path}: strips accents, splits Chinese or has added tokens otherwise than "
+                "BERT; a corpus is tokenised with vocab.txt and vocabulary.lowercase alone"
+            )
     else:
         machine = parse(PipelineMachine, table.machine, source="stage vocabulary, machine")
         with scratch_directory(table.output) as scratch:

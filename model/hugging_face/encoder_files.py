@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from artifacts.errors import IntegrityError, UsageError
@@ -25,6 +26,13 @@ KNOWN_EXTRAS = (
     "cls.predictions.decoder.bias",
 )
 """Tensors that older checkpoints repeat; nothing is lost without them."""
+
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
+OVER_VOCABULARY = (WORD_EMBEDDINGS, "cls.predictions.bias", *KNOWN_EXTRAS[1:])
+"""Tensors with a row for every word-piece."""
+
+PADDED_TO = (8, 16, 32, 64, 128)
+"""Multiples to which vocabularies are padded, since matrix products are faster there."""
 
 _REPLACEABLE = ("bert.pooler.", "cls.")
 """Parts that an encoder is usable without."""
@@ -75,6 +83,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     tokenizer = read_tokenizer(source)
     tensors = read_weights(source)
     check_tied(tensors, source=source.directory)
+    tensors = _without_padding(tensors, tokenizer.size)
     with torch.device("meta"):
         wanted = to_hugging_face(PretrainingModel(config, tokenizer.size).state_dict())
     missing = tuple(name for name in wanted if name not in tensors)
@@ -103,18 +112,60 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
 
 def read_tokenizer(source: Source) -> WordPieceTokenizer:
     """The tokenizer beside the weights: tokenizer.json, else vocab.txt."""
+    settings: dict[str, JsonValue] = {}
+    where = f"{source.directory}/tokenizer_config.json"
+    if "tokenizer_config.json" in source.names:
+        settings = source.read_table("tokenizer_config.json")
+    if settings.get("do_basic_tokenize", True) is False or settings.get("never_split"):
+        raise UsageError(
+            f"{where}: do_basic_tokenize = false and never_split are not honoured; save the model "
+            "with a fast tokenizer, whose tokenizer.json says all"
+        )
     if "tokenizer.json" in source.names:
-        return read_tokenizer_json(source.path("tokenizer.json"))
+        tokenizer = read_tokenizer_json(source.path("tokenizer.json"))
+        strips = tokenizer.strip_accents
+        in_use = {
+            "do_lower_case": tokenizer.lowercase,
+            "strip_accents": tokenizer.lowercase if strips is None else strips,
+            "tokenize_chinese_chars": tokenizer.split_chinese,
+        }
+        for name, value in in_use.items():
+            if settings.get(name) not in (None, value):
+                raise UsageError(
+                    f"{where}: {name} is {settings[name]}, but tokenizer.json says {value}; "
+                    "correct one of the two"
+                )
+        return tokenizer
     if "vocab.txt" not in source.names:
         raise UsageError(
             f"{source.directory}: no tokenizer.json and no vocab.txt; put the one it was trained "
             "with beside the weights"
         )
-    settings = (
-        source.read_table("tokenizer_config.json")
-        if "tokenizer_config.json" in source.names
-        else {}
-    )
+    if "added_tokens.json" in source.names:
+        raise UsageError(
+            f"{source.directory}/added_tokens.json: words beyond vocab.txt; save the model with a "
+            "fast tokenizer, whose tokenizer.json has them"
+        )
+    strip_accents = settings.get("strip_accents")
     return read_vocab_txt(
-        source.path("vocab.txt"), lowercase=bool(settings.get("do_lower_case", True))
+        source.path("vocab.txt"),
+        lowercase=bool(settings.get("do_lower_case", True)),
+        strip_accents=None if strip_accents is None else bool(strip_accents),
+        split_chinese=bool(settings.get("tokenize_chinese_chars", True)),
     )
+
+
+def _without_padding(tensors: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]:
+    """The tensors without rows that no id names, where the vocabulary was padded for speed.
+
+    Padded is what a multiple of 8 to 128 rounds up to (30,528 rows for 30,522 words); any other
+    number of rows belongs to another vocabulary.
+    """
+    rows = len(tensors[WORD_EMBEDDINGS]) if WORD_EMBEDDINGS in tensors else vocabulary_size
+    padded = {-(-vocabulary_size // multiple) * multiple for multiple in PADDED_TO}
+    if rows == vocabulary_size or rows not in padded:
+        return tensors
+    return {
+        name: tensor[:vocabulary_size] if name in OVER_VOCABULARY else tensor
+        for name, tensor in tensors.items()
+    }

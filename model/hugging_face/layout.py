@@ -66,7 +66,15 @@ def hugging_face_config(encoder: EncoderConfig, vocabulary_size: int) -> dict[st
 def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderConfig:
     """Our configuration of the encoder that a `config.json` describes."""
     if "cloze" in table:
-        return parse(EncoderConfig, table["cloze"], source=source)
+        ours = parse(EncoderConfig, table["cloze"], source=source)
+        written = hugging_face_config(ours, 0)
+        for name in (*SAME_NAME, "hidden_act"):
+            if name in table and table[name] != written[name]:
+                raise UsageError(
+                    f"{source}: {name} is {table[name]!r}, but its part cloze says "
+                    f"{written[name]!r}; change both, or delete the part cloze"
+                )
+        return ours
     for key, accepted in REQUIRED.items():
         if table.get(key) not in accepted:
             raise UsageError(
@@ -80,8 +88,8 @@ def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderCon
             "only encoders with BERT's architecture can be read"
         )
     sizes = {name: table[name] for name in SAME_NAME if name in table}
-    ours = {**sizes, "preset": None, "hidden_act": OUR_ACTIVATION[activation]}
-    return parse(EncoderConfig, ours, source=source)
+    fields = {**sizes, "preset": None, "hidden_act": OUR_ACTIVATION[activation]}
+    return parse(EncoderConfig, fields, source=source)
 
 
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.+)")

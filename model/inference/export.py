@@ -87,6 +87,10 @@ def _tokenizer_files(tokenizer: WordPieceTokenizer, *, positions: int) -> dict[s
         "sep_token": SEP,
         "mask_token": MASK,
     }
+    if tokenizer.strip_accents is not None:
+        config["strip_accents"] = tokenizer.strip_accents
+    if not tokenizer.split_chinese:
+        config["tokenize_chinese_chars"] = False
     return {
         "tokenizer.json": tokenizer.tokenizer_json().encode(),
         "tokenizer_config.json": _json(config),

@@ -6,11 +6,11 @@ Out: the family's `Problem`, everything read, checked and tokenised.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from pydantic import JsonValue
 
+from artifacts import filesystem
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.rng import address, permutation
 from artifacts.store import Artifact
@@ -105,7 +105,7 @@ def task_paths(config: TaskConfig, labels: Artifact | None = None) -> dict[str, 
         split: path
         for split, path in named.items()
         # GLUE's folders may lack test files; every other file that is named must be there.
-        if path and (not config.glue or split in ("train", "dev") or Path(path).exists())
+        if path and (not config.glue or split in ("train", "dev") or filesystem.exists(path))
     }
     if not config.train:
         paths = {**_labelled_paths(config, labels), **paths}

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import JsonValue
 
+from artifacts import filesystem
 from artifacts.errors import UsageError
 from model.config import DATASETS_PREFIX
 from model.tasks.task_table import Row, TaskTable, Wanted, select
@@ -212,7 +213,7 @@ def _sentences(text: str) -> Iterator[tuple[int, list[list[str]]]]:
 
 def _read_parquet(path: str, wanted: Wanted) -> TaskTable:
     try:
-        rows = pq.read_table(path).to_pylist()
+        rows = pq.read_table(pa.BufferReader(_bytes(path))).to_pylist()
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(f"{path}: not a readable Parquet file: {error}") from None
     return select(path, rows, wanted)
@@ -228,13 +229,17 @@ def _from_datasets(path: str) -> list[Row]:
     return rows
 
 
-def _text(path: str) -> str:
+def _bytes(path: str) -> bytes:
+    """The content of a local path or URL."""
     try:
-        content = Path(path).read_bytes()
+        return filesystem.read_bytes(path)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such task file") from None
+
+
+def _text(path: str) -> str:
     try:
-        return content.decode("utf-8-sig")
+        return _bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{path}: not UTF-8 at byte {error.start}; convert it, for example with iconv -t UTF-8"

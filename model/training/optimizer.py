@@ -153,7 +153,12 @@ class AdamW(torch.optim.AdamW, ClippedOptimizer):
 
 
 class Lamb(ClippedOptimizer):
-    """LAMB (You et al. 2020): AdamW's update, rescaled per tensor to the norm of its weights."""
+    """LAMB (You et al. 2020, Algorithm 2): AdamW's update, rescaled per tensor by a trust ratio.
+
+    Every tensor has one, biases and layer norms too, as the algorithm is printed. The published
+    implementations leave those without weight decay at 1 by default (TensorFlow Addons,
+    `exclude_from_layer_adaptation`; NVIDIA Apex, `use_nvlamb=False`).
+    """
 
     def __init__(self, groups: list[dict[str, Any]], *, config: OptimizerConfig) -> None:
         defaults = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.eps}

@@ -1,0 +1,62 @@
+"""Inputs by URL, through the command: https:// and file:// name what a path does."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloze.tiny_model import write_model
+
+Cloze = Callable[..., Any]
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[str]:
+    """The folder over HTTP, whose files fsspec sees as it sees those of https://."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", ["http", "file"])
+def test_a_corpus_by_url_is_the_corpus_by_path(
+    cloze: Cloze, folder: Path, served: str, kind: str
+) -> None:
+    lines = "".join(f"The document number {number} tells of lists.\n\n" for number in range(50))
+    (folder / "texts" / "one.txt").write_text(lines)
+    base = served if kind == "http" else f"file://{folder}"
+    digests = []
+    for path in ("texts/one.txt", f"{base}/texts/one.txt"):
+        done = cloze(
+            *("vocabulary", "try.toml", "--json"),
+            *("--set", f"corpus.sources.0.path={path}", "--set", "vocabulary.size=64"),
+        )
+        assert done.returncode == 0, done.stderr
+        digests.append(json.loads(done.stdout)["vocabulary"]["digest"])
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("kind", ["http", "file"])
+def test_a_labelled_table_by_url_is_fine_tuned_on(
+    cloze: Cloze, folder: Path, served: str, kind: str
+) -> None:
+    write_model(folder / "encoder")
+    (folder / "a.csv").write_text("text_a,label\nthe list,yes\na b,no\n")
+    base = served if kind == "http" else f"file://{folder}"
+    (folder / "a.toml").write_text(
+        'name = "a"\n[finetune]\nencoder = "encoder"\nseeds = [0]\n[[finetune.tasks]]\nname = "a"\n'
+        f'kind = "classification"\ntrain = "{base}/a.csv"\ndev = "{base}/a.csv"\n'
+        "max_seq_length = 16\nepochs = 1\n"
+    )
+    done = cloze("finetune", "a.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["finetune"]["state"] == "made"

@@ -1,0 +1,120 @@
+"""`cloze import`: vectors of the same text, or a refusal that names the field."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from transformers import BertModel
+
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from model.encoder.pretraining import PretrainingModel
+from model.hugging_face.layout import hugging_face_config, to_hugging_face
+from tests.cloze.tiny_model import CONFIG
+
+Cloze = Callable[..., Any]
+
+WORDS = (*SPECIAL_TOKENS, "zurich", "zürich", "東", "##京", "東京", "covid", "a", "##19", "19", "b")
+TEXTS = ("Zürich 東京", "covid19 a <ent> b", "a b", "COVID19")
+
+
+@pytest.fixture
+def model(folder: Path) -> Callable[..., Path]:
+    """Write a model in Hugging Face's layout, its tokenizer.json and config.json changed."""
+
+    def write(
+        *,
+        padded_to: int = 0,
+        added: tuple[str, ...] = (),
+        tokenizer: dict[str, dict[str, object]] | None = None,
+        **config: object,
+    ) -> Path:
+        directory = folder / "theirs"
+        directory.mkdir()
+        table = json.loads(WordPieceTokenizer(WORDS, lowercase=True).tokenizer_json())
+        for part, fields in (tokenizer or {}).items():
+            table[part] |= fields
+        for number, word in enumerate(added, start=len(WORDS)):
+            options = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
+            table["added_tokens"].append(
+                {"id": number, "content": word, "normalized": True, **options}
+            )
+        rows = padded_to or len(WORDS) + len(added)
+        torch.manual_seed(0)
+        weights = to_hugging_face(PretrainingModel(CONFIG, rows).state_dict())
+        weights["bert.embeddings.word_embeddings.weight"] *= 50  # other ids, other vectors
+        save_file(weights, directory / "model.safetensors")
+        theirs = hugging_face_config(CONFIG, rows)
+        if not config.pop("keep_cloze", False):
+            del theirs["cloze"]
+        (directory / "config.json").write_text(json.dumps(theirs | config))
+        (directory / "tokenizer.json").write_text(json.dumps(table))
+        return directory
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tokenizer": {"normalizer": {"strip_accents": False}}},
+        {"tokenizer": {"normalizer": {"lowercase": False}}},
+        {"tokenizer": {"normalizer": {"handle_chinese_chars": False}}},
+        {"added": ("<ent>",)},
+        {"padded_to": 16},
+        {"padded_to": 64, "added": ("<ent>", "covid19")},
+    ],
+    ids=["plain", "accents", "case", "chinese", "added", "padded", "added and padded"],
+)
+def test_an_imported_encoder_gives_the_vectors_of_transformers(
+    cloze: Cloze, model: Callable[..., Path], options: dict[str, Any]
+) -> None:
+    directory = model(**options)
+    imported = cloze("import", str(directory))
+    assert imported.returncode == 0, imported.stderr
+    done = cloze("embed", imported.stdout.strip(), *TEXTS, "--json")
+    assert done.returncode == 0, done.stderr
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    theirs = BertModel.from_pretrained(directory).eval()
+    for text, vector in zip(TEXTS, json.loads(done.stdout)["vectors"], strict=True):
+        with torch.inference_mode():
+            states = theirs(torch.tensor([tokenizer.encode(text).ids])).last_hidden_state[0]
+        np.testing.assert_allclose(vector, states.mean(0).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": {"normalizer": {"clean_text": False}}}, "normalizer.clean_text is False"),
+        (
+            {"tokenizer": {"model": {"max_input_chars_per_word": 9}}},
+            "max_input_chars_per_word is 9",
+        ),
+        ({"tokenizer": {"pre_tokenizer": {"type": "Whitespace"}}}, "pre_tokenizer.type is"),
+        ({"padded_to": 17}, "word_embeddings.weight is [17, 8]"),
+        ({"hidden_size": 16, "keep_cloze": True}, "hidden_size is 16, but its part cloze says 8"),
+    ],
+    ids=["clean_text", "long words", "pre_tokenizer", "another vocabulary", "edited"],
+)
+def test_what_cannot_be_honoured_is_refused_by_its_name(
+    cloze: Cloze, model: Callable[..., Path], options: dict[str, Any], message: str
+) -> None:
+    done = cloze("import", str(model(**options)))
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_two_files_that_contradict_each_other_are_refused(
+    cloze: Cloze, model: Callable[..., Path]
+) -> None:
+    directory = model()
+    (directory / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    done = cloze("import", str(directory))
+    assert done.returncode != 0
+    assert "do_lower_case is False, but tokenizer.json says True" in done.stderr
