@@ -69,9 +69,9 @@ def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) 
         page.open(f"{ui}/artifacts/artifact/{tables['smoke-stages']}", height=2000)
         page.text("Stages of run smoke, finished", "reused", *VICTIMS)
         page.open(f"{ui}/artifacts/artifact/{tables['smoke-figures']}", height=2000)
-        page.text("What run smoke has come to", "pairs pretrained accuracy", "tokens seen")
+        page.text("Results of run smoke", "pairs pretrained accuracy", "tokens seen")
         page.open(f"{ui}/deployments/deployment/{deployment}/run")
-        page.text("Masked Lm Prob", "All chance in the run follows from it.")
+        page.text("Masked Lm Prob", "Seed of every random choice in the run.")
 
 
 def test_a_run_cancelled_while_training_leaves_no_process(served: Deployment) -> None:
