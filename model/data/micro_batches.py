@@ -11,7 +11,7 @@ communication; tokens only of the rank's own share.
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -172,6 +172,17 @@ class StepBatch:
     imbalance: float
     """Largest rank's cost over the mean rank's, minus 1."""
 
+    copied: torch.cuda.Event | None = None
+    """When the micro-batches are on the GPU, if they are on their way there."""
+
+    def wait_for_copies(self) -> None:
+        """Let the current stream use the micro-batches; the host does not wait."""
+        if self.copied is not None:
+            stream = torch.cuda.current_stream()
+            stream.wait_event(self.copied)
+            for micro_batch in self.micro_batches:
+                micro_batch.record_stream(stream)
+
 
 @dataclass(frozen=True)
 class Share:
@@ -240,6 +251,28 @@ class BatchSource:
         shards, rows = self.curriculum.locate(batch.address)
         files = self.shards[batch.address.max_seq_length]
         return [f"{files.name(s)}:{r}" for s, r in zip(shards, rows, strict=True)]
+
+
+class GpuSource:
+    """Steps of one run, on their way to a GPU on a stream of their own.
+
+    Copied in the thread that makes them: from pinned memory, while the step before is computed.
+    """
+
+    def __init__(self, source: BatchSource, device: torch.device) -> None:
+        self.source = source
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+
+    def __call__(self, step: int) -> StepBatch:
+        """The batch of `step`; `wait_for_copies` before it is used."""
+        batch = self.source(step)
+        with torch.cuda.stream(self.stream):
+            there = tuple(
+                micro_batch.pin_memory().to(self.device, non_blocking=True)
+                for micro_batch in batch.micro_batches
+            )
+            return replace(batch, micro_batches=there, copied=self.stream.record_event())
 
 
 @dataclass

@@ -119,8 +119,14 @@ class PackedBatch:
         """The batch in page-locked memory, from where copies to a GPU can overlap with compute."""
         return self._mapped(Tensor.pin_memory)
 
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Keep the memory of all tensors until what `stream` has been given now is done."""
+        for value in vars(self).values():
+            if isinstance(value, Tensor):
+                value.record_stream(stream)
+
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        return PackedBatch(
+        moved = PackedBatch(
             input_ids=change(self.input_ids),
             token_type_ids=change(self.token_type_ids),
             position_ids=change(self.position_ids),
@@ -130,6 +136,9 @@ class PackedBatch:
             masked_lm_ids=change(self.masked_lm_ids),
             next_sentence_label=change(self.next_sentence_label),
         )
+        if "lengths" in vars(self) or self.input_ids.device.type == "cpu":
+            vars(moved)["lengths"] = self.lengths  # known here; there one would wait for it
+        return moved
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from model.encoder.products import Context, apply
 BLOCK_WORDS = 1 << 17
 """64-bit words of one generator: a thread's unit of work, however many threads there are."""
 
+CPU = torch.device("cpu")
+
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _threads = ThreadPoolExecutor(thread_name_prefix="dropout")
 
@@ -63,13 +65,17 @@ class DeviceNoise(Noise):
         """The generator itself: it goes on from layer to layer."""
         return self
 
+    def words(self, count: int) -> npt.NDArray[np.uint64]:
+        """Not to be had: without an address every layer and step would get the same bits."""
+        raise RuntimeError(f"{count} random words asked of a GPU's noise; draw on the device")
+
 
 @dataclass(frozen=True)
 class Draws:
     """Random bits for a number of values: one is dropped when its low 15 bits are below `limit`."""
 
     bits: Tensor
-    """[count] int16 on the CPU."""
+    """[count] int16 on the device of the values."""
 
     limit: int
     """The probability in 32768ths: 0.1 is 3277, that is 0.10001."""
@@ -84,11 +90,16 @@ class Draws:
         return torch.sub(self.limit - 1, low, out=low).bitwise_right_shift_(15)
 
 
-def draw(noise: Noise | None, count: int, *, probability: float) -> Draws | None:
-    """Draws for `count` values; None if nothing is dropped."""
+def draw(
+    noise: Noise | None, count: int, *, probability: float, device: torch.device = CPU
+) -> Draws | None:
+    """Draws for `count` values on `device`; None if nothing is dropped."""
     if noise is None or probability == 0.0:
         return None
-    bits = torch.from_numpy(noise.words(-(-count // 4)).view(np.int16)[:count])
+    if isinstance(noise, DeviceNoise):
+        bits = torch.randint(-(1 << 15), 1 << 15, (count,), dtype=torch.int16, device=device)
+    else:
+        bits = torch.from_numpy(noise.words(-(-count // 4)).view(np.int16)[:count])
     return Draws(bits, round(probability * 0x8000), 1.0 / (1.0 - probability))
 
 

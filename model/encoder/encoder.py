@@ -92,7 +92,14 @@ class Encoder(nn.Module):
         self, layer: nn.Module, hidden_TH: Tensor, attend: Attend, noise: Noise | None
     ) -> Tensor:
         if self.checkpoint_activations and self.training and torch.is_grad_enabled():
-            again: Tensor = checkpoint(layer, hidden_TH, attend, noise, use_reentrant=False)
+            # With the parameters of now: rounded ones are no longer the layer's on the way back.
+            again: Tensor = checkpoint(
+                torch.func.functional_call,
+                layer,
+                dict(layer.named_parameters()),
+                (hidden_TH, attend, noise),
+                use_reentrant=False,
+            )
             return again
         output_TH: Tensor = layer(hidden_TH, attend, noise)
         return output_TH

@@ -216,7 +216,7 @@ class GroupedAttention:
 
     def draw(self, noise: Noise | None) -> Draws | None:
         """What is dropped of the probabilities of one layer."""
-        return draw(noise, self.grouping.scores, probability=self.dropout_prob)
+        return draw(noise, self.grouping.scores, probability=self.dropout_prob, device=self.device)
 
     def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
         """Context vectors, [T, A, K], and what to keep."""

@@ -40,7 +40,9 @@ def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor, eps: float) -> Te
     """Layer norm with wide statistics whatever the type of x."""
     if x_TH.device.type == "cpu" and x_TH.dtype == torch.bfloat16:
         return apply(_LayerNorm, x_TH, weight_H, bias_H, eps)
-    return functional.layer_norm(x_TH, weight_H.shape, wide(weight_H), wide(bias_H), eps)
+    # CUDA's kernel wants one type for all, and its statistics are float32 whatever that is.
+    weight_H, bias_H = weight_H.to(x_TH.dtype), bias_H.to(x_TH.dtype)
+    return functional.layer_norm(x_TH, weight_H.shape, weight_H, bias_H, eps)
 
 
 @dataclass(frozen=True)

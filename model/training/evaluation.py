@@ -7,6 +7,8 @@ Out: `Scores`, equal on all ranks.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from model.data.micro_batches import BatchSource
 from model.training.distributed import World
 from model.training.engine import Engine
@@ -38,13 +40,13 @@ def evaluate(
     engine: Engine, source: BatchSource, *, world: World, watchdog: Watchdog, step: int
 ) -> Scores:
     """Scores after `step` steps over all batches of `source`; every rank computes its share."""
-    sums, masked, labelled = [0.0] * 4, 0, 0
+    sums, masked, labelled = torch.zeros(4, dtype=torch.float64, device=world.device), 0, 0
     for number in range(source.curriculum.steps):
         watchdog.reached("evaluation", step)  # a large encoder takes its time
         batch = source(number)
         for micro_batch in batch.micro_batches:
             found = engine.forward(micro_batch, dropout_seed=None)
-            sums = [total + float(value) for total, value in zip(sums, found, strict=True)]
+            sums += torch.stack([value.double() for value in found])
         masked += batch.masked
         labelled += batch.labelled
     return Scores.of(world.sum(sums), masked=masked, labelled=labelled)

@@ -18,7 +18,7 @@ from artifacts.program import Terminated
 from artifacts.progress import say
 from artifacts.rng import address
 from model.config import PretrainStage, TrainingMachine
-from model.data.micro_batches import BatchSource, Prefetcher, StepBatch
+from model.data.micro_batches import BatchSource, GpuSource, Prefetcher, StepBatch
 from model.encoder.batch import PackedBatch
 from model.training.checkpoints import Checkpoints, Identity, RunState
 from model.training.distributed import World
@@ -70,10 +70,12 @@ class Trainer:
     def train(self) -> None:
         """Until all steps are done, or a rank is asked to stop."""
         steps, every = self.stage.pretrain.steps, self.stage.pretrain.evaluate_every
+        device = self.world.device
+        make = GpuSource(self.source, device) if device.type == "cuda" else self.source
         before = time.monotonic()
         with (
             closing(self.checkpoints),
-            closing(Prefetcher(self.source, self.step, steps)) as batches,
+            closing(Prefetcher(make, self.step, steps)) as batches,
         ):
             for batch in batches:
                 waited = time.monotonic() - before
@@ -95,6 +97,7 @@ class Trainer:
         recipe = self.stage.pretrain
         rate = learning_rate(batch.step, steps=recipe.steps, optimizer=recipe.optimizer)
         sums = torch.zeros(5, device=self.world.device)
+        batch.wait_for_copies()
         for micro, micro_batch in enumerate(batch.micro_batches):
             sums[:4] += self.micro_step(batch, micro_batch, micro=micro)
         sums[4] = self.stop.wanted

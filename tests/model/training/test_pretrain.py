@@ -316,3 +316,13 @@ def test_an_encoder_of_another_tokenizer_is_refused(
     (other / "vocab.txt").write_text("\n".join([*words, two, one]))
     with pytest.raises(UsageError, match="its tokenizer is .*, the examples were made with"):
         run(stage_table(tmp_path, examples, init=str(other)))
+
+
+def test_activations_computed_again_change_nothing(examples: Artifact, tmp_path: Path) -> None:
+    curves = []
+    for name, again in (("kept", False), ("again", True)):
+        (tmp_path / name).mkdir()
+        machine = {"checkpoint_activations": again}
+        run(stage_table(tmp_path / name, examples, steps=4, precision="bf16", machine=machine))
+        curves.append(losses(tmp_path / name))
+    assert curves[0] == curves[1]

@@ -1,0 +1,309 @@
+"""A CUDA device that is not there, and is stricter than a real one.
+
+In:  code that asks for `device="cuda"`, run inside `with strict_cuda() as device:`.
+Out: real numbers, computed on the CPU; `Refused` where CUDA's kernels would refuse; counts of what
+     makes the host wait for a GPU, of kernels launched, and of copies from pageable memory.
+
+Tensors "on the GPU" are `CudaTensor`s: a CPU tensor in a wrapper that says it is on cuda:0. Fake
+tensors would not do: autograd asks a CUDA build for its device, and a value that is read must be
+there. FlashAttention is computed with plain products, without dropping anything.
+"""
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_flatten, tree_map
+
+aten = torch.ops.aten
+CUDA = torch.device("cuda", 0)
+SMALL = 64
+"""So many float64 numbers, or elements of a CPU tensor, are let pass: sums over ranks."""
+
+READS = {
+    *(aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default),
+    *(aten.unique_dim.default, aten._unique2.default, aten.equal.default),
+    *(aten.repeat_interleave.Tensor, aten.is_nonzero.default),
+}
+"""Operations after which the host knows something that it had to wait for."""
+
+FREE = {
+    *(aten.view.default, aten._unsafe_view.default, aten.detach.default, aten.alias.default),
+    *(aten.t.default, aten.transpose.int, aten.slice.Tensor, aten.select.int, aten.expand.default),
+    *(aten.unbind.int, aten.split.Tensor, aten.as_strided.default, aten.unsqueeze.default),
+    *(aten.squeeze.dim, aten.permute.default, aten.view.dtype, aten.empty_like.default),
+    *(aten.new_empty.default, aten.split_with_sizes.default),
+}
+"""Operations that launch nothing."""
+
+EQUAL_TYPES = {
+    *(aten.native_layer_norm.default, aten.native_layer_norm_backward.default),
+    *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default),
+}
+"""Operations whose CUDA kernels want one type for all floating-point operands."""
+
+
+class Refused(AssertionError):
+    """CUDA would not run this."""
+
+
+@dataclass
+class StrictCuda:
+    """What happened on the device."""
+
+    reads: list[str] = field(default_factory=list)
+    """Each time the host waited, with what."""
+
+    pageable: list[str] = field(default_factory=list)
+    """Copies to the device from memory that is not pinned."""
+
+    launches: Counter[str] = field(default_factory=Counter)
+    """Kernels by operation; a fused or foreach operation counts once."""
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self.reads.clear()
+        self.pageable.clear()
+        self.launches.clear()
+
+
+_active: StrictCuda | None = None
+
+
+class CudaTensor(torch.Tensor):
+    """A tensor that says it is on cuda:0."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "CudaTensor":
+        tensor: CudaTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            requires_grad=inner.requires_grad,
+        )
+        tensor.inner = inner.detach()
+        return tensor
+
+    device = property(lambda self: CUDA)  # type: ignore[assignment]
+    is_cuda = property(lambda self: True)  # type: ignore[assignment]
+    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+
+    def record_stream(self, stream: object) -> None:
+        """Nothing: there are no streams."""
+
+    def tolist(self) -> Any:
+        """All values, waited for once."""
+        assert _active is not None
+        _active.reads.append("tolist")
+        return self.inner.tolist()
+
+    def __repr__(self, **_: object) -> str:
+        return f"CudaTensor({tuple(self.shape)}, {self.dtype})"
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        assert _active is not None, f"{func} on a CudaTensor outside of strict_cuda()"
+        if func is aten.copy_.default:
+            return _copy(args[0], args[1])
+        if func is aten._flash_attention_forward.default:
+            return tree_map(_wrap, _flash(*tree_map(_unwrap, args)))
+        if func is aten._flash_attention_backward.default:
+            return tree_map(_wrap, _flash_backward(*tree_map(_unwrap, args)))
+        _check(func, [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)])
+        if func in READS or _reads_a_mask(func, args):
+            _active.reads.append(str(func))
+        if func not in FREE:
+            _active.launches[func.overloadpacket.__name__] += 1
+        result = func(*tree_map(_unwrap, args), **tree_map(_unwrap, kwargs))
+        wrapped = tree_map(_wrap, result)
+        return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def _unwrap(value: Any) -> Any:
+    return value.inner if isinstance(value, CudaTensor) else value
+
+
+def _wrap(value: Any) -> Any:
+    return CudaTensor(value) if isinstance(value, Tensor) else value
+
+
+def _check(func: Any, tensors: list[Tensor]) -> None:
+    """Refuse what CUDA refuses, and what would be slow there."""
+    for tensor in tensors:
+        if not isinstance(tensor, CudaTensor) and tensor.dim():
+            raise Refused(f"{func}: operands on two devices, one is on the CPU: {tensor.shape}")
+        if tensor.dtype == torch.float64 and tensor.numel() > SMALL:
+            raise Refused(f"{func}: float64 of {tuple(tensor.shape)}")
+    floating = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    if func is aten.native_layer_norm_backward.default:  # mean and deviation are float32
+        floating = {t.dtype for t in tensors if t.is_floating_point() and t.shape[-1:] != (1,)}
+    if func in EQUAL_TYPES and len(floating) > 1:
+        raise Refused(
+            f"{func}: expected one type for all operands, got {sorted(map(str, floating))}"
+        )
+
+
+def _reads_a_mask(func: Any, args: tuple[Any, ...]) -> bool:
+    """Indexing by a mask has to know how many of its elements are set."""
+    indexing = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default)
+    return func in indexing and any(i is not None and i.dtype == torch.bool for i in args[1])
+
+
+def _copy(target: Tensor, source: Tensor) -> Tensor:
+    assert _active is not None
+    if not isinstance(source, CudaTensor):
+        _to_device(source)
+    elif not isinstance(target, CudaTensor):
+        _active.reads.append("copy to the host")
+    _active.launches["copy_"] += 1
+    _unwrap(target).copy_(_unwrap(source))
+    return target
+
+
+def _to_device(source: Tensor) -> None:
+    assert _active is not None
+    if source.dim() and not getattr(source, "pinned", False):
+        _active.pageable.append(f"{tuple(source.shape)} {source.dtype}")
+
+
+class _Functions(TorchFunctionMode):
+    """Sees `device=` before torch asks for a CUDA build."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.pin_memory:
+            pinned = args[0].clone()
+            pinned.pinned = True
+            return pinned
+        if func in (torch.Tensor.to, torch.Tensor.cpu):
+            return _moved(func, args, kwargs)
+        if func is torch.as_tensor and isinstance(args[0], CudaTensor):
+            return args[0].to(kwargs.get("dtype", args[0].dtype))
+        if kwargs.get("device") is None or torch.device(kwargs["device"]).type != "cuda":
+            return func(*args, **kwargs)
+        made = func(*tree_map(_unwrap, args), **{**kwargs, "device": "cpu"})
+        if func in (torch.tensor, torch.as_tensor):
+            _to_device(made)
+        return CudaTensor(made)
+
+
+def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """`tensor.to(…)` and `tensor.cpu()`."""
+    tensor, *rest = args
+    given = [*rest, kwargs.get("device"), kwargs.get("dtype"), kwargs.get("other")]
+    device, dtype = tensor.device, tensor.dtype
+    if func is torch.Tensor.cpu:
+        device = torch.device("cpu")
+    for value in given:
+        if isinstance(value, str | torch.device):
+            device = torch.device(value)
+        elif isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, Tensor):
+            device, dtype = value.device, value.dtype
+    if device.type == tensor.device.type:
+        same: Tensor = torch.Tensor.to(tensor, dtype)
+        return same
+    assert _active is not None
+    if isinstance(tensor, CudaTensor):
+        _active.reads.append("copy to the host")
+        return tensor.inner.to(dtype, copy=True)
+    _to_device(tensor)
+    return CudaTensor(tensor.detach().to(dtype, copy=True))
+
+
+def _flash(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    """FlashAttention over packed sequences, by plain products; nothing is dropped."""
+    if query.dtype not in (torch.bfloat16, torch.float16) or starts.dtype != torch.int32:
+        raise Refused(f"flash attention wants bf16 and int32, got {query.dtype}, {starts.dtype}")
+    if query.shape[-1] % 8:
+        raise Refused(f"flash attention wants heads of a multiple of 8, got {query.shape[-1]}")
+    _count("_flash_attention_forward")
+    out = torch.empty_like(query)
+    for at in _sequences(starts):
+        weights, v = _attention(query[at], key[at], is_causal=rest[4]), value[at].float()
+        out[at] = torch.einsum("hqk,khd->qhd", weights, v).to(out.dtype)
+    nothing = torch.zeros(())
+    return out, torch.zeros(query.shape[1], len(query)), nothing, nothing, nothing
+
+
+def _flash_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
+    starts: Tensor, *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    _count("_flash_attention_backward")
+    found = [torch.empty_like(t) for t in (query, key, value)]
+    factor = query.shape[-1] ** -0.5
+    for at in _sequences(starts):
+        weights = _attention(query[at], key[at], is_causal=rest[4])
+        d, q, k, v = (t[at].float() for t in (gradient, query, key, value))
+        through = torch.einsum("qhd,khd->hqk", d, v)
+        scores = factor * weights * (through - (through * weights).sum(-1, keepdim=True))
+        found[0][at] = torch.einsum("hqk,khd->qhd", scores, k).to(query.dtype)
+        found[1][at] = torch.einsum("hqk,qhd->khd", scores, q).to(query.dtype)
+        found[2][at] = torch.einsum("hqk,qhd->khd", weights, d).to(query.dtype)
+    return tuple(found)
+
+
+def _sequences(starts: Tensor) -> list[slice]:
+    return [slice(*pair) for pair in itertools.pairwise(starts.tolist())]
+
+
+def _attention(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:
+    """Probabilities of one sequence, [heads, queries, keys]."""
+    scores = torch.einsum("qhd,khd->hqk", query.float(), key.float()) * query.shape[-1] ** -0.5
+    if is_causal:
+        scores += torch.full(scores.shape[1:], -torch.inf).triu(1)
+    return scores.softmax(-1)
+
+
+def _count(kernel: str) -> None:
+    assert _active is not None
+    _active.launches[kernel] += 1
+
+
+@contextlib.contextmanager
+def strict_cuda() -> Iterator[StrictCuda]:
+    """While it lasts, `device="cuda"` works, and is watched."""
+    global _active  # noqa: PLW0603 - __torch_dispatch__ has no other way to know
+    grouped = torch.optim.Optimizer._group_tensors_by_device_and_dtype
+
+    def on_cuda(lists: Any, with_indices: bool = False) -> Any:
+        found = grouped(lists, with_indices)
+        return {(CUDA, dtype): value for (_, dtype), value in found.items()}
+
+    _active = StrictCuda()
+    with (
+        mock.patch.object(
+            torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(on_cuda)
+        ),
+        mock.patch("torch.cuda.manual_seed", torch.manual_seed),
+        mock.patch("torch.cuda.Stream", mock.MagicMock()),
+        mock.patch("torch.cuda.stream", lambda stream: contextlib.nullcontext()),
+        mock.patch("torch.cuda.current_stream", mock.MagicMock()),
+        mock.patch("torch.__future__.get_overwrite_module_params_on_conversion", lambda: True),
+        _Functions(),
+    ):
+        try:
+            yield _active
+        finally:
+            _active = None

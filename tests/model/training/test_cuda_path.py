@@ -1,0 +1,227 @@
+"""The way of a GPU, gone on a device that is not there (tests/model/strict_cuda.py).
+
+Every configuration trains, the host waits once a step, and nothing is copied from pageable memory.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from artifacts.store import Artifact
+from model.config import PretrainStage, TrainingMachine
+from model.data.micro_batches import GpuSource, Share
+from model.data.sources import heldout_sources, read_inputs, training_source
+from model.encoder.batch import PackedBatch
+from model.encoder.pretraining import PretrainingModel
+from model.training import engine as engine_module
+from model.training.checkpoints import Checkpoints, ParameterState
+from model.training.distributed import World
+from model.training.engine import Engine, engine_configuration
+from model.training.health import Alarms, Stop, Watchdog
+from model.training.loop import Trainer
+from model.training.telemetry import Curve, Telemetry
+from tests.model.strict_cuda import CUDA, CudaTensor, StrictCuda, strict_cuda
+from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact
+
+DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+class PlainEngine:
+    """DeepSpeed's engine at ZeRO 0 and one rank, as far as it touches tensors."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.enable_backward_allreduce = True
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.model(*arguments)
+
+    def train(self, mode: bool) -> None:
+        self.model.train(mode)
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return examples_artifact(tmp_path_factory.mktemp("examples"))
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[StrictCuda]:
+    def initialize(model: Any, optimizer: Any, config: Any) -> tuple[PlainEngine]:
+        return (PlainEngine(model, optimizer),)
+
+    monkeypatch.setattr(engine_module.deepspeed, "initialize", initialize)
+    with strict_cuda() as device:
+        yield device
+
+
+def _stage(**changes: Any) -> PretrainStage:
+    encoder = {**ENCODER, "hidden_act": "gelu_tanh", **changes.pop("encoder", {})}
+    recipe = {
+        "steps": 4,
+        "batch_size": 8,
+        "phases": [{"max_seq_length": 32, "share": 1.0}],
+        "optimizer": {"learning_rate": 2e-3, "warmup_steps": 1, **changes.pop("optimizer", {})},
+        "evaluation_examples": 16,
+        **changes,
+    }
+    return PretrainStage.model_validate({"seed": 7, "encoder": encoder, "pretrain": recipe})
+
+
+def _trainer(
+    artifact: Artifact, folder: Path, stage: PretrainStage, *, device: torch.device, **machine: Any
+) -> Trainer:
+    where = TrainingMachine(token_budget=120, **machine)
+    world = World(0, 1, device)
+    torch.manual_seed(stage.seed)
+    model = PretrainingModel(
+        stage.encoder,
+        TOKENIZER.size,
+        attention=where.attention,
+        checkpoint_activations=where.checkpoint_activations,
+    ).to(device)
+    inputs = read_inputs(artifact, stage)
+    share = Share(0, 1, where.token_budget)
+    return Trainer(
+        stage=stage,
+        machine=where,
+        identity={"config": {}, "inputs": {}},
+        vocabulary_size=TOKENIZER.size,
+        world=world,
+        engine=Engine(model, world=world, machine=where, recipe=stage.pretrain),
+        source=training_source(inputs, stage, share=share),
+        heldout_sources=heldout_sources(inputs, stage, share=share),
+        checkpoints=Checkpoints(folder, 2),
+        telemetry=Telemetry("pretrain", 4, 1, 1e9, device, logs=False),
+        alarms=Alarms(5.0),
+        watchdog=Watchdog(0, 600.0),
+        stop=Stop(),
+        curve=Curve(stage.pretrain.steps),
+    )
+
+
+CONFIGURATIONS = {
+    "bf16": {},
+    "bf16 without dropout": {"encoder": DRY},
+    "fp32": {"precision": "fp32"},
+    "fp32 without dropout": {"precision": "fp32", "encoder": DRY},
+    "exact gelu": {"encoder": {"hidden_act": "gelu"}},
+    "left to right": {"encoder": {"attention_direction": "left_to_right"}},
+    "right to left": {"encoder": {"attention_direction": "right_to_left"}},
+    "without next sentences": {"next_sentence_loss": False},
+    "bias correction": {"optimizer": {"bias_correction": True}},
+    "lamb": {"optimizer": {"name": "lamb"}},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_host_waits_once_a_step_and_nothing_is_refused(
+    name: str, artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+) -> None:
+    trainer = _trainer(artifact, tmp_path, _stage(**CONFIGURATIONS[name]), device=CUDA)
+    source = GpuSource(trainer.source, CUDA)
+    trainer.train_step(source(0), started=0.0, waited=0.0)  # makes the optimizer's state
+    batch = source(1)
+    cuda.reset()
+    trainer.train_step(batch, started=0.0, waited=0.0)
+    assert len(batch.micro_batches) > 1
+    assert len(cuda.reads) == (2 if name == "lamb" else 1), cuda.reads
+    if "fp32" not in name:  # without FlashAttention sequences are padded in groups
+        assert cuda.pageable == []
+
+
+@pytest.mark.parametrize("machine", [{"attention": "grouped"}, {"checkpoint_activations": True}])
+def test_grouped_attention_and_checkpointed_activations_train(
+    machine: dict[str, Any], artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+) -> None:
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, **machine)
+    cuda.reset()
+    trainer.train_step(GpuSource(trainer.source, CUDA)(0), started=0.0, waited=0.0)
+    assert len(cuda.reads) == 1, cuda.reads
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_gpus_way_gives_the_cpus_losses(
+    precision: str, artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+) -> None:
+    stage = _stage(encoder=DRY, precision=precision)
+    losses = []
+    for device in (torch.device("cpu"), CUDA):
+        trainer = _trainer(artifact, tmp_path, stage, device=device)
+        source = GpuSource(trainer.source, CUDA) if device == CUDA else trainer.source
+        for step in range(4):
+            trainer.train_step(source(step), started=0.0, waited=0.0)
+        losses.append([point["loss"] for point in trainer.curve.points])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if precision == "fp32" else 3e-3)
+
+
+def test_an_evaluation_waits_once(artifact: Artifact, tmp_path: Path, cuda: StrictCuda) -> None:
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA)
+    cuda.reset()
+    trainer.evaluate(trainer.source(0))
+    assert len(cuda.reads) == 1, cuda.reads
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA)
+    trainer.train_step(trainer.source(0), started=0.0, waited=0.0)
+    before = {name: kept.master for name, kept in trainer.engine.state()}
+    backward = trainer.engine.backward
+    monkeypatch.setattr(trainer.engine, "backward", lambda loss: backward(loss * torch.nan))
+    trainer.train_step(trainer.source(1), started=0.0, waited=0.0)
+    assert (trainer.engine.updates, trainer.skipped_in_row) == (1, 1)
+    for name, kept in trainer.engine.state():
+        assert torch.equal(kept.master, before[name])
+        assert kept.exp_avg.isfinite().all()
+
+
+def test_a_saved_state_continues_on_a_gpu(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+) -> None:
+    stage = _stage()
+    first = _trainer(artifact, tmp_path, stage, device=CUDA)
+    first.train_step(first.source(0), started=0.0, waited=0.0)
+    saved: dict[str, ParameterState] = dict(first.engine.state())
+    again = _trainer(artifact, tmp_path, stage, device=CUDA)
+    again.engine.restore(saved, updates=1)
+    for trainer in (first, again):
+        trainer.train_step(trainer.source(1), started=0.0, waited=0.0)
+    for (name, ours), (_, theirs) in zip(first.engine.state(), again.engine.state(), strict=True):
+        assert all(map(torch.equal, ours, theirs)), name
+
+
+def test_lengths_known_on_the_host_are_not_read_from_a_gpu(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+) -> None:
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA)
+    batch: PackedBatch = trainer.source(0).micro_batches[0].pin_memory().to(CUDA)
+    cuda.reset()
+    assert batch.lengths.sum() == batch.tokens
+    assert isinstance(batch.input_ids, CudaTensor)
+    assert cuda.reads == []
+
+
+def test_deepspeed_does_not_wait_for_the_device_to_measure_itself() -> None:
+    found = engine_configuration(TrainingMachine(), _stage().pretrain)
+    assert found["timers"] == {"throughput": {"enabled": False}}
+
+
+def test_one_rank_copies_no_gradient_to_reduce_it(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+) -> None:
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA)
+    assert trainer.engine._engine.enable_backward_allreduce is False
