@@ -444,6 +444,8 @@ class PretrainStage(StageConfig):
 
     stage: ClassVar[str] = "pretrain"
     program: ClassVar[str] = "model.training.pretrain"
+    format_version: ClassVar[int] = 2
+    """2: the masked-LM loss's upstream factor is no longer rounded to bfloat16."""
 
     seed: int
     """The run's seed."""
@@ -500,6 +502,10 @@ class EvaluateStage(StageConfig):
 class TrainingMachine(Config):
     """Where training runs; nothing here can change what is learnt beyond rounding."""
 
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What to train on; `auto`: GPUs where there are any. A GPU that is there and cannot be used is
+    an error, unless this says `cpu`."""
+
     ranks: int = Field(default=1, ge=1)
     """Processes on this machine; on GPUs one each."""
 
@@ -514,12 +520,12 @@ class TrainingMachine(Config):
     """ZeRO 1 to 3 on a GPU: masters and moments stay in the machine's memory and are updated there,
     for models that fit in no other way."""
 
-    compile_layers: bool = False
-    """Let torch compile the encoder's layers: pays on a GPU, after about a minute; on a CPU the
-    layers are single functions already."""
+    compile_layers: Literal["auto"] | bool = "auto"
+    """Let torch compile the encoder's layers: pays on a GPU, after about a minute. `auto`: on GPUs
+    where there is a C compiler, which Triton wants; on a CPU layers are single functions anyway."""
 
     token_budget: int = Field(default=0, ge=0)
-    """Tokens per micro-batch; 0: chosen for the device."""
+    """Tokens per micro-batch; 0: 4,096 on a CPU, on a GPU as many as its free memory holds."""
 
     attention: str = "auto"
     """Attention backend by name; `auto`: the one that measures fastest on the device."""

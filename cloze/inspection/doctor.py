@@ -24,6 +24,7 @@ EXTRAS = ("", "pipeline", "model", "flows")
 """Parts of the installation; `dev` is for those who change Cloze."""
 
 TOOLS = {
+    "gcc": "compiles kernels for this processor, and Triton's launchers where there is a GPU",
     "g++": "only needed where DeepSpeed compiles operators for GPUs",
     "ninja": "only needed where DeepSpeed compiles operators for GPUs",
     "numactl": "only needed for --bind_cores_to_rank",

@@ -3,7 +3,8 @@
 #   model                  cloze-trainer   torch with CUDA, DeepSpeed
 #   pipeline,flows,kubernetes  cloze-flows  Prefect worker: prepares itself, trains in other pods
 # A workspace or corpus behind gs:// or s3:// works with each of them.
-# torch's own wheels bring CUDA, and nothing is compiled: a slim base is enough.
+# torch's own wheels bring CUDA. GCC is for what is compiled at run time: the CPU kernels, and on GPUs
+# the launchers of Triton's kernels, without which layers are not compiled.
 FROM python:3.11-slim-bookworm
 
 ARG EXTRAS=pipeline,model,flows
@@ -18,7 +19,7 @@ ENV DS_BUILD_OPS=0 \
 # flows that create Jobs.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        numactl=2.0.16-1 openssh-client=1:9.2p1-* pdsh=2.34-* kubernetes-client=1.20.5* \
+        gcc=4:12.2.* libc6-dev=2.36-* numactl=2.0.16-1 openssh-client=1:9.2p1-* pdsh=2.34-* kubernetes-client=1.20.5* \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 cloze
 

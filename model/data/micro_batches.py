@@ -262,7 +262,7 @@ class GpuSource:
     def __init__(self, source: BatchSource, device: torch.device) -> None:
         self.source = source
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def __call__(self, step: int) -> StepBatch:
         """The batch of `step`; `wait_for_copies` before it is used."""

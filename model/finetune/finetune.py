@@ -34,7 +34,7 @@ from model.hugging_face.source import open_source
 from model.tasks.base import Problem
 from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables
-from model.training.distributed import World, join_world
+from model.training.distributed import World, join_world, training_device
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.waiting import patient_threads
 
@@ -60,7 +60,7 @@ def finetune(
     encoder = table.input_path("encoder")
     workers = worker_count(encoder, machine)
     threads = max(1, threads_per_rank(machine) // workers)
-    world = _world(threads)
+    world = _world(threads, machine.device)
 
     def run_share(worker: Worker) -> tuple[TrialRunner, tuple[TrialGroup, ...]]:
         """This process's share of the trials; ranks and workers never communicate."""
@@ -109,12 +109,12 @@ def worker_count(encoder: str, machine: TrainingMachine) -> int:
     return threads_per_rank(machine) if width <= SMALL_WIDTH else 1
 
 
-def _world(threads: int) -> World:
+def _world(threads: int, device: str) -> World:
     """This process among its ranks; alone, no process group is made."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return join_world(threads=threads, timeout=LONGEST_WAIT)
+        return join_world(threads=threads, timeout=LONGEST_WAIT, device=device)
     torch.set_num_threads(threads)
-    return World(0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return World(0, 1, training_device(device))
 
 
 def _read_encoders(location: str, config: FinetuneConfig) -> tuple[InitialEncoder, ...]:

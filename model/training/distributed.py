@@ -10,13 +10,18 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]  # there
 
-from artifacts.errors import IntegrityError
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.progress import say
+
+DRIVER = Path("/proc/driver/nvidia")
+"""There while NVIDIA's driver is loaded, in containers too."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -43,6 +48,13 @@ class World:
             distributed.all_reduce(tensor)
         summed: list[float] = tensor.tolist()
         return summed
+
+    def least(self, value: int) -> int:
+        """The smallest of all ranks' values."""
+        values: list[int] = [value] * self.ranks
+        if self.ranks > 1:
+            distributed.all_gather_object(values, value)
+        return min(values)
 
     def broadcast(self, value: Value) -> Value:
         """The first rank's value, anything JSON can hold."""
@@ -79,16 +91,37 @@ class World:
                     )
 
 
-def join_world(*, threads: int, timeout: float) -> World:
+def training_device(wanted: str, *, local_rank: int = 0) -> torch.device:
+    """The device of this rank: `training.device`, or the GPU if there is one.
+
+    A GPU that is there and cannot be used is an error: training on the CPU beside it would take
+    weeks where hours were asked for.
+    """
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if wanted == "cpu" or (wanted == "auto" and not usable and (hidden or not DRIVER.exists())):
+        return torch.device("cpu")
+    if local_rank >= usable:
+        driver = "an NVIDIA driver is loaded" if DRIVER.exists() else "no NVIDIA driver is loaded"
+        raise UsageError(
+            f"training.device = {wanted}: rank {local_rank} of this machine has no GPU, torch "
+            f"{torch.__version__} sees {usable} and {driver}; give the job its GPUs (a device "
+            "plugin, --gpus), update the driver, install torch with CUDA, or set "
+            "training.device = cpu"
+        )
+    return torch.device("cuda", local_rank)
+
+
+def join_world(*, threads: int, timeout: float, device: str = "auto") -> World:
     """Meet the other processes; `timeout` seconds without an answer end a collective operation."""
     rank = int(os.environ.setdefault("RANK", "0"))
     ranks = int(os.environ.setdefault("WORLD_SIZE", "1"))
     local_rank = int(os.environ.setdefault("LOCAL_RANK", "0"))
     torch.set_num_threads(threads)
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    chosen = training_device(device, local_rank=local_rank)
+    on_gpu = chosen.type == "cuda"
     if on_gpu:
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(chosen)
     if not distributed.is_initialized():
         # Alone, no port is opened; DeepSpeed still wants to read where the master would be.
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -102,7 +135,10 @@ def join_world(*, threads: int, timeout: float) -> World:
             timeout=wait,
         )
         atexit.register(distributed.destroy_process_group)  # else some ranks abort at exit
-    return World(rank, ranks, device)
+    if rank == 0:
+        name = torch.cuda.get_device_name(chosen) if on_gpu else f"{threads} threads a rank"
+        say(f"ranks={ranks} backend={distributed.get_backend()} device={chosen.type} ({name})")
+    return World(rank, ranks, chosen)
 
 
 def _store_on_loopback(rank: int, ranks: int, *, timeout: timedelta) -> Store | None:

@@ -34,12 +34,17 @@ ALLOCATOR = {
 }
 """Keep freed memory, in huge pages."""
 
+CUDA_ALLOCATOR = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+"""Segments of a GPU's memory that grow: token counts differ from batch to batch, and blocks of
+fixed sizes would leave gaps that nothing fits into."""
+
 
 def training_environment(machine: TrainingMachine) -> dict[str, str]:
     """Variables to add to a training process's environment; those set already win."""
     wanted = {
         **ALLOCATOR,
         **WAITING,
+        **CUDA_ALLOCATOR,
         "OMP_NUM_THREADS": str(threads_per_rank(machine)),
         "PYTHONSAFEPATH": "1",  # a user's own `model/` folder must not win over ours
         "TOKENIZERS_PARALLELISM": "false",

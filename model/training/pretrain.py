@@ -6,6 +6,7 @@ Out: the artifact `pretrain`: weights under Hugging Face's names, config.json, t
      loss curve; or a checkpoint from which the same command goes on.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -54,6 +55,14 @@ from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET = 4096
 GPU_TOKEN_BUDGET = 65536
+"""The most that is worth computing at once: larger products are no faster."""
+
+GPU_MEMORY_SHARE = 0.85
+"""Of the memory that is free; the rest is for the allocator's gaps and the libraries."""
+
+BYTES_PER_PARAMETER = 22
+MASKED_SHARE = 6
+"""At least one token in about 6.7 is masked."""
 
 CLEARLY_SLOWER = 0.8
 """Matrix products of the chosen precision at this share of the other's rate are worth a warning."""
@@ -71,12 +80,9 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
     """Train, or go on training, and leave the finished artifact. `fault` is for tests."""
     stage = parse(PretrainStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
-    threads = threads_per_rank(machine)
-    world = join_world(threads=threads, timeout=machine.hang_timeout)
-    with (
-        patient_threads(threads),
-        Watchdog(world.rank, machine.hang_timeout, fault) as watchdog,
-    ):
+    threads, timeout = threads_per_rank(machine), machine.hang_timeout
+    world = join_world(threads=threads, timeout=timeout, device=machine.device)
+    with patient_threads(threads), Watchdog(world.rank, timeout, fault) as watchdog:
         inputs = read_inputs(open_artifact(table.input_path("examples")), stage)
         world.require_agreement({"stage table": table.key, "examples": inputs.artifact.digest})
         folder = checkpoint_folder(table, machine)
@@ -92,7 +98,8 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
             Stop().listening() as stop,
             metrics_log(metrics if world.is_first else None, done=done) as log,
         ):
-            source = training_source(inputs, stage, share=share_of(machine, world))
+            share = share_of(stage, machine, vocabulary_size=inputs.tokenizer.size, world=world)
+            source = training_source(inputs, stage, share=share)
             trainer = Trainer(
                 stage=stage,
                 machine=machine,
@@ -133,10 +140,48 @@ def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
     return Path(filesystem.local_path(chosen)) / "checkpoints"
 
 
-def share_of(machine: TrainingMachine, world: World) -> Share:
-    """Which part of every batch this rank computes."""
-    chosen = GPU_TOKEN_BUDGET if world.device.type == "cuda" else CPU_TOKEN_BUDGET
-    return Share(world.rank, world.ranks, machine.token_budget or chosen)
+def share_of(
+    stage: PretrainStage, machine: TrainingMachine, *, vocabulary_size: int, world: World
+) -> Share:
+    """Which part of every batch this rank computes, in how large pieces."""
+    budget = machine.token_budget or CPU_TOKEN_BUDGET
+    if world.device.type == "cuda" and not machine.token_budget:
+        free, _ = torch.cuda.mem_get_info(world.device)
+        chosen = gpu_token_budget(stage, machine, vocabulary_size=vocabulary_size, free_bytes=free)
+        budget = world.least(chosen)
+    return Share(world.rank, world.ranks, budget)
+
+
+def gpu_token_budget(
+    stage: PretrainStage, machine: TrainingMachine, *, vocabulary_size: int, free_bytes: int
+) -> int:
+    """Tokens of a micro-batch that fit into a GPU beside the model; a multiple of 1,024.
+
+    Of a layer a token keeps, for its way back, 12 H and 2 I values: the inputs of its products and
+    norms, query, key and value, both halves of GELU; and two masks of H bytes. Of a masked token
+    (one in `MASKED_SHARE`) logits and their gradient. The model takes 22 bytes a parameter at
+    ZeRO 0: masters, moments and gradients in fp32, weights and their gradients in bf16.
+    """
+    encoder = stage.encoder
+    width, inner, layers = (
+        encoder.hidden_size,
+        encoder.intermediate_size,
+        encoder.num_hidden_layers,
+    )
+    size = 2 if stage.pretrain.precision == "bf16" else 4
+    layer = size * (12 * width + 2 * inner) + 2 * width
+    kept = layer + layers * size * width if machine.checkpoint_activations else layers * layer
+    token = kept + 2 * size * vocabulary_size / MASKED_SHARE
+    rows = vocabulary_size + encoder.max_position_embeddings
+    parameters = layers * (4 * width**2 + 2 * width * inner) + rows * width
+    tokens = (GPU_MEMORY_SHARE * free_bytes - BYTES_PER_PARAMETER * parameters) / token
+    longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
+    return max(longest, min(GPU_TOKEN_BUDGET, int(tokens) // 1024 * 1024))
+
+
+def has_compiler() -> bool:
+    """Whether Triton finds the C compiler it needs when layers are compiled."""
+    return any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
 
 
 def telemetry_of(
@@ -183,7 +228,11 @@ def start_engine(
     )
     if stage.pretrain.init:
         warm_start(model, read_encoder_files(stage.pretrain.init), stage, tokenizer=tokenizer)
-    if machine.compile_layers:
+    on_gpu = world.device.type == "cuda"
+    wanted = (
+        on_gpu and has_compiler() if machine.compile_layers == "auto" else machine.compile_layers
+    )
+    if wanted:
         model.encoder.compile_layers()
     state: dict[str, ParameterState] = {}
     if resumed is not None:

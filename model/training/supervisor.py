@@ -87,6 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     except ClozeError as error:
         say(f"error: {error}")
         return error.exit_code
+    if known.ranks is not None:
+        machine = machine.model_copy(update={"ranks": known.ranks})
     restarts = machine.max_restarts if known.max_restarts is None else known.max_restarts
     options = [option for option in launcher_options if option != "--"]
     command = training_command(
@@ -99,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run training, again where it died.")
     parser.add_argument("module", help="the program, for example model.training.pretrain")
     parser.add_argument("--config", required=True, help="the stage table (JSON)")
+    parser.add_argument("--ranks", type=int, default=None, help="default: the machine's")
     parser.add_argument("--max-restarts", type=int, default=None, help="default: the machine's")
     return parser
 

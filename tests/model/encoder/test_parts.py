@@ -80,6 +80,21 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy(dtype: torch.dtyp
         )
 
 
+def test_the_factor_of_a_loss_is_not_rounded_to_bfloat16() -> None:
+    torch.manual_seed(3)
+    words, labels = torch.randn(50, 8).bfloat16(), torch.arange(40)
+    vectors = torch.randn(40, 8).bfloat16().requires_grad_()
+    factor = 1 / 1027  # 0.27 % from the next bfloat16
+    gradients = []
+    for scale in (1.0, factor):
+        loss = masked_lm_loss(vectors, words, torch.zeros(50).bfloat16(), labels).loss
+        (gradient,) = torch.autograd.grad(loss * scale, vectors)
+        gradients.append(gradient.float())
+    whole, scaled = gradients
+    share = (scaled * whole).sum() / (whole * whole).sum()
+    assert share == pytest.approx(factor, rel=5e-4)
+
+
 def test_of_equal_logits_the_first_counts() -> None:
     logits = torch.tensor([[1.0, 2.0, 2.0], [1.0, 2.0, 2.0], [3.0, 2.0, 1.0]])
     assert hits(logits, torch.tensor([1, 2, 0])) == 2

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from artifacts.store import Artifact
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import GpuSource, Share
 from model.data.sources import heldout_sources, read_inputs, training_source
+from model.encoder import embeddings, grouped_attention
 from model.encoder.batch import PackedBatch
+from model.encoder.dropout import DeviceNoise, Draws
 from model.encoder.pretraining import PretrainingModel
 from model.training import engine as engine_module
 from model.training.checkpoints import Checkpoints, ParameterState
@@ -23,8 +26,10 @@ from model.training.distributed import World
 from model.training.engine import Engine, engine_configuration
 from model.training.health import Alarms, Stop, Watchdog
 from model.training.loop import Trainer
+from model.training.optimizer import AdamW
+from model.training.pretrain import gpu_token_budget, has_compiler
 from model.training.telemetry import Curve, Telemetry
-from tests.model.strict_cuda import CUDA, CudaTensor, StrictCuda, strict_cuda
+from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, strict_cuda
 from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -225,3 +230,64 @@ def test_one_rank_copies_no_gradient_to_reduce_it(
 ) -> None:
     trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA)
     assert trainer.engine._engine.enable_backward_allreduce is False
+
+
+def test_the_device_refuses_what_was_wrong_before(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def norm_of_two_types(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return functional.layer_norm(x, weight.shape, weight.float(), bias.float(), eps)
+
+    def drawn_on_the_cpu(*_: Any, probability: float, **__: Any) -> Draws:
+        return Draws(torch.zeros(100_000, dtype=torch.int16), 3277, 1.0)
+
+    def read_from_the_device(optimizer: AdamW, group: dict[str, Any]) -> int:
+        return int(optimizer.state[group["params"][0]]["step"])
+
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, attention="grouped")
+    source = GpuSource(trainer.source, CUDA)
+    trainer.train_step(source(0), started=0.0, waited=0.0)
+    for module, name, fault in (
+        (embeddings, "layer_norm", norm_of_two_types),
+        (grouped_attention, "draw", drawn_on_the_cpu),
+    ):
+        with monkeypatch.context() as seeded, pytest.raises(Refused):
+            seeded.setattr(module, name, fault)
+            trainer.train_step(source(1), started=0.0, waited=0.0)
+    monkeypatch.setattr(AdamW, "_updates_done", read_from_the_device)
+    cuda.reset()
+    trainer.train_step(source(1), started=0.0, waited=0.0)
+    assert len(cuda.reads) > 1
+
+
+def test_a_gpus_noise_gives_no_words() -> None:
+    with pytest.raises(RuntimeError, match="draw on the device"):
+        DeviceNoise().at(3).words(8)
+
+
+@pytest.mark.parametrize(
+    ("preset", "gigabytes", "tokens"),
+    [("large", 139, 65_536), ("large", 24, 13_312), ("base", 24, 47_104), ("base", 1, 512)],
+)
+def test_a_gpus_memory_decides_how_many_tokens_are_computed_at_once(
+    preset: str, gigabytes: int, tokens: int
+) -> None:
+    recipe = {"phases": [{"max_seq_length": 512, "share": 1.0}], "precision": "bf16"}
+    stage = PretrainStage.model_validate(
+        {"seed": 1, "encoder": {"preset": preset}, "pretrain": recipe}
+    )
+    free, machine = gigabytes << 30, TrainingMachine()
+    found = gpu_token_budget(stage, machine, vocabulary_size=30_522, free_bytes=free)
+    assert found == pytest.approx(tokens, abs=1024)
+    again = machine.model_copy(update={"checkpoint_activations": True})
+    assert gpu_token_budget(stage, again, vocabulary_size=30_522, free_bytes=free) >= found
+
+
+def test_layers_are_compiled_only_where_there_is_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not has_compiler()
+    (tmp_path / "gcc").touch(mode=0o755)
+    assert has_compiler()

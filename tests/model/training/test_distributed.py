@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from artifacts.errors import IntegrityError
+from artifacts.errors import IntegrityError, UsageError
 from model.training import distributed as world_module
-from model.training.distributed import World
+from model.training.distributed import World, training_device
 from tests.listening import outside
 from tests.waiting import PATIENCE, free_port
 
@@ -66,3 +67,34 @@ world.barrier()
 print(*(one.laddr.ip for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"))
 world.barrier()
 """
+
+
+def test_the_cpu_is_used_where_there_is_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world_module.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(world_module, "DRIVER", tmp_path / "none")
+    assert training_device("auto").type == "cpu"
+    with pytest.raises(UsageError, match=r"= cuda: rank 0 .* no GPU.*no NVIDIA driver.*= cpu"):
+        training_device("cuda")
+
+
+def test_a_gpu_that_cannot_be_used_is_refused_and_never_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world_module.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(world_module, "DRIVER", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UsageError, match=r"an NVIDIA driver is loaded.*training.device = cpu"):
+        training_device("auto")
+    assert training_device("cpu").type == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert training_device("auto").type == "cpu"
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_module.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(world_module.torch.cuda, "device_count", lambda: 2)
+    assert training_device("auto", local_rank=1) == torch.device("cuda", 1)
+    with pytest.raises(UsageError, match="rank 2 of this machine has no GPU, torch .* sees 2"):
+        training_device("auto", local_rank=2)

@@ -46,6 +46,7 @@ def test_memory_is_kept_and_ones_own_settings_win(monkeypatch: pytest.MonkeyPatc
     found = training_environment(TrainingMachine())
     assert found["MALLOC_TRIM_THRESHOLD_"] == "100000000000"
     assert found["MALLOC_TOP_PAD_"] == "17"
+    assert found["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
 
 
 def test_ranks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

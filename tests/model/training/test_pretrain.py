@@ -1,5 +1,6 @@
 """One rank, the real engine, in this process: what it leaves, and that nothing interrupts it."""
 
+import gc
 import json
 import resource
 from pathlib import Path
@@ -14,6 +15,7 @@ from artifacts.errors import ClozeError, UsageError
 from artifacts.program import Terminated
 from artifacts.stage import read_stage_table, write_stage_table
 from artifacts.store import Artifact, open_artifact
+from model.training.checkpoints import ParameterState
 from model.training.pretrain import pretrain
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
@@ -326,3 +328,19 @@ def test_activations_computed_again_change_nothing(examples: Artifact, tmp_path:
         run(stage_table(tmp_path / name, examples, steps=4, precision="bf16", machine=machine))
         curves.append(losses(tmp_path / name))
     assert curves[0] == curves[1]
+
+
+def test_a_resumed_run_does_not_keep_what_it_read(examples: Artifact, tmp_path: Path) -> None:
+    table = stage_table(tmp_path, examples, steps=8, machine={"checkpoint_every": 3})
+    with pytest.raises(StruckDown):
+        run(table, site="after_step", step=5, do="raise")
+    kept: list[int] = []
+
+    def look(site: str, step: int) -> None:
+        if site == "before_step":
+            kept.append(sum(type(found) is ParameterState for found in gc.get_objects()))
+
+    table = stage_table(tmp_path, examples, steps=8, machine={"checkpoint_every": 100})
+    pretrain(read_stage_table(table), [], fault=look)
+    assert kept[0] == 0
+    assert len(kept) < 8, "it has gone on from a checkpoint"

@@ -95,8 +95,8 @@ def test_options_not_its_own_go_to_the_launcher(
             return 0
 
     monkeypatch.setattr(supervisor_module, "Supervisor", Recorded)
-    arguments = ["m", "--config", str(table), "--max-restarts", "4", "--", "--hostfile", "h"]
-    assert main(arguments) == 0
+    own = ["m", "--config", str(table), "--max-restarts", "4", "--ranks", "3"]
+    assert main([*own, "--", "--hostfile", "h"]) == 0
     command, restarts = seen
     assert command[3:6] == ["deepspeed.launcher.runner", "--hostfile", "h"]
     assert restarts == 4
