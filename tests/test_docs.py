@@ -40,3 +40,23 @@ def test_every_fault_is_shown_by_a_test() -> None:
     rows = [line for line in lines if line.startswith("| ") and not line.startswith("| fault |")]
     assert len(rows) >= 38
     assert [row for row in rows if "::" not in row] == []
+
+
+def test_the_ways_through_the_code_name_functions_that_are_there() -> None:
+    """Each line of a listing: a module, and functions called one after another (→ or ;)."""
+    page = (PROJECT / "docs" / "architecture.md").read_text("utf-8")
+    ways = page.partition("## Four ways through the code")[2].partition("\n## ")[0]
+    listings = ways.split("```")[1::2]
+    assert len(listings) == 4
+    defined = {
+        name
+        for package in ("artifacts", "pipeline", "model", "flows", "cloze")
+        for path in (PROJECT / package).rglob("*.py")
+        for name in re.findall(r"(?:def|class) (\w+)", path.read_text("utf-8"))
+    }
+    for line in (line for listing in listings for line in listing.splitlines()):
+        path = re.search(r"([a-z_]+/[a-z_/]+\.py)\s+(\S.*)", line)
+        chain = re.split(r"\s{2,}", path.group(2))[0] if path else line.strip()
+        assert not path or (PROJECT / path.group(1)).exists(), line
+        steps = re.findall(r"(?:→|;|^)\s*([A-Z]?\w+(?:\.\w+)?)(?= |$)", chain) if path else []
+        assert [step for step in steps if step.rpartition(".")[2] not in defined] == [], line
