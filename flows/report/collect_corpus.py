@@ -53,8 +53,23 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
     splits, counts = facts["splits"], tokens.read_json("token_counts.json")
     train = splits.get(TRAIN, {})
     others = sorted(splits.keys() - {*SPLITS_FIRST})
+    configured: list[SourceTable] = tokens.manifest.config["corpus"]["sources"]
+    frequent = []
+    if show_text:
+        pieces = tokens.read_bytes("vocab.txt").decode().split("\n")
+        ranked = sorted(range(len(counts)), key=lambda place: -counts[place])
+        words = [place for place in ranked if pieces[place] not in SPECIAL_TOKENS and counts[place]]
+        frequent = [Piece(text=pieces[place], count=counts[place]) for place in words[:FREQUENT]]
     return Corpus(
-        sources=tuple(_source(source) for source in tokens.manifest.config["corpus"]["sources"]),
+        sources=tuple(
+            Source(
+                reader=source["reader"],
+                what=_shortened(source.get("packages", [])),
+                split=source.get("heldout") or TRAIN,
+                weight=source.get("weight", 1),
+            )
+            for source in configured
+        ),
         documents_read=facts["documents_read"],
         dropped=facts["dropped"],
         splits=tuple(
@@ -71,7 +86,7 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
         unknown_share=train.get("unknown_share"),
         document_lengths=powers_of_two(train.get("document_lengths", [])),
         sentence_lengths=powers_of_two(train.get("sentence_lengths", [])),
-        frequent=tuple(_frequent(counts, tokens)) if show_text else (),
+        frequent=tuple(frequent),
         rank_frequency=tuple(rank_frequency(counts)),
     )
 
@@ -110,23 +125,9 @@ def rank_frequency(counts: Sequence[int]) -> list[tuple[int, int]]:
     return [(rank, ranked[rank - 1]) for rank in sorted(steps)]
 
 
-def _source(source: "SourceTable") -> Source:
-    packages = source.get("packages", ())
-    shown = ", ".join(packages[:MOST_PACKAGES])
-    more = len(packages) - MOST_PACKAGES
-    return Source(
-        reader=source["reader"],
-        what=f"{shown} and {more} more" if more > 0 else shown,
-        split=source.get("heldout") or TRAIN,
-        weight=source.get("weight", 1),
-    )
-
-
-def _frequent(counts: Sequence[int], tokens: Artifact) -> list[Piece]:
-    pieces = tokens.read_bytes("vocab.txt").decode().split("\n")
-    ranked = sorted(range(len(counts)), key=lambda place: -counts[place])
-    words = [place for place in ranked if pieces[place] not in SPECIAL_TOKENS and counts[place]]
-    return [Piece(text=pieces[place], count=counts[place]) for place in words[:FREQUENT]]
+def _shortened(packages: Sequence[str]) -> str:
+    shown, more = ", ".join(packages[:MOST_PACKAGES]), len(packages) - MOST_PACKAGES
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _example_set(length: int, facts: "ExampleStatistics", manifest: Manifest) -> ExampleSet:

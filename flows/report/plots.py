@@ -328,7 +328,14 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
         _companion("MLM accuracy", accuracy, _whole_percent, level=ngram),
         _companion("NSP accuracy", pairs, _whole_percent, level=majority),
         # rates are told from zero, or their noise would look large
-        replace(_companion("learning rate", rates, "{:.0e}".format), y_bottom=0.0),
+        replace(
+            _companion(
+                "learning rate",
+                rates,
+                lambda rate: f"{rate:.0e}".replace("e-0", "e-") if rate else "0",
+            ),
+            y_bottom=0.0,
+        ),
         replace(_companion("word-pieces / s", speeds, short), y_bottom=0.0),
     ]
     x_text = short if run.axis.label == "steps" else (lambda x: f"{x:.0f}")
