@@ -92,6 +92,11 @@ class Manifest(Config):
     """When, where, how long."""
 
     @property
+    def derived_key(self) -> str:
+        """The key that follows from stage, configuration and inputs: `StageTable.key`, again."""
+        return digest_of([self.stage, self.format_version, self.config, self.inputs])
+
+    @property
     def digest(self) -> str:
         """Digest of the content: what another stage's key is made of."""
         files = [[entry.name, entry.sha256, entry.rows] for entry in self.files]

@@ -105,7 +105,13 @@ class Store:
         directory = self.directory(stage, key)
         if not filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
             return None
-        return open_artifact(directory)
+        artifact = open_artifact(directory)
+        if artifact.manifest.key != key:
+            raise IntegrityError(
+                f"{directory}: its manifest is that of {artifact.manifest.key[:12]}; "
+                "delete it and run the stage again"
+            )
+        return artifact
 
 
 def open_artifact(directory: str) -> Artifact:
@@ -119,6 +125,11 @@ def open_artifact(directory: str) -> Artifact:
             "run its stage, or name the directory that holds one"
         ) from None
     manifest = parse_manifest(text, source=source)
+    if manifest.derived_key != manifest.key:
+        raise IntegrityError(
+            f"{source}: key {manifest.key[:12]}, but its configuration and inputs have "
+            f"{manifest.derived_key[:12]}: it was changed; delete it and run the stage again"
+        )
     for entry in (*manifest.files, *manifest.records):
         _check_size(directory, entry)
     return Artifact(directory, manifest)

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from artifacts import filesystem
 from artifacts.config import Config
-from artifacts.errors import UsageError
+from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact, open_artifact
 from flows.workspace import Workspace, holder_of
 
@@ -180,4 +180,11 @@ def run_artifact(workspace: Workspace, run: str, *, stage: str) -> Artifact:
             f"run {run} has no finished stage {stage} ({record.state}; finished: "
             f"{', '.join(record.stages) or 'none'}); run `cloze {stage} CONFIG` first"
         )
-    return open_artifact(record.stages[stage].directory)
+    entry = record.stages[stage]
+    artifact = open_artifact(entry.directory)
+    if artifact.digest != entry.digest:
+        raise IntegrityError(
+            f"{entry.directory}: digest {artifact.digest[:12]}, but {RECORD_NAME} of run {run} "
+            f"says {entry.digest[:12]}; `cloze run CONFIG` brings them together again"
+        )
+    return artifact

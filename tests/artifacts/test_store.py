@@ -217,3 +217,23 @@ def test_a_workspace_behind_a_url_holds_the_same_artifact(tmp_path: Path) -> Non
 def test_file_entries_keep_their_suffix_on_disk() -> None:
     entry = FileEntry(name="task/train.jsonl", size=1, sha256="abcdef0123456789")
     assert entry.stored_name == "task/train.abcdef012345.jsonl"
+
+
+@pytest.mark.parametrize(
+    "change", [{"config": {"a": 2}}, {"inputs": {"corpus": "0" * 64}}, {"format_version": 99}]
+)
+def test_a_manifest_whose_parts_do_not_give_its_key_is_refused(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    artifact = finish(str(tmp_path / "out"))
+    file = tmp_path / "out" / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(IntegrityError, match="it was changed; delete it and run the stage again"):
+        open_artifact(artifact.directory)
+
+
+def test_the_artifact_of_another_key_is_refused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    finish(store.directory("tokens", "f" * 64))
+    with pytest.raises(IntegrityError, match="its manifest is that of"):
+        store.find("tokens", "f" * 64)

@@ -2,11 +2,14 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageError
+from artifacts.errors import IntegrityError, UsageError
+from flows.config import MachineConfig, RunConfig
+from flows.executor import execute
 from flows.record import (
     RunRecord,
     StageRecord,
@@ -100,3 +103,15 @@ def test_a_killed_attempt_lasted_until_the_last_line_of_its_program(tmp_path: Pa
     assert again.seconds == pytest.approx(60.0, abs=0.1)
     end_attempt(tmp_path, again, finished=True)
     assert begin_attempt(tmp_path, "k").seconds == 0.0
+
+
+def test_an_artifact_other_than_the_one_a_run_names_is_refused(
+    inline: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    execute(run, machine)
+    space = workspace(machine.workspace)
+    found = read_record(space, run.name)
+    entry = found.stages["tokens"].model_copy(update={"digest": "0" * 64})
+    write_record(found.model_copy(update={"stages": {"tokens": entry}}), space)
+    with pytest.raises(IntegrityError, match=r"but run.json of run try says 000000000000"):
+        run_artifact(space, run.name, stage="tokens")
