@@ -32,6 +32,9 @@ test-all: $(VENV)/.installed-dev ## all tests that need no GPU, and the share of
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
+fuzz: $(VENV)/.installed-dev ## damage what readers read, 20,000 times each; CI does it for a minute
+	CLOZE_FUZZ_EXAMPLES=20000 $(VENV)/bin/python -m pytest -q tests/test_fuzz.py
+
 test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
 	$(DATAFLOW)/bin/python -m pytest -W default tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow
 

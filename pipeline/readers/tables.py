@@ -75,9 +75,10 @@ def _opened(piece: Piece, kind: str) -> Iterator[IO[bytes]]:
     with open_to_read(piece.path) as opened:
         try:
             yield opened
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, MemoryError) as error:
+            reason = str(error) or "it asks for more memory than there is"
             raise IntegrityError(
-                f"{piece.path}: not a whole {kind} file: {error}; copy it again"
+                f"{piece.path}: not a whole {kind} file: {reason}; copy it again"
             ) from None
 
 
