@@ -25,8 +25,8 @@ def wikiextractor(folder: str) -> CorpusConfig:
 
 def documents(corpus: CorpusConfig) -> Iterator[bytes]:
     """Each document of the corpus, one sentence a line."""
-    for portion in input_shards(corpus):
-        for block in read_texts(portion, corpus=corpus, cleaning=CleaningConfig()):
+    for shard in input_shards(corpus):
+        for block in read_texts(shard, corpus=corpus, cleaning=CleaningConfig()):
             text, begin = block.text.tobytes(), 0
             for end in block.ends_D.tolist():
                 if text[begin:end].strip():

@@ -39,8 +39,8 @@ def blocks(corpus: str) -> list[TextBlock]:
     config = CorpusConfig(sources=(source,))
     return [
         block
-        for portion in input_shards(config)
-        for block in read_texts(portion, corpus=config, cleaning=CleaningConfig())
+        for shard in input_shards(config)
+        for block in read_texts(shard, corpus=config, cleaning=CleaningConfig())
     ]
 
 

@@ -66,7 +66,7 @@ class SourceConfig(Config):
 
 
 class CorpusConfig(Config):
-    """What is read."""
+    """The documents, and the share of them that is held out."""
 
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """The sources, in order of precedence: of two equal documents the first survives."""
@@ -262,11 +262,11 @@ class DedupStage(StageConfig):
     seed: int
     """The run's seed: it says which documents are held out, and those stay."""
     corpus: CorpusConfig
-    """The documents."""
+    """The documents searched; of two alike that of the first source stays."""
     cleaning: CleaningConfig
     """Which documents are dropped anyway."""
     dedup: DedupConfig
-    """What is looked for."""
+    """The searches; at least one must be on."""
 
 
 class VocabularyStage(StageConfig):
@@ -277,13 +277,13 @@ class VocabularyStage(StageConfig):
     format_version: ClassVar[int] = 3
 
     seed: int
-    """The run's seed."""
+    """The run's seed: it draws the sample, and what is held out and not in it."""
     corpus: CorpusConfig
-    """The documents."""
+    """The documents that the sample is drawn from."""
     cleaning: CleaningConfig
-    """Which documents do not count."""
+    """Filters: what the tokens stage will drop is not learnt from."""
     vocabulary: VocabularyConfig
-    """The vocabulary wanted."""
+    """Size and case, or an existing vocabulary to take instead."""
 
 
 class TokensStage(StageConfig):
@@ -294,11 +294,11 @@ class TokensStage(StageConfig):
     format_version: ClassVar[int] = 3
 
     seed: int
-    """The run's seed."""
+    """The run's seed: it draws what is held out."""
     corpus: CorpusConfig
-    """The documents."""
+    """The documents, in order of precedence: of two equal ones that of the first source stays."""
     cleaning: CleaningConfig
-    """Which documents are dropped."""
+    """Filters: which documents are dropped, each counted by its reason."""
 
 
 class ExamplesStage(StageConfig):
@@ -308,9 +308,9 @@ class ExamplesStage(StageConfig):
     program: ClassVar[str] = "pipeline.examples"
 
     seed: int
-    """The run's seed."""
+    """The run's seed: pairs, masks and order are addressed by it, the document and the copy."""
     examples: ExamplesConfig
-    """Form of the examples."""
+    """Lengths, copies, second segments and masking."""
 
 
 class LabelsStage(StageConfig):
@@ -320,9 +320,9 @@ class LabelsStage(StageConfig):
     program: ClassVar[str] = "pipeline.demo.labels"
 
     seed: int
-    """The run's seed."""
+    """The run's seed: it draws what is labelled, and which modules are for development."""
     labels: LabelsConfig
-    """The tasks wanted."""
+    """The packages, and how many examples of them."""
 
 
 class PipelineMachine(Config):
@@ -336,10 +336,11 @@ class PipelineMachine(Config):
     is a flag. All stages of the pipeline get them; those after `--` follow and win."""
 
     workers: int = Field(default=2, ge=1)
-    """Local workers."""
+    """Local workers, each with a tokenizer of its own; one a core is right."""
 
     worker_mode: Literal["processes", "threads", "inline"] = "processes"
-    """How local workers run."""
+    """How local workers run: forked `processes`; `threads` of one; or `inline`, one task after
+    another in this very process, for debuggers and small inputs."""
 
     stall_timeout: float = Field(default=900.0, gt=0.0)
     """Seconds without a finished unit of work after which a local job is stopped."""

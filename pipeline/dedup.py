@@ -121,6 +121,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
         entry = put_file(table.output, path, name=NAME, rows=len(listed))
     reasons = dict(sorted(Counter(listed["reason"].to_pylist()).items()))
     say(f"dedup: {len(listed):,} of {len(documents):,} documents, {reasons}")
+    # the stage's former name: statistics are part of the digest, and the content is no other
     statistics = {"distinct_documents": len(documents), "unwanted": reasons}
     artifact = commit(table, [entry], statistics=statistics)
     for leftover in (WORK, f"{FINISHED}/{WORK}"):

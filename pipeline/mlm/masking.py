@@ -1,6 +1,6 @@
 """Which tokens are masked, and what the encoder sees in their place, for many examples at once.
 
-In:  a block of examples as one array of ids, and their streams of chance.
+In:  a block of examples as one array of ids, and their streams of random numbers.
 Out: `Masks`: the places and original ids of the predicted tokens; the ids are changed in place.
 
 The count per example is exact, min(limit, max(1, round(0.15 * length))), with the length including
