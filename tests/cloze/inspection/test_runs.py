@@ -75,3 +75,14 @@ def test_a_run_that_is_not_there_is_named_in_one_line(
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: other: no run of this name in ")
+
+
+def test_a_run_that_was_killed_is_listed_and_shown_as_interrupted(
+    cloze: Cloze, two_runs: Path
+) -> None:
+    file = two_runs / "small" / "run.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "state": "running"}))
+    states = {run["run"]: run["state"] for run in answer(cloze, "runs")["runs"]}
+    assert states == {"try": "finished", "small": "interrupted"}
+    assert answer(cloze, "show", "small")["record"]["state"] == "interrupted"
