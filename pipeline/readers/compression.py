@@ -1,4 +1,4 @@
-"""Files as streams of bytes: decompressed, whole to the end, UTF-16 turned into UTF-8.
+"""Files as streams of bytes: decompressed, whole to the end, UTF-16 and UTF-32 turned into UTF-8.
 
 In:  a path or URL, and a byte to begin at (0 for compressed files).
 Out: chunks of bytes; `IntegrityError` where a compressed file is damaged or cut short.
@@ -35,7 +35,12 @@ ZSTD_BYTES = 1 << 9
 """What zstd is given at a time; one byte of it can stand for 32,768."""
 
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
-_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WIDE_MARKS = {  # UTF-32's little-endian mark begins with UTF-16's
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 class _Decompressor(Protocol):
@@ -108,6 +113,14 @@ class _Zstd:
         return b"".join(contents)
 
 
+_WIDE_ZEROS = {
+    (1, 3, 5, 7): "utf-16-le",
+    (0, 2, 4, 6): "utf-16-be",
+    (1, 2, 3, 5, 6, 7): "utf-32-le",
+    (0, 1, 2, 4, 5, 6): "utf-32-be",
+}
+"""Where the first eight bytes of a Latin text without a byte order mark are zero."""
+
 _BZIP2_MARKS = tuple(
     b"BZh%d%b" % (level, block)
     for level in range(1, 10)
@@ -129,13 +142,13 @@ def stream(
 ) -> Iterator[bytes]:
     """The content of a file from `lookback` bytes before `start` on, read `at_a_time` bytes.
 
-    A compressed or UTF-16 file has no meaningful middle: `start` > 0 gives nothing there, because
-    whoever reads from 0 reads all of it. Archives hold files, not text, and are a `UsageError`.
+    A compressed, UTF-16 or UTF-32 file has no meaningful middle: `start` > 0 gives nothing there,
+    because whoever reads from 0 reads all of it. Archives hold files, not text, and are a `UsageError`.
     """
     with open_to_read(path) as file:
         magic = file.read(_LONGEST_MAGIC)
         mark = _mark_of(path, magic)
-        if start and (mark or magic.startswith(_UTF_16_MARKS)):
+        if start and (mark or _wide_encoding(magic)):
             return
         file.seek(start - lookback)
         chunks: Iterator[bytes] = iter(lambda: file.read(at_a_time), b"")
@@ -161,14 +174,24 @@ def _mark_of(path: str, magic: bytes) -> bytes | None:
     return mark
 
 
+def _wide_encoding(magic: bytes) -> str:
+    """UTF-16 or UTF-32, by its byte order mark or by the zeros of its first letters; else empty."""
+    for mark, encoding in _WIDE_MARKS.items():
+        if magic.startswith(mark):
+            return encoding
+    zeros = [place for place, byte in enumerate(magic[:8]) if not byte]
+    return _WIDE_ZEROS.get(tuple(zeros), "") if len(magic) >= 8 else ""
+
+
 def _as_utf_8(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    """The chunks, or their UTF-8 if they begin with UTF-16's byte order mark."""
-    if not first.startswith(_UTF_16_MARKS):
+    """The chunks, or their UTF-8 if they are UTF-16 or UTF-32."""
+    encoding = _wide_encoding(first[:_LONGEST_MAGIC])
+    if not encoding:
         if first:
             yield first
         yield from rest
         return
-    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     for chunk in chain([first], rest):
         yield decoder.decode(chunk).encode()
     yield decoder.decode(b"", final=True).encode()

@@ -189,6 +189,23 @@ def test_utf_16_is_read_as_what_it_says(tmp_path: Path, encoding: str) -> None:
     assert read(path, "blank_line_text", start=8) == []
 
 
+@pytest.mark.parametrize("encoding", ["utf-32-le", "utf-32-be"])
+def test_utf_32_is_read_as_what_it_says(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "wider.txt"
+    path.write_bytes("\ufeffЗдравей, свят\n\nsecond".encode(encoding))
+    found = [document.replace("\ufeff", "") for document in texts(path, "blank_line_text")]
+    assert found == ["Здравей, свят", "second"]
+    assert read(path, "blank_line_text", start=8) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_wide_text_without_a_mark_is_known_by_its_zeros(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "unmarked.txt"
+    path.write_bytes("A first “text”.\n\nAnd a second.".encode(encoding))
+    assert texts(path, "blank_line_text") == ["A first “text”.", "And a second."]
+    assert read(path, "blank_line_text", start=8) == []
+
+
 def tar(member: str) -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
