@@ -143,7 +143,7 @@ def stream(
     """The content of a file from `lookback` bytes before `start` on, read `at_a_time` bytes.
 
     A compressed, UTF-16 or UTF-32 file has no meaningful middle: `start` > 0 gives nothing there,
-    because whoever reads from 0 reads all of it. Archives hold files, not text, and are a `UsageError`.
+    because whoever reads from 0 reads all of it. An archive holds files, not text: a `UsageError`.
     """
     with open_to_read(path) as file:
         magic = file.read(_LONGEST_MAGIC)
