@@ -125,11 +125,7 @@ class Executor:
             write_record(self.record, self.space)
             try:
                 yield
-                for stage in self.others:  # not asked for, and perhaps there all the same
-                    has_inputs = self.finished.keys() >= set(stage.inputs.values())
-                    artifact = look_up(self.table(stage)).artifact if has_inputs else None
-                    if artifact:
-                        self._enter(stage, artifact)
+                self._enter_others()
             except ClozeError as error:
                 self._end("failed", started, failure=str(error))
                 raise
@@ -230,6 +226,14 @@ class Executor:
         write_record(self.record, self.space)
         took = f" in {clock(result.seconds)}" if result else ""
         emit(stage.name, entry.state, f"{artifact.digest[:12]}{took}")
+
+    def _enter_others(self) -> None:
+        """Enter the stages that were not asked for, as far as their artifacts are there."""
+        for stage in self.others:
+            has_inputs = self.finished.keys() >= set(stage.inputs.values())
+            artifact = look_up(self.table(stage)).artifact if has_inputs else None
+            if artifact:
+                self._enter(stage, artifact)
 
     def _end(self, state: RunState, started: float, *, failure: str = "") -> None:
         ended = {"seconds": round(time.monotonic() - started, 3), "finished_at": utc_now()}

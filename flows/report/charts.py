@@ -420,15 +420,8 @@ def spread(
         axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}{THIN}%"))
         for place, row in enumerate(rows):
+            _seeds_and_mean(axes, row, place, pitch=pitch)
             strong: TextStyle = STRONG if row.kind == "ours" else {}
-            colour = COLOURS["faint" if row.kind == "quiet" else FILLS[row.kind]]
-            axes.plot([row.mean] * 2, [place - 0.28, place + 0.36], color=colour, linewidth=2)
-            error = (row.mean - row.standard_error, row.mean + row.standard_error)
-            axes.plot(error, [place + 0.28] * 2, color=colour, linewidth=2.5)
-            seeds = row.values if len(row.values) > 1 else ()
-            for seed, value in enumerate(seeds):
-                y = place + SCATTER[seed % len(SCATTER)] / pitch
-                axes.plot(value, y, "o", color=colour, alpha=0.55, markersize=6.4, mew=0)
             middle = height - top - pitch * (place + 0.5)
             name: TextStyle = {**SOFT, **strong, "ha": "right", "va": "center"}
             shown: TextStyle = {**strong, "ha": "right", "va": "center"}
@@ -450,3 +443,14 @@ def spread(
             axes.annotate("", (end, y), (start, y), arrowprops=style)
         axes.margins(x=0.06)
     return drawn[0]
+
+
+def _seeds_and_mean(axes: Axes, row: SystemRow, place: int, *, pitch: int) -> None:
+    """The marks of one row of a spread."""
+    colour = COLOURS["faint" if row.kind == "quiet" else FILLS[row.kind]]
+    axes.plot([row.mean] * 2, [place - 0.28, place + 0.36], color=colour, linewidth=2)
+    error = (row.mean - row.standard_error, row.mean + row.standard_error)
+    axes.plot(error, [place + 0.28] * 2, color=colour, linewidth=2.5)
+    for seed, value in enumerate(row.values if len(row.values) > 1 else ()):
+        y = place + SCATTER[seed % len(SCATTER)] / pitch
+        axes.plot(value, y, "o", color=colour, alpha=0.55, markersize=6.4, mew=0)
