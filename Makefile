@@ -11,7 +11,7 @@ SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup setup-dev demo test test-all test-dataflow check format bench clean
+.PHONY: help setup setup-dev demo test test-all test-dataflow fuzz check format bench clean
 
 help: ## what can be done
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -33,7 +33,7 @@ test-all: $(VENV)/.installed-dev ## all tests that need no GPU, and the share of
 	$(BIN)/coverage report
 
 fuzz: $(VENV)/.installed-dev ## damage what readers read, 20,000 times each; CI does it for a minute
-	CLOZE_FUZZ_EXAMPLES=20000 $(VENV)/bin/python -m pytest -q tests/test_fuzz.py
+	CLOZE_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_fuzz.py
 
 test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
 	$(DATAFLOW)/bin/python -m pytest -W default tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow

@@ -180,8 +180,8 @@ class Executor:
         table = stage_table(stage, self.finished, store=self.space.store, machine=machine)
         if machine.get("checkpoints") != "" or filesystem.is_local(self.space.root):
             return table
-        # checkpoints cannot lie on an object store: they lie beside the logs, by the key
-        checkpoints = str(self.space.local / "checkpoints" / table.key[:16])
+        # checkpoints cannot lie on an object store: they lie beside the logs
+        checkpoints = str(self.space.local / "checkpoints")
         return table.model_copy(update={"machine": {**machine, "checkpoints": checkpoints}})
 
     def table_file(self, stage: str) -> Path:

@@ -29,6 +29,13 @@ Result = TypeVar("Result")
 POLL_SECONDS = 0.2
 
 
+class WorkerKilled(ClozeError):
+    """A process of the launch was killed from outside."""
+
+    exit_code = 128 + signal.SIGKILL
+    """As if the program itself had been killed: another try may help."""
+
+
 @dataclass
 class Worker:
     """One process among the workers."""
@@ -98,8 +105,14 @@ def _reap(children: set[int]) -> None:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             children.remove(child)
-            if status:
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                raise WorkerKilled(
+                    f"a process of the launch was ended by {signal.Signals(-code).name}, perhaps "
+                    "for memory; finished trials are kept"
+                )
+            if code:
                 raise ClozeError(
-                    f"a process of the launch ended with {os.waitstatus_to_exitcode(status)}; "
+                    f"a process of the launch ended with {code}; "
                     "its message is above; finished trials are kept"
                 )

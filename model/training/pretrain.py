@@ -130,14 +130,15 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
 
 
 def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
-    """Where the run's checkpoints are."""
+    """Where the run's checkpoints are: a folder that several runs name has one for each key."""
     chosen = machine.checkpoints or table.output
     if not filesystem.is_local(chosen):
         raise UsageError(
             f"{chosen}: checkpoints want a local or shared file system; "
             "set training.checkpoints to a folder there"
         )
-    return Path(filesystem.local_path(chosen)) / "checkpoints"
+    own = table.key[:16] if machine.checkpoints else ""
+    return Path(filesystem.local_path(chosen)) / own / "checkpoints"
 
 
 def share_of(

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,16 @@ def test_a_worker_that_fails_ends_the_launch_with_its_message(
     with pytest.raises(ClozeError, match="ended with 1"):
         run_workers(2, work)
     assert "error: this task cannot be done" in capfd.readouterr().err
+
+
+def test_a_killed_worker_ends_the_launch_as_if_killed_so_that_it_is_tried_again() -> None:
+    def work(worker: Worker) -> None:
+        if worker.number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ClozeError, match="was ended by SIGKILL, perhaps for memory") as caught:
+        run_workers(2, work)
+    assert caught.value.exit_code == 128 + signal.SIGKILL
 
 
 def test_no_worker_outlives_a_launch_that_fails(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from artifacts.errors import ClozeError, UsageError
 from artifacts.program import Terminated
 from artifacts.stage import read_stage_table, write_stage_table
 from artifacts.store import Artifact, open_artifact
+from model.config import TrainingMachine
 from model.training.checkpoints import ParameterState
-from model.training.pretrain import pretrain
+from model.training.pretrain import checkpoint_folder, pretrain
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
 
@@ -344,3 +345,17 @@ def test_a_resumed_run_does_not_keep_what_it_read(examples: Artifact, tmp_path: 
     pretrain(read_stage_table(table), [], fault=look)
     assert kept[0] == 0
     assert len(kept) < 8, "it has gone on from a checkpoint"
+
+
+def test_a_folder_of_checkpoints_that_two_runs_name_has_one_for_each(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    shared = {"checkpoints": str(tmp_path / "shared")}
+    machine = TrainingMachine.model_validate(shared)
+    tables = [
+        read_stage_table(stage_table(tmp_path / name, examples, machine=shared, steps=steps))
+        for name, steps in (("one", 8), ("two", 12))
+    ]
+    folders = {checkpoint_folder(table, machine) for table in tables}
+    assert len(folders) == 2
+    assert {folder.parent.parent for folder in folders} == {tmp_path / "shared"}
