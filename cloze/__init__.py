@@ -33,8 +33,8 @@ def load_task(
 ) -> "Predictor":
     """The model fine-tuned for `task`, which may be left out where there is only one.
 
-    `model` is a run of `workspace` whose configuration says `finetune.save = "best"`, its finetune
-    artifact's directory, or a folder that `cloze export --task` wrote; `options` (device,
+    `model` is a run of `workspace` that kept its models (`finetune.save` is not "none"), its
+    finetune artifact's directory, or a folder that `cloze export --task` wrote; `options` (device,
     precision) go to `model.inference.predict.load_predictor`.
     """
     from cloze.lookup import model_directory

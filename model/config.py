@@ -395,8 +395,8 @@ class FinetuneConfig(Config):
     restarts: int = Field(default=0, ge=0)
     """How often a trial that ends no better than the majority is restarted (paper, 4.1)."""
 
-    save: Literal["none", "best"] = "none"
-    """Keep the weights of each task's best pre-trained trial on dev."""
+    save: Literal["none", "best"] = "best"
+    """Keep the weights of each task's best pre-trained trial on dev, for `cloze predict`."""
 
     evaluations: int = Field(default=0, ge=0)
     """Evaluations on dev per trial, spread evenly over its epochs; 0: after every epoch."""

@@ -1,6 +1,6 @@
 """`cloze predict`: predictions of a fine-tuned model for new data.
 
-In:  a run that kept its models (finetune.save = "best") and texts, JSON lines, or a task file.
+In:  a run that kept its models (finetune.save is not "none") and texts, JSON lines, or a task file.
 Out: one JSON line per row, in order, as soon as 2,048 rows or the end have been read; with --json
      one array at the end.
 """

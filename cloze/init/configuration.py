@@ -122,7 +122,6 @@ FINETUNE = """\
 [finetune]
 encoder = "bert-base-uncased"  # a run's name, an artifact's directory, or a Hugging Face folder
 seeds = [0, 1, 2]
-save = "best"  # for cloze predict
 """
 SIZES = (Size(2e8, TOY), Size(2e9, MIDDLE), Size(float("inf"), PAPER))
 

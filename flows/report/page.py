@@ -113,7 +113,7 @@ def _totals(summary: Summary) -> dict[str, Any]:
 def _commands(summary: Summary) -> list[str]:
     name, task = summary.name, summary.tasks[0].name if summary.tasks else ""
     finetune = summary.configuration.get("finetune")
-    saved = isinstance(finetune, dict) and finetune.get("save") == "best"
+    saved = isinstance(finetune, dict) and finetune.get("save", "best") == "best"
     return [
         f"cloze plan {name}.toml    # what would run, what is there already, and why",
         f"cloze run {name}.toml",

@@ -147,7 +147,7 @@ def saved_task(artifact: Artifact, task: str) -> str:
     known = sorted({name.removeprefix(MODELS).split("/")[0] for name in names})
     if task in known or (not task and len(known) == 1):
         return task or known[0]
-    found = ", ".join(known) or "none; fine-tune with save = 'best'"
+    found = ", ".join(known) or "none; fine-tune without save = 'none'"
     raise UsageError(
         f"{artifact.directory}: no model of task {task!r}, it has {found}"
         if task or not known

@@ -21,7 +21,6 @@ name = "names"
 encoder = "encoder"
 seeds = [0, 1]
 precision = "fp32"
-save = "best"
 
 [[finetune.tasks]]
 name = "listed"
