@@ -82,10 +82,10 @@ class RunConfig(Config):
 
     former_names: ClassVar[Mapping[str, str]] = {"unwanted": "dedup"}
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)
     """Folder under the workspace; `artifacts` is taken."""
 
-    seed: int = 12345
+    seed: int = Field(default=12345, ge=0, lt=1 << 63)
     """Seed of every random choice in the run."""
 
     corpus: CorpusConfig | None = None
@@ -157,6 +157,17 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _phases_are_prepared(self) -> "RunConfig":
+        prepared = self.examples.max_seq_lengths
+        for phase in self.pretrain.phases if self.corpus else ():
+            if phase.max_seq_length not in prepared:
+                raise ValueError(
+                    f"pretrain.phases asks for length {phase.max_seq_length}, examples."
+                    f"max_seq_lengths prepares {', '.join(map(str, prepared))}; make them agree"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _one_drop_list(self) -> "RunConfig":
         if self.dedup.wanted and self.cleaning.drop_list:
             raise ValueError(
@@ -167,7 +178,7 @@ class RunConfig(Config):
     @field_validator("name")
     @classmethod
     def _not_a_folder_of_the_workspace(cls, name: str) -> str:
-        if name in RESERVED_NAMES:
+        if name.lower() in RESERVED_NAMES:  # some file systems do not tell cases apart
             raise ValueError(f"{name} is a folder of the workspace; choose another name")
         return name
 

@@ -29,6 +29,9 @@ def _decided(precision: str) -> str:
 Precision = Annotated[Literal["auto", "bf16", "fp32"], AfterValidator(_decided)]
 """`auto` is decided when a configuration is read, so keys and plans name what will be computed."""
 
+MOST_STEPS = 1_000_000_000
+"""More are a slip of the pen: a thousand times the paper's."""
+
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
 # layers, hidden size, heads, intermediate size:
@@ -49,22 +52,22 @@ class EncoderConfig(Config):
     preset: Preset | None = "base"
     """Fills in the four sizes below where they are left at 0; its counts are the published ones."""
 
-    num_hidden_layers: int = Field(default=0, ge=0)
+    num_hidden_layers: int = Field(default=0, ge=0, le=1024)
     """Transformer layers (L); 0: from the preset."""
 
-    hidden_size: int = Field(default=0, ge=0)
+    hidden_size: int = Field(default=0, ge=0, le=65536)
     """Width (H); 0: from the preset."""
 
-    num_attention_heads: int = Field(default=0, ge=0)
+    num_attention_heads: int = Field(default=0, ge=0, le=1024)
     """Heads (A); 0: from the preset."""
 
-    intermediate_size: int = Field(default=0, ge=0)
+    intermediate_size: int = Field(default=0, ge=0, le=1 << 20)
     """Width inside the feed-forward layers; 0: from the preset (4 H)."""
 
-    max_position_embeddings: int = Field(default=512, ge=8)
+    max_position_embeddings: int = Field(default=512, ge=8, le=65536)
     """Rows of the learned position table."""
 
-    type_vocab_size: int = Field(default=2, ge=1)
+    type_vocab_size: int = Field(default=2, ge=1, le=1024)
     """Rows of the segment table (released models: 2)."""
 
     hidden_act: Literal["gelu_tanh", "gelu"] = "gelu_tanh"
@@ -122,10 +125,10 @@ class OptimizerConfig(Config):
     name: Literal["adamw", "lamb"] = "adamw"
     """LAMB runs with ZeRO 0 only: its trust ratios need whole tensors."""
 
-    learning_rate: float = Field(default=1e-4, gt=0.0)
+    learning_rate: float = Field(default=1e-4, gt=0.0, le=100.0)
     """Peak (paper, A.2: 1e-4)."""
 
-    warmup_steps: int = Field(default=10_000, ge=0)
+    warmup_steps: int = Field(default=10_000, ge=0, le=MOST_STEPS)
     """Linear warm-up from 0 (paper: 10,000)."""
 
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
@@ -134,10 +137,10 @@ class OptimizerConfig(Config):
     beta2: float = Field(default=0.999, ge=0.0, lt=1.0)
     """Decay of the second moment."""
 
-    eps: float = Field(default=1e-6, gt=0.0)
+    eps: float = Field(default=1e-6, gt=0.0, le=1.0)
     """Added outside the square root (reference: 1e-6)."""
 
-    weight_decay: float = Field(default=0.01, ge=0.0)
+    weight_decay: float = Field(default=0.01, ge=0.0, le=100.0)
     """Decoupled; not applied to biases and layer norms, applied to embeddings."""
 
     bias_correction: bool = False
@@ -166,10 +169,10 @@ of finished runs stay as they are."""
 class PretrainConfig(Config):
     """Pre-training (paper, A.2)."""
 
-    steps: int = Field(default=1_000_000, ge=1)
+    steps: int = Field(default=1_000_000, ge=1, le=MOST_STEPS)
     """Optimizer steps."""
 
-    batch_size: int = Field(default=256, ge=1)
+    batch_size: int = Field(default=256, ge=1, le=1 << 24)
     """Sequences per step over all ranks."""
 
     phases: tuple[PhaseConfig, ...] = (
@@ -370,7 +373,9 @@ class FinetuneConfig(Config):
     tasks: tuple[TaskConfig, ...] = ()
     """The tasks."""
 
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 63)], ...] = Field(
+        default=(0, 1, 2, 3, 4), min_length=1
+    )
     """One trial per seed: order of the data, head, dropout."""
 
     initialisations: tuple[Literal["pretrained", "random"], ...] = ("pretrained",)
@@ -413,6 +418,14 @@ class FinetuneConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
     """Moments, decay and clipping; the rate and warm-up come from the task and `warmup_share`."""
 
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        if twice:
+            raise ValueError(f"seed {twice[0]} stands there twice; name every seed once")
+        return seeds
+
     @model_validator(mode="after")
     def _bilstm_stands_on_what_is_fine_tuned(self) -> "FinetuneConfig":
         if self.bilstm and not self.fine_tuning:
@@ -437,6 +450,14 @@ class EvaluateConfig(Config):
 
     guesses: int = Field(default=5, ge=1)
     """Predictions shown for each [MASK]."""
+
+    @field_validator("masked_sentences")
+    @classmethod
+    def _sentences_have_a_gap(cls, sentences: tuple[str, ...]) -> tuple[str, ...]:
+        for sentence in sentences:
+            if sentence.count("[MASK]") != 1:
+                raise ValueError(f"{sentence[:80]!r} has no or several [MASK]; write exactly one")
+        return sentences
 
 
 class PretrainStage(StageConfig):

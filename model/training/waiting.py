@@ -62,12 +62,12 @@ class IdleTeam:
 
 
 class Waiting:
-    """The switch, and what it is decided by."""
+    """The switch, and what it is decided by. Threads sleep until the cores are known to be free."""
 
     def __init__(self, runtime: ctypes.CDLL, *, threads: int) -> None:
         self.threads = threads
         self._runtime = runtime
-        self._team: IdleTeam | None = None
+        self._team: IdleTeam | None = self._sleep()
 
     @property
     def asleep(self) -> bool:
@@ -79,9 +79,12 @@ class Waiting:
         free = (now.idle - before.idle + now.ours - before.ours) / (now.at - before.at)
         lacking = self.threads - free
         if self._team is None and lacking > CROWDED:
-            self._team = IdleTeam(self._runtime, size=1 + (os.cpu_count() or 1))
+            self._team = self._sleep()
         elif self._team is not None and lacking < CROWDED / 2:
             self.spin()
+
+    def _sleep(self) -> IdleTeam:
+        return IdleTeam(self._runtime, size=1 + (os.cpu_count() or 1))
 
     def spin(self) -> None:
         """Spin again."""

@@ -2,8 +2,17 @@
 
 import pytest
 
-from artifacts.config import parse
-from model.config import EncoderConfig, PretrainConfig, PretrainStage
+from artifacts.config import Config, parse
+from artifacts.errors import UsageError
+from flows.config import RunConfig
+from model.config import (
+    EncoderConfig,
+    EvaluateConfig,
+    FinetuneConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    PretrainStage,
+)
 
 
 @pytest.mark.parametrize(("former", "name"), [("stored", "static"), ("redrawn", "dynamic")])
@@ -27,3 +36,30 @@ def test_stage_tables_keep_the_former_names_so_that_keys_stay(
     assert table["pretrain"]["masks"] == former
     assert parse(PretrainStage, table, source="stage table") == stage
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value"),
+    [
+        (OptimizerConfig, "learning_rate", float("inf")),
+        (OptimizerConfig, "learning_rate", float("nan")),
+        (PretrainConfig, "steps", 10**20),
+        (EncoderConfig, "hidden_size", 10**9),
+        (FinetuneConfig, "seeds", []),
+        (FinetuneConfig, "seeds", [1, 2, 1]),
+        (FinetuneConfig, "seeds", [-1]),
+        (FinetuneConfig, "seeds", [10**26]),
+        (EvaluateConfig, "masked_sentences", ["Nothing is missing here."]),
+        (RunConfig, "seed", -1),
+        (RunConfig, "seed", 10**26),
+        (RunConfig, "name", "x" * 300),
+    ],
+)
+def test_a_value_that_no_machine_holds_is_one_line_with_its_field(
+    config: type[Config], field: str, value: object
+) -> None:
+    table = {"name": "a", field: value} if config is RunConfig else {field: value}
+    with pytest.raises(UsageError) as raised:
+        parse(config, table, source="run.toml")
+    assert field in str(raised.value)
+    assert "\n" not in str(raised.value)

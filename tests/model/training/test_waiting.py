@@ -78,12 +78,19 @@ def test_threads_sleep_as_long_as_another_program_has_a_core(switch: Waiting) ->
     assert Team.there == 0
 
 
+def test_threads_sleep_until_the_cores_are_known_to_be_free(switch: Waiting) -> None:
+    assert switch.asleep
+    switch.decide(Use(0.0, 0.0, 0.0), Use(1.0, 0.2, 1.8))
+    assert not switch.asleep
+
+
 def test_free_cores_beside_ours_are_no_contention(switch: Waiting) -> None:
     switch.decide(Use(0.0, 0.0, 0.0), Use(1.0, 6.0, 1.9))  # 8 cores, others have less than one
     assert not switch.asleep
 
 
 def test_a_little_work_of_others_changes_nothing_back_and_forth(switch: Waiting) -> None:
+    switch.spin()
     for ours in (1.8, 1.85, 1.8):
         switch.decide(Use(0.0, 0.0, 0.0), Use(1.0, 0.0, ours))
         assert not switch.asleep
