@@ -43,8 +43,14 @@ def test_every_token_has_one_row_and_padding_none() -> None:
 
 
 def test_equal_lengths_are_one_group_without_padding() -> None:
+    (group,) = group_sequences(np.full(8, 128), heads=4).groups
+    assert (group.sequences, group.length, group.is_padded) == (8, 128, False)
+
+
+def test_a_group_beyond_a_rung_of_its_ladder_is_filled_up_with_empty_sequences() -> None:
     (group,) = group_sequences(np.full(9, 128), heads=4).groups
-    assert (group.sequences, group.length, group.is_padded) == (9, 128, False)
+    assert (group.sequences, group.length, group.is_padded) == (10, 128, True)
+    assert group.lengths.tolist() == [128] * 9 + [0]
 
 
 def test_groups_are_cut_where_lengths_fall_far() -> None:
