@@ -79,7 +79,7 @@ COMMANDS = {
     ),
     "tokens": Verb(
         f"{STAGE}:tokens",
-        "Clean, deduplicate and tokenize the corpus. Options for Beam follow after --.",
+        "Clean, deduplicate and tokenise the corpus. Options for Beam follow after --.",
         "cloze tokens configs/demo.toml --on machine.toml -- --temp_location=gs://bucket/temp",
     ),
     "examples": Verb(
@@ -159,7 +159,7 @@ COMMANDS = {
     ),
     "compare": Verb(
         "cloze.inspection.compare:compare",
-        "Compare two runs: where their configurations differ, and their figures side by side.",
+        "Compare runs: where their configurations differ, and their figures side by side.",
         "cloze compare demo demo-deeper",
     ),
     "trace": Verb(

@@ -23,6 +23,9 @@ def named_artifact(name: str, workspace: Workspace) -> Artifact:
     run, slash, stage = name.partition("/")
     if slash and run in list_runs(workspace):
         return run_artifact(workspace, run, stage=stage)
+    if name in list_runs(workspace):
+        stages = ", ".join(f"{name}/{stage}" for stage in read_record(workspace, name).stages)
+        raise UsageError(f"{name}: a run; name one of its artifacts: {stages or 'it has none yet'}")
     raise UsageError(
         f"{name}: neither the directory of a finished artifact nor RUN/STAGE; "
         f"runs in {workspace.root}: {', '.join(list_runs(workspace)) or 'none'}"

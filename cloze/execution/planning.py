@@ -34,6 +34,7 @@ Tables = Annotated[
     bool,
     Parameter(
         negative="",
+        show_default=False,
         help="Write the stage tables (JSON) of stages that could start now, to run them by hand.",
     ),
 ]
@@ -151,7 +152,7 @@ def _indented(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _bytes(count: float) -> str:
     """`1.3 GB`, decimal as disks and clouds count."""
-    prefix, size = next((unit for unit in DECIMAL if count >= unit[1]), DECIMAL[-1])
+    prefix, size = next((unit for unit in DECIMAL if count >= unit[1]), ("", 1.0))
     return f"{count / size:,.3g} {prefix}B"
 
 

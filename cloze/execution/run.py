@@ -25,7 +25,8 @@ from flows.workspace import locked, writable_workspace
 GIB = 1 << 30
 
 WithoutPrefect = Annotated[
-    bool, Parameter(negative="", help="Run without a Prefect server to watch it on.")
+    bool,
+    Parameter(negative="", show_default=False, help="Run without a Prefect server to watch it on."),
 ]
 
 

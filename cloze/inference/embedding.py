@@ -34,7 +34,9 @@ Layers = Annotated[
         allow_leading_hyphen=True,
     ),
 ]
-Truncate = Annotated[bool, Parameter(negative="", help="Truncate texts that are too long.")]
+Truncate = Annotated[
+    bool, Parameter(negative="", show_default=False, help="Truncate texts that are too long.")
+]
 
 
 def embed(
@@ -54,6 +56,8 @@ def embed(
         raise UsageError(
             f"--layers {layers}: expected numbers separated by commas, for example -4,-3,-2,-1"
         ) from None
+    if output is not None and output.suffix != ".npy":
+        raise UsageError(f"--output {output}: a NumPy file is written; name it {output.stem}.npy")
     loaded = load(model_directory(model, place.space()))
     found = loaded.embed_stream(
         texts_or_lines(texts), pooling=pooling, layers=chosen, truncate=truncate

@@ -15,7 +15,10 @@ from flows.workspace import locked, writable_workspace
 
 MEGABYTE = 1_000_000
 
-Delete = Annotated[bool, Parameter(negative="", help="Delete it; without this it is only listed.")]
+Delete = Annotated[
+    bool,
+    Parameter(negative="", show_default=False, help="Delete it; without this it is only listed."),
+]
 
 
 def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:

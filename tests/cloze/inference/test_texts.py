@@ -60,6 +60,8 @@ def test_vectors_and_fills_are_lines_or_one_json(cloze: Cloze, model: str) -> No
         (["embed", "encoder", "a", "--layers", "x"], b"", "expected numbers separated by commas"),
         (["embed", "encoder", "a", "--layers=3"], b"", "expected numbers from -3 to 2"),
         (["embed", "encoder", "a", "--output", "no/v.npy"], b"", "no folder no; make it first"),
+        (["embed", "encoder", "a", "--output", "v.txt"], b"", "a NumPy file is written; name it v"),
+        (["embed", "encoder", "table.csv"], b"", "table.csv: a table; expected a file with one"),
         (["embed", "encoder"], b"a\n" + b"a " * 20, "text 2: 22 tokens, the encoder has 16"),
         (["fill-mask", "encoder"], b"a\n", "text 1: no [MASK] in 'a'"),
         (["predict", "encoder", "a"], b"", "no cloze_task; expected a model that finetune"),
@@ -76,8 +78,19 @@ def test_what_cannot_be_done_is_one_line(
     said: str,
 ) -> None:
     given(content)
+    Path("table.csv").write_text("text,label\nfine,1\n")
     done = cloze(*arguments)
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert said in line
     assert not list(Path().glob("*.unfinished*"))
+
+
+def test_a_file_given_where_a_text_is_expected_is_read_line_by_line_and_said(
+    cloze: Cloze, model: str
+) -> None:
+    Path("two.txt").write_text("the list\nnames\n")
+    done = cloze("embed", model, "two.txt", "names")
+    assert done.stderr.splitlines() == ["two.txt: read as a file, one text per line"]
+    first, second, third = done.stdout.splitlines()
+    assert second == third != first
