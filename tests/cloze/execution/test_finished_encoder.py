@@ -30,7 +30,7 @@ dev = "dev.csv"
 max_seq_length = 16
 batch_size = 8
 epochs = 20
-learning_rate = 1e-2
+learning_rate = 5e-3
 """
 
 
