@@ -19,7 +19,7 @@ name = "names"
 
 [finetune]
 encoder = "encoder"
-seeds = [0, 1]
+seeds = [1, 2]
 precision = "fp32"
 
 [[finetune.tasks]]
