@@ -45,9 +45,9 @@ class SourceConfig(Config):
     `wikiextractor` and `mediawiki`; set it for JSON lines or tables from a crawl."""
 
     line_break: LineBreak | None = None
-    """What a line break in the text is: the end of a given `sentence`, the end of a `paragraph`, or
-    whichever of the end of a paragraph and a mere wrap a document's line lengths tell (`detect`).
-    Unless told, `detect` for text, JSON lines and tables, `paragraph` for Wikipedia and docstrings,
+    """What a line break in the text means: the end of a `sentence`, the end of a `paragraph`, or
+    either the end of a paragraph or a wrapped line, by the document's line lengths (`detect`).
+    Default: `detect` for text, JSON lines and tables, `paragraph` for Wikipedia and docstrings,
     `sentence` for `sentence_lines`."""
 
     weight: int = Field(default=1, ge=1, le=255)
