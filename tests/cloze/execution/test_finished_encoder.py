@@ -85,7 +85,7 @@ def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
     assert [step["what"] for step in answer(cloze, "trace", "names")] == ["score", "model"]
 
     page = (tuned / "runs" / "names" / "report.html").read_text()
-    assert "The encoder came finished and was fine-tuned here: 2 fits on 1 task." in page
+    assert "The encoder was given and fine-tuned here: 2 trials on 1 task." in page
     assert "2 layers × 8" in page
     assert "random weights" not in page
 
