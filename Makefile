@@ -11,7 +11,7 @@ SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup setup-dev demo test test-all test-dataflow fuzz check format bench clean
+.PHONY: help setup setup-dev demo test test-all test-dataflow fuzz schedules check format bench clean
 
 help: ## what can be done
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -31,6 +31,9 @@ test-all: $(VENV)/.installed-dev ## all tests that need no GPU, and the share of
 	$(BIN)/coverage run -m pytest -m "not gpu"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
+
+schedules: $(VENV)/.installed-dev ## 200 seeded schedules of starts, kills and continued runs, about 10 minutes
+	CLOZE_SCHEDULES=200 $(BIN)/python -m pytest tests/test_schedules.py
 
 fuzz: $(VENV)/.installed-dev ## damage what readers read, 20,000 times each; CI does it for a minute
 	CLOZE_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_fuzz.py

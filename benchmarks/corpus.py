@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
+from pipeline.config.settings import CleaningConfig, CorpusConfig, SourceConfig
 from pipeline.readers.input_shards import input_shards
 from pipeline.text.texts import read_texts
 

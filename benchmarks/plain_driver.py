@@ -63,9 +63,9 @@ _beam = ModuleType("pipeline.runner.beam")
 vars(_beam).update(ParDo=par_do, Map=each, __getattr__=_unused)
 sys.modules["pipeline.runner.beam"] = _beam
 
-from artifacts.program import exit_code
+from artifacts.runtime.program import exit_code
 from pipeline import examples, tokens
-from pipeline.config import PipelineMachine
+from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner import graph
 from pipeline.runner.work_queue import WorkQueue
 

@@ -17,8 +17,8 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from artifacts.errors import ClozeError
-from artifacts.program import Terminated
 from artifacts.progress import say
+from artifacts.runtime.program import Terminated
 from cloze.answer import Answer, print_lines
 
 OUR_PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")

@@ -21,15 +21,15 @@ from model.config import (
     TaskConfig,
     TrainingMachine,
 )
-from pipeline.config import (
+from pipeline.config.settings import (
     CleaningConfig,
     CorpusConfig,
     DedupConfig,
     ExamplesConfig,
     LabelsConfig,
-    PipelineMachine,
     VocabularyConfig,
 )
+from pipeline.config.stage_tables import PipelineMachine
 
 RESERVED_NAMES = ("artifacts", "prefect")
 """Folders of a workspace that no run may be called."""

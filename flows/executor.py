@@ -39,7 +39,7 @@ from flows.record import (
 from flows.reuse import look_up, remove_damage
 from flows.stages import Stage, chain, stage_table, up_to
 from flows.workspace import locked, writable_workspace
-from pipeline.config import PipelineMachine
+from pipeline.config.stage_tables import PipelineMachine
 
 REPORT_FILES = ("report.html", "summary.json")
 """Files of the report that are copied into the run's folder."""

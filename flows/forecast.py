@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from flows.config import MachineConfig, RunConfig
 from model.config import EncoderConfig
-from pipeline.config import ExamplesConfig
+from pipeline.config.settings import ExamplesConfig
 
 WORD_PIECES_PER_BYTE = 0.217
 """Of text."""

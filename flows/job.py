@@ -16,8 +16,8 @@ from pathlib import Path
 
 from artifacts.config import StageConfig
 from artifacts.errors import ClozeError
-from artifacts.processes import descendants
 from artifacts.progress import clock
+from artifacts.runtime.processes import descendants
 from flows.config import MachineConfig
 from flows.events import OutputLog
 from flows.launchers.kubernetes import KubernetesLauncher

@@ -27,8 +27,8 @@ from artifacts.arrays import UInt64s, digest_bytes, digest_halves, is_first_of_e
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import naming_full_disk
-from artifacts.program import run_program
 from artifacts.progress import Progress, say
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import (
     FINISHED,
@@ -40,7 +40,7 @@ from artifacts.store import (
     put_file,
 )
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.config import DedupStage, PipelineMachine
+from pipeline.config.stage_tables import DedupStage, PipelineMachine
 from pipeline.duplicates.near_duplicates import band_keys, bands_for, representatives
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
 from pipeline.readers.input_shards import CorpusFiles, InputShard

@@ -19,13 +19,14 @@ from pydantic import JsonValue
 
 from artifacts.config import parse
 from artifacts.manifest import FileEntry
-from artifacts.program import run_program
 from artifacts.progress import Progress, say
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, all_finished, commit, finished_files, open_input, put_bytes
 from artifacts.tables import examples_name
 from artifacts.tokenizer import CONTINUATION, WordPieceTokenizer, read_tokenizer_json
-from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
+from pipeline.config.settings import ExamplesConfig
+from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
 from pipeline.mlm.statistics import Statistics, statistics_of_entry, summary, total
 from pipeline.readers.input_shards import MEGABYTE

@@ -22,8 +22,8 @@ from artifacts import filesystem
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.manifest import FileEntry
-from artifacts.program import run_program
 from artifacts.progress import Progress, say
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import (
     FINISHED,
@@ -38,7 +38,7 @@ from artifacts.store import (
     put_json,
 )
 from artifacts.tokenizer import read_tokenizer_json
-from pipeline.config import PipelineMachine, TokensStage
+from pipeline.config.stage_tables import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.beam import Map, PCollection, Pipeline

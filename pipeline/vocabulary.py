@@ -16,12 +16,12 @@ from functools import partial
 from artifacts import filesystem
 from artifacts.config import parse
 from artifacts.errors import UsageError
-from artifacts.program import run_program
 from artifacts.progress import Progress, say
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import WORK, Artifact, commit, put_bytes
 from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
-from pipeline.config import PipelineMachine, VocabularyStage
+from pipeline.config.stage_tables import PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.beam import Map, PCollection, Pipeline

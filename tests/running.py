@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from artifacts.processes import ProcessId, descendants
+from artifacts.runtime.processes import ProcessId, descendants
 from flows.launchers.local import LocalJob, local_job
 from tests.waiting import wait_for
 

@@ -27,7 +27,7 @@ from artifacts.errors import ClozeError
 from artifacts.manifest import parse_manifest
 from artifacts.tokenizer import read_tokenizer_json
 from model.hugging_face.source import open_source, read_weights
-from pipeline.config import SourceConfig
+from pipeline.config.settings import SourceConfig
 from pipeline.readers.documents import Piece
 from pipeline.readers.registry import READERS
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.processes import descendants
+from artifacts.runtime.processes import descendants
 from flows.launchers.local import local_job
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.running import VICTIMS, RunFolder, all_gone

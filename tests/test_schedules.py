@@ -19,7 +19,7 @@ import pytest
 from tests.flows.standin_chain import Chain, ends, make_chain
 from tests.running import RunFolder
 
-SCHEDULES = int(os.environ.get("CLOZE_SCHEDULES", "200"))
+SCHEDULES = int(os.environ.get("CLOZE_SCHEDULES", "24"))  # `make schedules` follows 200
 AT_ONCE = 2 * (os.cpu_count() or 1)
 REFUSED = 2
 STAGES = ("vocabulary", "tokens", "examples")

@@ -20,7 +20,7 @@ from uuid import UUID
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
-from artifacts.processes import descendants
+from artifacts.runtime.processes import descendants
 from flows.prefect.server import QUIET
 from tests.conftest import PROJECT, GoldenRun
 from tests.deployed import Deployment

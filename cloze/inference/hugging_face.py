@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cloze.answer import Answer
-from cloze.inference.texts import ModelName
+from cloze.inference.input_texts import ModelName
 from cloze.lookup import model_directory
 from cloze.options import PLACE, Place
 from flows.workspace import writable_workspace

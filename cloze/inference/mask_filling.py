@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cloze.answer import Answer, print_lines
-from cloze.inference.texts import ModelName, Text, metered, texts_or_lines
+from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
 from cloze.lookup import model_directory
 from cloze.options import PLACE, Place
 from model.inference.load import load

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from artifacts.errors import UsageError
 from artifacts.progress import say
 from cloze.answer import Answer, print_lines
-from cloze.inference.texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
+from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
 from cloze.lookup import model_directory
 from cloze.options import PLACE, Place
 from model.inference.predict import load_predictor

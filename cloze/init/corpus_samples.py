@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from artifacts.errors import UsageError
 from artifacts.filesystem import InputFile, find_files
-from pipeline.config import Reader
+from pipeline.config.settings import Reader
 from pipeline.readers.compression import stream
 
 SAMPLE_BYTES = 1 << 16

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from artifacts.config import Config
-from artifacts.processes import ProcessId
+from artifacts.runtime.processes import ProcessId
 from flows.launchers.launcher import LOST, child_environment
 
 

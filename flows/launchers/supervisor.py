@@ -5,7 +5,7 @@ Out: DIRECTORY/log (everything the program prints) and DIRECTORY/exit (its exit 
 
 The owner, a flow, may be killed in any way: the supervisor then has another parent and ends the
 program: SIGTERM, a grace period, SIGKILL. Processes that the program leaves behind become the
-supervisor's own (artifacts/processes.py) and are ended, too.
+supervisor's own (artifacts/runtime/processes.py) and are ended, too.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from artifacts.processes import adopt_orphans, end, family, start
+from artifacts.runtime.processes import adopt_orphans, end, family, start
 
 INTERVAL = 0.1
 """Seconds between looks at the child and at the owner."""

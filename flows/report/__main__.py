@@ -5,7 +5,7 @@ Out: report.html, one file that people look at; summary.json, the same figures f
 """
 
 from artifacts.errors import UsageError
-from artifacts.program import run_program
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
 from flows.report.collect import collect

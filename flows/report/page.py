@@ -18,7 +18,8 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from artifacts.summary import Summary
-from flows.report import learning, plots, units, wording
+from flows.report import learning_curve as learning
+from flows.report import plots, units, wording
 
 MASK = "[MASK]"
 STYLE = "templates/report.css"

@@ -27,7 +27,7 @@ from artifacts.summary import (
 )
 from flows.report import charts
 from flows.report.charts import Bar, Line, LineChart, SystemRow
-from flows.report.learning import Axis, Place, course, crossing, interpolate, plateau
+from flows.report.learning_curve import Axis, Place, course, crossing, interpolate, plateau
 from flows.report.units import duration, integer, memory, nats, percent, short
 from flows.report.wording import (
     headline,

@@ -9,7 +9,6 @@ import torch
 
 from artifacts.config import parse
 from artifacts.errors import UsageError
-from artifacts.program import run_program
 from artifacts.progress import Progress
 from artifacts.results import (
     LanguageModelScore,
@@ -19,6 +18,7 @@ from artifacts.results import (
     Trials,
 )
 from artifacts.rng import address
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateStage, TrainingMachine

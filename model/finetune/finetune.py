@@ -17,9 +17,9 @@ import torch
 
 from artifacts.config import parse
 from artifacts.errors import UsageError
-from artifacts.program import run_program
 from artifacts.progress import Progress, say
 from artifacts.results import TaskRecord, Trials
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, finished_file, open_artifact, put_json
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.errors import ClozeError
-from artifacts.processes import die_with_parent
 from artifacts.progress import Progress, say
+from artifacts.runtime.processes import die_with_parent
 
 Result = TypeVar("Result")
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from artifacts.errors import ClozeError
-from artifacts.program import Terminated
 from artifacts.progress import say
 from artifacts.rng import address
+from artifacts.runtime.program import Terminated
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import BatchSource, GpuSource, Prefetcher, StepBatch
 from model.encoder.batch import PackedBatch

@@ -22,8 +22,8 @@ from torch.utils.tensorboard import SummaryWriter
 from artifacts import filesystem
 from artifacts.config import parse
 from artifacts.errors import UsageError
-from artifacts.program import run_program
 from artifacts.progress import say
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
 from artifacts.tokenizer import WordPieceTokenizer

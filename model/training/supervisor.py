@@ -22,8 +22,8 @@ from types import FrameType
 
 from artifacts.config import parse
 from artifacts.errors import ClozeError
-from artifacts.processes import start
 from artifacts.progress import say
+from artifacts.runtime.processes import start
 from artifacts.stage import read_stage_table
 from model.config import TrainingMachine
 from model.training.environment import training_command, training_environment

@@ -21,12 +21,13 @@ from typing import Any, TypeVar
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.manifest import FileEntry
-from artifacts.program import run_program
 from artifacts.progress import Progress
 from artifacts.rng import stream_seed
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
-from pipeline.config import LabelsConfig, LabelsStage
+from pipeline.config.settings import LabelsConfig
+from pipeline.config.stage_tables import LabelsStage
 from pipeline.demo.packages import Module, read_modules
 from pipeline.demo.pair_task import PAIR_TASK, Pair, pairs
 from pipeline.demo.python_source import merged

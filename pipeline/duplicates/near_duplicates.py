@@ -17,7 +17,7 @@ from datasketch import MinHash, MinHashLSH
 
 from artifacts.arrays import Int64s, UInt64s
 from artifacts.rng import GOLDEN_GAMMA, scramble
-from pipeline.config import NearDuplicatesConfig
+from pipeline.config.settings import NearDuplicatesConfig
 from pipeline.duplicates.shingles import Shingles
 
 _SEED = 1

@@ -25,7 +25,7 @@ from pydantic import JsonValue
 from artifacts.arrays import Bytes, Mask, Offsets, UInt64s
 from artifacts.filesystem import find_files
 from artifacts.rng import GOLDEN_GAMMA, scramble
-from pipeline.config import OverlapConfig
+from pipeline.config.settings import OverlapConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES, stream
 
 _BASE = GOLDEN_GAMMA

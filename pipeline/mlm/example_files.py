@@ -24,8 +24,8 @@ from artifacts.manifest import FileEntry
 from artifacts.rng import draw, stream_seed
 from artifacts.store import open_file, put_file
 from artifacts.tables import examples_name, examples_schema
-from pipeline.config import ExamplesConfig
-from pipeline.mlm.documents import Documents, read_documents
+from pipeline.config.settings import ExamplesConfig
+from pipeline.mlm.bucket_documents import Documents, read_documents
 from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
 from pipeline.mlm.pairing import MASKS, ORDER, PairingRule, Pairs, pair_segments
 from pipeline.mlm.statistics import Statistics, statistics_of, total

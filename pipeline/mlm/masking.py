@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets
 from artifacts.rng import below, draw, high_half, low_half
-from pipeline.config import MaskingConfig
+from pipeline.config.settings import MaskingConfig
 
 # N examples, M masked tokens of all of them, K masked tokens of the longest, T text tokens of all
 # examples, W words of all examples, V word-pieces

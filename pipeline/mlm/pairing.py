@@ -30,7 +30,7 @@ from artifacts.rng import (
     high_half,
     low_half,
 )
-from pipeline.mlm.documents import Documents
+from pipeline.mlm.bucket_documents import Documents
 
 # D documents, S sentences, N examples
 SecondSegment = Literal["next_sentence", "sentence_order", "none"]

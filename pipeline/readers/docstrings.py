@@ -25,7 +25,7 @@ from typing import TypeVar
 from artifacts.digests import cache_directory, digest_of, digest_of_file
 from artifacts.filesystem import InputFile, write_bytes
 from pipeline import demo
-from pipeline.config import SourceConfig
+from pipeline.config.settings import SourceConfig
 from pipeline.demo.docstring_text import paragraphs
 from pipeline.demo.packages import module_files, record, trees
 from pipeline.demo.python_source import docstrings

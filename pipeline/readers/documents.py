@@ -15,7 +15,7 @@ import numpy as np
 
 from artifacts.arrays import Bytes, Offsets
 from artifacts.filesystem import InputFile, find_files
-from pipeline.config import LineBreak, SourceConfig
+from pipeline.config.settings import LineBreak, SourceConfig
 
 BLOCK_BYTES = 8 << 20
 """Text in a block; also the size into which splittable files are cut."""

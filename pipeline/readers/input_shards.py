@@ -16,7 +16,7 @@ from artifacts.digests import digest_of
 from artifacts.errors import IntegrityError
 from artifacts.filesystem import InputFile
 from artifacts.store import FINISHED, WORK
-from pipeline.config import CorpusConfig
+from pipeline.config.settings import CorpusConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES
 from pipeline.readers.documents import BLOCK_BYTES, Piece, Reader
 from pipeline.readers.registry import READERS

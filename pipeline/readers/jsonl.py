@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from artifacts.errors import UsageError
-from pipeline.config import SourceConfig
+from pipeline.config.settings import SourceConfig
+from pipeline.readers.columnar import block_of_strings
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
 from pipeline.readers.scanning import line_starts, scan
-from pipeline.readers.tables import block_of_strings
 
 _BLANK = np.frombuffer(b" \t\r\n", dtype=np.uint8)
 

@@ -1,13 +1,13 @@
 """The readers by the name a configuration gives them.
 
 A new format is a function beside these with its `Reader(...)`, its name in
-`pipeline.config.Reader`, and a line here.
+`Reader` in pipeline/config/settings.py, and a line here.
 """
 
+from pipeline.readers.columnar import ARROW, PARQUET
 from pipeline.readers.docstrings import DOCSTRINGS
 from pipeline.readers.documents import Reader
 from pipeline.readers.jsonl import JSONL
-from pipeline.readers.tables import ARROW, PARQUET
 from pipeline.readers.text import BLANK_LINE_TEXT, SENTENCE_LINES, TEXT
 from pipeline.readers.wikipedia import MEDIAWIKI, WIKIEXTRACTOR
 

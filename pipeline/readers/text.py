@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from artifacts.arrays import Offsets
-from pipeline.config import SourceConfig
+from pipeline.config.settings import SourceConfig
 from pipeline.readers.compression import stream
 from pipeline.readers.documents import LONGEST_DOCUMENT, DocumentBlock, Piece, Reader, cut, pack
 from pipeline.readers.scanning import scan

@@ -20,7 +20,7 @@ import numpy as np
 
 from artifacts.arrays import Offsets
 from artifacts.errors import UsageError
-from pipeline.config import SourceConfig
+from pipeline.config.settings import SourceConfig
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
 from pipeline.readers.scanning import is_beginning, scan
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from artifacts.progress import Progress
-from pipeline.config import PipelineMachine
+from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner.beam import (
     FlatMap,
     GroupByKey,
@@ -23,7 +23,7 @@ from pipeline.runner.beam import (
     PipelineOptions,
     PipelineState,
 )
-from pipeline.runner.local import JobFailed, run_inline, run_supervised
+from pipeline.runner.local_runner import JobFailed, run_inline, run_supervised
 from pipeline.runner.work_queue import ReportReader, WorkQueue
 
 LONGEST_DIRECTORY = 70

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from artifacts.processes import die_with_parent
+from artifacts.runtime.processes import die_with_parent
 from pipeline.runner.beam import sdk_worker_main
 
 OnDeath = Callable[[int, str], None]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from artifacts.arrays import Bytes, Offsets
-from pipeline.config import LineBreak
+from pipeline.config.settings import LineBreak
 from pipeline.readers.documents import DocumentBlock
 
 SPACE, LINE_FEED = 0x20, 0x0A

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.arrays import Mask, Offsets
-from pipeline.config import CleaningConfig
+from pipeline.config.settings import CleaningConfig
 from pipeline.text.cleaning import LINE_FEED, SPACE, CleanBlock
 
 Reasons = npt.NDArray[np.uint8]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
 from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.config import CleaningConfig, CorpusConfig
+from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.documents import LONGEST_DOCUMENT, DocumentBlock, cut, pack
 from pipeline.readers.input_shards import InputShard
 from pipeline.readers.registry import READERS

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.arrays import Offsets, TokenIds
-from artifacts.native import Unavailable, shared_library
 from artifacts.progress import say
+from artifacts.runtime.native import Unavailable, shared_library
 from artifacts.tables import id_type
 from artifacts.tokenizer import CONTINUATION, MAX_CHARACTERS_PER_WORD, WordPieceTokenizer
 from pipeline.tokenizer.pre_tokens import Characters

@@ -37,7 +37,7 @@ from artifacts.tokenizer import (
     UNK,
     bert_pipeline,
 )
-from pipeline.config import CleaningConfig, CorpusConfig
+from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.duplicates.drop_list import DropList
 from pipeline.readers.input_shards import InputShard
 from pipeline.text.filters import Reason

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import ClozeError, UsageError
-from artifacts.program import exit_code
+from artifacts.runtime.program import exit_code
 from artifacts.stage import StageTable, read_stage_table, write_stage_table
 from artifacts.store import Artifact, commit
 
@@ -64,7 +64,7 @@ def test_sigterm_ends_a_stage_with_143_after_its_cleanup(table: Path, tmp_path: 
     program = tmp_path / "waiting.py"
     program.write_text(
         "import sys, time\n"
-        "from artifacts.program import run_program\n"
+        "from artifacts.runtime.program import run_program\n"
         "def wait(table, options):\n"
         "    try:\n"
         "        print('ready', flush=True); time.sleep(60)\n"

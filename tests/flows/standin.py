@@ -14,8 +14,8 @@ from pathlib import Path
 
 from artifacts.digests import digest_of
 from artifacts.errors import ClozeError, UsageError
-from artifacts.program import run_program
 from artifacts.progress import Progress, say
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, finished_file, put_bytes, put_json
 

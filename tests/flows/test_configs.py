@@ -4,7 +4,7 @@ import pytest
 
 from artifacts.config import override, parse, read_toml
 from flows.config import RunConfig
-from pipeline.config import SourceConfig
+from pipeline.config.settings import SourceConfig
 from tests.conftest import PROJECT
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.toml"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from artifacts.errors import UsageError
-from artifacts.processes import descendants
+from artifacts.runtime.processes import descendants
 from artifacts.stage import read_stage_table
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute

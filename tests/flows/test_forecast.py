@@ -6,7 +6,7 @@ import pytest
 
 from flows.config import MachineConfig, RunConfig
 from flows.forecast import MEASURED, expected_yield, forecast_corpus, forecast_training
-from pipeline.config import ExamplesConfig
+from pipeline.config.settings import ExamplesConfig
 
 
 @pytest.fixture

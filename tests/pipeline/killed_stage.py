@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from artifacts.program import run_program
+from artifacts.runtime.program import run_program
 from artifacts.stage import read_stage_table
 from pipeline import dedup, tokens, vocabulary
 from pipeline.readers import input_shards

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.processes import ProcessId, descendants
+from artifacts.runtime.processes import ProcessId, descendants
 from flows.launchers.launcher import LOST
 from flows.launchers.local import LocalLauncher, local_job
 from tests.waiting import wait_for
@@ -154,7 +154,7 @@ def test_a_module_of_the_users_own_does_not_win_over_ours(
         (tmp_path / folder / "__init__.py").write_text("raise SystemExit('the wrong one')")
     source = """
     import subprocess, sys
-    import model.config, pipeline.config, flows.config
+    import model.config, pipeline.config.stage_tables, flows.config
     sys.exit(subprocess.run([sys.executable, "-m", "model.config"]).returncode)
     """
     launcher.start(python(source), job=job)

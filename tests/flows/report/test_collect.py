@@ -15,7 +15,7 @@ from flows.report.__main__ import make_report
 from flows.report.collect import collect
 from flows.report.collect_corpus import entropy, powers_of_two, rank_frequency
 from flows.report.collect_training import length_at, read_clock
-from flows.report.learning import story
+from flows.report.learning_curve import story
 from flows.report.page import render
 from flows.report.plots import companions, learning_curve
 from flows.report.terminal import lines, read_lines

@@ -14,7 +14,7 @@ from artifacts.results import (
 )
 from artifacts.summary import Pretraining, Summary
 from flows.report.charts import below
-from flows.report.learning import crossing, interpolate, plateau
+from flows.report.learning_curve import crossing, interpolate, plateau
 from flows.report.page import to_toml
 from flows.report.units import (
     THIN,

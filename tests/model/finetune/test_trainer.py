@@ -309,7 +309,7 @@ def on_two_ranks(module: str, table: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "module"),
-    [([0, 1, 2], "model.finetune.finetune"), ([0], "model.finetune.distributed")],
+    [([0, 1, 2], "model.finetune.finetune"), ([0], "model.finetune.finetune_ranks")],
 )
 def test_two_ranks_share_the_fits_or_the_batches(
     tmp_path: Path, seeds: list[int], module: str

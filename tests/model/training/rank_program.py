@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from artifacts.errors import ClozeError
-from artifacts.program import Terminated
+from artifacts.runtime.program import Terminated
 from artifacts.stage import read_stage_table
 from model.training.engine import Engine
 from model.training.health import FaultHook, no_fault

@@ -12,7 +12,7 @@ from safetensors.torch import load
 from transformers import BertConfig, BertForPreTraining
 
 from artifacts.errors import ClozeError, UsageError
-from artifacts.program import Terminated
+from artifacts.runtime.program import Terminated
 from artifacts.stage import read_stage_table, write_stage_table
 from artifacts.store import Artifact, open_artifact
 from model.config import TrainingMachine

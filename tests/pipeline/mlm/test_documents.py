@@ -6,7 +6,7 @@ import pytest
 
 from artifacts.errors import IntegrityError
 from artifacts.tables import tokens_schema
-from pipeline.mlm.documents import documents_of, read_documents
+from pipeline.mlm.bucket_documents import documents_of, read_documents
 from tests.pipeline.synthetic_tokens import random_documents, tokens_table
 
 

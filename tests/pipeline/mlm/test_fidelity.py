@@ -15,8 +15,8 @@ import pytest
 from scipy.stats import chi2_contingency
 
 from artifacts.tokenizer import read_vocab_txt
-from pipeline.config import ExamplesConfig, MaskingConfig
-from pipeline.mlm.documents import documents_of
+from pipeline.config.settings import ExamplesConfig, MaskingConfig
+from pipeline.mlm.bucket_documents import documents_of
 from pipeline.mlm.example_files import Recipe, copies_of
 from pipeline.mlm.statistics import total
 from tests.pipeline.mlm.plain_reference import (

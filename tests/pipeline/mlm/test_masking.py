@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.rng import document_streams, draw, high_half, stream_seed
-from pipeline.config import MaskingConfig
+from pipeline.config.settings import MaskingConfig
 from pipeline.mlm.masking import (
     Block,
     MaskingRule,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.rng import stream_seed
-from pipeline.mlm.documents import documents_of
+from pipeline.mlm.bucket_documents import documents_of
 from pipeline.mlm.pairing import (
     IS_NEXT,
     NOT_ASKED,

@@ -11,7 +11,7 @@ from artifacts.filesystem import find_files
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact
 from pipeline import tokens
-from pipeline.config import CorpusConfig, SourceConfig
+from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
 from pipeline.readers.input_shards import CorpusFiles, input_shards
 from pipeline.readers.registry import READERS

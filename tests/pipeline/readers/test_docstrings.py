@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import SourceConfig
+from pipeline.config.settings import SourceConfig
 from pipeline.readers.docstrings import DOCSTRINGS, documents
 from pipeline.readers.documents import Piece
 from tests.pipeline.installed import install, use

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import CorpusConfig, SourceConfig
+from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers import input_shards as module
 from pipeline.readers.input_shards import input_shards
 

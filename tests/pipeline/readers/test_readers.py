@@ -20,8 +20,9 @@ import pytest
 import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
-from pipeline.config import CorpusConfig, SourceConfig
-from pipeline.readers import compression, documents, scanning, tables, text
+from pipeline.config.settings import CorpusConfig, SourceConfig
+from pipeline.readers import columnar as tables
+from pipeline.readers import compression, documents, scanning, text
 from pipeline.readers.documents import DocumentBlock, Piece
 from pipeline.readers.registry import READERS
 from tests.conftest import PROJECT
@@ -247,7 +248,7 @@ def test_an_archive_is_no_text_and_nothing_of_it_is_unpacked(
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from pipeline.config import CleaningConfig, CorpusConfig
+from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.text.texts import read_texts
 from pipeline.readers.input_shards import input_shards
 reader, path, room = sys.argv[1:]

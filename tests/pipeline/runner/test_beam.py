@@ -6,11 +6,12 @@ import os
 import pytest
 
 from artifacts.progress import Progress
-from pipeline.config import ExamplesConfig, ExamplesStage, PipelineMachine
+from pipeline.config.settings import ExamplesConfig
+from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.examples import buckets_of, example_graph, recipe_of
 from pipeline.runner.beam import Pipeline
 from pipeline.runner.graph import consume, run_graph
-from pipeline.runner.local import JobFailed
+from pipeline.runner.local_runner import JobFailed
 from pipeline.runner.work_queue import WorkQueue
 from tests.pipeline.synthetic_tokens import (
     random_documents,

@@ -12,11 +12,11 @@ import pytest
 
 from artifacts.errors import IntegrityError
 from artifacts.progress import Progress
-from pipeline.config import PipelineMachine
+from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner import graph
 from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import gather, run_graph, share_out, spread
-from pipeline.runner.local import JobFailed, WorkerKilled, job_error
+from pipeline.runner.local_runner import JobFailed, WorkerKilled, job_error
 from pipeline.runner.work_queue import WorkQueue
 from tests.waiting import wait_for
 

@@ -9,12 +9,12 @@ import pytest
 from artifacts.config import parse
 from artifacts.progress import Progress
 from pipeline import tokens
-from pipeline.config import DedupStage, PipelineMachine, TokensStage
+from pipeline.config.stage_tables import DedupStage, PipelineMachine, TokensStage
 from pipeline.dedup import Search, search_graph
 from pipeline.readers.input_shards import input_shards
 from pipeline.runner.beam import Pipeline
 from pipeline.runner.graph import consume, run_graph
-from pipeline.runner.local import JobFailed
+from pipeline.runner.local_runner import JobFailed
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, partition_bits, partition_of
 from pipeline.tokenizer.learning import Sampling

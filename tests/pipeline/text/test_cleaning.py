@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import LineBreak
+from pipeline.config.settings import LineBreak
 from pipeline.readers.documents import pack
 from pipeline.text.cleaning import (
     FULL_LINES_NEEDED,

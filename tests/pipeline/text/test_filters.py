@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import CleaningConfig
+from pipeline.config.settings import CleaningConfig
 from pipeline.readers.documents import pack
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import RULES, Reason, filter_documents

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import CleaningConfig, CorpusConfig
+from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers import documents
 from pipeline.readers.input_shards import input_shards
 from pipeline.text import texts

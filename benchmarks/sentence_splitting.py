@@ -1,6 +1,6 @@
 """Segmenters on text with known sentence boundaries: how accurate, how fast.
 
-    python benchmarks/sentences.py --conllu en_ewt-ud-test.conllu en_gum-ud-test.conllu \
+    python benchmarks/sentence_splitting.py --conllu en_ewt-ud-test.conllu en_gum-ud-test.conllu \
         --text corpus.txt --output benchmarks/results/sentences.json
 
 In:  CoNLL-U treebanks with `# newpar` marks (Universal Dependencies; not part of the project);

@@ -1,6 +1,6 @@
 """Tokenising alone: ours against `encode_batch_fast`, same text, same core, same ids.
 
-    python benchmarks/tokenization.py --corpus corpus.txt --vocabulary vocab.txt \
+    python benchmarks/tokenizer_speed.py --corpus corpus.txt --vocabulary vocab.txt \
         --output benchmarks/results/tokenization.json
 
 In:  a file in Google's format (benchmarks/corpus.py makes one), a vocabulary.
@@ -23,7 +23,7 @@ import numpy as np
 from measuring import machine, write_result
 
 from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
-from pipeline.config import CleaningConfig, CorpusConfig, SourceConfig
+from pipeline.config.settings import CleaningConfig, CorpusConfig, SourceConfig
 from pipeline.readers.input_shards import input_shards
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.texts import TextBlock, read_texts

@@ -1,4 +1,4 @@
-"""Stage finetune on several ranks: `deepspeed --module model.finetune.distributed --config FILE`.
+"""Stage finetune on several ranks: `deepspeed --module model.finetune.finetune_ranks …`.
 
 In:  what `model.finetune.finetune` takes.
 Out: the same artifact.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from artifacts.program import run_program
+from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
 from model.config import OptimizerConfig, TrainingMachine

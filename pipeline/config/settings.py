@@ -1,14 +1,14 @@
-"""Configuration of the stages that turn documents into examples. No framework is imported here.
+"""Settings of the stages that turn documents into examples. No framework is imported here.
 
 In:  tables of a run's TOML file.
-Out: one frozen `StageConfig` for each stage: vocabulary, tokens, examples, labels.
+Out: one frozen `Config` for each table.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from artifacts.config import Config, StageConfig
+from artifacts.config import Config
 
 LineBreak = Literal["sentence", "paragraph", "detect"]
 
@@ -251,96 +251,3 @@ class LabelsConfig(Config):
 
     evaluation_examples: int = Field(default=1500, ge=8)
     """Examples of each development and test set."""
-
-
-class DedupStage(StageConfig):
-    """corpus files → a list of documents to be dropped."""
-
-    stage: ClassVar[str] = "dedup"
-    program: ClassVar[str] = "pipeline.dedup"
-
-    seed: int
-    """The run's seed: it says which documents are held out, and those stay."""
-    corpus: CorpusConfig
-    """The documents searched; of two alike that of the first source stays."""
-    cleaning: CleaningConfig
-    """Which documents are dropped anyway."""
-    dedup: DedupConfig
-    """The searches; at least one must be on."""
-
-
-class VocabularyStage(StageConfig):
-    """corpus files → a WordPiece tokenizer."""
-
-    stage: ClassVar[str] = "vocabulary"
-    program: ClassVar[str] = "pipeline.vocabulary"
-    format_version: ClassVar[int] = 4
-
-    seed: int
-    """The run's seed: it draws the sample, and what is held out and not in it."""
-    corpus: CorpusConfig
-    """The documents that the sample is drawn from."""
-    cleaning: CleaningConfig
-    """Filters: what the tokens stage will drop is not learnt from."""
-    vocabulary: VocabularyConfig
-    """Size and case, or an existing vocabulary to take instead."""
-
-
-class TokensStage(StageConfig):
-    """corpus files → cleaned, deduplicated, bucketed documents as token ids."""
-
-    stage: ClassVar[str] = "tokens"
-    program: ClassVar[str] = "pipeline.tokens"
-    format_version: ClassVar[int] = 4
-
-    seed: int
-    """The run's seed: it draws what is held out."""
-    corpus: CorpusConfig
-    """The documents, in order of precedence: of two equal ones that of the first source stays."""
-    cleaning: CleaningConfig
-    """Filters: which documents are dropped, each counted by its reason."""
-
-
-class ExamplesStage(StageConfig):
-    """tokens → masked MLM/NSP examples."""
-
-    stage: ClassVar[str] = "examples"
-    program: ClassVar[str] = "pipeline.examples"
-
-    seed: int
-    """The run's seed: pairs, masks and order are addressed by it, the document and the copy."""
-    examples: ExamplesConfig
-    """Lengths, copies, second segments and masking."""
-
-
-class LabelsStage(StageConfig):
-    """installed packages → labelled tasks."""
-
-    stage: ClassVar[str] = "labels"
-    program: ClassVar[str] = "pipeline.demo.labels"
-
-    seed: int
-    """The run's seed: it draws what is labelled, and which modules are for development."""
-    labels: LabelsConfig
-    """The packages, and how many examples of them."""
-
-
-class PipelineMachine(Config):
-    """Where the pipeline runs; nothing here can change a byte."""
-
-    runner: str = "local"
-    """`local` (Beam's FnApiRunner), `DataflowRunner`, `FlinkRunner`."""
-
-    options: dict[str, bool | int | float | str | tuple[str, ...]] = Field(default_factory=dict)
-    """Beam's own options, without their dashes: `project = "…"`, `experiments = ["a", "b"]`; `true`
-    is a flag. All stages of the pipeline get them; those after `--` follow and win."""
-
-    workers: int = Field(default=2, ge=1)
-    """Local workers, each with a tokenizer of its own; one a core is right."""
-
-    worker_mode: Literal["processes", "threads", "inline"] = "processes"
-    """How local workers run: forked `processes`; `threads` of one; or `inline`, one task after
-    another in this very process, for debuggers and small inputs."""
-
-    stall_timeout: float = Field(default=900.0, gt=0.0)
-    """Seconds without a finished unit of work after which a local job is stopped."""

@@ -7,7 +7,7 @@ Out: nothing, or the reason why the job ended early: `JobFailed`, or the `ClozeE
 Beam's runner can hang when a worker dies, and it cannot be stopped from outside. So it runs in a
 forked child, with all workers below it; the launcher stays free of Beam's threads, watches, and
 ends the whole family whatever happens. When the launcher is killed, the family dies with it
-(artifacts/processes.py).
+(artifacts/runtime/processes.py).
 """
 
 import io
@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
-from artifacts.processes import die_with_parent, end, family
 from artifacts.progress import say
-from pipeline.config import PipelineMachine
+from artifacts.runtime.processes import die_with_parent, end, family
+from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner.beam import (
     JobServiceHandle,
     Pipeline,

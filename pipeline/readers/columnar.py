@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from artifacts.arrays import Offsets
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import open_to_read
-from pipeline.config import SourceConfig
+from pipeline.config.settings import SourceConfig
 from pipeline.readers.documents import DocumentBlock, Piece, Reader
 
 ROWS_AT_A_TIME = 8192
