@@ -141,15 +141,20 @@ static int put_word(State *s, const uint8_t *word, uint32_t length) {
     for (uint32_t start = 0; start < length;) {
         uint32_t most = length - start < s->longest_piece ? length - start : s->longest_piece;
         uint64_t h = 0xCBF29CE484222325u;
-        for (uint32_t i = 0; i < most; i++) hashes[i + 1] = h = hash_step(h, word[start + i]);
         const uint32_t *sizes = s->sizes[start > 0];
         uint32_t one = sizes[first_two(word + start, 1)], several = most > 1 ? sizes[first_two(word + start, 2)] : 0;
+        for (uint32_t size = 1; size <= most; size++) {
+            h = hash_step(h, word[start + size - 1]);
+            hashes[size] = hash_end(h);
+            if ((size > 1 ? several : one) >> (size < 31 ? size : 31) & 1)
+                __builtin_prefetch(&s->pieces[(hashes[size] + (start > 0)) & s->piece_mask]);
+        }
         uint32_t size = most;
         int32_t id = -1;
         for (; size > 0; size--) {
             if (!((size > 1 ? several : one) >> (size < 31 ? size : 31) & 1)) continue;
             if (start + size < length && (word[start + size] & 0xC0) == 0x80) continue; /* inside a character */
-            id = piece_id(s, hash_end(hashes[size]), word + start, size, start > 0);
+            id = piece_id(s, hashes[size], word + start, size, start > 0);
             if (id >= 0) break;
         }
         if (id < 0) {
