@@ -110,7 +110,8 @@ def test_the_server_knows_why_a_flow_failed(
     doomed = run.model_copy(update={"name": "doomed"})
     with pytest.raises(StageFailed), reporting_to(server):
         prepare(doomed, machine)
-    with SyncPrefectClient(server) as client:
+    secret = os.environ["PREFECT_API_AUTH_STRING"]
+    with SyncPrefectClient(server, auth_string=secret) as client:
         (flow_run,) = [found for found in client.read_flow_runs() if found.name == "doomed"]
     assert flow_run.state_name == "Failed"
     assert "tokens: the text: is wrong" in str(flow_run.state.message)
