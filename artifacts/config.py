@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import ErrorDetails
 
 from artifacts.errors import UsageError
 from artifacts.progress import say
+
+JsonObject = dict[str, Any]
+"""A JSON object whose fields its stage defines; whoever reads it knows that stage's form."""
 
 
 class Config(BaseModel):
@@ -44,7 +48,7 @@ class Config(BaseModel):
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path) -> dict[str, object]:
     """The tables of a TOML file."""
     try:
         with open(path, "rb") as file:
@@ -60,7 +64,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not a TOML file: {error}") from None
 
 
-def override(table: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+def override(table: dict[str, object], assignments: list[str]) -> dict[str, object]:
     """A copy of `table` with every `a.b=value` applied; values are written as in TOML.
 
     A value that is not TOML is taken as a string, so that `name=demo` needs no quotes. A number
@@ -77,7 +81,7 @@ def override(table: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     return result
 
 
-def parse(model: type[ConfigT], table: Any, *, source: str | Path) -> ConfigT:
+def parse(model: type[ConfigT], table: object, *, source: str | Path) -> ConfigT:
     """`table` as a `model`; every mistake in it becomes part of one `UsageError`."""
     try:
         return model.model_validate(table)
@@ -92,20 +96,20 @@ def _warn_of_former_name(former: str, name: str) -> None:
     say(f"warning: {former} is now called {name}; the next version refuses the former name")
 
 
-def _toml_value(text: str) -> Any:
+def _toml_value(text: str) -> object:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def assign(table: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+def assign(table: dict[str, object], place: str, value: object) -> dict[str, object]:
     """A copy of `table` with `value` at the dotted `place`."""
-    result: dict[str, Any] = _assign(table, place.split("."), value, where=place)
+    result: dict[str, object] = _assign(table, place.split("."), value, where=place)
     return result
 
 
-def _assign(node: Any, keys: list[str], value: Any, *, where: str) -> Any:
+def _assign(node: object, keys: list[str], value: object, *, where: str) -> Any:
     if not keys:
         return value
     first, rest = keys[0], keys[1:]
@@ -136,7 +140,7 @@ def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     return f", did you mean {close[0]}?" if close else f", known are: {', '.join(sorted(known))}"
 
 
-def _known_names(schema: dict[str, Any], location: tuple[int | str, ...]) -> list[str]:
+def _known_names(schema: JsonSchemaValue, location: tuple[int | str, ...]) -> list[str]:
     """The field names at `location`, found by walking the JSON schema."""
     candidates = [schema]
     for part in location:
@@ -149,20 +153,20 @@ def _known_names(schema: dict[str, Any], location: tuple[int | str, ...]) -> lis
     )
 
 
-def _resolve(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+def _resolve(schema: JsonSchemaValue, node: JsonSchemaValue) -> JsonSchemaValue:
     reference = node.get("$ref", "")
-    resolved: dict[str, Any] = schema["$defs"][reference.rsplit("/", 1)[-1]] if reference else node
+    resolved: JsonSchemaValue = schema["$defs"][reference.rsplit("/", 1)[-1]] if reference else node
     return resolved
 
 
-def _children(node: dict[str, Any], part: int | str) -> list[dict[str, Any]]:
+def _children(node: JsonSchemaValue, part: int | str) -> list[JsonSchemaValue]:
     if isinstance(part, int):
         return [node["items"]] if "items" in node else []
     child = node.get("properties", {}).get(part, node.get("additionalProperties"))
     return [child] if isinstance(child, dict) else []
 
 
-def _alternatives(schema: dict[str, Any], node: dict[str, Any]) -> list[list[str]]:
+def _alternatives(schema: JsonSchemaValue, node: JsonSchemaValue) -> list[list[str]]:
     resolved = _resolve(schema, node)
     members = resolved.get("anyOf") or resolved.get("oneOf") or [resolved]
     return [list(_resolve(schema, member).get("properties", {})) for member in members]

@@ -17,14 +17,14 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from artifacts.progress import say
 
 BLOCK_BYTES = 1 << 20
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """Digest of a JSON value, independent of the order of its keys."""
     canonical = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False

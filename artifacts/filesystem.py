@@ -22,12 +22,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, ParamSpec, TypeVar
 
 import fsspec
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from artifacts.errors import DiskFull, UsageError
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 FLUSH_THREADS = 8
 
@@ -347,7 +351,7 @@ def _local_file(path: str, status: os.stat_result) -> InputFile:
     return InputFile(path, status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
 
 
-def _list(filesystem: Any, inner: str) -> list[InputFile]:
+def _list(filesystem: "AbstractFileSystem | Patient", inner: str) -> list[InputFile]:
     """The files below a path, or those that a pattern means; a name may look like a pattern."""
     local = isinstance(filesystem, LocalFileSystem)
     if _MAGIC.isdisjoint(inner) or filesystem.isfile(inner):
@@ -373,7 +377,7 @@ def _list(filesystem: Any, inner: str) -> list[InputFile]:
     ]
 
 
-def _open(path: str) -> tuple[Any, str]:
+def _open(path: str) -> tuple["AbstractFileSystem | Patient", str]:
     if "://" not in path:  # fsspec would take `a::b` for a chain of file systems
         return LocalFileSystem(), os.path.abspath(path)
     filesystem, inner = fsspec.core.url_to_fs(path)
@@ -388,7 +392,7 @@ class Patient:
     All our calls can be repeated: names hold digests, and what was half done is done over.
     """
 
-    def __init__(self, filesystem: Any) -> None:
+    def __init__(self, filesystem: AbstractFileSystem) -> None:
         self._filesystem = filesystem
 
     def __getattr__(self, name: str) -> Any:
@@ -396,7 +400,9 @@ class Patient:
         return partial(_until_answered, method) if callable(method) else method
 
 
-def _until_answered(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def _until_answered(
+    method: Callable[Arguments, Answer], *arguments: Arguments.args, **options: Arguments.kwargs
+) -> Answer:
     for attempt in range(ATTEMPTS - 1):
         try:
             return method(*arguments, **options)

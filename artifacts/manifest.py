@@ -8,11 +8,10 @@ A directory without a manifest is no artifact. Files not named here do not exist
 
 import json
 import re
-from typing import Any
 
 from pydantic import Field, field_validator
 
-from artifacts.config import Config, parse
+from artifacts.config import Config, JsonObject, parse
 from artifacts.digests import digest_of
 from artifacts.errors import ClozeError, IntegrityError, UsageError
 
@@ -38,7 +37,7 @@ class FileEntry(Config):
     rows: int | None = None
     """Rows, where the file is a table."""
 
-    statistics: dict[str, Any] = Field(default_factory=dict)
+    statistics: JsonObject = Field(default_factory=dict)
     """Counts over this file's rows, in the stage's own form."""
 
     @field_validator("name")
@@ -70,7 +69,7 @@ class Manifest(Config):
     format_version: int
     """The stage's own format version."""
 
-    config: dict[str, Any]
+    config: JsonObject
     """The stage's result-defining configuration."""
 
     inputs: dict[str, str]
@@ -82,13 +81,13 @@ class Manifest(Config):
     records: tuple[FileEntry, ...] = ()
     """Files about the making (timings, logs). Verified like content, but no part of the digest."""
 
-    statistics: dict[str, Any] = Field(default_factory=dict)
+    statistics: JsonObject = Field(default_factory=dict)
     """Counts over the whole artifact; deterministic."""
 
     versions: dict[str, str] = Field(default_factory=dict)
     """Versions of Python and the packages that made it."""
 
-    execution: dict[str, Any] = Field(default_factory=dict)
+    execution: JsonObject = Field(default_factory=dict)
     """When, where, how long."""
 
     @property

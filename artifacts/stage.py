@@ -9,11 +9,10 @@ what one copies to repeat the stage by hand. `output` and `machine` say where, n
 
 import json
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
-from artifacts.config import Config, assign, parse
+from artifacts.config import Config, JsonObject, assign, parse
 from artifacts.digests import digest_of
 from artifacts.errors import UsageError
 
@@ -37,7 +36,7 @@ class StageTable(Config):
     format_version: int
     """Raised by hand whenever the same configuration would give other bytes."""
 
-    config: dict[str, Any]
+    config: JsonObject
     """The result-defining fields, resolved: the form is the stage's own `Config`."""
 
     inputs: dict[str, InputRef] = Field(default_factory=dict)
@@ -50,7 +49,7 @@ class StageTable(Config):
     output: str
     """Directory or URL that receives the artifact."""
 
-    machine: dict[str, Any] = Field(default_factory=dict)
+    machine: JsonObject = Field(default_factory=dict)
     """Where and how: workers, intervals, engine options. Cannot change a byte of the result."""
 
     @property
@@ -60,7 +59,7 @@ class StageTable(Config):
         return digest_of([self.stage, self.format_version, self.keyed_config, inputs])
 
     @property
-    def keyed_config(self) -> dict[str, Any]:
+    def keyed_config(self) -> dict[str, JsonValue]:
         """`config` without where things lie: what the key is made of and the manifest keeps."""
         config = self.config
         for place, role in self.outside.items():

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from artifacts import filesystem
 from artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
@@ -170,13 +170,20 @@ def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
     return path
 
 
+class FileFacts(TypedDict, total=False):
+    """The keywords of `put_file` that `put_bytes` and `put_json` pass on."""
+
+    rows: int | None
+    statistics: Mapping[str, object] | None
+
+
 def put_file(
     directory: str,
     source: str,
     *,
     name: str,
     rows: int | None = None,
-    statistics: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, object] | None = None,
 ) -> FileEntry:
     """Move the local file `source` into the unfinished artifact as `name`; record it finished.
 
@@ -198,7 +205,9 @@ def put_file(
     return entry
 
 
-def put_bytes(directory: str, content: bytes, *, name: str, **facts: Any) -> FileEntry:
+def put_bytes(
+    directory: str, content: bytes, *, name: str, **facts: Unpack[FileFacts]
+) -> FileEntry:
     """Write `content` into the unfinished artifact as `name`; `facts` as for `put_file`."""
     scratch = os.path.join(_scratch(directory), name.replace("/", "-"))
     with filesystem.naming_full_disk(scratch), filesystem.temporary_beside(scratch) as temporary:
@@ -207,7 +216,7 @@ def put_bytes(directory: str, content: bytes, *, name: str, **facts: Any) -> Fil
         return put_file(directory, temporary, name=name, **facts)
 
 
-def put_json(directory: str, value: Any, *, name: str, **facts: Any) -> FileEntry:
+def put_json(directory: str, value: object, *, name: str, **facts: Unpack[FileFacts]) -> FileEntry:
     """Write `value` as readable JSON into the unfinished artifact as `name`."""
     return put_bytes(
         directory, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode(), name=name, **facts
@@ -260,9 +269,9 @@ def commit(
     table: StageTable,
     files: Iterable[FileEntry],
     *,
-    statistics: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, object] | None = None,
     records: Iterable[FileEntry] = (),
-    execution: Mapping[str, Any] | None = None,
+    execution: Mapping[str, object] | None = None,
 ) -> Artifact:
     """Write the manifest: from now on the artifact exists."""
     manifest = Manifest(

@@ -8,14 +8,23 @@ Out: `model.inference.load.Model`, `model.inference.predict.Predictor`. Nothing 
      before one of the two functions is called.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from model.inference.load import Model
+    from typing import TypedDict, Unpack
+
+    from model.inference.load import Model, Precision
     from model.inference.predict import Predictor
 
+    class LoadOptions(TypedDict, total=False):
+        """How an encoder is loaded; `model.inference.load.load` has the defaults."""
 
-def load(model: str, *, workspace: str = "runs", **options: Any) -> "Model":
+        device: str
+        precision: Precision
+        attention: str
+
+
+def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]") -> "Model":
     """The trained encoder called `model`.
 
     `model` is a run of `workspace`, an artifact's directory, or a folder in Hugging Face's layout;
@@ -29,7 +38,7 @@ def load(model: str, *, workspace: str = "runs", **options: Any) -> "Model":
 
 
 def load_task(
-    model: str, task: str = "", *, workspace: str = "runs", **options: Any
+    model: str, task: str = "", *, workspace: str = "runs", **options: str
 ) -> "Predictor":
     """The model fine-tuned for `task`, which may be left out where there is only one.
 

@@ -4,7 +4,7 @@ In:  tables of a run's TOML file.
 Out: one frozen `StageConfig` for each stage: pretrain, finetune, evaluate.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -94,7 +94,7 @@ class EncoderConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_from_preset(cls, table: Any) -> Any:
+    def _fill_from_preset(cls, table: object) -> object:
         if not isinstance(table, dict) or table.get("preset", "base") not in PRESETS:
             return table
         names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -319,7 +319,7 @@ class TaskConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_from_glue(cls, table: Any) -> Any:
+    def _fill_from_glue(cls, table: object) -> object:
         if not isinstance(table, dict) or not table.get("glue"):
             return table
         name = table["glue"]
@@ -579,5 +579,5 @@ class TrainingMachine(Config):
     hang_timeout: float = Field(default=600.0, gt=0.0)
     """Seconds without a step after which the watchdog ends all ranks."""
 
-    deepspeed: dict[str, Any] = Field(default_factory=dict)
+    deepspeed: dict[str, object] = Field(default_factory=dict)
     """Raw keys merged into DeepSpeed's configuration: the escape hatch."""

@@ -8,7 +8,6 @@ al. 2019 and the paper's Table 1, the headline first.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ _FILES = {"MNLI": {"dev": "dev_matched.tsv", "test": "test_matched.tsv"}}
 _SUBMISSIONS = {"test_mismatched": "MNLI-mm", "diagnostic": "AX"}
 
 
-def task_fields(name: str, folder: str) -> dict[str, Any]:
+def task_fields(name: str, folder: str) -> dict[str, object]:
     """The `TaskConfig` fields of GLUE task `name`, whose files lie in `folder`."""
     task = GLUE[name]
     named = {"text_a": task.text_a, "text_b": task.text_b, "label": task.label}

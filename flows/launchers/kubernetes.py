@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from pydantic import Field, ValidationError
 
@@ -76,6 +76,20 @@ class KubernetesJob(Config):
     """Digest of what was asked for: another argv or stage table is another Job."""
 
 
+class _JobCondition(TypedDict):
+    """One of the conditions in a Job's status."""
+
+    type: str
+    status: str
+
+
+class _JobStatus(TypedDict, total=False):
+    """What we read of a Job's status (Kubernetes API, batch/v1 JobStatus)."""
+
+    conditions: list[_JobCondition] | None
+    ready: int
+
+
 class KubernetesLauncher:
     """Creates, watches and deletes Jobs."""
 
@@ -83,7 +97,7 @@ class KubernetesLauncher:
         self.config = config
         self.grace = grace
         self._asked = 0.0
-        self._status: dict[str, Any] | None = {}
+        self._status: _JobStatus | None = {}
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
         """Create a Job for `argv`, unless the very same one is there already."""
@@ -130,7 +144,7 @@ class KubernetesLauncher:
             wait = ("--cascade=foreground", "--ignore-not-found", f"--timeout={seconds}s")
             self._kubectl("delete", "job", found.name, *wait)
 
-    def manifest(self, name: str, argv: Sequence[str], *, job: Path) -> dict[str, Any]:
+    def manifest(self, name: str, argv: Sequence[str], *, job: Path) -> dict[str, object]:
         """The Job."""
         labels = {"app": "cloze", "cloze-stage": job.name}
         return {
@@ -156,7 +170,7 @@ class KubernetesLauncher:
             },
         }
 
-    def _pod(self, argv: Sequence[str], *, job: Path) -> dict[str, Any]:
+    def _pod(self, argv: Sequence[str], *, job: Path) -> dict[str, object]:
         config = self.config
         resources = {"cpu": config.cpu, "memory": config.memory}
         devices = {"nvidia.com/gpu": str(config.gpus)} if config.gpus else {}
@@ -209,10 +223,11 @@ class KubernetesLauncher:
                 f"see it; choose a workspace below {mount}, and copy there what lies in a bucket"
             )
 
-    def _ask(self, job: KubernetesJob) -> dict[str, Any] | None:
+    def _ask(self, job: KubernetesJob) -> _JobStatus | None:
         """The Job's status; None if there is no such Job."""
         found = self._kubectl("get", "job", job.name, "--ignore-not-found", "-o", "json")
-        return dict(json.loads(found).get("status", {})) if found.strip() else None
+        status = dict(json.loads(found).get("status", {})) if found.strip() else None
+        return cast("_JobStatus | None", status)
 
     def _kubectl(self, *arguments: str, given: str = "") -> str:
         argv = ("kubectl", "--namespace", self.config.namespace, *arguments)

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
 
 from prefect import Flow, flow
 from prefect.client.schemas.objects import FlowRun, State
@@ -28,6 +28,8 @@ from flows.prefect.tracking import tracked
 from flows.stages import PREPARE
 from flows.workspace import workspace
 
+Result = TypeVar("Result")
+
 ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
 
 Record = dict[str, JsonValue]
@@ -37,7 +39,7 @@ SERVING = "CLOZE_SERVING"
 """Set in a process that serves flows, and so in the processes of its runs."""
 
 
-def announce(flow: "Flow[..., Any]", flow_run: FlowRun, state: "State[Any]") -> None:
+def announce(flow: "Flow[..., Result]", flow_run: FlowRun, state: "State[Result]") -> None:
     """Hook: say on the terminal of `cloze serve` that a run has changed its state."""
     if os.environ.get(SERVING):
         said = (state.name or state.type.value).lower()

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -43,7 +42,7 @@ def render(summary: Summary) -> str:
     return template.render(_context(summary))
 
 
-def _context(summary: Summary) -> dict[str, Any]:
+def _context(summary: Summary) -> dict[str, object]:
     model = wording.headline(summary)
     return {
         "summary": summary,
@@ -98,7 +97,7 @@ def _tallies(summary: Summary) -> list[Tally]:
     return tallies
 
 
-def _totals(summary: Summary) -> dict[str, Any]:
+def _totals(summary: Summary) -> dict[str, object]:
     seconds = [step.seconds for step in summary.steps if step.seconds is not None]
     peaks = [step.peak_memory for step in summary.steps if step.peak_memory]
     splits = summary.corpus.splits if summary.corpus else ()

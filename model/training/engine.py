@@ -72,10 +72,10 @@ class StepOutcome(NamedTuple):
     """The caller's values summed over ranks."""
 
 
-def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, Any]:
+def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, object]:
     """DeepSpeed's configuration, derived from ours; `machine.deepspeed` is laid over it."""
     bf16 = recipe.precision == "bf16" and machine.zero_stage > 0
-    zero: dict[str, Any] = {"stage": machine.zero_stage, "overlap_comm": False}
+    zero: dict[str, object] = {"stage": machine.zero_stage, "overlap_comm": False}
     if machine.offload_optimizer:
         if not machine.zero_stage:
             raise UsageError(
@@ -83,7 +83,7 @@ def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, 
                 "optimizer's state apart; set zero_stage = 1, 2 or 3"
             )
         zero["offload_optimizer"] = {"device": "cpu"}
-    derived: dict[str, Any] = {
+    derived: dict[str, object] = {
         # Sizes DeepSpeed wants to know but does not use: batches and loss scales are ours.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -101,7 +101,7 @@ def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, 
     return _merged(derived, machine.deepspeed)
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
     result = dict(base)
     for key, value in over.items():
         inner = result.get(key)
@@ -153,7 +153,7 @@ class Engine:
         sums: PretrainingSums = self.compute(there, dropout_seed, training=dropout_seed is not None)
         return sums
 
-    def compute(self, *arguments: Any, training: bool) -> Any:
+    def compute(self, *arguments: object, training: bool) -> Any:
         """What the model returns, in training mode or without dropout and gradients."""
         if self.model.training != training:
             self._engine.train(training)

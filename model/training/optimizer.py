@@ -20,19 +20,22 @@ from torch.nn import Parameter
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig
 
+ParameterGroup = dict[str, Any]
+"""A parameter group as torch's optimizers take and keep it: `params` and their settings."""
+
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 """Parameters with one of these in their name are not decayed (optimization.py:65)."""
 
 
 def parameter_groups(
     named: Iterable[tuple[str, Parameter]], *, weight_decay: float
-) -> list[dict[str, Any]]:
+) -> list[ParameterGroup]:
     """Two groups, decayed and not; embeddings are decayed as in the reference."""
     decayed: list[Parameter] = []
     undecayed: list[Parameter] = []
     for name, parameter in named:
         (undecayed if any(part in name for part in NO_DECAY) else decayed).append(parameter)
-    groups: list[dict[str, Any]] = [
+    groups: list[ParameterGroup] = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": undecayed, "weight_decay": 0.0},
     ]
@@ -111,7 +114,7 @@ class ClippedOptimizer(torch.optim.Optimizer):
 class AdamW(torch.optim.AdamW, ClippedOptimizer):
     """Torch's fused AdamW; without bias correction it is the reference's."""
 
-    def __init__(self, groups: list[dict[str, Any]], *, config: OptimizerConfig) -> None:
+    def __init__(self, groups: list[ParameterGroup], *, config: OptimizerConfig) -> None:
         super().__init__(
             groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.eps, fused=True
         )
@@ -136,7 +139,7 @@ class AdamW(torch.optim.AdamW, ClippedOptimizer):
             for group, (rate, eps, decay) in zip(self.param_groups, given, strict=True):
                 group.update(lr=rate, eps=eps, weight_decay=decay)
 
-    def _updates_done(self, group: dict[str, Any]) -> int:
+    def _updates_done(self, group: ParameterGroup) -> int:
         if self.updates is not None:
             return self.updates
         states = (self.state[p] for p in group["params"] if p in self.state)
@@ -160,7 +163,7 @@ class Lamb(ClippedOptimizer):
     `exclude_from_layer_adaptation`; NVIDIA Apex, `use_nvlamb=False`).
     """
 
-    def __init__(self, groups: list[dict[str, Any]], *, config: OptimizerConfig) -> None:
+    def __init__(self, groups: list[ParameterGroup], *, config: OptimizerConfig) -> None:
         defaults = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.eps}
         super().__init__(groups, defaults)
         self.bias_correction = config.bias_correction
@@ -175,7 +178,7 @@ class Lamb(ClippedOptimizer):
             if parameters:
                 self._update(parameters, group)
 
-    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+    def _update(self, parameters: list[Tensor], group: ParameterGroup) -> None:
         gradients = [p.grad for p in parameters if p.grad is not None]
         for parameter in parameters:
             state = self.state[parameter]

@@ -9,10 +9,11 @@ each use of each.
 """
 
 import copy
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 
 from model.encoder.products import apply
 
@@ -32,7 +33,7 @@ class Rounded(nn.Module):
         self.module = module
         self._names = [name for name, _ in module.named_parameters()]
 
-    def forward(self, *arguments: Any) -> Any:
+    def forward(self, *arguments: object) -> object:
         """What `module` returns."""
         copies = apply(_Round, *self.module.parameters())
         parameters = dict(zip(self._names, copies, strict=True))
@@ -41,13 +42,13 @@ class Rounded(nn.Module):
 
 class _Round(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: FunctionCtx, *parameters: Tensor) -> tuple[Tensor, ...]:
         copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in parameters]
         torch._foreach_copy_(copies, list(parameters))
         return tuple(copies)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, ...]:
         exact = [torch.empty_like(g, dtype=torch.float32) for g in gradients]
         torch._foreach_copy_(exact, list(gradients))
         return tuple(exact)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from artifacts.config import parse
 from artifacts.errors import UsageError
@@ -167,7 +167,7 @@ def _unseen(items: Iterable[Item], seen: set[Item]) -> Iterator[Item]:
 
 def _task(
     output: str,
-    task: Mapping[str, Any],
+    task: Mapping[str, object],
     splits: Mapping[str, list[Sentence]] | Mapping[str, list[Pair]],
 ) -> Iterator[FileEntry]:
     """The files of one task."""
@@ -180,7 +180,7 @@ def _task(
 
 def _statistics(
     tagged: Mapping[str, list[Sentence]], paired: Mapping[str, list[Pair]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Examples, words and labels of every split."""
     return {
         "tagging": {

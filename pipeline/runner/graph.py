@@ -31,13 +31,13 @@ LONGEST_DIRECTORY = 70
 
 Task = TypeVar("Task")
 
-Build = Callable[[Pipeline, WorkQueue], PCollection[Any]]
+Build = Callable[[Pipeline, WorkQueue], PCollection[Task]]
 """Adds the job to a pipeline. Everything it puts into the graph must be importable and picklable;
 whatever does work calls `WorkQueue.report` once per finished task, seconds apart at most."""
 
 
 def run_graph(
-    build: Build, *, machine: PipelineMachine, options: Sequence[str], progress: Progress
+    build: Build[Task], *, machine: PipelineMachine, options: Sequence[str], progress: Progress
 ) -> None:
     """Run the graph that `build` adds to an empty pipeline, to its end.
 
@@ -99,7 +99,7 @@ def gather(results: PCollection[Task], *, label: str) -> PCollection[list[Task]]
     return gathered
 
 
-def consume(build: Build, pipeline: Pipeline, queue: WorkQueue) -> None:
+def consume(build: Build[Task], pipeline: Pipeline, queue: WorkQueue) -> None:
     """Add the graph and something that consumes its end.
 
     A worker that dies in a step whose output nobody reads would go unnoticed by the runner.
@@ -140,7 +140,7 @@ def _finished(_: object) -> tuple[int, int]:
     return 0, 0
 
 
-def _run_on_engine(build: Build, *, machine: PipelineMachine, options: Sequence[str]) -> None:
+def _run_on_engine(build: Build[Task], *, machine: PipelineMachine, options: Sequence[str]) -> None:
     flags = [f"--runner={machine.runner}", *options]
     pipeline = Pipeline(options=PipelineOptions(flags))
     consume(build, pipeline, WorkQueue())

@@ -9,7 +9,6 @@ Histograms have one bin for each power of two: bin k counts lengths of at least 
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import pyarrow as pa
 from pydantic import JsonValue
 
 from artifacts.arrays import list_lengths, list_values
+from artifacts.config import JsonObject
 from artifacts.manifest import FileEntry
 
 HISTOGRAM_BINS = 32
@@ -65,7 +65,7 @@ def summary(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
     return {**asdict(total), "unknown_share": total.unknown_tokens / max(total.tokens, 1)}
 
 
-def added_up(tables: list[dict[str, Any]]) -> dict[str, Any]:
+def added_up(tables: list[JsonObject]) -> JsonObject:
     """Counts and histograms of the same names, added up."""
     return {
         name: [sum(bins) for bins in zip(*(table[name] for table in tables), strict=True)]
