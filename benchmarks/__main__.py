@@ -83,12 +83,13 @@ def commands(inputs: Inputs, scale: Scale, output: Path) -> dict[str, list[str]]
     cores = str(len(os.sched_getaffinity(0)))
     return {
         "tokenization": [
-            *("tokenization.py", "--corpus", inputs.large),
+            *("preparing/tokenizer_speed.py", "--corpus", inputs.large),
             *("--vocabulary", inputs.vocabulary, *kept("tokenization")),
         ],
         "preparation": [
-            *("preparation.py", "--vocabulary", inputs.vocabulary, "--small", inputs.small),
-            *("--large", inputs.large, "--repeats", str(scale.repeats), *kept("preparation")),
+            *("preparing/preparation.py", "--vocabulary", inputs.vocabulary),
+            *("--small", inputs.small, "--large", inputs.large),
+            *("--repeats", str(scale.repeats), *kept("preparation")),
         ],
         "loader": [
             *("loader.py", "--examples", inputs.examples),

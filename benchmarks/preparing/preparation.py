@@ -1,7 +1,7 @@
 r"""Text in, verified shards out: ours and the peers', side by side on the same cores.
 
     python benchmarks/corpus.py --wikiextractor FOLDER --megabytes 75 --output w75.txt
-    python benchmarks/preparation.py --vocabulary vocab.txt --small w10.txt \
+    python benchmarks/preparing/preparation.py --vocabulary vocab.txt --small w10.txt \
         --large w75.txt w150.txt --sizes w400.txt --paragraphs FOLDER --small-files 100000 \
         --google CHECKOUT --google-python PYTHON \
         --lddl CHECKOUT --lddl-python PYTHON --huggingface
@@ -23,10 +23,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from measuring import machine, write_result
-from preparation_claims import claims
-from preparation_peers import Peer, peers
-from stages import Prepared, Setting, prepare
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.corpus import wikiextractor, write_corpus
+from benchmarks.measuring import machine, write_result
+from benchmarks.preparing.preparation_claims import claims
+from benchmarks.preparing.preparation_peers import Peer, peers
+from benchmarks.preparing.stage_times import Prepared, Setting, prepare
 
 Labelled = Iterator[tuple[str, dict[str, Any]]]
 Part = Callable[[argparse.Namespace], Labelled]
@@ -111,9 +114,6 @@ def measure_lengths_and_copies(arguments: argparse.Namespace) -> Labelled:
 
 def measure_paragraphs(arguments: argparse.Namespace) -> Labelled:
     """The same documents with sentences given, and as paragraphs to be cut into sentences."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from benchmarks.corpus import wikiextractor, write_corpus
-
     with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
         given = str(Path(scratch) / "given.txt")
         write_corpus(wikiextractor(arguments.paragraphs), megabytes=1e9, output=given)

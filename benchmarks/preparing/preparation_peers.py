@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from measuring import ROOT, measure
+from benchmarks.measuring import ROOT, measure
 
 PROGRAMS = ROOT / "benchmarks" / "peers"
 NAMES = ("google", "lddl", "huggingface")

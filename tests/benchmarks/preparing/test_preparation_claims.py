@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.preparation_claims import claims
+from benchmarks.preparing.preparation_claims import claims
 
 
 def run(megabytes: float, seconds: float) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The stages' own functions in a plain multiprocessing loop: what Beam is compared with.
 
-    python benchmarks/plain_driver.py tokens|examples --config TABLE.json
+    python benchmarks/preparing/plain_driver.py tokens|examples --config TABLE.json
 
 Reading the table, the work on each piece, the manifest: all is the stage's own code. Only the graph
 is not run by Beam; its pieces go through `multiprocessing.Pool`. Beam is not imported either, so
@@ -9,28 +9,32 @@ that this program, from its start to its end, is the stage's without Beam.
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
-def _unused(name: str) -> Any:
+def _unused(name: str) -> "type[Unused]":
     if name.startswith("__"):
         raise AttributeError(name)
     return Unused
 
 
 class _Names(type):
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(cls, name: str) -> "type[Unused]":
         return _unused(name)
 
-    def __getitem__(cls, _: Any) -> Any:
+    def __getitem__(cls, _: object) -> "_Names":
         return cls
+
+    def __call__(cls, *args: object, **kwargs: object) -> object:
+        """Of a class of ours that is derived from it an instance, as ever."""
+        return cls if cls is Unused else super().__call__(*args, **kwargs)
 
 
 class Unused(metaclass=_Names):
@@ -42,19 +46,29 @@ class Step:
     """What is done with every piece; each gives any number of results."""
 
     begin: Callable[[], None]
-    work: Callable[[Any], list[Any]]
+    work: Callable[[object], list[object]]
 
     def __rrshift__(self, name: str) -> "Step":
         """`name >> step`."""
         return self
 
 
-def par_do(fn: Any) -> Step:
+class PieceFunction(Protocol):
+    """What the loop uses of a DoFn."""
+
+    def setup(self) -> None:
+        """Called once a worker."""
+
+    def process(self, piece: object, /) -> Iterable[object]:
+        """Called with every piece."""
+
+
+def par_do(fn: PieceFunction) -> Step:
     """Stands for ParDo."""
     return Step(fn.setup, lambda piece: list(fn.process(piece)))
 
 
-def each(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Step:
+def each(fn: Callable[..., object], *args: object, **kwargs: object) -> Step:
     """Stands for Map."""
     return Step(lambda: None, lambda piece: [fn(piece, *args, **kwargs)])
 
@@ -72,10 +86,14 @@ from pipeline.runner.work_queue import WorkQueue
 STAGES = {"tokens": (tokens, tokens.make_tokens), "examples": (examples, examples.make_examples)}
 
 
+Build = Callable[[None, WorkQueue], object]
+"""A graph's function; applying its steps to `Pieces` does the work at once."""
+
+
 class Pieces:
     """Stands for a collection of pieces: applying a step does the work."""
 
-    def __init__(self, pieces: Sequence[Any], *, workers: int) -> None:
+    def __init__(self, pieces: Sequence[object], *, workers: int) -> None:
         self.pieces = list(pieces)
         self.workers = workers
 
@@ -100,7 +118,7 @@ def _begin(step: Step) -> None:
     _steps.append(step)
 
 
-def _work(piece: Any) -> list[Any]:
+def _work(piece: object) -> list[object]:
     return _steps[-1].work(piece)
 
 
@@ -117,7 +135,7 @@ def main() -> int:
     """Run one stage."""
     module, make = STAGES[sys.argv[1]]
 
-    def run_graph(build: Any, *, machine: PipelineMachine, **_: Any) -> None:
+    def run_graph(build: Build, *, machine: PipelineMachine, **_: object) -> None:
         loaded = [found for name, found in sys.modules.items() if name.startswith("pipeline.")]
         for name, stand_in in stand_ins(machine.workers).items():
             original = getattr(graph, name)
@@ -126,7 +144,7 @@ def main() -> int:
                     setattr(found, name, stand_in)
         build(None, WorkQueue())
 
-    module.run_graph = run_graph
+    vars(module)["run_graph"] = run_graph
     return exit_code(make, sys.argv[2:])
 
 

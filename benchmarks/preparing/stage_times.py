@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measuring import ROOT, Measurement, measure
-
-sys.path.insert(0, str(ROOT))
-
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
+from benchmarks.measuring import ROOT, Measurement, measure
 
 SEED = 1
 
@@ -113,7 +110,7 @@ def _run(
     write_stage_table(table, path)
     program = ["-m", f"pipeline.{stage}"]
     if setting.driver == "plain" and stage != "vocabulary":
-        program = [str(ROOT / "benchmarks/plain_driver.py"), stage]
+        program = [str(ROOT / "benchmarks/preparing/plain_driver.py"), stage]
     command = [sys.executable, *program, "--config", str(path)]
     took = measure(command, cores=setting.cores, memory=setting.memory)
     return open_artifact(str(output)), took

@@ -1,6 +1,6 @@
 """Tokenising alone: ours against `encode_batch_fast`, same text, same core, same ids.
 
-    python benchmarks/tokenizer_speed.py --corpus corpus.txt --vocabulary vocab.txt \
+    python benchmarks/preparing/tokenizer_speed.py --corpus corpus.txt --vocabulary vocab.txt \
         --output benchmarks/results/tokenization.json
 
 In:  a file in Google's format (benchmarks/corpus.py makes one), a vocabulary.
@@ -12,6 +12,7 @@ Out: MB/s and tokens/s of processor time. Ours with everything: fresh tables at 
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import Any
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
 
 import numpy as np
-from measuring import machine, write_result
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
+from benchmarks.measuring import machine, write_result
 from pipeline.config.settings import CleaningConfig, CorpusConfig, SourceConfig
 from pipeline.readers.input_shards import input_shards
 from pipeline.text.cleaning import LINE_FEED

@@ -1,7 +1,8 @@
 """Segmenters on text with known sentence boundaries: how accurate, how fast.
 
-    python benchmarks/sentence_splitting.py --conllu en_ewt-ud-test.conllu en_gum-ud-test.conllu \
-        --text corpus.txt --output benchmarks/results/sentences.json
+    python benchmarks/preparing/sentence_splitting.py --text corpus.txt \
+        --conllu en_ewt-ud-test.conllu en_gum-ud-test.conllu \
+        --output benchmarks/results/sentences.json
 
 In:  CoNLL-U treebanks with `# newpar` marks (Universal Dependencies; not part of the project);
      a text for speed, whose line ends are taken away.
@@ -13,14 +14,17 @@ Out: for ours, for one regular expression, and for blingfire and pysbd where the
 import argparse
 import importlib.util
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
-from measuring import machine, write_result
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.measuring import machine, write_result
 from pipeline.text.sentences import split_sentences
 
 Segmenter = Callable[[Sequence[str]], list[set[int]]]
@@ -167,7 +171,7 @@ def main() -> None:
             segmenters.append((library, megabytes))
         else:
             print(f"{library.__name__} is not installed: left out")
-    result: dict[str, Any] = {
+    result: dict[str, object] = {
         "machine": machine(),
         "boundaries": sum(len(paragraph.ends) for paragraph in corpus),
     }
