@@ -17,9 +17,13 @@ import argparse
 import json
 import statistics
 import sys
+from dataclasses import dataclass
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
+
+from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -54,35 +58,105 @@ REPEATS = 2
 WARM_UP = {"tiny": 1, "mini": 4, "base": 2}
 
 
-def run_side(preset: str, side: str, arguments: argparse.Namespace) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Turn:
+    """What `training_steps.py` prints: one number a step."""
+
+    seconds: list[float]
+    tokens: list[int]
+    """Real ones."""
+    flops: list[float]
+    rates: list[float]
+    """FLOP/s of a matrix product after the step."""
+    kernels: str
+    """Which of our own were in use."""
+
+    @property
+    def rate(self) -> float:
+        """The matrix rate during the turn, FLOP/s."""
+        return statistics.median(self.rates)
+
+
+class Side(TypedDict):
+    """One side's figures, medians over the steps of all its turns."""
+
+    tokens_per_second: float
+    spread: list[float]
+    """The slowest step's tokens per second, and the fastest one's."""
+    gflops: int
+    matrix_gflops: int
+    steps: int
+    kernels: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All sides of one model, and what they say about ours."""
+
+    sides: dict[str, Side]
+    disturbed_turns: int
+    goals: tuple[float, float] | None
+
+    @property
+    def matrix_gflops(self) -> float:
+        """The machine's matrix rate."""
+        return statistics.median(side["matrix_gflops"] for side in self.sides.values())
+
+    @property
+    def times(self) -> dict[str, float]:
+        """How much faster ours is, by Hugging Face's side."""
+        ours = self.sides["ours"]["tokens_per_second"]
+        return {
+            side: round(ours / figures["tokens_per_second"], 2)
+            for side, figures in self.sides.items()
+            if side.startswith("huggingface")
+        }
+
+    @property
+    def share_of_matrix_rate(self) -> float:
+        """How much of it ours reaches."""
+        return round(self.sides["ours"]["gflops"] / self.matrix_gflops, 3)
+
+    def record(self) -> dict[str, object]:
+        """The form it is kept in."""
+        found: dict[str, object] = {
+            "sides": self.sides,
+            "matrix_gflops": self.matrix_gflops,
+            "disturbed_turns": self.disturbed_turns,
+            **{f"times_{side}": times for side, times in self.times.items()},
+            "share_of_matrix_rate": self.share_of_matrix_rate,
+        }
+        if "bare" in self.sides:
+            ours, bare = (self.sides[side]["tokens_per_second"] for side in ("ours", "bare"))
+            found["share_of_deepspeed"] = round(1 - ours / bare, 3)
+        return {**found, "goals": self.goals}
+
+
+def run_side(preset: str, side: str, arguments: argparse.Namespace) -> Turn:
     """One turn of one side."""
     command = [sys.executable, str(ROOT / "benchmarks" / "training_steps.py"), side]
     command += ["--preset", preset, "--steps", str(STEPS[preset][side])]
     command += ["--warm-up", str(WARM_UP[preset]), "--batch-size", str(arguments.batch_size)]
     command += ["--activation", arguments.activation]
-    return measure(command, cores=arguments.cores, env=training_environment(TrainingMachine())).said
-
-
-def rate_of(turn: dict[str, Any]) -> float:
-    """The matrix rate during a turn, FLOP/s."""
-    return statistics.median(turn["rates"])
+    taken = measure(command, cores=arguments.cores, env=training_environment(TrainingMachine()))
+    return TypeAdapter(Turn).validate_python(taken.said)
 
 
 def undisturbed_turn(
     preset: str, side: str, arguments: argparse.Namespace, *, best_rate: float
-) -> tuple[dict[str, Any], int]:
+) -> tuple[Turn, int]:
     """A turn with the machine to itself, if that can be had, and how many were thrown away."""
     turns = [run_side(preset, side, arguments)]
-    while rate_of(turns[-1]) < UNDISTURBED * best_rate and len(turns) <= REPEATS:
+    while turns[-1].rate < UNDISTURBED * best_rate and len(turns) <= REPEATS:
         turns.append(run_side(preset, side, arguments))
-    return max(turns, key=rate_of), len(turns) - 1
+    return max(turns, key=attrgetter("rate")), len(turns) - 1
 
 
-def summary(turns: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(turns: list[Turn]) -> Side:
     """A side's figures over all its turns."""
-    seconds = [s for turn in turns for s in turn["seconds"]]
-    tokens = [t for turn in turns for t in turn["tokens"]]
-    flops = [f for turn in turns for f in turn["flops"]]
+    seconds = [s for turn in turns for s in turn.seconds]
+    tokens = [t for turn in turns for t in turn.tokens]
+    flops = [f for turn in turns for f in turn.flops]
     per_second = [t / s for t, s in zip(tokens, seconds, strict=True)]
     return {
         "tokens_per_second": round(statistics.median(per_second), 1),
@@ -90,50 +164,40 @@ def summary(turns: list[dict[str, Any]]) -> dict[str, Any]:
         "gflops": round(
             statistics.median(f / s for f, s in zip(flops, seconds, strict=True)) / 1e9
         ),
-        "matrix_gflops": round(statistics.median(r for t in turns for r in t["rates"]) / 1e9),
+        "matrix_gflops": round(statistics.median(r for turn in turns for r in turn.rates) / 1e9),
         "steps": len(seconds),
-        "kernels": turns[0]["kernels"],
+        "kernels": turns[0].kernels,
     }
 
 
-def compare(preset: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def compare(preset: str, arguments: argparse.Namespace) -> Comparison:
     """All sides in turns, and what the comparison says."""
-    turns: dict[str, list[dict[str, Any]]] = {side: [] for side in arguments.sides}
+    turns: dict[str, list[Turn]] = {side: [] for side in arguments.sides}
     best_rate, disturbed = 0.0, 0
     for number in range(arguments.rounds):
         for side in arguments.sides:
             turn, repeated = undisturbed_turn(preset, side, arguments, best_rate=best_rate)
             turns[side].append(turn)
-            best_rate, disturbed = max(best_rate, rate_of(turn)), disturbed + repeated
+            best_rate, disturbed = max(best_rate, turn.rate), disturbed + repeated
             print(f"{preset} round {number + 1} {side}", file=sys.stderr, flush=True)
     sides = {side: summary(of_side) for side, of_side in turns.items()}
-    rate = statistics.median(side["matrix_gflops"] for side in sides.values())
-    ours = sides["ours"]["tokens_per_second"]
-    found: dict[str, Any] = {"disturbed_turns": disturbed}
-    found |= {
-        f"times_{side}": round(ours / figures["tokens_per_second"], 2)
-        for side, figures in sides.items()
-        if side.startswith("huggingface")
-    }
-    found["share_of_matrix_rate"] = round(sides["ours"]["gflops"] / rate, 3)
-    if "bare" in sides:
-        found["share_of_deepspeed"] = round(1 - ours / sides["bare"]["tokens_per_second"], 3)
-    return {"sides": sides, "matrix_gflops": rate, **found, "goals": GOALS.get(preset)}
+    return Comparison(sides, disturbed, GOALS.get(preset))
 
 
-def table(results: dict[str, Any]) -> str:
+def table(results: dict[str, Comparison]) -> str:
     """The result as Markdown."""
     lines = ["| model | side | real tokens/s | GFLOP/s | ours is faster |", "|---|---|---|---|---|"]
     for preset, result in results.items():
-        for side, figures in result["sides"].items():
-            times = result.get(f"times_{side}", "")
+        times_faster = result.times
+        for side, figures in result.sides.items():
+            times = times_faster.get(side, "")
             lines.append(
                 f"| {preset} | {side} | {figures['tokens_per_second']:,.0f} "
                 f"| {figures['gflops']:,} | {times} |"
             )
         lines.append(
-            f"| {preset} | matrix rate | | {result['matrix_gflops']:,.0f} "
-            f"| ours reaches {result['share_of_matrix_rate']:.0%} of it |"
+            f"| {preset} | matrix rate | | {result.matrix_gflops:,.0f} "
+            f"| ours reaches {result.share_of_matrix_rate:.0%} of it |"
         )
     return "\n".join(lines)
 
@@ -149,16 +213,18 @@ def main() -> None:
     parser.add_argument("--activation", default="gelu", choices=["gelu", "gelu_tanh"])
     parser.add_argument("--out", default=str(ROOT / "benchmarks/results/cpu_training.json"))
     arguments = parser.parse_args()
-    measured = {
-        preset: {**circumstances(arguments), **compare(preset, arguments)}
-        for preset in arguments.presets
-    }
+    found: dict[str, Comparison] = {}
+    measured: dict[str, dict[str, object]] = {}
+    for preset in arguments.presets:
+        where = circumstances(arguments)
+        found[preset] = compare(preset, arguments)
+        measured[preset] = {**where, **found[preset].record()}
     earlier = json.loads(Path(arguments.out).read_text()) if Path(arguments.out).exists() else {}
     write_result(arguments.out, {**earlier, **measured})
-    print(table(measured))
+    print(table(found))
 
 
-def circumstances(arguments: argparse.Namespace) -> dict[str, Any]:
+def circumstances(arguments: argparse.Namespace) -> dict[str, object]:
     """What the figures depend on."""
     packages = ("torch", "transformers", "deepspeed")
     return {

@@ -14,13 +14,13 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.finetuning_fit import BATCH, RECIPES
+from benchmarks.finetuning_fit import BATCH, RECIPES, Fit
 from benchmarks.measuring import ROOT, machine, measure, write_result
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -39,39 +39,48 @@ SYSTEMS = {
     "trainer": ("trainer", "fp32"),
 }
 HEADLINES = {"MRPC": "f1", "SST-2": "accuracy"}
-CLOCKS = ("seconds", "cpu_seconds")
+CLOCKS: tuple[Literal["seconds", "cpu_seconds"], ...] = ("seconds", "cpu_seconds")
 
 
-def run_one(system: str, arguments: argparse.Namespace, **more: int) -> dict[str, Any]:
-    """One fit in a process of its own; its JSON, with the largest memory in MB."""
+class MeasuredFit(Fit):
+    """A fit in a process of its own; with its seed, if it was given one."""
+
+    peak_pss_mb: int
+    """The largest memory."""
+
+
+def run_one(system: str, arguments: argparse.Namespace, **more: int) -> MeasuredFit:
+    """One fit in a process of its own."""
     side, precision = SYSTEMS[system]
     options = {"task": arguments.task, "precision": precision, "data": arguments.data, **more}
     options["threads"] = len(arguments.cores.split(","))
     command = [sys.executable, FIT, side]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
     taken = measure(command, cores=arguments.cores, env=ALLOCATOR, memory=True)
-    found = {**more, **taken.said, "peak_pss_mb": round(taken.peak_pss)}
+    found = {**more, **taken.said, "peak_pss_mb": round(taken.peak_pss or 0)}
     print(f"{arguments.task} {system}: {found}", file=sys.stderr, flush=True)
-    return found
+    return cast("MeasuredFit", found)
 
 
 def scores(arguments: argparse.Namespace) -> None:
     """The whole recipe with every seed; median and spread over the seeds."""
     result = kept("finetuning-scores.json")
-    task = result.setdefault(
-        arguments.task, {"recipe": {**RECIPES[arguments.task], "batch": BATCH}}
-    )
+    recipe: dict[str, float] = {**RECIPES[arguments.task], "batch": BATCH}
+    task = result.setdefault(arguments.task, {"recipe": recipe})
     headline = HEADLINES[arguments.task]
     part = {"steps": arguments.steps} if arguments.steps else {}
     for system in arguments.systems.split(","):
         where = machine()
-        fits: list[dict[str, Any]] = []
+        fits: list[MeasuredFit] = []
         for seed in range(arguments.seeds):
             fits.append(run_one(system, arguments, seed=seed, **part))
+            times: dict[str, object] = {
+                clock: spread(fit[clock] for fit in fits) for clock in CLOCKS
+            }
             task[system] = {
                 "machine": where,
                 headline: spread(fit["dev"][headline] for fit in fits),
-                **{clock: spread(fit[clock] for fit in fits) for clock in CLOCKS},
+                **times,
                 "fits": fits,
             }
             keep("finetuning-scores.json", result)
@@ -84,7 +93,7 @@ def speed(arguments: argparse.Namespace) -> None:
         {system: run_one(system, arguments, steps=arguments.steps or 60) for system in SYSTEMS}
         for _ in range(arguments.rounds)
     ]
-    found: dict[str, Any] = {"machine": where, "batch": BATCH}
+    found: dict[str, object] = {"machine": where, "batch": BATCH}
     for clock in CLOCKS:
         medians = {
             system: statistics.median(one[system][clock] / one[system]["steps"] for one in rounds)
@@ -103,13 +112,13 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     return {"median": statistics.median(found), "minimum": min(found), "maximum": max(found)}
 
 
-def kept(name: str) -> dict[str, Any]:
+def kept(name: str) -> dict[str, dict[str, object]]:
     """What earlier runs have measured."""
     path = RESULTS / name
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def keep(name: str, result: dict[str, Any]) -> None:
+def keep(name: str, result: Mapping[str, object]) -> None:
     """Write it beside the other results."""
     write_result(str(RESULTS / name), result)
 

@@ -17,18 +17,32 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from model.config import OptimizerConfig, TaskConfig
 
-RECIPES: dict[str, dict[str, Any]] = {
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+RECIPES: dict[str, dict[str, float]] = {
     "MRPC": {"epochs": 3, "learning_rate": 1e-4},
     "SST-2": {"epochs": 3, "learning_rate": 5e-5},
 }
 BATCH = 32
 WARMUP_SHARE = 0.1
+
+
+class Fit(TypedDict):
+    """What one fit took and reached."""
+
+    seconds: float
+    cpu_seconds: float
+    steps: int
+    dev: dict[str, float]
+    """Score by metric."""
 
 
 def weights() -> str:
@@ -53,7 +67,7 @@ def task_config(arguments: argparse.Namespace) -> TaskConfig:
     )
 
 
-def ours(arguments: argparse.Namespace) -> dict[str, Any]:
+def ours(arguments: argparse.Namespace) -> Fit:
     """One fit by this project."""
     import torch
 
@@ -89,7 +103,7 @@ def ours(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def trainer(arguments: argparse.Namespace) -> dict[str, Any]:
+def trainer(arguments: argparse.Namespace) -> Fit:
     """One fit by the Hugging Face Trainer."""
     import torch
     from transformers import (
@@ -143,7 +157,7 @@ def trainer(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _scores(found: Any) -> dict[str, float]:
+def _scores(found: "EvalPrediction") -> dict[str, float]:
     import numpy as np
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -154,7 +168,7 @@ def _scores(found: Any) -> dict[str, float]:
     }
 
 
-def _datasets(task: TaskConfig, tokenizer: Any) -> tuple[Any, Any]:
+def _datasets(task: TaskConfig, tokenizer: "PreTrainedTokenizerBase") -> "tuple[Dataset, Dataset]":
     """The same rows as ours, tokenised by Hugging Face."""
     from datasets import Dataset
 
@@ -162,7 +176,7 @@ def _datasets(task: TaskConfig, tokenizer: Any) -> tuple[Any, Any]:
 
     tables = load_tables(task)
 
-    def tokenised(split: str) -> Any:
+    def tokenised(split: str) -> Dataset:
         columns = tables[split].columns
         texts = [columns[name] for name in ("text_a", "text_b") if name in columns]
         encoded = tokenizer(*texts, truncation=True, max_length=task.max_seq_length)

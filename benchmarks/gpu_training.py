@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -79,6 +79,26 @@ class Workload:
         pairs = 12 * layers * width * sum(size * size for size in sizes)
         head = 6 * (width * VOCABULARY + width**2) * masked
         return 6.0 * weights * sum(sizes) + pairs + head
+
+
+class Outcome(TypedDict, total=False):
+    """What one configuration reaches, or why it was not run."""
+
+    examples_per_second: float
+    tflops: float
+    steps: int
+    warm_up_seconds: float
+    memory_gb: float | None
+    not_run: str
+
+
+class Record(TypedDict):
+    """Everything that is kept; the outcomes by `preset length side`."""
+
+    date: str
+    versions: dict[str, str]
+    matrix_tflops: float
+    results: dict[str, Outcome]
 
 
 Step = Callable[[int], None]
@@ -142,7 +162,7 @@ def hugging_face_step(work: Workload, scale: Scale, *, compiled: bool) -> Step:
 
     torch.manual_seed(0)
     table = hugging_face_config(work.config, VOCABULARY)
-    model: Any = BertForPreTraining(BertConfig(**table, attn_implementation="sdpa"))
+    model: torch.nn.Module = BertForPreTraining(BertConfig(**table, attn_implementation="sdpa"))
     model.to(scale.device).train()
     forward = torch.compile(model) if compiled else model
     optimizer = adamw(list(model.parameters()))
@@ -179,7 +199,7 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def timed(step: Step, work: Workload, scale: Scale, *, whole: bool) -> dict[str, Any]:
+def timed(step: Step, work: Workload, scale: Scale, *, whole: bool) -> Outcome:
     """Median over steps of examples per second; `whole`: a step takes all of a batch."""
     started = time.perf_counter()
     for number in range(DISTINCT + 2):
@@ -187,7 +207,8 @@ def timed(step: Step, work: Workload, scale: Scale, *, whole: bool) -> dict[str,
     wait(scale.device)
     warm_up = time.perf_counter() - started
     rows = min(len(batch) for batch in work.batches)
-    per_second, flops = [], []
+    per_second: list[float] = []
+    flops: list[float] = []
     until = time.perf_counter() + scale.seconds
     number = 0
     while time.perf_counter() < until or len(per_second) < 3:
@@ -224,7 +245,7 @@ def matrix_rate(scale: Scale) -> float:
     return 2 * scale.matrix**3 / statistics.median(seconds) / 1e12
 
 
-def measure_side(side: str, work: Workload, scale: Scale) -> dict[str, Any]:
+def measure_side(side: str, work: Workload, scale: Scale) -> Outcome:
     """One configuration; being out of memory is a result too."""
     gc.collect()
     if scale.device == "cuda":
@@ -241,13 +262,13 @@ def measure_side(side: str, work: Workload, scale: Scale) -> dict[str, Any]:
         return {"not_run": f"out of memory: {str(error)[:100]}"}
 
 
-def run(scale: Scale, minutes: float) -> dict[str, Any]:
+def run(scale: Scale, minutes: float) -> Record:
     """Everything, ours first, then as much of the other side as time allows."""
-    started = time.perf_counter()
+    date, started = time.strftime("%Y-%m-%d"), time.perf_counter()
     rate = matrix_rate(scale)
     sides = ["ours", "huggingface"] + (["huggingface_compiled"] if scale.compiled else [])
     cases = [(preset, longest) for preset in scale.presets for longest in scale.lengths]
-    results: dict[str, Any] = {}
+    results: dict[str, Outcome] = {}
     for side in sides:
         for preset, longest in cases:
             name = f"{preset} {longest} {side}"
@@ -258,7 +279,12 @@ def run(scale: Scale, minutes: float) -> dict[str, Any]:
                 results[name] = {"not_run": f"{left:.0f} s were left"}
                 continue
             results[name] = measure_side(side, workload(preset, longest, scale), scale)
-    return {"matrix_tflops": round(rate, 1), "results": results}
+    return {
+        "date": date,
+        "versions": versions(scale.device),
+        "matrix_tflops": round(rate, 1),
+        "results": results,
+    }
 
 
 def versions(device: str) -> dict[str, str]:
@@ -275,7 +301,7 @@ def versions(device: str) -> dict[str, str]:
     return found
 
 
-def table(record: dict[str, Any]) -> str:
+def table(record: Record) -> str:
     """The result as Markdown."""
     rate = record["matrix_tflops"]
     lines = [
@@ -310,11 +336,7 @@ def main() -> None:
     if scale.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: no CUDA device here; --self-test runs the same logic on a CPU")
     torch.set_float32_matmul_precision("high")
-    record = {
-        "date": time.strftime("%Y-%m-%d"),
-        "versions": versions(scale.device),
-        **run(scale, arguments.minutes),
-    }
+    record = run(scale, arguments.minutes)
     if not arguments.self_test:
         Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
         Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n")

@@ -12,7 +12,6 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -68,7 +67,7 @@ def first_batch(examples: Artifact, *, max_seq_length: int, step: int) -> float:
     return round(time.perf_counter() - started, 4)
 
 
-def run(directory: str, *, max_seq_length: int) -> dict[str, Any]:
+def run(directory: str, *, max_seq_length: int) -> dict[str, object]:
     """All measurements."""
     torch.set_num_threads(1)
     examples = open_artifact(directory)

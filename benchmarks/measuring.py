@@ -11,12 +11,12 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
+from pydantic import JsonValue
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_SECONDS = 0.2
@@ -32,7 +32,7 @@ class Measurement:
     """Seconds of processor time, of all its processes."""
     peak_pss: float | None
     """Largest proportional set size of all its processes together, in MB, if it was looked at."""
-    said: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, JsonValue] = field(default_factory=dict)
     """The JSON line the program printed last, if it did."""
 
 
@@ -62,17 +62,25 @@ def measure(
     cpu = (
         after.children_user + after.children_system - before.children_user - before.children_system
     )
-    return Measurement(wall, cpu, peak(), _last_json(output))
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    return Measurement(wall, cpu, peak(), json.loads(lines[-1]) if lines else {})
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, JsonValue]:
     """What this machine is, for the record."""
     model = [
         line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
+    head = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": _git("rev-parse", "--short", "HEAD"),
+        "commit": head.stdout.strip(),
         "processor": model[0].partition(":")[2].strip() if model else platform.processor(),
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
@@ -81,7 +89,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_result(path: str, result: dict[str, Any]) -> None:
+def write_result(path: str, result: Mapping[str, object]) -> None:
     """Keep a result as readable JSON."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(result, indent=1, default=asdict) + "\n")
@@ -93,7 +101,12 @@ def _watch_memory(pid: int) -> Callable[[], float | None]:
 
     def sample() -> None:
         while not stop.wait(SAMPLE_SECONDS):
-            peak[0] = max(peak[0], _pss_of_tree(pid))
+            try:
+                root = psutil.Process(pid)
+                family = [root, *root.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue
+            peak[0] = max(peak[0], sum(_pss(process.pid) for process in family))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -106,28 +119,9 @@ def _watch_memory(pid: int) -> Callable[[], float | None]:
     return finish
 
 
-def _pss_of_tree(pid: int) -> float:
-    try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return 0.0
-    return sum(_pss(process.pid) for process in family)
-
-
 def _pss(pid: int) -> float:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0.0
     return sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-
-
-def _last_json(output: str) -> dict[str, Any]:
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else {}
-
-
-def _git(*arguments: str) -> str:
-    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    return run.stdout.strip()

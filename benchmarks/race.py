@@ -17,7 +17,6 @@ import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -34,7 +33,7 @@ Points = list[tuple[int, float, float]]
 """Step, seconds of training, held-out masked-LM loss."""
 
 
-def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
+def configuration(arguments: argparse.Namespace) -> dict[str, object]:
     """The recipe both sides train by."""
     return {
         "seed": 12345,
@@ -55,7 +54,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def ours(config: dict[str, Any], examples: str, threads: int, scratch: str) -> Points:
+def ours(config: dict[str, object], examples: str, threads: int, scratch: str) -> Points:
     """Our side: the stage program, as a flow starts it."""
     table = StageTable(
         stage="pretrain",
@@ -80,7 +79,7 @@ def ours(config: dict[str, Any], examples: str, threads: int, scratch: str) -> P
 
 
 def theirs(
-    config: dict[str, Any], examples: str, threads: int, scratch: str, *, compiled: bool
+    config: dict[str, object], examples: str, threads: int, scratch: str, *, compiled: bool
 ) -> Points:
     """The other side, in `peers/huggingface_trainer.py`."""
     settings = {

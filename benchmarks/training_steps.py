@@ -16,13 +16,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.cpu_training import Turn
 from benchmarks.realistic import VOCABULARY, examples, padded
 from model.config import EncoderConfig, OptimizerConfig, PretrainConfig, TrainingMachine
 from model.encoder.batch import Example, pack
@@ -96,7 +97,7 @@ def hugging_face_step(
 
     torch.manual_seed(0)
     table = BertConfig(**hugging_face_config(config, VOCABULARY), attn_implementation="sdpa")
-    model: Any = BertForPreTraining(table).train()
+    model: torch.nn.Module = BertForPreTraining(table).train()
     forward = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.01, fused=True
@@ -144,7 +145,7 @@ def matrix_rate() -> float:
     return 2 * MATRIX**3 / statistics.median(seconds)
 
 
-def run(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def run(side: str, arguments: argparse.Namespace) -> Turn:
     """Warm up, then time every step."""
     config = encoder_config(arguments.preset, arguments.activation)
     micro_batch, budget = arguments.micro_batch, arguments.token_budget
@@ -180,13 +181,7 @@ def run(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
         )
         rates.append(matrix_rate())
     kernels = kernels_in_use() if side in ("ours", "bare") else ""
-    return {
-        "seconds": seconds,
-        "tokens": tokens,
-        "flops": flops,
-        "rates": rates,
-        "kernels": kernels,
-    }
+    return Turn(seconds, tokens, flops, rates, kernels)
 
 
 def main() -> None:
@@ -204,7 +199,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    print(json.dumps(run(arguments.side, arguments)), flush=True)
+    print(json.dumps(asdict(run(arguments.side, arguments))), flush=True)
 
 
 if __name__ == "__main__":

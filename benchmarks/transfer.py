@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -38,7 +37,7 @@ from model.inference.import_model import import_encoder
 RESULT = ROOT / "benchmarks" / "results" / "transfer.json"
 RECIPE = {"learning_rate": 1e-4, "batch_size": 16}
 FEATURES = {"layers": "last", "head": "bilstm", "hidden_size": 256, "epochs": 5}
-WAYS: dict[str, dict[str, Any]] = {
+WAYS: dict[str, dict[str, object]] = {
     "both": {"features": [FEATURES]},
     "fine-tuning": {},
     "features": {"features": [FEATURES], "fine_tuning": False},
@@ -48,7 +47,7 @@ _SENTENCE_END = re.compile(r"(?<=[a-z]\.) (?=[A-Z])")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def squad(data: Path, folder: Path) -> dict[str, Any]:
+def squad(data: Path, folder: Path) -> dict[str, object]:
     """3,000 questions, two passes."""
     return {
         "kind": "span",
@@ -60,7 +59,7 @@ def squad(data: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def names(data: Path, folder: Path) -> dict[str, Any]:
+def names(data: Path, folder: Path) -> dict[str, object]:
     """The capitals of 3,000 sentences."""
     rows = _sentences(data / "corpus" / "wikipedia")
     files = {}
@@ -92,7 +91,7 @@ def _tags(words: list[str]) -> list[str]:
     ]
 
 
-def configuration(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def configuration(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
     """One launch: two beginnings, two ways, every seed."""
     task = {"name": arguments.task, **RECIPE, **TASKS[arguments.task](arguments.data, folder)}
     if arguments.examples:
@@ -107,7 +106,7 @@ def configuration(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
     }
 
 
-def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
     """The launch's scores, and the seconds it took."""
     encoder = import_encoder(weights(), Store(f"{folder}/store"))
     config = {"finetune": configuration(arguments, folder)}

@@ -11,11 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import BertTokenizerFast, DataCollatorForLanguageModeling
+from transformers import BatchEncoding, BertTokenizerFast, DataCollatorForLanguageModeling
 
 workers, corpus, vocabulary, output, max_seq_length = sys.argv[1:]
 processes = int(workers) if int(workers) > 1 else None
@@ -32,9 +31,10 @@ def read() -> Iterator[dict[str, str]]:
                 yield {"text": document.replace("\n", " ")}
 
 
-def tokenise(batch: dict[str, list[str]]) -> Any:
+def tokenise(batch: dict[str, list[str]]) -> BatchEncoding:
     """Ids of each text, framed."""
-    return tokenizer(batch["text"], return_special_tokens_mask=True)
+    encoded: BatchEncoding = tokenizer(batch["text"], return_special_tokens_mask=True)
+    return encoded
 
 
 def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:

@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from transformers import (
     BertForPreTraining,
     Trainer,
     TrainerCallback,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
 )
 
@@ -90,16 +92,21 @@ class HeldOut(TrainerCallback):
         self.points: list[tuple[int, float, float]] = []
         self.spent, self.since = 0.0, 0.0
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Start the clock."""
         self.since = self.since or time.monotonic()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: object
+    ) -> None:
         """Stop it for an evaluation, if one is due."""
         if state.global_step % recipe.evaluate_every and state.global_step != recipe.steps:
             return
         self.spent += time.monotonic() - self.since
-        self.points.append((state.global_step, self.spent, self.loss(kwargs["model"])))
+        model = cast("BertForPreTraining", more["model"])
+        self.points.append((state.global_step, self.spent, self.loss(model)))
         self.since = time.monotonic()
 
     @torch.no_grad()

@@ -17,21 +17,21 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.corpus import wikiextractor, write_corpus
 from benchmarks.measuring import machine, write_result
-from benchmarks.preparing.preparation_claims import claims
+from benchmarks.preparing.preparation_claims import Figures, claims
 from benchmarks.preparing.preparation_peers import Peer, peers
-from benchmarks.preparing.stage_times import Prepared, Setting, prepare
+from benchmarks.preparing.stage_times import Setting, prepare
 
-Labelled = Iterator[tuple[str, dict[str, Any]]]
+Labelled = Iterator[tuple[str, Figures]]
 Part = Callable[[argparse.Namespace], Labelled]
 
 
@@ -154,39 +154,13 @@ PARTS: dict[str, tuple[Part, str]] = {
 """By name: what measures it, and the option without which it is left out."""
 
 
-def _run(setting: Setting) -> dict[str, Any]:
+def _run(setting: Setting) -> Figures:
     """One preparation in a workspace of its own."""
     with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
-        return _rates(prepare(setting, Path(workspace)), setting)
-
-
-def _in_turns(settings: dict[str, Setting], arguments: argparse.Namespace) -> Labelled:
-    """Medians of rounds in which each is run once: a machine is faster at one time than another."""
-    rounds = [[_run(each) for each in settings.values()] for _ in range(arguments.repeats)]
-    for label, *runs in zip(settings, *rounds, strict=True):
-        yield label, _median(runs)
-
-
-def _peer_run(peer: Peer, corpus: str, workers: int) -> dict[str, Any]:
-    cores = "0" if workers == 1 else f"0-{workers - 1}"
-    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
-        took = peer.run(corpus, workers, cores, Path(workspace))
-    megabytes = _megabytes(corpus)
-    return {
-        "megabytes": megabytes,
-        "seconds_without_imports": took["seconds"],
-        "cpu_without_imports": took["cpu"],
-        "mb_per_second": megabytes / took["seconds"],
-        "mb_per_cpu_second": megabytes / took["cpu"],
-        "examples_per_second": took["examples"] / took["seconds"],
-        "bytes_per_example": took["bytes"] / took["examples"],
-    }
-
-
-def _rates(prepared: Prepared, setting: Setting) -> dict[str, Any]:
+        prepared = prepare(setting, Path(workspace))
     wall, cpu = prepared.wall, prepared.cpu
     megabytes = _megabytes(setting.corpus)
-    return {
+    figures: Figures = {
         "megabytes": megabytes,
         "wall": wall,
         "cpu": cpu,
@@ -198,7 +172,32 @@ def _rates(prepared: Prepared, setting: Setting) -> dict[str, Any]:
         "examples_per_second": prepared.rows / wall,
         "bytes_per_example": prepared.bytes / prepared.rows,
         "digest": prepared.digest[:12],
-        **({"peak_pss_mb": prepared.peak_pss} if setting.memory else {}),
+    }
+    if prepared.peak_pss is not None:
+        figures["peak_pss_mb"] = prepared.peak_pss
+    return figures
+
+
+def _in_turns(settings: dict[str, Setting], arguments: argparse.Namespace) -> Labelled:
+    """Medians of rounds in which each is run once: a machine is faster at one time than another."""
+    rounds = [[_run(each) for each in settings.values()] for _ in range(arguments.repeats)]
+    for label, *runs in zip(settings, *rounds, strict=True):
+        yield label, _median(runs)
+
+
+def _peer_run(peer: Peer, corpus: str, workers: int) -> Figures:
+    cores = "0" if workers == 1 else f"0-{workers - 1}"
+    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
+        took = peer.run(corpus, workers, cores, Path(workspace))
+    megabytes = _megabytes(corpus)
+    return {
+        "megabytes": megabytes,
+        "seconds_without_imports": took.seconds,
+        "cpu_without_imports": took.cpu,
+        "mb_per_second": megabytes / took.seconds,
+        "mb_per_cpu_second": megabytes / took.cpu,
+        "examples_per_second": took.examples / took.seconds,
+        "bytes_per_example": took.bytes / took.examples,
     }
 
 
@@ -208,38 +207,37 @@ def _megabytes(corpus: str) -> float:
     return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
-def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        name: statistics.median(run[name] for run in runs) if isinstance(value, float) else value
-        for name, value in runs[0].items()
-    }
+def _median(runs: Sequence[Figures]) -> Figures:
+    """Of what is measured; what is counted or named is the same in every run."""
+    measured = [
+        {name: value for name, value in run.items() if isinstance(value, float)} for run in runs
+    ]
+    medians = {name: statistics.median(run[name] for run in measured) for name in measured[0]}
+    return cast("Figures", {**runs[0], **medians})
 
 
-def _print(label: str, result: dict[str, Any]) -> None:
-    print(
-        f"{label:42} {result['mb_per_second']:8.2f} MB/s "
-        f"{result['mb_per_cpu_second']:8.2f} MB/cpu-s "
-        f"{result['examples_per_second']:10,.0f} examples/s {result['bytes_per_example']:5.0f} B"
-        + (f" {result['peak_pss_mb']:6.0f} MB" if "peak_pss_mb" in result else ""),
-        flush=True,
-    )
+def _measure(part: Part, arguments: argparse.Namespace) -> dict[str, Figures]:
+    """The part's runs by label, each printed as it ends."""
+    runs = {}
+    for label, run in part(arguments):
+        runs[label] = run
+        memory = f" {run['peak_pss_mb']:6.0f} MB" if "peak_pss_mb" in run else ""
+        print(
+            f"{label:42} {run['mb_per_second']:8.2f} MB/s "
+            f"{run['mb_per_cpu_second']:8.2f} MB/cpu-s "
+            f"{run['examples_per_second']:10,.0f} examples/s {run['bytes_per_example']:5.0f} B"
+            f"{memory}",
+            flush=True,
+        )
+    return runs
 
 
-def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, Part]]:
-    for name in arguments.parts or PARTS:
-        part, option = PARTS[name]
-        if not option or getattr(arguments, option):
-            yield name, part
-        else:
-            print(f"{name} is not measured: --{option.replace('_', '-')} was not given")
-
-
-def _keep(output: str, name: str, part: dict[str, Any]) -> None:
+def _keep(output: str, name: str, where: Mapping[str, object], runs: dict[str, Figures]) -> None:
     """Put the part's runs among those in the file that were measured before."""
     path = Path(output)
     parts = json.loads(path.read_text())["parts"] if path.exists() else {}
-    part["runs"] = {**parts.get(name, {}).get("runs", {}), **part["runs"]}
-    parts[name] = part
+    earlier = parts.get(name, {}).get("runs", {})
+    parts[name] = {"machine": where, "runs": {**earlier, **runs}}
     found = claims({name: part["runs"] for name, part in parts.items()})
     stated = [{**asdict(claim), "reached": claim.reached} for claim in found]
     write_result(output, {"claims": stated, "parts": parts})
@@ -271,13 +269,14 @@ def main() -> None:
     arguments = _options()
     if not shutil.which("taskset"):
         sys.exit("taskset is missing (util-linux): without it the cores cannot be pinned")
-    for name, part in _chosen(arguments):
+    for name in arguments.parts or PARTS:
+        part, option = PARTS[name]
+        if option and not getattr(arguments, option):
+            print(f"{name} is not measured: --{option.replace('_', '-')} was not given")
+            continue
         print(f"-- {name}", flush=True)
-        where, runs = machine(), {}
-        for label, run in part(arguments):
-            runs[label] = run
-            _print(label, run)
-        _keep(arguments.output, name, {"machine": where, "runs": runs})
+        where = machine()
+        _keep(arguments.output, name, where, _measure(part, arguments))
     for claim in json.loads(Path(arguments.output).read_text())["claims"]:
         sign = "<=" if claim["at_most"] else ">="
         verdict = "" if claim["reached"] else "   MISSED"

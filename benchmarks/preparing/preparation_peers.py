@@ -7,15 +7,37 @@ Out: for each run its seconds, processor time, memory, examples and bytes.
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from benchmarks.measuring import ROOT, measure
 
 PROGRAMS = ROOT / "benchmarks" / "peers"
 NAMES = ("google", "lddl", "huggingface")
-Run = Callable[[str, int, str, Path], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a peer took and made: the line its program prints, and its processor time."""
+
+    seconds: float
+    """Without imports and counting."""
+    whole_cpu: float
+    cpu_aside: float
+    """Seconds of processor time for imports and counting."""
+    examples: int
+    bytes: int = 0
+    """0 until its files are looked at, if its program does not say it."""
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time without imports and counting."""
+        return self.whole_cpu - self.cpu_aside
+
+
+Run = Callable[[str, int, str, Path], Taken]
 """Corpus, workers, cores (as `taskset -c` takes them), an empty folder → what it took."""
 
 
@@ -46,7 +68,7 @@ def peers(arguments: Namespace) -> Iterator[Peer]:
 def google(arguments: Namespace) -> Run:
     """create_pretraining_data.py, one process; it has no way to use two cores."""
 
-    def run(corpus: str, workers: int, cores: str, workspace: Path) -> dict[str, Any]:
+    def run(corpus: str, workers: int, cores: str, workspace: Path) -> Taken:
         target = workspace / "google.tfrecord"
         command = [
             *(arguments.google_python, str(PROGRAMS / "google_bert.py"), arguments.google),
@@ -54,7 +76,7 @@ def google(arguments: Namespace) -> Run:
             *(f"--vocab_file={arguments.vocabulary}", "--dupe_factor=1"),
         ]
         took = _measured(command, cores=cores, workspace=workspace)
-        return {**took, "bytes": target.stat().st_size}
+        return replace(took, bytes=target.stat().st_size)
 
     return run
 
@@ -62,7 +84,7 @@ def google(arguments: Namespace) -> Run:
 def lddl(arguments: Namespace, *, sentences: str) -> Run:
     """LDDL with static masks; `sentences` are given, or segmented by NLTK."""
 
-    def run(corpus: str, workers: int, cores: str, workspace: Path) -> dict[str, Any]:
+    def run(corpus: str, workers: int, cores: str, workspace: Path) -> Taken:
         command = [
             *(arguments.lddl_python, str(PROGRAMS / "lddl_bert.py"), arguments.lddl),
             *(str(workers), corpus, arguments.vocabulary, str(workspace / "lddl"), sentences),
@@ -75,21 +97,19 @@ def lddl(arguments: Namespace, *, sentences: str) -> Run:
 def huggingface(arguments: Namespace) -> Run:
     """datasets.map and the masking collator."""
 
-    def run(corpus: str, workers: int, cores: str, workspace: Path) -> dict[str, Any]:
+    def run(corpus: str, workers: int, cores: str, workspace: Path) -> Taken:
         blocks = workspace / "blocks"
         command = [
             *(sys.executable, str(PROGRAMS / "huggingface.py"), str(workers), corpus),
             *(arguments.vocabulary, str(blocks), "128"),
         ]
         took = _measured(command, cores=cores, workspace=workspace)
-        return {**took, "bytes": sum(file.stat().st_size for file in blocks.rglob("*.arrow"))}
+        return replace(took, bytes=sum(file.stat().st_size for file in blocks.rglob("*.arrow")))
 
     return run
 
 
-def _measured(command: list[str], *, cores: str, workspace: Path) -> dict[str, Any]:
-    """Run a peer; `cpu` is left without what its program calls aside: imports and counting."""
+def _measured(command: list[str], *, cores: str, workspace: Path) -> Taken:
     alone = {"OMP_NUM_THREADS": "1", "HF_HOME": str(workspace), "HF_HUB_OFFLINE": "1"}
-    took = asdict(measure(command, cores=cores, cwd=workspace, env=alone))
-    said = took.pop("said")
-    return {**took, **said, "cpu": took["cpu"] - said["cpu_aside"]}
+    took = measure(command, cores=cores, cwd=workspace, env=alone)
+    return TypeAdapter(Taken).validate_python({**took.said, "whole_cpu": took.cpu})

@@ -7,7 +7,6 @@ Out: what each program took, and the finished artifacts.
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
@@ -89,7 +88,7 @@ def prepare(setting: Setting, workspace: Path) -> Prepared:
 
 def _run(
     stage: str,
-    config: dict[str, Any],
+    config: dict[str, object],
     inputs: dict[str, Artifact],
     setting: Setting,
     workspace: Path,
