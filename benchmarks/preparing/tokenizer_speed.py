@@ -124,6 +124,7 @@ def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> Speeds:
     sizes = [len(block.text) for block in text]
     half = len(text) // 2
     peer_speed = Rate.of(*map(sum, zip(*theirs, strict=True)))
+    speeds = [size / spent / 1e6 for size, spent in zip(sizes[half:], seconds[half:], strict=True)]
     cold, steady = (Rate.of(sum(sizes[a:]), sum(tokens[a:]), sum(seconds[a:])) for a in (0, half))
     return Speeds(
         megabytes=sum(sizes) / 1e6,
@@ -133,10 +134,8 @@ def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> Speeds:
         times_faster_cold=cold.mb_per_second / peer_speed.mb_per_second,
         times_faster_steady=steady.mb_per_second / peer_speed.mb_per_second,
         ids_equal_on_megabytes=sum(size for size, _, _ in theirs) / 1e6,
-        spread_of_steady=statistics.quantiles(
-            [size / spent / 1e6 for size, spent in zip(sizes[half:], seconds[half:], strict=True)],
-            n=4,
-        ),
+        # A block alone has no quartiles.
+        spread_of_steady=statistics.quantiles(speeds, n=4) if len(speeds) > 1 else speeds * 3,
     )
 
 
