@@ -41,10 +41,13 @@ class Page:
         )
 
     def text(self, *expected: str, seconds: float = 30.0) -> str:
-        """What can be read, once it has all that is expected in it."""
+        """What can be read, once the page is whole and has all that is expected in it."""
+        # A page is shown while it is still parsed: words of a paragraph stand there before the
+        # heading that has them too.
+        whole = "document.readyState == 'complete' ? document.body.innerText : ''"
         deadline = time.monotonic() + seconds
         while True:
-            seen = str(self.evaluate("document.body ? document.body.innerText : ''"))
+            seen = str(self.evaluate(whole))
             missing = [words for words in expected if words not in seen]
             if not missing:
                 return seen
