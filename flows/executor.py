@@ -15,23 +15,28 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from artifacts import filesystem
 from artifacts.errors import ClozeError, IntegrityError
 from artifacts.manifest import MANIFEST_NAME
-from artifacts.progress import clock
+from artifacts.progress import clock, say
 from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact
-from flows.config import MachineConfig, RunConfig
+from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
 from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_job
 from flows.launchers.local import local_job
+from flows.plan import flat
 from flows.record import (
+    REPORT_FILES,
     RunRecord,
     RunState,
     StageRecord,
     begin_attempt,
     end_attempt,
     find_record,
+    keep_record,
     record_path,
     utc_now,
     write_record,
@@ -40,9 +45,6 @@ from flows.reuse import look_up, remove_damage
 from flows.stages import Stage, chain, stage_table, up_to
 from flows.workspace import locked, writable_workspace
 from pipeline.config.stage_tables import PipelineMachine
-
-REPORT_FILES = ("report.html", "summary.json")
-"""Files of the report that are copied into the run's folder."""
 
 
 def execute(
@@ -122,6 +124,7 @@ class Executor:
                 emit(name, "waiting", logger=PROGRESS)
             started = time.monotonic()
             self._previous = find_record(self.space, self.run.name)
+            self._keep_previous()
             write_record(self.record, self.space)
             try:
                 yield
@@ -134,6 +137,27 @@ class Executor:
                 raise
             self._end("finished", started)
             self._copy_report()
+
+    def _keep_previous(self) -> None:
+        """Keep a finished run of this name that had other settings: its results are somebody's."""
+        previous = self._previous
+        if previous is None or previous.state != "finished":
+            return
+        try:
+            settings = RunConfig.model_validate(previous.config)
+        except ValidationError:  # an earlier version's
+            changes = ["of an earlier version"]
+        else:
+            no_report = {"report": ReportConfig()}
+            one, other = (
+                flat(run.model_copy(update=no_report).model_dump(mode="json"))
+                for run in (settings, self.run)
+            )
+            changes = [place for place in one | other if one.get(place) != other.get(place)]
+        if changes:
+            kept = keep_record(previous, self.space)
+            shown = ", ".join(changes[:3]) + (", …" if len(changes) > 3 else "")
+            say(f"run {previous.name} had other settings ({shown}); it is kept as {kept}")
 
     def ensure(self, name: str) -> None:
         """Reuse or make the artifact of the stage called `name`."""

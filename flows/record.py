@@ -5,6 +5,7 @@ Out: `<workspace>/<run>/run.json`, rewritten after every stage; a run's name is 
 """
 
 import contextlib
+import itertools
 import time
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,8 @@ from artifacts.store import Artifact, open_artifact
 from flows.workspace import Workspace, holder_of
 
 RECORD_NAME = "run.json"
+REPORT_FILES = ("report.html", "summary.json")
+"""Files of the report that are copied into the run's folder."""
 ATTEMPTS_NAME = "attempts.json"
 
 RunState = Literal["running", "finished", "failed", "interrupted"]
@@ -135,6 +138,25 @@ def write_record(record: RunRecord, workspace: Workspace) -> None:
     """Put the record where readers look for it."""
     content = record.model_dump_json(indent=1) + "\n"
     filesystem.write_bytes(record_path(workspace, record.name), content.encode())
+
+
+def keep_record(record: RunRecord, workspace: Workspace) -> str:
+    """Keep a run that another of its name is about to replace; the name under which it is kept.
+
+    `demo` becomes `demo.1`, `demo.2`, …: a point cannot stand in the name of a run that is started.
+    Its artifacts stay where they are, and its record keeps `cloze gc` from them.
+    """
+    taken = set(filesystem.list_names(workspace.root))
+    kept = next(
+        f"{record.name}.{n}" for n in itertools.count(1) if f"{record.name}.{n}" not in taken
+    )
+    for name in REPORT_FILES:
+        path = filesystem.join(workspace.run_folder(record.name), name)
+        if filesystem.exists(path):
+            target = filesystem.join(workspace.run_folder(kept), name)
+            filesystem.write_bytes(target, filesystem.read_bytes(path))
+    write_record(record.model_copy(update={"name": kept}), workspace)
+    return kept
 
 
 def find_record(workspace: Workspace, run: str) -> RunRecord | None:

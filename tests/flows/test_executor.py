@@ -11,10 +11,11 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.runtime.processes import descendants
 from artifacts.stage import read_stage_table
-from flows.config import MachineConfig, RunConfig
+from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.executor import execute
+from flows.inventory import garbage
 from flows.job import StageFailed
-from flows.record import RunRecord, read_record
+from flows.record import RunRecord, list_runs, read_record
 from flows.workspace import workspace
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
@@ -53,6 +54,34 @@ def test_a_second_run_reuses_everything_and_remembers_what_it_cost(
     assert states(second) == dict.fromkeys(ALL, "reused")
     assert digests(second) == digests(first)
     assert second.stages["tokens"].seconds == first.stages["tokens"].seconds
+
+
+def test_a_run_of_the_same_name_and_other_settings_keeps_the_earlier_one(
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    space = workspace(machine.workspace)
+    first = execute(run, machine)
+    page = (folder(machine) / "report.html").read_bytes()
+    second = execute(run.model_copy(update={"seed": 7}), machine)
+    assert "run try had other settings (seed); it is kept as try.1" in capsys.readouterr().err
+    kept = read_record(space, "try.1")
+    assert digests(kept) == digests(first) != digests(second)
+    assert (folder(machine).parent / "try.1" / "report.html").read_bytes() == page
+    assert not [item for item in garbage(space) if "no run refers to" in item.reason]
+    execute(run, machine)
+    assert list_runs(space) == ["try", "try.1", "try.2"]
+
+
+def test_a_run_repeated_or_with_another_headline_replaces_its_record(
+    inline: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    execute(run, machine)
+    execute(run, machine)
+    execute(run.model_copy(update={"report": ReportConfig(title="Another")}), machine)
+    assert list_runs(workspace(machine.workspace)) == ["try"]
 
 
 def test_a_stage_that_fails_ends_the_run_and_the_next_one_goes_on_there(
