@@ -13,6 +13,7 @@ from artifacts.config import Config, StageConfig
 from flows.launchers.kubernetes import KubernetesConfig
 from flows.launchers.slurm import SlurmConfig
 from model.config import (
+    FP8_MULTIPLE,
     Benchmark,
     EncoderConfig,
     EvaluateConfig,
@@ -164,6 +165,17 @@ class RunConfig(Config):
                 raise ValueError(
                     f"pretrain.phases asks for length {phase.max_seq_length}, examples."
                     f"max_seq_lengths prepares {', '.join(map(str, prepared))}; make them agree"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _fp8_fits(self) -> "RunConfig":
+        wide = {name: getattr(self.encoder, name) for name in ("hidden_size", "intermediate_size")}
+        for name, size in wide.items() if self.pretrain.precision == "fp8" else ():
+            if size % FP8_MULTIPLE:
+                raise ValueError(
+                    f'pretrain.precision = "fp8" with encoder.{name} = {size}: FP8 products want '
+                    f'multiples of {FP8_MULTIPLE}; use "bf16"'
                 )
         return self
 

@@ -29,6 +29,12 @@ def _decided(precision: str) -> str:
 Precision = Annotated[Literal["auto", "bf16", "fp32"], AfterValidator(_decided)]
 """`auto` is decided when a configuration is read, so keys and plans name what will be computed."""
 
+PretrainPrecision = Annotated[Literal["auto", "bf16", "fp32", "fp8"], AfterValidator(_decided)]
+"""As `Precision`, or `fp8`: bf16 but for the products of the hidden layers."""
+
+FP8_MULTIPLE = 16
+"""FP8 products want widths that are multiples of this (torch._scaled_mm on CUDA)."""
+
 MOST_STEPS = 1_000_000_000
 """More are a slip of the pen: a thousand times the paper's."""
 
@@ -184,9 +190,10 @@ class PretrainConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer and schedule."""
 
-    precision: Precision = Field(default="auto", validate_default=True)
-    """bf16 keeps fp32 masters. `auto` becomes one of the two when the configuration is read: bf16
-    where the machine has bf16 products, which is 1.6 to 3 times as fast, else fp32."""
+    precision: PretrainPrecision = Field(default="auto", validate_default=True)
+    """bf16 keeps fp32 masters. `auto` becomes bf16 or fp32 when the configuration is read: bf16
+    where the machine has bf16 products, which is 1.6 to 3 times as fast, else fp32. `fp8` is bf16
+    with the hidden layers' products in FP8, on NVIDIA GPUs from compute capability 8.9 on."""
 
     masks: Literal["static", "dynamic"] = "static"
     """Masks as the shards hold them, or drawn anew in each epoch (Liu et al. 2019, 4.1)."""

@@ -32,15 +32,19 @@ class Encoder(nn.Module):
         *,
         attention: str = "auto",
         checkpoint_activations: bool = False,
+        fp8: bool = False,
     ) -> None:
-        """`attention` names a backend; `checkpoint_activations` trades time for memory."""
+        """`attention` names a backend; `checkpoint_activations` trades time for memory.
+
+        `fp8`: the layers' products are FP8 (fp8_products.py); the encoder must be bfloat16.
+        """
         super().__init__()
         self.config = config
         self.vocabulary_size = vocabulary_size
         self.attention = attention
         self.checkpoint_activations = checkpoint_activations
         self.embeddings = Embeddings(config, vocabulary_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(Layer(config, fp8=fp8) for _ in range(config.num_hidden_layers))
         self.pooler = Pooler(config.hidden_size)
         initialise(self, deviation=config.initializer_range)
 
@@ -126,10 +130,10 @@ class Encoder(nn.Module):
 class Layer(nn.Module):
     """One transformer layer, post-LN: attention, then feed-forward; [T, H] to [T, H]."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, *, fp8: bool = False) -> None:
         super().__init__()
-        self.attention = SelfAttention(config)
-        self.feed_forward = FeedForward(config)
+        self.attention = SelfAttention(config, fp8=fp8)
+        self.feed_forward = FeedForward(config, fp8=fp8)
 
     def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
         """[T, H]."""

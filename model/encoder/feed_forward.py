@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.encoder.dropout import Draws, Noise, draw, dropout
+from model.encoder.fp8_products import fp8_affine
 from model.encoder.native_kernels import kernels_for
 from model.encoder.products import Context, affine, apply, weight_gradient
 from model.encoder.residual import (
@@ -31,7 +32,7 @@ APPROXIMATION = {"gelu_tanh": "tanh", "gelu": "none"}
 class FeedForward(nn.Module):
     """Two dense layers with GELU between, residual, layer norm."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, *, fp8: bool = False) -> None:
         super().__init__()
         width, inner = config.hidden_size, config.intermediate_size
         self.intermediate_weight = nn.Parameter(torch.empty(width, inner))
@@ -43,10 +44,11 @@ class FeedForward(nn.Module):
         self.activation = config.hidden_act
         self.eps = config.layer_norm_eps
         self.dropout_prob = config.hidden_dropout_prob
+        self.fp8 = fp8
 
     def forward(self, hidden_TH: Tensor, noise: Noise | None) -> Tensor:
         """[T, H]."""
-        if hidden_TH.device.type != "cpu":
+        if hidden_TH.device.type != "cpu" or self.fp8:
             return self.composed(hidden_TH, noise)
         draws = draw(noise, hidden_TH.numel(), probability=self.dropout_prob)
         parameters = self.parameters()
@@ -54,10 +56,11 @@ class FeedForward(nn.Module):
 
     def composed(self, hidden_TH: Tensor, noise: Noise | None) -> Tensor:
         """`forward` of torch's own operations, which torch can compile for a GPU."""
-        inner_TI = affine(
+        product = fp8_affine if self.fp8 else affine
+        inner_TI = product(
             hidden_TH, self.intermediate_weight, self.intermediate_bias, input_first=True
         )
-        dense_TH = functional.linear(
+        dense_TH = product(
             activation(inner_TI, self.activation), self.output_weight, self.output_bias
         )
         sum_TH = hidden_TH + dropout(dense_TH, self.dropout_prob, noise)

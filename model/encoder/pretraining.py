@@ -51,6 +51,7 @@ class PretrainingModel(nn.Module):
         *,
         attention: str = "auto",
         checkpoint_activations: bool = False,
+        fp8: bool = False,
     ) -> None:
         """Arguments as for `Encoder`."""
         super().__init__()
@@ -59,6 +60,7 @@ class PretrainingModel(nn.Module):
             vocabulary_size,
             attention=attention,
             checkpoint_activations=checkpoint_activations,
+            fp8=fp8,
         )
         self.masked_lm = MaskedLanguageModelHead(config, vocabulary_size)
         self.next_sentence = NextSentenceHead(config.hidden_size)

@@ -8,11 +8,11 @@ On a CPU one autograd function, as in `feed_forward.py`.
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.encoder.attention import Attend
 from model.encoder.dropout import Draws, Noise, draw, dropout
+from model.encoder.fp8_products import fp8_affine
 from model.encoder.grouped_attention import GroupedAttention, Kept
 from model.encoder.products import Context, affine, apply, weight_gradient
 from model.encoder.residual import (
@@ -34,7 +34,7 @@ class SelfAttention(nn.Module):
     parameters of their own: LAMB's trust ratios and the released models know them apart.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, *, fp8: bool = False) -> None:
         super().__init__()
         width = config.hidden_size
         self.query_weight = nn.Parameter(torch.empty(width, width))
@@ -50,6 +50,7 @@ class SelfAttention(nn.Module):
         self.heads = config.num_attention_heads
         self.eps = config.layer_norm_eps
         self.dropout_prob = config.hidden_dropout_prob
+        self.fp8 = fp8
 
     def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
         """[T, H]."""
@@ -57,7 +58,8 @@ class SelfAttention(nn.Module):
         inside, outside = (
             (noise.at(SITE_PROBABILITIES), noise.at(SITE_OUTPUT)) if noise else (None, None)
         )
-        if hidden_TH.device.type == "cpu" and isinstance(attend, GroupedAttention):
+        fused = hidden_TH.device.type == "cpu" and not self.fp8
+        if fused and isinstance(attend, GroupedAttention):
             return apply(
                 _SelfAttention,
                 hidden_TH,
@@ -73,12 +75,13 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """`forward` of torch's own operations, which torch can compile for a GPU."""
         tokens, width = hidden_TH.shape
+        product = fp8_affine if self.fp8 else affine
         weight, bias = side_by_side(*self.parameters())
-        parts_T3AK = affine(hidden_TH, weight, bias, input_first=True).view(
+        parts_T3AK = product(hidden_TH, weight, bias, input_first=True).view(
             tokens, 3, self.heads, -1
         )
         context_TH = attend(parts_T3AK, inside).reshape(tokens, width)
-        dense_TH = functional.linear(context_TH, self.output_weight, self.output_bias)
+        dense_TH = product(context_TH, self.output_weight, self.output_bias)
         sum_TH = hidden_TH + dropout(dense_TH, self.dropout_prob, outside)
         return layer_norm(sum_TH, self.layer_norm_weight, self.layer_norm_bias, self.eps)
 

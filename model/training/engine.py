@@ -56,7 +56,7 @@ class Recipe(Protocol):
 
     @property
     def precision(self) -> str:
-        """`bf16` or `fp32`."""
+        """`bf16` or `fp32`; `fp8` is bf16 as far as the engine goes."""
 
 
 class StepOutcome(NamedTuple):
@@ -74,7 +74,7 @@ class StepOutcome(NamedTuple):
 
 def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, object]:
     """DeepSpeed's configuration, derived from ours; `machine.deepspeed` is laid over it."""
-    bf16 = recipe.precision == "bf16" and machine.zero_stage > 0
+    bf16 = recipe.precision != "fp32" and machine.zero_stage > 0
     zero: dict[str, object] = {"stage": machine.zero_stage, "overlap_comm": False}
     if machine.offload_optimizer:
         if not machine.zero_stage:
@@ -133,7 +133,7 @@ class Engine:
         masters = {name: p.detach().clone() for name, p in model.named_parameters()}
         # Its JIT-compiled operator for sums inside one machine needs a compiler; gloo does as well.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        rounded = not machine.zero_stage and recipe.precision == "bf16"
+        rounded = not machine.zero_stage and recipe.precision != "fp32"
         with contextlib.redirect_stdout(sys.stderr):
             self._engine, *_ = deepspeed.initialize(
                 model=Rounded(model) if rounded else model,

@@ -15,9 +15,27 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
+from artifacts.errors import UsageError
 from model.encoder.products import apply
 
 M = TypeVar("M", bound=nn.Module)
+
+FP8_CAPABILITY = (8, 9)
+"""Ada, Hopper and what came after them have FP8 products."""
+
+
+def require_fp8(device: torch.device) -> None:
+    """Refuse `pretrain.precision = "fp8"` where it would be computed by detours, or not at all."""
+    found = device.type
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= FP8_CAPABILITY:
+            return
+        found = f"{torch.cuda.get_device_name(device)} of {capability[0]}.{capability[1]}"
+    raise UsageError(
+        f'pretrain.precision = "fp8" on {found}: FP8 products want an NVIDIA GPU of compute '
+        'capability 8.9 or higher; use "bf16", or "auto"'
+    )
 
 
 def rounded(module: M) -> M:

@@ -50,6 +50,7 @@ from model.training.engine import Engine
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
 from model.training.loop import Trainer
+from model.training.precision import require_fp8
 from model.training.telemetry import Curve, Telemetry, matrix_rate, metrics_log
 from model.training.waiting import patient_threads
 
@@ -82,6 +83,8 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     threads, timeout = threads_per_rank(machine), machine.hang_timeout
     world = join_world(threads=threads, timeout=timeout, device=machine.device)
+    if stage.pretrain.precision == "fp8":
+        require_fp8(world.device)
     with patient_threads(threads), Watchdog(world.rank, timeout, fault) as watchdog:
         inputs = read_inputs(open_artifact(table.input_path("examples")), stage)
         world.require_agreement({"stage table": table.key, "examples": inputs.artifact.digest})
@@ -169,7 +172,7 @@ def gpu_token_budget(
         encoder.intermediate_size,
         encoder.num_hidden_layers,
     )
-    size = 2 if stage.pretrain.precision == "bf16" else 4
+    size = 4 if stage.pretrain.precision == "fp32" else 2
     layer = size * (12 * width + 2 * inner) + 2 * width
     kept = layer + layers * size * width if machine.checkpoint_activations else layers * layer
     token = kept + 2 * size * vocabulary_size / MASKED_SHARE
@@ -188,9 +191,12 @@ def has_compiler() -> bool:
 def telemetry_of(
     stage: PretrainStage, machine: TrainingMachine, *, world: World, log: IO[str]
 ) -> Telemetry:
-    """The run's log; every rank measures its matrix rate, and on a CPU that of both precisions."""
+    """The run's log; every rank measures its matrix rate, and on a CPU that of both precisions.
+
+    FP8 is held against bf16's rate, so that runs of both compare: its MFU may be above 1.
+    """
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
-    chosen = stage.pretrain.precision
+    chosen = "fp32" if stage.pretrain.precision == "fp32" else "bf16"
     (rate,) = world.sum([matrix_rate(world.device, precision=dtypes.pop(chosen))])
     if world.device.type == "cpu" and world.ranks == 1:
         ((other, dtype),) = dtypes.items()
@@ -226,6 +232,7 @@ def start_engine(
         tokenizer.size,
         attention=machine.attention,
         checkpoint_activations=machine.checkpoint_activations,
+        fp8=stage.pretrain.precision == "fp8",
     )
     if stage.pretrain.init:
         warm_start(model, read_encoder_files(stage.pretrain.init), stage, tokenizer=tokenizer)

@@ -149,6 +149,8 @@ def _check(func: Any, tensors: list[Tensor]) -> None:
             raise Refused(f"{func}: operands on two devices, one is on the CPU: {tensor.shape}")
         if tensor.dtype == torch.float64 and tensor.numel() > SMALL:
             raise Refused(f"{func}: float64 of {tuple(tensor.shape)}")
+    if func is aten._scaled_mm.default:
+        _check_fp8(tensors[0], tensors[1])
     floating = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     if func is aten.native_layer_norm_backward.default:  # mean and deviation are float32
         floating = {t.dtype for t in tensors if t.is_floating_point() and t.shape[-1:] != (1,)}
@@ -156,6 +158,17 @@ def _check(func: Any, tensors: list[Tensor]) -> None:
         raise Refused(
             f"{func}: expected one type for all operands, got {sorted(map(str, floating))}"
         )
+
+
+def _check_fp8(left: Tensor, right: Tensor) -> None:
+    """Refuse what cuBLAS has no FP8 product for (torch: aten/src/ATen/native/cuda/Blas.cpp)."""
+    types = {left.dtype, right.dtype}
+    if not types <= {torch.float8_e4m3fn, torch.float8_e5m2} or types == {torch.float8_e5m2}:
+        raise Refused(f"_scaled_mm of {left.dtype} and {right.dtype}")
+    if left.stride(-1) != 1 or right.stride(0) != 1:
+        raise Refused("_scaled_mm wants rows of the left and columns of the right one together")
+    if left.shape[1] % 16 or right.shape[0] % 16 or right.shape[1] % 16:
+        raise Refused(f"_scaled_mm of {tuple(left.shape)} and {tuple(right.shape)}: not of 16")
 
 
 def _reads_a_mask(func: Any, args: tuple[Any, ...]) -> bool:

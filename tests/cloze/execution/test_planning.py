@@ -25,3 +25,11 @@ def test_a_stage_that_is_there_takes_no_time(cloze: Callable[..., Any]) -> None:
     assert cloze("vocabulary", "try.toml").returncode == 0
     expected = json.loads(cloze("plan", "try.toml", "--json").stdout)["expected"]
     assert next(one["stage"] for one in expected) == "tokens"
+
+
+def test_widths_that_fp8_has_no_products_for_are_refused(cloze: Callable[..., Any]) -> None:
+    chosen = ("--set", "pretrain.precision=fp8", "--set", "encoder.intermediate_size=3000")
+    done = cloze("plan", "try.toml", *chosen)
+    assert done.returncode == 2
+    assert 'multiples of 16; use "bf16"' in done.stderr
+    assert cloze("plan", "try.toml", *chosen[:2]).returncode == 0

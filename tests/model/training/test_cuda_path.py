@@ -96,6 +96,7 @@ def _trainer(
         TOKENIZER.size,
         attention=where.attention,
         checkpoint_activations=where.checkpoint_activations,
+        fp8=stage.pretrain.precision == "fp8",
     ).to(device)
     inputs = read_inputs(artifact, stage)
     share = Share(0, 1, where.token_budget)
@@ -128,6 +129,7 @@ CONFIGURATIONS = {
     "without next sentences": {"next_sentence_loss": False},
     "bias correction": {"optimizer": {"bias_correction": True}},
     "lamb": {"optimizer": {"name": "lamb"}},
+    "fp8": {"precision": "fp8"},
 }
 
 

@@ -1,9 +1,13 @@
-"""bf16 copies, fp32 masters."""
+"""bf16 copies, fp32 masters; where FP8 is refused."""
 
+from contextlib import nullcontext
+
+import pytest
 import torch
 from torch import nn
 
-from model.training.precision import Rounded
+from artifacts.errors import UsageError
+from model.training.precision import Rounded, require_fp8
 
 
 def test_the_module_computes_in_bf16_and_its_parameters_stay_fp32() -> None:
@@ -32,3 +36,13 @@ def test_gradients_add_up_in_fp32() -> None:
 def test_parameters_keep_their_names_inside() -> None:
     rounded = Rounded(nn.Linear(2, 2))
     assert [name for name, _ in rounded.named_parameters()] == ["module.weight", "module.bias"]
+
+
+def test_fp8_is_refused_where_the_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r'"fp8" on cpu: .* 8\.9 or higher; use "bf16"'):
+        require_fp8(torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
+    for capability, refused in (((8, 0), True), ((8, 9), False), ((9, 0), False)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        with pytest.raises(UsageError, match=r"A100 of 8\.0") if refused else nullcontext():
+            require_fp8(torch.device("cuda"))

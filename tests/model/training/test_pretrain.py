@@ -258,6 +258,7 @@ def test_lamb_and_dynamic_masks_train(examples: Artifact, tmp_path: Path) -> Non
         ({"machine": {"offload_optimizer": True}}, "set zero_stage = 1, 2 or 3"),
         ({"machine": {"token_budget": 8}}, "token_budget is 8"),
         ({"machine": {"checkpoints": "memory://x"}}, "local or shared file system"),
+        ({"machine": {"device": "cpu"}, "precision": "fp8"}, "compute capability 8.9 or higher"),
     ],
 )
 def test_a_contradiction_is_refused_before_anything_is_trained(
