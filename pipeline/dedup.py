@@ -15,7 +15,6 @@ what a file's name or place would decide.
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from artifacts import filesystem
-from artifacts.arrays import UInt64s, digest_bytes, digest_halves, is_first_of_equals
+from artifacts.arrays import Int64s
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import naming_full_disk
@@ -34,14 +33,21 @@ from artifacts.store import (
     FINISHED,
     WORK,
     Artifact,
-    all_finished,
     commit,
     finished_files,
     put_file,
 )
 from artifacts.tables import TOKEN_DIGEST_BYTES
+from pipeline.config.settings import NearDuplicatesConfig
 from pipeline.config.stage_tables import DedupStage, PipelineMachine
-from pipeline.duplicates.near_duplicates import band_keys, bands_for, representatives
+from pipeline.duplicates.candidates import CandidateFiles, Documents, record_batch, schema
+from pipeline.duplicates.near_duplicates import (
+    ShingleSets,
+    band_keys,
+    bands_for,
+    kept_for,
+    sharing,
+)
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.beam import Map, PCollection, Pipeline
@@ -75,19 +81,6 @@ class Search:
         near = self.stage.dedup.near_duplicates
         return bands_for(near).count if near else 1
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Of the files of candidates: what is found out about each document by itself."""
-        return pa.schema(
-            [
-                pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
-                pa.field("preference", pa.uint16()),
-                pa.field("source", pa.uint16()),
-                pa.field("overlaps", pa.bool_()),
-                pa.field("bands", pa.list_(pa.uint64(), self.bands)),
-            ]
-        )
-
 
 def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: every input shard is searched, then the drop list is written."""
@@ -112,17 +105,18 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
             progress=Progress("dedup", total=total, unit="MB"),
         )
     files.require_unchanged()
-    with tempfile.TemporaryDirectory() as scratch:
-        documents = distinct(pa.concat_tables(_candidates_of(names, table.output, scratch)))
-        listed = drop_list(documents)
+    with _scratch_beside(table.output) as scratch, naming_full_disk(scratch):
+        found = CandidateFiles(table.output, names, bands=search.bands, scratch=scratch)
+        distinct = found.documents.distinct()
+        listed = drop_list(found, distinct, stage.dedup.near_duplicates)
         path = os.path.join(scratch, NAME)
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             writer.write_table(listed)
         entry = put_file(table.output, path, name=NAME, rows=len(listed))
     reasons = dict(sorted(Counter(listed["reason"].to_pylist()).items()))
-    say(f"dedup: {len(listed):,} of {len(documents):,} documents, {reasons}")
+    say(f"dedup: {len(listed):,} of {len(distinct):,} documents, {reasons}")
     # the stage's former name: statistics are part of the digest, and the content is no other
-    statistics = {"distinct_documents": len(documents), "unwanted": reasons}
+    statistics = {"distinct_documents": len(distinct), "unwanted": reasons}
     artifact = commit(table, [entry], statistics=statistics)
     for leftover in (WORK, f"{FINISHED}/{WORK}"):
         filesystem.remove(filesystem.join(table.output, leftover))
@@ -146,60 +140,71 @@ def candidates_name(shard: InputShard) -> str:
 
 def write_candidates(shard: InputShard, *, search: Search, queue: WorkQueue) -> str:
     """Put a shard's candidates into the artifact; returns their file's name."""
-    documents = 0
+    documents = rows = 0
     stage = search.stage
     with tempfile.TemporaryDirectory() as scratch, naming_full_disk(scratch):
         path = os.path.join(scratch, "candidates.arrow")
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, search.schema) as writer:
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema(search.bands)) as writer:
             for block in read_texts(shard, corpus=stage.corpus, cleaning=stage.cleaning):
                 documents += len(block.ends_D)
-                writer.write_batch(_candidates(block, search))
-        put_file(search.output, path, name=candidates_name(shard))
+                batch = _candidates(block, search)
+                rows += len(batch)
+                writer.write_batch(batch)
+        put_file(search.output, path, name=candidates_name(shard), rows=rows)
     queue.report(MB=shard.megabytes, documents=documents)
     return candidates_name(shard)
 
 
-def drop_list(documents: pa.Table) -> pa.Table:
-    """The drop list of distinct `documents`, which are in order of preference.
+def drop_list(
+    found: CandidateFiles, distinct_D: Int64s, near: NearDuplicatesConfig | None
+) -> pa.Table:
+    """The drop list of the documents at `distinct_D`, which are in order of preference.
 
     What overlaps cannot stay for another document, so it is taken out before looking for the alike.
     """
-    overlaps = documents["overlaps"].to_numpy()
-    overlapping, clean = documents.filter(pa.array(overlaps)), documents.filter(pa.array(~overlaps))
-    bands = clean["bands"].combine_chunks()
-    keys_DB: UInt64s = bands.flatten().to_numpy().reshape(-1, bands.type.list_size)
-    kept_for = representatives(keys_DB)
-    alike = np.flatnonzero(kept_for != np.arange(len(clean)))
-    digests = clean["document_digest"].combine_chunks()
-    dropped = [*overlapping["document_digest"].chunks, digests.take(pa.array(alike))]
-    kept = [pa.nulls(len(overlapping), digests.type), digests.take(pa.array(kept_for[alike]))]
-    reasons = ["overlap"] * len(overlapping) + ["near_duplicate"] * len(alike)
-    rows = pa.Table.from_arrays(
-        [pa.chunked_array(dropped), pa.array(reasons, pa.string()), pa.chunked_array(kept)],
-        schema=SCHEMA,
+    overlaps_D = found.documents.overlaps_N[distinct_D]
+    overlapping, clean = distinct_D[overlaps_D], distinct_D[~overlaps_D]
+    stays = clean[_kept_for(found, clean, near)] if near else clean
+    alike = clean != stays
+    form = pa.binary(TOKEN_DIGEST_BYTES)
+    digests_N16 = found.documents.digests_N16
+    dropped, kept = (
+        pa.array([digest.tobytes() for digest in digests_N16[rows]], form)
+        for rows in (np.concatenate((overlapping, clean[alike])), stays[alike])
     )
-    return rows.sort_by("document_digest")
+    reasons = ["overlap"] * len(overlapping) + ["near_duplicate"] * len(kept)
+    kept = pa.concat_arrays([pa.nulls(len(overlapping), form), kept])
+    listed = [dropped, pa.array(reasons, pa.string()), kept]
+    return pa.Table.from_arrays(listed, schema=SCHEMA).sort_by("document_digest")
 
 
-def distinct(candidates: pa.Table) -> pa.Table:
-    """All distinct documents, the preferred ones first."""
-    every = candidates.combine_chunks()
-    digests_D2 = digest_halves(digest_bytes(every["document_digest"]))
-    preference, source = every["preference"].to_numpy(), every["source"].to_numpy()
-    # Of equal documents the preferred one comes first, and is kept; then all in order.
-    equal_together = np.lexsort((source, preference, digests_D2[:, 1], digests_D2[:, 0]))
-    once = equal_together[is_first_of_equals(digests_D2[equal_together])]
-    columns = (digests_D2[once, 1], digests_D2[once, 0], source[once], preference[once])
-    return every.take(pa.array(once[np.lexsort(columns)]))
+def _kept_for(found: CandidateFiles, rows_D: Int64s, near: NearDuplicatesConfig) -> Int64s:
+    """For each document, in order of preference, which one stays for it, (D,)."""
+    members, groups, count = [], [], 0
+    for band in range(bands_for(near).count):
+        sharing_P, groups_P = sharing(found.band_keys(band)[rows_D])
+        members.append(sharing_P)
+        groups.append(groups_P + count)
+        count += len(np.unique(groups_P))
+    candidates_C, candidates_P = np.unique(np.concatenate(members), return_inverse=True)
+    stays_D = np.arange(len(rows_D))
+    if len(candidates_C):
+        sets = found.shingle_sets(rows_D[candidates_C])
+        stays_C = kept_for(candidates_P, np.concatenate(groups), sets, threshold=near.threshold)
+        stays_D[candidates_C] = candidates_C[stays_C]
+    return stays_D
 
 
 def _candidates(block: TextBlock, search: Search) -> pa.RecordBatch:
-    """What is found out about the documents that are not dropped anyway. B bands each."""
+    """What is found out about the documents that are not dropped anyway."""
     stage, count = search.stage, len(block.ends_D)
+    kept_D = block.reasons_D == Reason.KEPT
     keys_DB = np.zeros((count, search.bands), dtype=np.uint64)
+    none_D = np.zeros(count, dtype=np.int64)
+    sets = ShingleSets(np.zeros(0, dtype=np.uint32), none_D, none_D)
     if near := stage.dedup.near_duplicates:
-        found = shingles(block.text, block.ends_D, words=near.words)
-        keys_DB = band_keys(found, count, near)
+        sets = ShingleSets.of(shingles(block.text, block.ends_D, words=near.words), count)
+        keys_DB = band_keys(sets, bands_for(near))
     overlaps_D = np.zeros(count, dtype=np.bool_)
     if overlap := stage.dedup.overlap:
         found = shingles(block.text, block.ends_D, words=overlap.words)
@@ -208,30 +213,21 @@ def _candidates(block: TextBlock, search: Search) -> pa.RecordBatch:
     splits_D = assign_splits(block, corpus=stage.corpus, seed=stage.seed).astype(np.uint16)
     named_D, splits = splits_D > HELDOUT_SPLIT, len(split_names(stage.corpus))
     preferences_D = np.where(named_D, splits_D - HELDOUT_SPLIT - 1, splits - 1 - splits_D)
-    kept = np.flatnonzero(block.reasons_D == Reason.KEPT)
-    schema = search.schema
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(
-                [digest.tobytes() for digest in block.digests[kept]],
-                schema.field("document_digest").type,
-            ),
-            pa.array(preferences_D[kept].astype(np.uint16)),
-            pa.array(np.full(len(kept), block.source, dtype=np.uint16)),
-            pa.array(overlaps_D[kept]),
-            pa.FixedSizeListArray.from_arrays(
-                pa.array(keys_DB[kept].ravel()), type=schema.field("bands").type
-            ),
-        ],
-        schema=schema,
+    documents = Documents(
+        block.digests,
+        preferences_D.astype(np.uint16),
+        np.full(count, block.source, dtype=np.uint16),
+        overlaps_D,
     )
+    return record_batch(documents, keys_DB, sets).filter(pa.array(kept_D))
 
 
-def _candidates_of(names: list[str], output: str, scratch: str) -> Iterator[pa.Table]:
-    for entry in all_finished(output, names):
-        stored = filesystem.join(output, entry.stored_name)
-        with filesystem.brought_here(stored, scratch) as path, pa.OSFile(path, "rb") as file:
-            yield pa.ipc.open_file(file).read_all()
+def _scratch_beside(output: str) -> "tempfile.TemporaryDirectory[str]":
+    """A directory on this machine, beside an output that is on it: /tmp may be small."""
+    work = filesystem.join(output, WORK)
+    return tempfile.TemporaryDirectory(
+        dir=filesystem.local_path(work) if filesystem.is_local(work) else None
+    )
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ class DedupStage(StageConfig):
 
     stage: ClassVar[str] = "dedup"
     program: ClassVar[str] = "pipeline.dedup"
+    format_version: ClassVar[int] = 2
 
     seed: int
     """The run's seed: it says which documents are held out, and those stay."""

@@ -1,101 +1,177 @@
-"""Near-duplicates: documents that share most of their shingles with another one.
+"""Near-duplicates: documents that share most of their shingles with one that is kept.
 
-In:  shingles of documents; later, everybody's bands.
-Out: for each document the one that stays for it: itself, unless it nearly equals a better one.
+In:  the shingles of documents; later, who agrees with whom in a band of their signatures.
+Out: for each document the kept one that it nearly equals: itself, if there is none.
 
-MinHash (Broder 1997), by the library datasketch: the share of equal values in two signatures
-estimates the share of shingles the documents have in common. Signatures are cut into bands so that
-documents above the threshold probably agree in a whole band and those below probably in none; who
-agrees in a band is taken for alike, and so is everybody alike to both.
+MinHash (Broder 1997) proposes, exact comparison decides. The share of equal values in two
+signatures estimates the Jaccard similarity of two sets: the share of all their shingles that is in
+both. Signatures are cut into bands so that documents above the threshold almost surely agree in
+some whole band. Who agrees in a band is a candidate, and is compared shingle by shingle with the
+documents kept before it. So nothing is dropped for a document that is itself dropped, nor for one
+that it does not equal to the threshold.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from datasketch import MinHash, MinHashLSH
+import numpy.typing as npt
 
-from artifacts.arrays import Int64s, UInt64s
-from artifacts.rng import GOLDEN_GAMMA, scramble
+from artifacts.arrays import Int64s, UInt64s, offsets
+from artifacts.rng import GOLDEN_GAMMA, draw, scramble, stream_seed
 from pipeline.config.settings import NearDuplicatesConfig
 from pipeline.duplicates.shingles import Shingles
 
-_SEED = 1
-"""Of the permutations; another would find other pairs near the threshold."""
-_LOW = np.uint64(0xFFFFFFFF)
+UInt32s = npt.NDArray[np.uint32]
+
+CANDIDATE_PROBABILITY = 0.99
+"""At least so probably two documents at the threshold agree in a band."""
+
+MOST_COMPARED = 512
+"""Kept documents that one is compared with, first those that agree in the most bands: pages of one
+template agree in a few bands by the thousand, and comparing all with all would never end."""
+
 _FACTOR = np.uint64(GOLDEN_GAMMA)
 
-# D documents, B bands
+# D documents, B bands, S shingles, each once a document
+# C candidates, P pairs of a candidate and a group, G groups
+
+
+@dataclass(frozen=True)
+class ShingleSets:
+    """Each document's shingles as a set.
+
+    values_S: 32 bits of each shingle's hash, ascending within a document. Of two documents with a
+              million shingles each, some 200 would be taken for equal by chance: 0.02 %.
+    starts_D, ends_D: where each document's set lies.
+    """
+
+    values_S: UInt32s
+    starts_D: Int64s
+    ends_D: Int64s
+
+    @classmethod
+    def of(cls, found: Shingles, documents: int) -> "ShingleSets":
+        """The sets of a block of `documents` documents."""
+        keys = found.documents_P.astype(np.uint64) << np.uint64(32) | found.hashes_P >> np.uint64(
+            32
+        )
+        keys.sort()
+        keys = keys[np.diff(keys, prepend=~keys[:1]) != 0]
+        counts_D = np.bincount((keys >> np.uint64(32)).astype(np.int64), minlength=documents)
+        bounds = offsets(counts_D)
+        return cls(keys.astype(np.uint32), bounds[:-1], bounds[1:])
+
+    def of_document(self, document: int) -> UInt32s:
+        """One document's set."""
+        return self.values_S[int(self.starts_D[document]) : int(self.ends_D[document])]
 
 
 @dataclass(frozen=True)
 class Bands:
-    """How signatures are cut: `count` bands of `width` values; what is left over is unused."""
+    """How signatures are cut: `count` bands of `width` values; what is left over is not made."""
 
     count: int
     width: int
 
 
-@lru_cache(maxsize=2)
 def bands_for(config: NearDuplicatesConfig) -> Bands:
-    """The bands that err least around the threshold."""
-    index = MinHashLSH(threshold=config.threshold, num_perm=config.permutations)
-    return Bands(index.b, index.r)
+    """The widest bands, which propose the fewest others, that hardly miss a pair at the threshold.
+
+    Two signatures with a share s of equal values agree in a band of r with probability s^r, and in
+    one of b such bands with 1 - (1 - s^r)^b.
+    """
+    for width in range(config.permutations, 1, -1):
+        count = config.permutations // width
+        if 1 - (1 - config.threshold**width) ** count >= CANDIDATE_PROBABILITY:
+            return Bands(count, width)
+    return Bands(config.permutations, 1)
 
 
-def band_keys(found: Shingles, documents: int, config: NearDuplicatesConfig) -> UInt64s:
-    """(D, B): a number for each band of each document; rows of documents without shingles are 0."""
-    bands = bands_for(config)
-    keys_DB = np.zeros((documents, bands.count), dtype=np.uint64)
-    blank = MinHash(num_perm=config.permutations, seed=_SEED)
-    bounds = np.searchsorted(found.documents_P, np.arange(documents + 1))
-    values_P = found.hashes_P & _LOW
-    for document in np.flatnonzero(np.diff(bounds)).tolist():
-        signature = MinHash(
-            permutations=blank.permutations,
-            hashfunc=int,
-            scheme=blank.scheme,
-            seed=_SEED,
-            num_perm=config.permutations,
-        )
-        signature.update_batch(values_P[bounds[document] : bounds[document + 1]])
-        keys_DB[document] = _keys(signature.hashvalues, bands)
+def band_keys(sets: ShingleSets, bands: Bands) -> UInt64s:
+    """(D, B): a number for each band of each document; rows of documents without shingles are 0.
+
+    The permutations are multiplications by odd numbers, modulo 2**32: of hashes they are as good as
+    any, and one pass over a block's shingles makes one value of every document's signature.
+    """
+    keys_DB = np.zeros((len(sets.ends_D), bands.count), dtype=np.uint64)
+    filled = np.flatnonzero(sets.starts_D < sets.ends_D)
+    if not len(filled):
+        return keys_DB
+    draws = draw(stream_seed(1, "min-hash"), np.arange(bands.count * bands.width))
+    factors = (draws >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+    permuted_S = np.empty_like(sets.values_S)
+    for band, band_factors in enumerate(factors.reshape(bands.count, bands.width)):
+        keys_D = np.full(len(filled), band + 1, dtype=np.uint64)
+        for factor in band_factors:
+            np.multiply(sets.values_S, factor, out=permuted_S)
+            smallest_D = np.minimum.reduceat(permuted_S, sets.starts_D[filled])
+            keys_D = scramble(keys_D * _FACTOR + smallest_D)
+        keys_DB[filled, band] = np.maximum(keys_D, np.uint64(1))
     return keys_DB
 
 
-def representatives(keys_DB: UInt64s) -> Int64s:
-    """For each document, in order of preference, the first one that it is alike to.
+def sharing(keys_D: UInt64s) -> tuple[Int64s, Int64s]:
+    """Who has a band's key in common with another, and the number of each one's group, from 0.
 
-    Documents alike to each other are the connected components of a graph with an edge between all
-    who agree in a band. The smallest number in reach spreads until nothing changes.
+    Keys of 0 are nobody's.
     """
-    first_D = np.arange(len(keys_DB), dtype=np.int64)
-    groups = [_groups(keys_B) for keys_B in keys_DB.T]
-    while True:
-        before_D = first_D.copy()
-        for order, starts, sizes in groups:
-            if len(starts):
-                smallest = np.minimum.reduceat(first_D[order], starts)
-                first_D[order] = np.repeat(smallest, sizes)
-        first_D = first_D[first_D]
-        if np.array_equal(before_D, first_D):
-            return first_D
-
-
-def _groups(keys_D: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Documents that share a key with another: their order, and each group's start and size."""
     order = np.argsort(keys_D, kind="stable")
-    starts = np.flatnonzero(np.diff(keys_D[order], prepend=keys_D[order][:1] + np.uint64(1)))
+    ordered = keys_D[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))
     sizes = np.diff(np.append(starts, len(order)))
-    shared = (sizes > 1) & (keys_D[order][starts] != 0)
-    members = np.repeat(shared, sizes)
-    kept_sizes = sizes[shared]
-    return order[members], np.cumsum(kept_sizes) - kept_sizes, kept_sizes
+    shared = (sizes > 1) & (ordered[starts] != 0)
+    members = order[np.repeat(shared, sizes)]
+    return members, np.repeat(np.arange(np.count_nonzero(shared)), sizes[shared])
 
 
-def _keys(signature: UInt64s, bands: Bands) -> UInt64s:
-    values = signature[: bands.count * bands.width].astype(np.uint64)
-    keys_B = np.arange(1, bands.count + 1, dtype=np.uint64)
-    for value_B in values.reshape(bands.count, bands.width).T:
-        keys_B = scramble(keys_B * _FACTOR + value_B)
-    return np.maximum(keys_B, np.uint64(1))
+def kept_for(
+    candidates_P: Int64s, groups_P: Int64s, sets: ShingleSets, *, threshold: float
+) -> Int64s:
+    """For each candidate, in order of preference, the first kept one that it nearly equals, (C,).
+
+    candidates_P, groups_P: pairs of a candidate and a group of those that agree in a band.
+    sets:                   each candidate's shingles; none is empty.
+
+    A candidate is dropped if its Jaccard similarity to a kept one reaches the threshold, and kept
+    otherwise. Who has been dropped is compared with nobody.
+    """
+    sizes_C = sets.ends_D - sets.starts_D
+    found_C = np.arange(len(sizes_C))
+    bounds = offsets(np.bincount(candidates_P, minlength=len(sizes_C))).tolist()
+    groups_P = groups_P[np.argsort(candidates_P, kind="stable")]
+    # each group has a place for each of its members, and the first `kept_G` are taken
+    first_G = offsets(np.bincount(groups_P))
+    kept_G = np.zeros(len(first_G), dtype=np.int64)
+    places_P = np.zeros(len(groups_P), dtype=np.int64)
+    for candidate in range(len(sizes_C)):
+        groups = groups_P[bounds[candidate] : bounds[candidate + 1]]
+        firsts, lasts = first_G[groups], first_G[groups] + kept_G[groups]
+        if np.any(firsts < lasts):
+            kept = zip(firsts.tolist(), lasts.tolist(), strict=True)
+            rivals, bands = np.unique_counts(np.concatenate([places_P[a:b] for a, b in kept]))
+            smaller = np.minimum(sizes_C[rivals], sizes_C[candidate])
+            larger = np.maximum(sizes_C[rivals], sizes_C[candidate])
+            possible = smaller >= threshold * larger  # no more than the smaller is in both
+            rivals, bands = rivals[possible], bands[possible]
+            if len(rivals) > MOST_COMPARED:
+                rivals = rivals[np.argsort(-bands, kind="stable")[:MOST_COMPARED]]
+            both = _in_common(sets.of_document(candidate), map(sets.of_document, rivals.tolist()))
+            alike = rivals[both >= threshold * (sizes_C[candidate] + sizes_C[rivals] - both)]
+            if len(alike):
+                found_C[candidate] = alike.min()
+                continue
+        places_P[lasts] = candidate
+        kept_G[groups] += 1
+    return found_C
+
+
+def _in_common(one: UInt32s, others: Iterable[UInt32s]) -> Int64s:
+    """How many shingles each of the `others` has in common with `one`; none is empty."""
+    sets = list(others)
+    if not sets:
+        return np.zeros(0, dtype=np.int64)
+    every = np.concatenate(sets)
+    places = np.minimum(np.searchsorted(one, every), len(one) - 1)
+    starts = offsets(np.array([len(values) for values in sets], dtype=np.int64))[:-1]
+    return np.add.reduceat((one[places] == every).astype(np.int64), starts)

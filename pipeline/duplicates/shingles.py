@@ -100,14 +100,15 @@ def overlapping(found: Shingles, documents: int, wanted: UInt64s) -> Mask:
 
 def _word_hashes(text: Bytes, starts_W: Offsets, stops_W: Offsets) -> UInt64s:
     """A number for each word that depends on its bytes alone."""
-    powers = _powers(_BASE, len(text) + 1)
+    at_least = 1 << len(text).bit_length()
+    powers, inverse = _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
     sums = np.zeros(len(text) + 1, dtype=np.uint64)
-    np.cumsum(powers[:-1] * (text + np.uint64(1)), out=sums[1:])
-    inverse = _powers(pow(_BASE, -1, _MODULUS), len(text) + 1)
+    np.cumsum(powers[: len(text)] * (text + np.uint64(1)), out=sums[1:])
     hashes: UInt64s = (sums[stops_W] - sums[starts_W]) * inverse[starts_W]
     return scramble(hashes)
 
 
+@lru_cache(maxsize=4)
 def _powers(base: int, count: int) -> UInt64s:
     factors = np.full(count, base, dtype=np.uint64)
     factors[:1] = 1

@@ -106,6 +106,26 @@ def test_of_documents_alike_one_stays(tmp_path: Path) -> None:
     assert tokens.manifest.statistics["dropped"] == {"drop_list": 11}
 
 
+def test_planted_copies_are_found_down_to_the_threshold_and_nothing_below_it(
+    tmp_path: Path,
+) -> None:
+    originals = [text(seed, words=100 + seed) for seed in range(200)]
+    copies = []
+    for number, original in enumerate(originals):
+        copy = original.split(" ")
+        for place in range(number % 8):  # each word is in five shingles
+            copy[8 + 11 * place] = f"changed{number}x{place}"
+        copies.append(" ".join(copy))
+    write_jsonl(tmp_path / "a.jsonl", [*originals, *copies])
+    rows = listed(run(tmp_path / "out", [source(tmp_path / "a.jsonl")], NEAR))
+
+    def is_alike(number: int) -> bool:
+        shingles, changed = 96 + number, 5 * (number % 8)
+        return changed > 0 and (shingles - changed) / (shingles + changed) >= 0.8
+
+    assert len(rows) == sum(map(is_alike, range(200))) > 90
+
+
 def test_case_and_punctuation_make_no_difference_and_half_the_text_does(tmp_path: Path) -> None:
     loud = ORIGINALS[0].upper().replace(" ", " - ")
     half = ORIGINALS[1][: len(ORIGINALS[1]) // 2] + text(99, words=60)

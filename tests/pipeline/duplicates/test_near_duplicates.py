@@ -1,0 +1,111 @@
+"""Candidates are found by their bands; what is dropped equals a kept one to the threshold."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.config.settings import NearDuplicatesConfig
+from pipeline.duplicates import near_duplicates
+from pipeline.duplicates.near_duplicates import (
+    ShingleSets,
+    band_keys,
+    bands_for,
+    kept_for,
+    sharing,
+)
+from pipeline.duplicates.shingles import Shingles
+
+THRESHOLD = 0.8
+
+
+def sets_of(documents: list[set[int]]) -> ShingleSets:
+    """Documents as the sets of their shingles, which are numbers below 2**32."""
+    numbers = [number for number, values in enumerate(documents) for _ in values]
+    hashes = [value << 32 for values in documents for value in values]
+    found = Shingles(np.array(hashes, dtype=np.uint64), np.array(numbers, dtype=np.int64))
+    return ShingleSets.of(found, len(documents))
+
+
+def similarity(one: set[int], other: set[int]) -> float:
+    return len(one & other) / len(one | other)
+
+
+def compared_with_all_kept(documents: list[set[int]]) -> list[int]:
+    """Each document's first kept one that it nearly equals, in plain Python."""
+    found: list[int] = []
+    for number, values in enumerate(documents):
+        kept = [other for other in range(number) if found[other] == other]
+        alike = [other for other in kept if similarity(values, documents[other]) >= THRESHOLD]
+        found.append(alike[0] if alike else number)
+    return found
+
+
+def in_one_group(documents: list[set[int]]) -> list[int]:
+    numbers = np.arange(len(documents))
+    sets = sets_of(documents)
+    found = kept_for(numbers, np.zeros_like(numbers), sets, threshold=THRESHOLD)
+    return [int(number) for number in found]
+
+
+@given(st.lists(st.sets(st.integers(0, 11), min_size=1), min_size=1, max_size=12))
+def test_a_document_is_dropped_exactly_if_it_nearly_equals_one_that_is_kept(
+    documents: list[set[int]],
+) -> None:
+    assert in_one_group(documents) == compared_with_all_kept(documents)
+
+
+def test_likeness_is_not_passed_on() -> None:
+    first, second, third = (set(range(start, start + 100)) for start in (0, 10, 20))
+    assert similarity(first, second) > THRESHOLD > similarity(first, third)
+    assert in_one_group([first, second, third]) == [0, 0, 2]
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize("permutations", [64, 128, 256])
+def test_two_at_the_threshold_agree_in_a_band_almost_surely(
+    threshold: float, permutations: int
+) -> None:
+    bands = bands_for(NearDuplicatesConfig(threshold=threshold, permutations=permutations))
+    assert bands.count * bands.width <= permutations
+    assert 1 - (1 - threshold**bands.width) ** bands.count >= 0.99
+
+
+def test_as_many_pairs_agree_in_a_band_as_their_similarity_says() -> None:
+    rng = random.Random(7)
+    bands = bands_for(NearDuplicatesConfig())
+    for shared, size in ((200, 225), (60, 68), (300, 450), (60, 120)):  # 0.8, 0.79, 0.5, 0.33
+        agree = 0
+        for _ in range(100):
+            values = rng.sample(range(1 << 32), 2 * size - shared)
+            pair = [set(values[:size]), set(values[size - shared :])]
+            one, other = band_keys(sets_of(pair), bands)
+            agree += bool(np.any(one == other))
+        likeness = shared / (2 * size - shared)
+        expected = 1 - (1 - likeness**bands.width) ** bands.count
+        deviation = (expected * (1 - expected) / 100) ** 0.5
+        assert abs(agree / 100 - expected) < 4 * deviation + 0.01
+
+
+def test_of_a_crowd_those_that_agree_most_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_duplicates, "MOST_COMPARED", 3)
+    crowd = [set(range(number * 100, number * 100 + 100)) for number in range(50)]
+    documents = [*crowd, crowd[30] - {3000}]
+    numbers = np.arange(len(documents))
+    candidates = np.concatenate((numbers, [30, 50]))  # all in one group, two in another besides
+    groups = np.concatenate((np.zeros_like(numbers), [1, 1]))
+    found = kept_for(candidates, groups, sets_of(documents), threshold=THRESHOLD)
+    assert found.tolist() == [*range(50), 30]
+
+
+def test_a_key_of_nothing_is_shared_by_nobody() -> None:
+    members, groups = sharing(np.array([0, 7, 0, 5, 7, 9, 5, 7], dtype=np.uint64))
+    assert sorted(zip(groups.tolist(), members.tolist(), strict=True)) == [
+        (0, 3),
+        (0, 6),
+        (1, 1),
+        (1, 4),
+        (1, 7),
+    ]
