@@ -13,7 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import ErrorDetails
 
@@ -43,6 +50,25 @@ class Config(BaseModel):
             if former in table:
                 _warn_of_former_name(former, name)
         return {cls.former_names.get(key, key): value for key, value in table.items()}
+
+
+class GrownConfig(Config):
+    """A table that got fields after artifacts had been made with it.
+
+    Such a field is written only where it differs from its default, so that the keys of what was
+    made before stay as they are.
+    """
+
+    later_fields: ClassVar[frozenset[str]] = frozenset()
+    """Their names."""
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        at_default = {
+            name for name in self.later_fields if getattr(self, name) == fields[name].default
+        }
+        return {name: value for name, value in handler(self).items() if name not in at_default}
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

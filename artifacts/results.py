@@ -63,6 +63,23 @@ def standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
+class LabelScore(Config):
+    """One label of one trial."""
+
+    label: str
+    rows: int
+    """With this label in the gold data."""
+
+    precision: float
+    """Of those predicted so, the share that is; 0 where none was."""
+
+    recall: float
+    """Of those that are so, the share predicted; 0 where none is."""
+
+    f1: float
+    """Harmonic mean of both."""
+
+
 class Confusion(Config):
     """How often each label was predicted for each, in one trial."""
 
@@ -71,6 +88,23 @@ class Confusion(Config):
 
     counts: tuple[tuple[int, ...], ...]
     """`counts[gold][predicted]`."""
+
+    def by_label(self) -> tuple[LabelScore, ...]:
+        """Precision, recall and F1 of every label."""
+        found = []
+        for number, label in enumerate(self.labels):
+            hits = self.counts[number][number]
+            rows, guesses = sum(self.counts[number]), sum(row[number] for row in self.counts)
+            found.append(
+                LabelScore(
+                    label=label,
+                    rows=rows,
+                    precision=hits / guesses if guesses else 0.0,
+                    recall=hits / rows if rows else 0.0,
+                    f1=2 * hits / (rows + guesses) if rows + guesses else 0.0,
+                )
+            )
+        return tuple(found)
 
 
 class ErrorExample(Config):

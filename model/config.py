@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from artifacts.config import Config, StageConfig
+from artifacts.config import Config, GrownConfig, StageConfig
 from artifacts.progress import say
 from model.glue import GLUE, task_fields
 from model.hardware import machine_precision
@@ -259,8 +259,10 @@ DATASETS_PREFIX = "datasets:"
 """`datasets:NAME:CONFIG:SPLIT` names a Hugging Face data set, CONFIG and SPLIT may be empty."""
 
 
-class TaskConfig(Config):
+class TaskConfig(GrownConfig):
     """One labelled task: where its data are and which family judges it."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"dev_share", "class_weights"})
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """Name in tables and file names; `labels/NAME` data of this name are used if `train` is
@@ -283,7 +285,12 @@ class TaskConfig(Config):
     `datasets:NAME:CONFIG:SPLIT`; empty: from the labels stage."""
 
     dev: str = ""
-    """File with development data."""
+    """File with development data; empty, and no test file either: `dev_share` of the training
+    rows."""
+
+    dev_share: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of the training rows, drawn once, of every label some, that are held out as dev where
+    neither dev nor test is named."""
 
     test: str = ""
     """File with test data, labelled or not."""
@@ -302,6 +309,10 @@ class TaskConfig(Config):
 
     labels: tuple[str, ...] = ()
     """The labels in the order of the head's outputs; empty: those of the training data, sorted."""
+
+    class_weights: Literal["none", "balanced"] = "none"
+    """`balanced`: a training example weighs as much as its label is rare, rows / (labels × rows of
+    its label), as in scikit-learn."""
 
     train_examples: int = Field(default=0, ge=0)
     """Train on so many examples, the same ones for every seed; 0: all."""
@@ -323,6 +334,12 @@ class TaskConfig(Config):
 
     epochs: int = Field(default=3, ge=1)
     """Passes over the training data (paper, A.3: 2 to 4)."""
+
+    @model_validator(mode="after")
+    def _weights_are_of_labels(self) -> "TaskConfig":
+        if self.class_weights != "none" and "classification" not in self.kind:
+            raise ValueError(f"class_weights weigh the labels of a classification, not {self.kind}")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -506,7 +523,8 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "model.finetune.finetune"
-    format_version: ClassVar[int] = 3
+    format_version: ClassVar[int] = 4
+    """4: a file of mistakes for each task."""
 
     finetune: FinetuneConfig
     """Tasks and protocol."""

@@ -13,7 +13,6 @@ from pathlib import PurePath
 
 import fsspec
 
-from artifacts.errors import UsageError
 from artifacts.filesystem import InputFile
 from model.config import TaskKind
 
@@ -55,7 +54,7 @@ class LabelledFiles:
 
 
 def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
-    """The task in `files`, None if they are not labelled; `UsageError` if dev data are missing."""
+    """The task in `files`, None if they are not labelled; a single file is training data."""
     suffixes = {PurePath(file.path).suffix.lower() for file in files}
     if len(suffixes) != 1 or not suffixes <= {*DELIMITERS, *CONLL}:
         return None
@@ -71,14 +70,7 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
     with fsspec.open(paths["train"], "rb") as opened:
         text = opened.read(SAMPLED_CHARACTERS).decode("utf-8-sig", "replace")
     whole = text[: text.rfind("\n") + 1] or text
-    found = _tagging(whole, paths) if suffix in CONLL else _table(whole, DELIMITERS[suffix], paths)
-    if found and len(paths) < 2:
-        raise UsageError(
-            f"{paths['train']}: labelled data ({found.description}), not a corpus; fine-tuning "
-            "needs dev data, too: put train and dev files into one folder and pass that, for "
-            "example reviews/train.csv and reviews/dev.csv"
-        )
-    return found
+    return _tagging(whole, paths) if suffix in CONLL else _table(whole, DELIMITERS[suffix], paths)
 
 
 def _tagging(text: str, paths: dict[str, str]) -> LabelledFiles:

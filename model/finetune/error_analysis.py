@@ -1,11 +1,13 @@
 """What a trial got wrong, for people.
 
 In:  a problem and a trial's predictions.
-Out: a confusion matrix, where there are few labels, and some errors as text.
+Out: a confusion matrix, where there are few labels, some errors as text, and all of them as a file.
 """
 
-from collections.abc import Sequence
-from itertools import chain
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
 import numpy as np
 
@@ -44,20 +46,37 @@ def errors(
 ) -> tuple[ErrorExample, ...]:
     """The first wrong predictions."""
     found = []
-    pairs = zip(problem.gold(split), predictions, strict=True)
-    for example, (gold, prediction) in enumerate(pairs):
+    for example, gold, guess in islice(_wrong(problem, split, predictions), SHOWN_ERRORS):
+        texts = (problem.shown(split, example), _words(gold), _words(guess))
+        text, right, wrong = (
+            one if len(one) <= SHOWN_CHARACTERS else one[: SHOWN_CHARACTERS - 1] + "…"
+            for one in texts
+        )
+        found.append(ErrorExample(text=text, gold=right, predicted=wrong))
+    return tuple(found)
+
+
+def mistakes(problem: Problem, split: str, predictions: Sequence[Prediction]) -> bytes:
+    """Every wrong prediction as CSV: row of the file from 1, text, gold, predicted."""
+    written = io.StringIO(newline="")
+    rows = csv.writer(written, lineterminator="\n")
+    rows.writerow(("row", "text", "gold", "predicted"))
+    for example, gold, guess in _wrong(problem, split, predictions):
+        rows.writerow((example + 1, problem.shown(split, example), _words(gold), _words(guess)))
+    return written.getvalue().encode()
+
+
+def _wrong(
+    problem: Problem, split: str, predictions: Sequence[Prediction]
+) -> Iterator[tuple[int, Gold, Prediction]]:
+    """(example, gold, guess) of the wrong predictions."""
+    for example, (gold, prediction) in enumerate(
+        zip(problem.gold(split), predictions, strict=True)
+    ):
         # An answer stands beside its margin.
         guess = prediction["text"] if isinstance(prediction, dict) else prediction
         if _is_wrong(gold, guess):
-            texts = (problem.shown(split, example), _words(gold), _words(guess))
-            text, right, wrong = (
-                one if len(one) <= SHOWN_CHARACTERS else one[: SHOWN_CHARACTERS - 1] + "…"
-                for one in texts
-            )
-            found.append(ErrorExample(text=text, gold=right, predicted=wrong))
-        if len(found) == SHOWN_ERRORS:
-            break
-    return tuple(found)
+            yield example, gold, guess
 
 
 def _labels(value: object) -> list[object]:

@@ -33,6 +33,7 @@ from model.hugging_face.layout import encoder_config
 from model.hugging_face.source import open_source
 from model.tasks.base import Problem
 from model.tasks.baselines import baselines
+from model.tasks.data_checks import data_notes
 from model.tasks.problems import load_problem, load_tables
 from model.training.distributed import World, join_world, training_device
 from model.training.environment import restart_prepared, threads_per_rank
@@ -151,7 +152,11 @@ def _load(
         labels=problem.labels,
         examples={split: problem.examples(split) for split in problem.sequences},
         truncated=sum(sequences.truncated for sequences in problem.sequences.values()),
-        notes=(*(note for name in tables for note in tables[name].notes()), *problem.notes),
+        notes=(
+            *(note for table in tables.values() for note in table.notes()),
+            *data_notes(tables),
+            *problem.notes,
+        ),
         baselines=baselines(problem, tables),
     )
     if not quiet:

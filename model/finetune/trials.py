@@ -19,7 +19,7 @@ from artifacts.rng import address
 from artifacts.store import finished_file, put_bytes, put_json
 from model.config import FeatureConfig, FinetuneConfig
 from model.finetune.approaches import Approach, FeatureBased, FeatureCache, FineTuning
-from model.finetune.error_analysis import confusion, errors, scored_split
+from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
 from model.finetune.heads import LAYERS, FeatureHead, TaskModel
 from model.finetune.initial_encoder import InitialEncoder
 from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, missed_decay
@@ -148,6 +148,11 @@ class TrialRunner:
                 entries += save_model(
                     self.output, plan.problem, saved, self._weights(plan, trial), self.encoders[0]
                 )
+            split = scored_split(plan.problem)
+            if split:
+                content = mistakes(plan.problem, split, trial.predictions[split])
+                name = f"mistakes/{task}-{split}.csv"
+                entries.append(put_bytes(self.output, content, name=name))
             for split, predictions in trial.predictions.items():
                 for name, content in plan.problem.submission(split, predictions).items():
                     file = f"submissions/{task}/{name}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -42,6 +43,11 @@ class Classification(Problem):
         self._targets = {
             name: self._numbers(table) for name, table in texts.tables.items() if table.has("label")
         }
+        self._weights: Tensor | None = None
+        if self.config.class_weights == "balanced" and "train" in self._targets:
+            rows = np.bincount(self._targets["train"], minlength=self.outputs)
+            weights = rows.sum() / (self.outputs * np.maximum(rows, 1))
+            self._weights = torch.from_numpy(weights.astype(np.float32))
 
     def examples(self, split: str) -> int:
         """Rows of the file."""
@@ -66,8 +72,9 @@ class Classification(Problem):
         return self._targets[split][units]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy."""
-        return functional.cross_entropy(logits, targets, reduction="sum")
+        """Cross-entropy, weighted by label where the task says so."""
+        weights = None if self._weights is None else self._weights.to(logits.device)
+        return functional.cross_entropy(logits, targets, weight=weights, reduction="sum")
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """The label of the largest logit."""

@@ -4,6 +4,7 @@ In:  `TaskConfig`, which names files or a labels artifact's task; a tokenizer.
 Out: the family's `Problem`, everything read, checked and tokenised.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -69,11 +70,47 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
         # GLUE's own files have a few blank texts (QQP), which count like the others.
         for name in ("label", *(() if config.glue else family.required)):
             _refuse_blanks(table, name)
+    if "dev" not in tables and "test" not in tables:
+        tables["train"], tables["dev"] = _held_out(tables["train"], config.dev_share)
     if 0 < config.train_examples < len(tables["train"]):
         order = permutation(address(SAMPLE_SEED, "sample"), len(tables["train"]))
         sample = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
         tables["train"] = replace(sample, whole=tables["train"])
     return tables
+
+
+def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
+    """The training rows that stay, and those that dev gets: the same ones for every trial.
+
+    Of every label at least one row, where it has two; documents stay whole.
+    """
+    groups: dict[str, list[int]] = defaultdict(list)
+    units = table.columns.get("document") or table.columns.get("context") or range(len(table))
+    for row, unit in enumerate(units):
+        groups[str(unit)].append(row)
+    members = list(groups.values())
+    by_label: dict[str, list[list[int]]] = defaultdict(list)
+    for number in permutation(address(SAMPLE_SEED, "dev"), len(members)).tolist():
+        label = table.columns["label"][members[number][0]] if table.has("label") else ""
+        by_label[str(label)].append(members[number])
+    if len(by_label) > len(members) // 2:  # numbers, or hardly a label twice
+        by_label = {"": [group for found in by_label.values() for group in found]}
+    chosen = [
+        row
+        for found in by_label.values()
+        for group in found[: min(max(1, round(share * len(found))), len(found) - 1)]
+        for row in group
+    ]
+    if not chosen:
+        raise UsageError(
+            f"{table.path}: too few rows to hold some out as dev; name a dev file, or add rows"
+        )
+    said = (
+        f"no dev file: {len(chosen):,} of {len(table):,} rows of {table.path} are held out as dev "
+        f"(dev_share = {share:g})"
+    )
+    kept = table.take(sorted(set(range(len(table))) - set(chosen)))
+    return replace(kept, remarks=(said,)), table.take(sorted(chosen))
 
 
 def _is_placeholder(label: JsonValue) -> bool:
@@ -109,11 +146,6 @@ def task_paths(config: TaskConfig, labels: Artifact | None = None) -> dict[str, 
     }
     if not config.train:
         paths = {**_labelled_paths(config, labels), **paths}
-    if "train" not in paths or len(paths) < 2:
-        raise UsageError(
-            f"task {config.name}: has {', '.join(paths) or 'no files'}, wants train, and dev or "
-            "test; name files, or let the labels stage make them"
-        )
     return paths
 
 

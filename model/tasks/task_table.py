@@ -30,6 +30,9 @@ class TaskTable:
     whole: "TaskTable | None" = None
     """The table that this one is a sample of, whose labels it shares; None: it is whole."""
 
+    remarks: tuple[str, ...] = ()
+    """What was done to it after it was read."""
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
@@ -59,9 +62,8 @@ class TaskTable:
 
     def notes(self) -> list[str]:
         """What a person must know of how it was read."""
-        if not self.skipped:
-            return []
-        return [f"{self.path}: {self.skipped} rows with too few columns are left out"]
+        left_out = f"{self.path}: {self.skipped} rows with too few columns are left out"
+        return [*([left_out] if self.skipped else []), *self.remarks]
 
     def take(self, rows: Sequence[int]) -> "TaskTable":
         """A table of these rows."""

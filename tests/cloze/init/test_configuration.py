@@ -268,14 +268,13 @@ def test_labelled_files_become_a_task_instead_of_a_corpus(
     assert "bert-base-uncased: no run of this name" in done.stderr
 
 
-def test_a_lone_labelled_table_is_no_corpus_and_wants_dev_data(
-    cloze: Callable[..., Any], folder: Path
-) -> None:
+def test_a_lone_labelled_table_becomes_a_task(cloze: Callable[..., Any], folder: Path) -> None:
     (folder / "reviews.csv").write_text(LABELLED)
-    done = cloze("init", "reviews.csv")
-    assert "labelled data (classification, text_a = review, label = sentiment" in done.stderr
-    assert "neg 2, pos 1), not a corpus; fine-tuning needs dev data" in done.stderr
-    assert done.returncode == 2
+    done = cloze("init", "reviews.csv", "--output", "task.toml")
+    assert done.returncode == 0, done.stderr
+    (task,) = read_toml("task.toml")["finetune"]["tasks"]
+    assert (task["kind"], task["train"]) == ("classification", str(folder / "reviews.csv"))
+    assert "dev" not in task  # fine-tuning holds rows out
 
 
 def test_a_table_without_labels_is_read_as_text(folder: Path) -> None:

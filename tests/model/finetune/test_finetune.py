@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 import math
 from pathlib import Path
@@ -163,6 +165,22 @@ def run_finetune(config: dict, encoder: Artifact, output: Path) -> Artifact:
         machine={"threads": 1},
     )
     return finetune(table, [])
+
+
+def test_mistakes_of_the_best_fit_are_a_file_with_their_rows(fitted: Artifact) -> None:
+    fits = Trials.model_validate(fitted.read_json("fits.json")).fits
+    best = max(
+        (f for f in fits if (f.task, f.system) == ("pairs", "pretrained")), key=lambda f: f.merit
+    )
+    header, *rows = csv.reader(io.StringIO(fitted.read_bytes("mistakes/pairs-test.csv").decode()))
+    assert header == ["row", "text", "gold", "predicted"]
+    assert len(rows) == round(40 * (1 - best.test["accuracy"]))
+    assert all(gold != predicted for _, _, gold, predicted in rows)
+    assert best.confusion is not None
+    by_label = best.confusion.by_label()
+    assert sum(one.rows for one in by_label) == 40
+    recalled = sum(one.rows * one.recall for one in by_label)
+    assert recalled == pytest.approx(40 * best.test["accuracy"])
 
 
 def test_a_grid_is_searched_on_dev_and_its_best_point_gets_all_seeds(

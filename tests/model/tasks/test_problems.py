@@ -77,6 +77,22 @@ def test_empty_texts_of_a_test_file_are_inputs_like_others(tmp_path: Path) -> No
     assert not found.labelled("test")
 
 
+def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones(tmp_path: Path) -> None:
+    rows = both([{"text_a": "the", "label": label} for label in "aaab"])
+    plain = problem(tmp_path, "classification", rows)
+    weighted = problem(tmp_path, "classification", rows, class_weights="balanced")
+    logits, targets = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])
+    assert weighted.loss(logits, targets) == pytest.approx(4 * np.log(2), rel=1e-6)
+    logits = torch.tensor([[9.0, 0.0]] * 4)  # always the frequent one
+    assert plain.loss(logits, targets) == pytest.approx(9.0, rel=1e-3)
+    assert weighted.loss(logits, targets) == pytest.approx(18.0, rel=1e-3)  # 4 / (2 × 1)
+
+
+def test_only_labels_can_be_weighed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="weigh the labels of a classification, not tagging"):
+        TaskConfig(name="t", kind="tagging", class_weights="balanced")
+
+
 # --- tagging
 
 
