@@ -1,7 +1,7 @@
 """C compiled on the machine it runs on, where there is a compiler.
 
-In:  one plain C file, and flags for GCC.
-Out: the path of a shared library, or why there is none: callers then run a slower form of the same.
+In:  one plain C file, and the types of its functions.
+Out: the functions, or why there are none: callers then run a slower form of the same.
 
 The library is compiled in a second and kept in the user's cache under a name made of its text, the
 flags and, where they ask for the processor's own instructions, the processor. It appears there
@@ -9,6 +9,7 @@ whole or not at all, so there is no lock that a killed run could leave behind. W
 no compiler any more: an image is given its libraries when it is built.
 """
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -16,12 +17,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from artifacts.digests import cache_directory
+from artifacts.progress import say
 
 COMPILE_SECONDS = 120
+
+_TYPES = {"n": ctypes.c_int64, "p": ctypes.c_void_p, "b": ctypes.c_char_p, "i": ctypes.c_int}
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,30 @@ class Unavailable:
     """There is no library, and why."""
 
     reason: str
+
+
+def load(source: Path, signatures: Mapping[str, str]) -> ctypes.CDLL | None:
+    """The compiled functions of `source`; None, said on standard error, where there is no compiler.
+
+    A signature is a letter for the result, `-` for none, and one for each argument: n a size, p an
+    address, b bytes, i an int. `CLOZE_KERNEL_FLAGS` adds flags for GCC: tests compile with its
+    sanitizers.
+    """
+    found = shared_library(source, "-O3", *os.environ.get("CLOZE_KERNEL_FLAGS", "").split())
+    if isinstance(found, Unavailable):
+        say(f"{source.name} is not compiled, because {found.reason}; the same is done more slowly")
+        return None
+    loaded = ctypes.CDLL(str(found))
+    for name, (result, *arguments) in signatures.items():
+        function = getattr(loaded, name)
+        function.restype = _TYPES.get(result)
+        function.argtypes = [_TYPES[letter] for letter in arguments]
+    return loaded
+
+
+def address(array: npt.NDArray[np.generic]) -> int:
+    """Where `array` lies; the caller keeps it alive, and contiguous."""
+    return int(array.ctypes.data)
 
 
 def shared_library(source: Path, *flags: str) -> Path | Unavailable:

@@ -15,6 +15,7 @@ RUN pip install -c constraints.txt ".[pipeline,dataflow,s3]" \
     && useradd --create-home --uid 10001 cloze
 
 USER 10001
-# the tokenizer's kernel, compiled here once instead of by every worker
-RUN python -P -m pipeline.tokenizer.compiled
+# the kernels of cleaning and tokenising, compiled here once instead of by every worker
+RUN python -P -c "from pipeline.text.cleaning import library as cleaning; \
+    from pipeline.tokenizer.compiled import library as tokenising; assert cleaning() and tokenising()"
 ENTRYPOINT ["/opt/apache/beam/boot"]

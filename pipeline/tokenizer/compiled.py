@@ -9,18 +9,14 @@ matter. Both answers come from `tokenizers`, so no table of Unicode properties h
 """
 
 import ctypes
-import os
-import sys
 import weakref
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from artifacts.arrays import Offsets, TokenIds
-from artifacts.progress import say
-from artifacts.runtime.native import Unavailable, shared_library
+from artifacts.runtime.native import address, load
 from artifacts.tables import id_type
 from artifacts.tokenizer import CONTINUATION, MAX_CHARACTERS_PER_WORD, WordPieceTokenizer
 from pipeline.tokenizer.pre_tokens import Characters
@@ -36,30 +32,18 @@ _SOURCE = Path(__file__).with_name("wordpiece.c")
 _SPARE = 1024
 """Ids of room beyond one a byte: a character may decompose into several."""
 
-_N, _P, _I = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int
 _SIGNATURES = {
-    "wordpiece_open": (_P, (_P, _P, _P, _P, _N, _N, _N, _N, _N, _I, _I)),
-    "wordpiece_close": (None, (_P,)),
-    "wordpiece_character": (_I, (_P, _N, ctypes.c_char_p, _N, _I)),
-    "wordpiece_encode": (_I, (_P, ctypes.c_char_p, _N, _P, _N, _P, _P, _N, _P)),
+    "wordpiece_open": "pppppnnnnnii",
+    "wordpiece_close": "-p",
+    "wordpiece_character": "ipnbni",
+    "wordpiece_encode": "ipbnpnppnp",
 }
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled functions; None, said once, where there is no compiler.
-
-    `CLOZE_KERNEL_FLAGS` adds flags for GCC: tests compile with its sanitizers.
-    """
-    found = shared_library(_SOURCE, "-O3", *os.environ.get("CLOZE_KERNEL_FLAGS", "").split())
-    if isinstance(found, Unavailable):
-        say(f"tokenising without the compiled kernel, because {found.reason}; the ids are the same")
-        return None
-    loaded = ctypes.CDLL(str(found))
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(loaded, name)
-        function.restype, function.argtypes = result, arguments
-    return loaded
+    """The compiled functions; None where there is no compiler."""
+    return load(_SOURCE, _SIGNATURES)
 
 
 class CompiledWordPiece:
@@ -79,7 +63,7 @@ class CompiledWordPiece:
             np.array(inner, dtype=np.uint8),
         )
         self._state = functions.wordpiece_open(
-            *(_address(table) for table in tables),
+            *(address(table) for table in tables),
             *(tokenizer.size, tokenizer.unk_id, MAX_CHARACTERS_PER_WORD, MAX_ENTRIES, MAX_POOL),
             *(tokenizer.lowercase, self._dtype.itemsize == 4),
         )
@@ -98,8 +82,8 @@ class CompiledWordPiece:
         at = np.zeros(6, dtype=np.int64)
         while True:
             status = self._functions.wordpiece_encode(
-                *(self._state, text, len(text), _address(ends), len(ends), _address(counts)),
-                *(_address(ids), len(ids), _address(at)),
+                *(self._state, text, len(text), address(ends), len(ends), address(counts)),
+                *(address(ids), len(ids), address(at)),
             )
             if status == _DONE:
                 return ids[: at[1]], counts
@@ -138,12 +122,3 @@ def form_for(tokenizer: WordPieceTokenizer) -> Form:
     return (
         FastWordPiece(tokenizer) if functions is None else CompiledWordPiece(tokenizer, functions)
     )
-
-
-def _address(array: npt.NDArray[np.generic]) -> int:
-    """Where `array` lies; the caller keeps it alive."""
-    return int(array.ctypes.data)
-
-
-if __name__ == "__main__":  # an image is given its kernel when it is built
-    sys.exit(library() is None)

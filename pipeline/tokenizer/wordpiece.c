@@ -7,13 +7,19 @@
    A pre-token of at most 16 bytes is its own key, two zero-padded words (text holds no NUL); longer
    ones are compared in an arena. Each table is open addressing, at most half full.
 
-   Lengths of words cannot be predicted, so nothing branches on them: where pre-tokens begin is found
-   for 64 bytes at a time as bits of a word, and a batch of them is cut, then hashed and its slots
-   fetched ahead, then looked up. */
+   Lengths of words and numbers of pieces cannot be predicted, so nothing branches on them: one pass
+   over the text makes its capitals small and finds where pre-tokens begin, 64 bytes at a time as bits of
+   a word; then a batch of them is hashed and its slots fetched ahead, then looked up and written, as
+   many ids as a slot holds whether there are fewer or not. */
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "keys and bits are read as little-endian words"
+#endif
 
 enum { DONE, NEED_CHARACTER, NEED_PRE_TOKEN, NEED_ROOM, NO_MEMORY };
 
@@ -23,18 +29,25 @@ enum { DONE, NEED_CHARACTER, NEED_PRE_TOKEN, NEED_ROOM, NO_MEMORY };
 #define CODE_POINTS 0x110000
 #define MAX_MEANING 64
 #define BATCH 128 /* pre-tokens on their way together */
+#define LARGE_PAGE ((uint64_t)1 << 21)
 
-typedef struct { uint64_t low, high; uint32_t value, count; } Short; /* value: the id, or where ids begin */
+#define SLOT_BYTES 12 /* of ids in a slot */
+
+typedef uint8_t Lane __attribute__((vector_size(16)));
+typedef char Signs __attribute__((vector_size(16)));
+typedef struct { uint64_t low, high; uint32_t count; uint8_t ids[SLOT_BYTES]; } Short; /* or where ids begin */
 typedef struct { uint64_t hash; uint32_t key, length, value, count; } Long;
 typedef struct { uint64_t hash; uint32_t piece, length; int32_t id; uint32_t inner; } Piece;
 typedef struct { uint8_t length, unsafe, bytes[MAX_MEANING]; } Meaning;
 
 typedef struct {
     int lowercase, wide;
-    uint32_t unk, max_characters;
+    uint32_t unk, max_characters, slot_ids; /* ids that a slot holds */
     uint8_t isolated[1 << 16]; /* three-byte characters that are pre-tokens by themselves */
     uint64_t masks[SHORT_BYTES + 1][2];
+    uint8_t *folded; uint64_t room_folded; /* the text, capitals of ASCII made small where that is asked for */
     uint64_t *borders, room_borders; /* a bit for each byte: here begins a pre-token or white space */
+    uint64_t *begins, room_begins; /* here begins a pre-token */
     Piece *pieces; uint64_t piece_mask; uint8_t *spelling; uint32_t longest_piece;
     uint32_t sizes[2][1 << 16]; /* by first two bytes: bit n where a piece has n bytes, the last bit for more */
     Short *shorts; uint64_t short_mask, n_shorts;
@@ -76,9 +89,20 @@ static int grow(void **array, uint64_t *room, uint64_t needed, uint64_t size) {
     return 1;
 }
 
+/* Slots of two to a cache line; a large table is in large pages where the system gives them. */
+static Short *short_table(uint64_t slots) {
+    uint64_t size = slots * sizeof(Short), page = size < LARGE_PAGE ? 64 : LARGE_PAGE;
+    Short *table = aligned_alloc(page, size);
+    if (!table) return NULL;
+#ifdef MADV_HUGEPAGE
+    if (page == LARGE_PAGE) madvise(table, size, MADV_HUGEPAGE);
+#endif
+    return memset(table, 0, size);
+}
+
 static int grow_shorts(State *s) {
     uint64_t slots = 2 * (s->short_mask + 1);
-    Short *table = calloc(slots, sizeof *table);
+    Short *table = short_table(slots);
     if (!table) return 0;
     for (uint64_t i = 0; i <= s->short_mask; i++) {
         if (!s->shorts[i].count) continue;
@@ -167,14 +191,6 @@ static int put_word(State *s, const uint8_t *word, uint32_t length) {
     return 1;
 }
 
-static int put_words_of_ascii(State *s, const uint8_t *text, uint64_t length) {
-    if (length > s->max_characters) return put_found(s, s->unk);
-    uint8_t word[WORD_BYTES];
-    for (uint64_t i = 0; i < length; i++)
-        word[i] = s->lowercase && text[i] >= 'A' && text[i] <= 'Z' ? text[i] | 0x20 : text[i];
-    return put_word(s, word, (uint32_t)length);
-}
-
 /* One character of UTF-8; a byte that begins none is U+FFFD, so that nothing is read beyond the text. */
 static uint32_t decode(const uint8_t *text, uint64_t length, uint32_t *code) {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
@@ -226,7 +242,6 @@ static int put_words(State *s, const uint8_t *text, uint64_t length, int64_t *un
 /* ---- the memory of pre-tokens ---- */
 
 static int kept(State *s, uint32_t *value) { /* where the ids at hand stand from now on */
-    if (s->n_found == 1) { *value = s->found[0]; return 1; }
     if (!grow((void **)&s->pool, &s->room_pool, s->n_pool + s->n_found, sizeof *s->pool)) return 0;
     memcpy(s->pool + s->n_pool, s->found, s->n_found * sizeof *s->pool);
     *value = (uint32_t)s->n_pool;
@@ -239,9 +254,17 @@ static int remember_short(State *s, uint64_t low, uint64_t high) {
     if (2 * (s->n_shorts + 1) > s->short_mask && !grow_shorts(s)) return 0;
     uint64_t at = mixed(low, high) & s->short_mask;
     while (s->shorts[at].count) at = (at + 1) & s->short_mask;
-    uint32_t value;
-    if (!kept(s, &value)) return 0;
-    s->shorts[at] = (Short){low, high, value, (uint32_t)s->n_found + 1};
+    Short entry = {.low = low, .high = high, .count = (uint32_t)s->n_found + 1};
+    if (s->n_found > s->slot_ids) {
+        uint32_t value;
+        if (!kept(s, &value)) return 0;
+        memcpy(entry.ids, &value, sizeof value);
+    } else for (uint64_t i = 0; i < s->n_found; i++) {
+        uint16_t narrow = (uint16_t)s->found[i];
+        if (s->wide) memcpy(entry.ids + 4 * i, &s->found[i], 4);
+        else memcpy(entry.ids + 2 * i, &narrow, 2);
+    }
+    s->shorts[at] = entry;
     s->n_shorts++;
     return 1;
 }
@@ -260,57 +283,55 @@ static int remember_long(State *s, const uint8_t *folded, uint32_t length, uint6
     return 1;
 }
 
-static inline uint64_t lower8(uint64_t x) { /* ASCII capitals of eight bytes, made small */
-    uint64_t low = x & 0x7F7F7F7F7F7F7F7Fu;
-    uint64_t from_a = low + 0x3F3F3F3F3F3F3F3Fu, beyond_z = low + 0x2525252525252525u;
-    return x | ((from_a & ~beyond_z & ~x & 0x8080808080808080u) >> 2);
-}
-
-static inline void load16(const State *s, const uint8_t *text, int64_t left, int64_t length, uint64_t *low, uint64_t *high) {
-    uint64_t words[2] = {0, 0};
-    const uint64_t *mask = s->masks[length < SHORT_BYTES ? length : SHORT_BYTES];
-    memcpy(words, text, left < SHORT_BYTES ? (size_t)left : SHORT_BYTES);
-    *low = words[0] & mask[0];
-    *high = words[1] & mask[1];
-    if (s->lowercase) { *low = lower8(*low); *high = lower8(*high); }
-}
-
 /* ---- where pre-tokens begin ---- */
 
-static inline uint64_t gathered(const uint8_t *flags) { /* 64 bytes of 0 or 1 as the bits of a word */
-    uint64_t bits = 0;
-    for (int i = 0; i < 8; i++) {
-        uint64_t eight;
-        memcpy(&eight, flags + 8 * i, 8);
-        bits |= (eight * 0x0102040810204080u >> 56) << 8 * i;
+static inline uint64_t bits_of(Lane lane) { /* the upper bits of 16 bytes of 0 or 255 */
+#ifdef __SSE2__
+    return (uint16_t)__builtin_ia32_pmovmskb128((Signs)lane);
+#else
+    uint64_t eights[2];
+    lane &= 1;
+    memcpy(eights, &lane, 16);
+    return (eights[0] * 0x0102040810204080u >> 56) | (eights[1] * 0x0102040810204080u >> 56) << 8;
+#endif
+}
+
+typedef struct { uint64_t letters, spaces, leads; } Bits; /* of 64 bytes; leads of isolated characters */
+
+static inline Bits look(const uint8_t *bytes, uint8_t *folded, int lowercase) {
+    Bits bits = {0, 0, 0};
+    for (int i = 0; i < 4; i++) {
+        Lane x;
+        memcpy(&x, bytes + 16 * i, 16);
+        Lane small = (x | 0x20) - 'a' < 26, capital = x - 'A' < 26, beyond = x >= 0x80;
+        bits.letters |= bits_of(small | (x - '0' < 10) | beyond) << 16 * i;
+        bits.spaces |= bits_of(x <= 0x20) << 16 * i;
+        bits.leads |= bits_of((x - 0xE2 < 8) | (x == 0xEF)) << 16 * i;
+        if (lowercase) x |= capital & 0x20;
+        memcpy(folded + 16 * i, &x, 16);
     }
     return bits;
 }
 
-static inline int is_lead(uint8_t byte) { return ((uint8_t)(byte - 0xE2) < 8) | (byte == 0xEF); }
-
 /* Runs of letters, digits and non-ASCII bytes; every ASCII mark and isolated character by itself. */
-static int find_borders(State *s, const uint8_t *text, int64_t n) {
+static int look_over(State *s, const uint8_t *text, int64_t n) {
     int64_t words = n / 64 + 1;
-    if (!grow((void **)&s->borders, &s->room_borders, words, sizeof *s->borders)) return 0;
+    if (!grow((void **)&s->folded, &s->room_folded, 64 * words + SHORT_BYTES, 1)
+        || !grow((void **)&s->borders, &s->room_borders, words + 1, sizeof *s->borders)
+        || !grow((void **)&s->begins, &s->room_begins, words, sizeof *s->begins)) return 0;
     uint64_t word_before = 0, mark_before = 0, begins_next = 0;
     for (int64_t w = 0; w < words; w++) {
-        uint8_t bytes[64] = {0}, in_word[64], is_mark[64], leads = 0;
-        int64_t here = n - 64 * w < 64 ? n - 64 * w : 64;
-        memcpy(bytes, text + 64 * w, here);
-        for (int i = 0; i < 64; i++) {
-            uint8_t byte = bytes[i];
-            uint8_t letter = ((uint8_t)((byte | 0x20) - 'a') < 26) | ((uint8_t)(byte - '0') < 10) | (byte >> 7);
-            in_word[i] = letter;
-            is_mark[i] = (byte > 0x20) & (letter ^ 1);
-            leads |= is_lead(byte);
-        }
-        uint64_t word = gathered(in_word), mark = gathered(is_mark);
+        uint8_t tail[64] = {0};
+        const uint8_t *bytes = text + 64 * w;
+        if (n - 64 * w < 64) bytes = memcpy(tail, bytes, n - 64 * w);
+        Bits found = look(bytes, s->folded + 64 * w, s->lowercase);
+        uint64_t word = found.letters, mark = ~(word | found.spaces);
         uint64_t bits = (word ^ (word << 1 | word_before)) | mark | (mark << 1 | mark_before) | begins_next;
         begins_next = 0;
-        if (leads) for (int i = 0; i < here; i++) {
+        for (uint64_t leads = found.leads; leads; leads &= leads - 1) {
+            int i = __builtin_ctzll(leads);
             const uint8_t *at = text + 64 * w + i;
-            if (!is_lead(*at) || n - (64 * w + i) < 3) continue;
+            if (n - (64 * w + i) < 3) continue;
             if (!s->isolated[(at[0] & 0x0F) << 12 | (at[1] & 0x3F) << 6 | (at[2] & 0x3F)]) continue;
             bits |= (uint64_t)1 << i;
             if (i + 3 < 64) bits |= (uint64_t)1 << (i + 3);
@@ -319,27 +340,49 @@ static int find_borders(State *s, const uint8_t *text, int64_t n) {
         word_before = word >> 63;
         mark_before = mark >> 63;
         s->borders[w] = bits;
+        s->begins[w] = bits & ~found.spaces;
     }
-    s->borders[words - 1] |= (uint64_t)1 << (n & 63); /* the end is a border */
+    s->borders[words - 1] |= (uint64_t)1 << (n & 63); /* the end is a border, and begins nothing */
+    s->borders[words] = 0; /* read, but not looked at */
     return 1;
 }
 
-/* Up to BATCH pre-tokens from byte `p` on; returns how many, and in `next` where to go on. */
-static int cut(const State *s, const uint8_t *text, int64_t n, int64_t p, int64_t *starts, int64_t *lengths, int64_t *next) {
-    int found = 0;
-    int64_t begin = p, w = p / 64;
-    uint64_t bits = s->borders[w] & ~(uint64_t)0 << (p & 63) << 1; /* borders behind p */
-    while (begin < n && found < BATCH) {
-        while (!bits) bits = s->borders[++w];
-        int64_t end = 64 * w + __builtin_ctzll(bits);
+/* How long the pre-token is that begins at `start`. */
+static inline int64_t length_at(const State *s, int64_t start) {
+    uint64_t window, at = (uint64_t)start + 1;
+    memcpy(&window, (const uint8_t *)s->borders + at / 8, sizeof window);
+    window >>= at & 7;
+    if (window) return 1 + __builtin_ctzll(window);
+    uint64_t w = (at + 57) / 64, bits = s->borders[w] & ~(uint64_t)0 << ((at + 57) & 63);
+    while (!bits) bits = s->borders[++w];
+    return (int64_t)(64 * w) + __builtin_ctzll(bits) - start;
+}
+
+typedef struct { int64_t starts[BATCH], lengths[BATCH]; uint64_t low[BATCH], high[BATCH], hashes[BATCH]; } Batch;
+
+/* Up to BATCH pre-tokens from byte `p` of `n` on, their keys and hashes; returns how many. Their
+   slots are on their way into the cache then. */
+static int gather(const State *s, int64_t n, int64_t p, Batch *batch) {
+    int64_t words = n / 64 + 1, w = p / 64;
+    uint64_t bits = s->begins[w] & ~(uint64_t)0 << (p & 63);
+    for (int found = 0; found < BATCH; found++) {
+        while (!bits) {
+            if (++w >= words) return found;
+            bits = s->begins[w];
+        }
+        int64_t start = 64 * w + __builtin_ctzll(bits), length = length_at(s, start);
         bits &= bits - 1;
-        starts[found] = begin;
-        lengths[found] = end - begin;
-        found += text[begin] > 0x20;
-        begin = end;
+        uint64_t key[2];
+        memcpy(key, s->folded + start, sizeof key);
+        const uint64_t *mask = s->masks[length < SHORT_BYTES ? length : SHORT_BYTES];
+        batch->starts[found] = start;
+        batch->lengths[found] = length;
+        batch->low[found] = key[0] & mask[0];
+        batch->high[found] = key[1] & mask[1];
+        batch->hashes[found] = mixed(batch->low[found], batch->high[found]);
+        __builtin_prefetch(&s->shorts[batch->hashes[found] & s->short_mask]);
     }
-    *next = begin;
-    return found;
+    return BATCH;
 }
 
 /* ---- the face ---- */
@@ -347,7 +390,7 @@ static int cut(const State *s, const uint8_t *text, int64_t n, int64_t p, int64_
 void wordpiece_close(State *s) {
     if (!s) return;
     free(s->pieces); free(s->spelling); free(s->shorts); free(s->longs); free(s->keys); free(s->pool);
-    free(s->borders); free(s->meaning_of); free(s->meanings); free(s->found); free(s);
+    free(s->folded); free(s->borders); free(s->begins); free(s->meaning_of); free(s->meanings); free(s->found); free(s);
 }
 
 /* `spelling`: all pieces one after another, without their ##; inner_P: whether they had one. */
@@ -357,6 +400,7 @@ State *wordpiece_open(const uint8_t *isolated, const uint8_t *spelling, const in
     State *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     s->lowercase = lowercase; s->wide = wide; s->unk = (uint32_t)unk;
+    s->slot_ids = SLOT_BYTES / (wide ? sizeof(uint32_t) : sizeof(uint16_t));
     s->max_characters = (uint32_t)max_characters; s->max_entries = max_entries; s->max_pool = max_pool;
     for (int bytes = 0; bytes <= SHORT_BYTES; bytes++) {
         s->masks[bytes][0] = bytes >= 8 ? ~(uint64_t)0 : ((uint64_t)1 << 8 * bytes) - 1;
@@ -369,7 +413,7 @@ State *wordpiece_open(const uint8_t *isolated, const uint8_t *spelling, const in
     s->short_mask = s->long_mask = (1 << 12) - 1;
     s->pieces = malloc(slots * sizeof *s->pieces);
     s->spelling = malloc(pieces ? ends_P[pieces - 1] + 1 : 1);
-    s->shorts = calloc(s->short_mask + 1, sizeof *s->shorts);
+    s->shorts = short_table(s->short_mask + 1);
     s->longs = calloc(s->long_mask + 1, sizeof *s->longs);
     s->meaning_of = calloc(CODE_POINTS, sizeof *s->meaning_of);
     if (!s->pieces || !s->spelling || !s->shorts || !s->longs || !s->meaning_of) { wordpiece_close(s); return NULL; }
@@ -408,21 +452,19 @@ static inline int emit(const State *s, void *out, int64_t capacity, int64_t *wri
 }
 
 /* The ids of a pre-token that is not remembered, into `found`. */
-static int tokenise(State *s, const uint8_t *text, int64_t length, int64_t *unknown) {
+static int tokenise(State *s, const uint8_t *text, const uint8_t *folded, int64_t length, int64_t *unknown) {
     uint8_t any = 0;
     for (int64_t i = 0; i < length; i++) any |= text[i];
     s->n_found = 0;
     if (any & 0x80) return put_words(s, text, length, unknown);
-    return put_words_of_ascii(s, text, length) ? DONE : NO_MEMORY;
+    if (length > s->max_characters) return put_found(s, s->unk) ? DONE : NO_MEMORY;
+    return put_word(s, folded, (uint32_t)length) ? DONE : NO_MEMORY;
 }
 
-static const Short *find_short(const State *s, uint64_t hash, uint64_t low, uint64_t high) {
-    uint64_t slot = hash & s->short_mask;
-    const Short *entry = &s->shorts[slot];
-    while (entry->count && (entry->low != low || entry->high != high)) {
-        slot = (slot + 1) & s->short_mask;
-        entry = &s->shorts[slot];
-    }
+static inline const Short *find_short(const State *s, uint64_t hash, uint64_t low, uint64_t high) {
+    const Short *entry = &s->shorts[hash & s->short_mask];
+    while (((entry->low ^ low) | (entry->high ^ high)) && entry->count)
+        entry = &s->shorts[++hash & s->short_mask];
     return entry;
 }
 
@@ -436,64 +478,60 @@ static const Long *find_long(const State *s, const uint8_t *folded, uint32_t len
     return entry;
 }
 
-/* One pre-token that is long or not remembered; its ids come behind out[written]. */
-static int learn(State *s, const uint8_t *text, int64_t length, uint64_t low, uint64_t high,
-                 void *out, int64_t capacity, int64_t *written, int64_t *unknown) {
-    uint8_t folded[LONGEST_KEPT];
+/* One pre-token that is long or not remembered, or has more ids than a slot; they come behind
+   out[written]. `entry` is its slot, if it is short. */
+static int learn(State *s, const uint8_t *text, const uint8_t *folded, int64_t length, const Short *entry,
+                 uint64_t low, uint64_t high, void *out, int64_t capacity, int64_t *written, int64_t *unknown) {
     uint64_t hash = 0;
+    if (length <= SHORT_BYTES && entry->count) {
+        uint32_t place;
+        memcpy(&place, entry->ids, sizeof place);
+        return emit(s, out, capacity, written, s->pool + place, entry->count - 1) ? DONE : NEED_ROOM;
+    }
     if (length > SHORT_BYTES && length <= LONGEST_KEPT) {
-        for (int64_t i = 0; i < length; i++)
-            folded[i] = s->lowercase && text[i] >= 'A' && text[i] <= 'Z' ? text[i] | 0x20 : text[i];
         hash = hash_of(folded, length);
-        const Long *entry = find_long(s, folded, (uint32_t)length, hash);
-        uint32_t count = entry->count - 1;
-        if (entry->count)
-            return emit(s, out, capacity, written, count == 1 ? &entry->value : s->pool + entry->value, count) ? DONE : NEED_ROOM;
+        const Long *known = find_long(s, folded, (uint32_t)length, hash);
+        if (known->count)
+            return emit(s, out, capacity, written, s->pool + known->value, known->count - 1) ? DONE : NEED_ROOM;
     }
     if (s->n_shorts + s->n_longs >= s->max_entries || s->n_pool >= s->max_pool || s->n_keys >= s->max_pool) forget(s);
-    int status = tokenise(s, text, length, unknown);
+    int status = tokenise(s, text, folded, length, unknown);
     if (status != DONE) return status;
     if (!emit(s, out, capacity, written, s->found, s->n_found)) return NEED_ROOM;
     if (length <= SHORT_BYTES) return remember_short(s, low, high) ? DONE : NO_MEMORY;
     return length > LONGEST_KEPT || remember_long(s, folded, (uint32_t)length, hash) ? DONE : NO_MEMORY;
 }
 
-/* Ids of text[at[0]..n) behind out[at[1]); at[2]: ends passed so far; at[5]: borders are found. When
-   the caller is needed, at[3] holds a code point, or at[3..4] the bounds of a pre-token whose ids the
-   caller shall put. Capacity is at least BATCH more than what is written, or room is asked for. */
+/* Ids of text[at[0]..n) behind out[at[1]); at[2]: ends passed so far; at[5]: the text was looked
+   over. When the caller is needed, at[3] holds a code point, or at[3..4] the bounds of a pre-token
+   whose ids the caller shall put. There is always room for a slot's ids, or it is asked for. */
 int wordpiece_encode(State *s, const uint8_t *text, int64_t n, const int64_t *ends, int64_t n_ends, int64_t *counts,
                      void *out, int64_t capacity, int64_t *at) {
-    int64_t p = at[0], written = at[1], passed = at[2], next, starts[BATCH + 1], lengths[BATCH + 1];
-    uint64_t low[BATCH], high[BATCH], hashes[BATCH];
-    uint16_t *narrow = out;
-    uint32_t *wide = out;
+    int64_t p = at[0], written = at[1], passed = at[2];
+    const int shift = s->wide ? 2 : 1;
+    Batch batch;
     int status = DONE;
-    if (!at[5] && !find_borders(s, text, n)) return NO_MEMORY;
+    if (!at[5] && !look_over(s, text, n)) return NO_MEMORY;
     at[5] = 1;
     while (p < n && status == DONE) {
-        int batch = cut(s, text, n, p, starts, lengths, &next);
-        for (int i = 0; i < batch; i++) {
-            load16(s, text + starts[i], n - starts[i], lengths[i], &low[i], &high[i]);
-            hashes[i] = mixed(low[i], high[i]);
-            __builtin_prefetch(&s->shorts[hashes[i] & s->short_mask]);
-        }
-        for (int i = 0; i < batch; i++) {
-            p = starts[i];
+        int size = gather(s, n, p, &batch);
+        for (int i = 0; i < size; i++) {
+            p = batch.starts[i];
             while (passed < n_ends && ends[passed] <= p) counts[passed++] = written;
-            const Short *entry = find_short(s, hashes[i], low[i], high[i]);
-            if (capacity - written < BATCH) { status = NEED_ROOM; break; }
-            if (lengths[i] <= SHORT_BYTES && entry->count == 2) {
-                if (s->wide) wide[written++] = entry->value;
-                else narrow[written++] = (uint16_t)entry->value;
-            } else if (lengths[i] <= SHORT_BYTES && entry->count) {
-                if (!emit(s, out, capacity, &written, s->pool + entry->value, entry->count - 1)) { status = NEED_ROOM; break; }
-            } else {
-                status = learn(s, text + p, lengths[i], low[i], high[i], out, capacity, &written, &at[3]);
-                if (status == NEED_PRE_TOKEN) { at[3] = p; at[4] = p + lengths[i]; }
-                if (status != DONE) break;
+            if (capacity - written < SLOT_BYTES) { status = NEED_ROOM; break; }
+            const int64_t length = batch.lengths[i];
+            const Short *entry = find_short(s, batch.hashes[i], batch.low[i], batch.high[i]);
+            if (__builtin_expect(length <= SHORT_BYTES && entry->count - 1 <= s->slot_ids, 1)) {
+                memcpy((uint8_t *)out + (written << shift), entry->ids, SLOT_BYTES);
+                written += entry->count - 1;
+                continue;
             }
+            status = learn(s, text + p, s->folded + p, length, entry, batch.low[i], batch.high[i],
+                           out, capacity, &written, &at[3]);
+            if (status == NEED_PRE_TOKEN) { at[3] = p; at[4] = p + length; }
+            if (status != DONE) break;
         }
-        if (status == DONE) p = next;
+        if (status == DONE) p = size < BATCH ? n : p + batch.lengths[BATCH - 1];
     }
     if (status == DONE) while (passed < n_ends) counts[passed++] = written;
     at[0] = p; at[1] = written; at[2] = passed;

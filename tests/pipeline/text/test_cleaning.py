@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.config.settings import LineBreak
 from pipeline.readers.documents import pack
+from pipeline.text import cleaning
 from pipeline.text.cleaning import (
     FULL_LINES_NEEDED,
     LONG_LINES_ALLOWED,
@@ -24,6 +26,17 @@ INVISIBLE = "\x00\x01\x08\x0e\x1b\x1c\x1f\x7f\x80\x84\x86\x9f\xad\u200b\u200d\u2
 ALL_INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 )
+
+
+@pytest.fixture(params=["compiled", "numpy"], scope="module", autouse=True)
+def form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every claim holds with a compiler and without one."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(cleaning, "library", lambda: None)
+        elif cleaning.library() is None:
+            pytest.skip("no gcc here to compile the kernel with")
+        yield
 
 
 def plain_clean(raw: bytes, line_break: LineBreak) -> str:
@@ -62,7 +75,7 @@ def cleaned(documents: list[bytes], line_break: LineBreak, *, from_html: bool = 
 
 
 ODD = st.sampled_from(
-    [*LINE_ENDS, *SPACES, *INVISIBLE, "\r\n", "\n", " ", "a", "é", "中", "😀", "\ufffd"]
+    [*LINE_ENDS, *SPACES, *INVISIBLE, "\r\n", "\n", " ", "a", "é", "中", "😀", "\ufffd", "w" * 63]
 )
 LINES = st.sampled_from(
     ["w" * 39, "w" * 40, "é" * 45, "x " * 50, "short", "y" * 101, " " * 9 + "i" * 35, ""]

@@ -203,10 +203,14 @@ ATTACK = """
 import random, sys
 sys.path.insert(0, {tests!r})
 from test_wordpiece import SPECIAL_CASES, tokenizer
+from pipeline.readers.documents import DocumentBlock
+from pipeline.text.cleaning import clean
 from pipeline.tokenizer.compiled import form_for
 import numpy as np
 draw = random.Random(0)
-ALPHABETS = (bytes(range(256)), bytes(range(0xE0, 0xF8)), b"ab", b"a \\n.", "中 ".encode())
+ALPHABETS = (
+    *(bytes(range(256)), bytes(range(0xE0, 0xF8)), b"ab", b"a \\n.", b"a\\r\\n", "中 ".encode()),
+)
 for lowercase in (True, False):
     ours = form_for(tokenizer(lowercase=lowercase))
     assert type(ours).__name__ == "CompiledWordPiece"
@@ -215,7 +219,10 @@ for lowercase in (True, False):
     for size in [*range(70), 127, 128, 129, 4095, 4096, 4097, 100_000]:
         for letters in ALPHABETS:
             raw = bytes(draw.choice(letters) for _ in range(size))
-            ours.encode(raw, np.array([size // 2, size]))
+            ends = np.array([size // 2, size])
+            ours.encode(raw, ends)
+            block = DocumentBlock(np.frombuffer(raw, dtype=np.uint8), ends, ends)
+            clean(block, line_break="sentence")
 print("survived")
 """
 
