@@ -13,7 +13,7 @@ is collapsed, and line breaks that only wrap a paragraph become spaces. Hard-wra
 books, documentation) is told from one paragraph a line by its line lengths, document by document,
 so that the same document is read alike wherever it stands.
 
-Where there is a compiler, the steps that touch every byte run in C (cleaning.c), to the same result.
+Where there is a compiler, what touches every byte runs in C (cleaning.c), to the same result.
 """
 
 import ctypes
