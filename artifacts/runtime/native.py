@@ -51,10 +51,10 @@ def load(source: Path, signatures: Mapping[str, str]) -> ctypes.CDLL | None:
         say(f"{source.name} is not compiled, because {found.reason}; the same is done more slowly")
         return None
     loaded = ctypes.CDLL(str(found))
-    for name, (result, *arguments) in signatures.items():
+    for name, signature in signatures.items():
         function = getattr(loaded, name)
-        function.restype = _TYPES.get(result)
-        function.argtypes = [_TYPES[letter] for letter in arguments]
+        function.restype = _TYPES.get(signature[0])
+        function.argtypes = [_TYPES[letter] for letter in signature[1:]]
     return loaded
 
 
