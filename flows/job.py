@@ -25,7 +25,7 @@ from flows.launchers.launcher import Launcher
 from flows.launchers.local import LocalLauncher
 from flows.launchers.slurm import SlurmLauncher
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05
 MEMORY_SECONDS = 1.0
 KIB = 1024
 

@@ -11,15 +11,16 @@ supervisor's own (artifacts/runtime/processes.py) and are ended, too.
 import argparse
 import os
 import signal
+import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from artifacts.runtime.processes import adopt_orphans, end, family, start
 
 INTERVAL = 0.1
-"""Seconds between looks at the child and at the owner."""
+"""Seconds between looks at the owner; the child's end is noticed at once."""
 LEFTOVER_GRACE = 5.0
 """At most so many seconds from SIGTERM to SIGKILL for what a finished program leaves behind."""
 
@@ -39,7 +40,8 @@ class Supervisor:
         while self.child.poll() is None and not self.cancelled:
             if self.owner is not None and os.getppid() != self.owner:
                 self.cancelled = True
-            time.sleep(INTERVAL)
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(INTERVAL)
         if self.child.poll() is None:
             end(family(self.child.pid), grace=self.grace)
             self.child.wait()

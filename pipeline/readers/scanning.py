@@ -29,8 +29,9 @@ LOOKBACK_BYTES = 1 << 16
 LONGEST_MARK = 16
 """Bytes by which a document is known to begin, at most: `<page>`."""
 
-LONGEST_RECORD = 1 << 30
-"""A JSON object or article that is larger is none: it would have to be held whole."""
+LONGEST_RECORD = 1 << 26
+"""A JSON object or article that is larger is refused: it is held whole, several times over while it
+is decoded, and a worker shall do with 1 GiB."""
 
 FindStarts = Callable[[bytes, bool], Offsets]
 """Ascending places in a stretch of a file at which documents begin. The second argument says
@@ -67,7 +68,8 @@ def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[D
         if len(rest) > LONGEST_RECORD:
             raise UsageError(
                 f"{piece.path}: what begins at byte {base} has no end within {LONGEST_RECORD:,} "
-                "bytes; is the reader the right one for this file?"
+                "bytes, more than is held in memory; cut it into several records, or check that the "
+                "reader is the right one for this file"
             )
 
 

@@ -296,6 +296,16 @@ def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> Non
     assert read(path, "text") == read(path, "blank_line_text")
 
 
+def test_a_record_too_long_to_be_held_is_refused_by_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(scanning, "LONGEST_RECORD", 2000)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(compression, "READ_BYTES", 100)
+    path = tmp_path / "long.jsonl"
+    path.write_text('{"text": "short"}\n{"text": "' + "word " * 1000 + '"}\n{"text": "last"}\n')
+    with pytest.raises(UsageError, match=rf"{path}: what begins at byte 18 .* within 2,000 bytes"):
+        texts(path, "jsonl")
+
+
 def test_a_giant_document_belongs_to_the_piece_it_begins_in(tmp_path: Path, monkeypatch) -> None:
     for module in (documents, scanning):
         monkeypatch.setattr(module, "LONGEST_DOCUMENT", 500)
