@@ -37,7 +37,7 @@ typedef uint8_t Lane __attribute__((vector_size(16)));
 typedef char Signs __attribute__((vector_size(16)));
 typedef struct { uint64_t low, high; uint32_t count; uint8_t ids[SLOT_BYTES]; } Short; /* or where ids begin */
 typedef struct { uint64_t hash; uint32_t key, length, value, count; } Long;
-typedef struct { uint64_t hash; uint32_t piece, length; int32_t id; uint32_t inner; } Piece;
+typedef struct { uint64_t low, high; uint32_t kind, piece; int32_t id; } Piece; /* kind: twice its length, and inner */
 typedef struct { uint8_t length, unsafe, bytes[MAX_MEANING]; } Meaning;
 
 typedef struct {
@@ -66,14 +66,10 @@ static inline uint64_t mixed(uint64_t low, uint64_t high) {
     return h ^ (h >> 32);
 }
 
-static inline uint64_t hash_step(uint64_t h, uint8_t byte) { return (h ^ byte) * 0x100000001B3u; }
-
-static inline uint64_t hash_end(uint64_t h) { h *= 0xFF51AFD7ED558CCDu; return h ^ (h >> 32); }
-
 static uint64_t hash_of(const uint8_t *bytes, uint64_t length) {
     uint64_t h = 0xCBF29CE484222325u;
-    for (uint64_t i = 0; i < length; i++) h = hash_step(h, bytes[i]);
-    return hash_end(h);
+    for (uint64_t i = 0; i < length; i++) h = (h ^ bytes[i]) * 0x100000001B3u;
+    return mixed(h, length);
 }
 
 /* ---- growing ---- */
@@ -140,12 +136,31 @@ static void forget(State *s) {
 
 /* ---- word-pieces ---- */
 
-static int32_t piece_id(const State *s, uint64_t hash, const uint8_t *bytes, uint32_t length, uint32_t inner) {
-    for (uint64_t at = (hash + inner) & s->piece_mask;; at = (at + 1) & s->piece_mask) {
+typedef struct { uint64_t low, high; uint32_t kind; } PieceKey;
+
+/* Of a piece of `length` bytes at the beginning of at least 16 readable ones, or of all its bytes. */
+static inline PieceKey piece_key(const State *s, const uint8_t *bytes, uint32_t length, uint32_t inner) {
+    PieceKey key = {0, 0, length << 1 | inner};
+    if (length > SHORT_BYTES) {
+        key.low = hash_of(bytes, length);
+        return key;
+    }
+    memcpy(&key.low, bytes, 8);
+    memcpy(&key.high, bytes + 8, 8);
+    key.low &= s->masks[length][0];
+    key.high &= s->masks[length][1];
+    return key;
+}
+
+static inline uint64_t piece_slot(const State *s, PieceKey key) { return (mixed(key.low, key.high) + key.kind) & s->piece_mask; }
+
+static inline int32_t piece_id(const State *s, PieceKey key, const uint8_t *bytes) {
+    for (uint64_t at = piece_slot(s, key);; at = (at + 1) & s->piece_mask) {
         const Piece *piece = &s->pieces[at];
         if (piece->id < 0) return -1;
-        if (piece->hash == hash && piece->length == length && piece->inner == inner
-            && !memcmp(s->spelling + piece->piece, bytes, length)) return piece->id;
+        if (piece->low != key.low || piece->high != key.high || piece->kind != key.kind) continue;
+        uint32_t length = key.kind >> 1;
+        if (length <= SHORT_BYTES || !memcmp(s->spelling + piece->piece, bytes, length)) return piece->id;
     }
 }
 
@@ -153,33 +168,38 @@ static inline uint32_t first_two(const uint8_t *bytes, uint32_t length) {
     return bytes[0] | (length > 1 ? (uint32_t)bytes[1] << 8 : 0);
 }
 
+static inline int is_inside(uint8_t byte) { return (byte & 0xC0) == 0x80; } /* a character, not its beginning */
+
 static int put_found(State *s, uint32_t id) {
     if (!grow((void **)&s->found, &s->room_found, s->n_found + 1, sizeof *s->found)) return 0;
     s->found[s->n_found++] = id;
     return 1;
 }
 
-/* Longest match first (reference: tokenization.py:300-359); a word that cannot be spelt is [UNK]. */
+/* Longest match first (reference: tokenization.py:300-359); a word that cannot be spelt is [UNK].
+   16 bytes behind it can be read. */
 static int put_word(State *s, const uint8_t *word, uint32_t length) {
-    uint64_t begin = s->n_found, hashes[WORD_BYTES + 1];
+    uint64_t begin = s->n_found;
     for (uint32_t start = 0; start < length;) {
-        uint32_t most = length - start < s->longest_piece ? length - start : s->longest_piece;
-        uint64_t h = 0xCBF29CE484222325u;
-        const uint32_t *sizes = s->sizes[start > 0];
-        uint32_t one = sizes[first_two(word + start, 1)], several = most > 1 ? sizes[first_two(word + start, 2)] : 0;
-        for (uint32_t size = 1; size <= most; size++) {
-            h = hash_step(h, word[start + size - 1]);
-            hashes[size] = hash_end(h);
-            if ((size > 1 ? several : one) >> (size < 31 ? size : 31) & 1)
-                __builtin_prefetch(&s->pieces[(hashes[size] + (start > 0)) & s->piece_mask]);
-        }
-        uint32_t size = most;
+        const uint8_t *rest = word + start;
+        uint32_t inner = start > 0, left = length - start;
+        uint32_t most = left < s->longest_piece ? left : s->longest_piece;
+        const uint32_t *sizes = s->sizes[inner];
+        /* the lengths of pieces that begin like this; bit 31 for all from there on */
+        uint32_t fitting = sizes[first_two(rest, 1)] & 2;
+        if (most > 1) fitting |= sizes[first_two(rest, 2)] & ~2u;
+        if (most < 31) fitting &= ((uint32_t)2 << most) - 1;
+        uint32_t few = fitting & (((uint32_t)2 << SHORT_BYTES) - 1);
+        for (uint32_t bits = few; bits; bits &= bits - 1)
+            __builtin_prefetch(&s->pieces[piece_slot(s, piece_key(s, rest, (uint32_t)__builtin_ctz(bits), inner))]);
         int32_t id = -1;
-        for (; size > 0; size--) {
-            if (!((size > 1 ? several : one) >> (size < 31 ? size : 31) & 1)) continue;
-            if (start + size < length && (word[start + size] & 0xC0) == 0x80) continue; /* inside a character */
-            id = piece_id(s, hashes[size], word + start, size, start > 0);
-            if (id >= 0) break;
+        uint32_t size = fitting == few ? SHORT_BYTES : most;
+        for (; size > SHORT_BYTES && id < 0; size -= id < 0)
+            if (fitting >> (size < 31 ? size : 31) & 1 && !(size < left && is_inside(rest[size])))
+                id = piece_id(s, piece_key(s, rest, size, inner), rest);
+        for (; few && id < 0; few &= ~((uint32_t)1 << size)) {
+            size = 31 - (uint32_t)__builtin_clz(few);
+            if (!(size < left && is_inside(rest[size]))) id = piece_id(s, piece_key(s, rest, size, inner), rest);
         }
         if (id < 0) {
             s->n_found = begin;
@@ -216,7 +236,7 @@ static int end_word(State *s, const uint8_t *word, uint32_t *bytes, uint32_t *ch
 
 /* The pieces of a pre-token with characters beyond ASCII, each replaced by its meaning. */
 static int put_words(State *s, const uint8_t *text, uint64_t length, int64_t *unknown) {
-    uint8_t word[WORD_BYTES];
+    uint8_t word[WORD_BYTES + SHORT_BYTES] = {0};
     uint32_t bytes = 0, characters = 0, code, size;
     for (uint64_t at = 0; at < length; at += size) {
         size = decode(text + at, length - at, &code);
@@ -408,11 +428,11 @@ State *wordpiece_open(const uint8_t *isolated, const uint8_t *spelling, const in
     }
     memcpy(s->isolated, isolated, sizeof s->isolated);
     uint64_t slots = 1024;
-    while (slots < 4 * (uint64_t)pieces) slots *= 2;
+    while (slots < 2 * (uint64_t)pieces) slots *= 2;
     s->piece_mask = slots - 1;
     s->short_mask = s->long_mask = (1 << 12) - 1;
     s->pieces = malloc(slots * sizeof *s->pieces);
-    s->spelling = malloc(pieces ? ends_P[pieces - 1] + 1 : 1);
+    s->spelling = calloc((pieces ? ends_P[pieces - 1] : 0) + SHORT_BYTES, 1);
     s->shorts = short_table(s->short_mask + 1);
     s->longs = calloc(s->long_mask + 1, sizeof *s->longs);
     s->meaning_of = calloc(CODE_POINTS, sizeof *s->meaning_of);
@@ -423,10 +443,12 @@ State *wordpiece_open(const uint8_t *isolated, const uint8_t *spelling, const in
         uint64_t begin = i ? ends_P[i - 1] : 0, length = ends_P[i] - begin;
         if (!length || length > WORD_BYTES) continue; /* no word is as long */
         if (length > s->longest_piece) s->longest_piece = (uint32_t)length;
-        uint64_t hash = hash_of(s->spelling + begin, length), at = (hash + inner_P[i]) & s->piece_mask;
+        const uint8_t *piece = s->spelling + begin;
+        PieceKey key = piece_key(s, piece, (uint32_t)length, inner_P[i] != 0);
+        uint64_t at = piece_slot(s, key);
         while (s->pieces[at].id >= 0) at = (at + 1) & s->piece_mask;
-        s->sizes[inner_P[i] != 0][first_two(s->spelling + begin, (uint32_t)length)] |= 1u << (length < 31 ? length : 31);
-        s->pieces[at] = (Piece){hash, (uint32_t)begin, (uint32_t)length, (int32_t)i, inner_P[i]};
+        s->sizes[inner_P[i] != 0][first_two(piece, (uint32_t)length)] |= 1u << (length < 31 ? length : 31);
+        s->pieces[at] = (Piece){key.low, key.high, key.kind, (uint32_t)begin, (int32_t)i};
     }
     return s;
 }
