@@ -297,12 +297,12 @@ def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> Non
 
 
 def test_a_record_too_long_to_be_held_is_refused_by_name(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(scanning, "LONGEST_RECORD", 2000)
-    monkeypatch.setattr(scanning, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(compression, "READ_BYTES", 100)
+    monkeypatch.setattr(scanning, "LONGEST_RECORD", 2_000_000)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 500_000)
     path = tmp_path / "long.jsonl"
-    path.write_text('{"text": "short"}\n{"text": "' + "word " * 1000 + '"}\n{"text": "last"}\n')
-    with pytest.raises(UsageError, match=rf"{path}: what begins at byte 18 .* within 2,000 bytes"):
+    path.write_text('{"text": "short"}\n{"text": "' + "word " * 1_000_000 + '"}\n')
+    expected = rf"{path}: what begins at byte 18 .* 2,000,000 bytes, more than is held in memory"
+    with pytest.raises(UsageError, match=expected):
         texts(path, "jsonl")
 
 
