@@ -68,8 +68,8 @@ def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[D
         if len(rest) > LONGEST_RECORD:
             raise UsageError(
                 f"{piece.path}: what begins at byte {base} has no end within {LONGEST_RECORD:,} "
-                "bytes, more than is held in memory; cut it into several records, or check that the "
-                "reader is the right one for this file"
+                "bytes, more than is held in memory; cut it into several records, or check whether "
+                "the reader is the right one for this file"
             )
 
 

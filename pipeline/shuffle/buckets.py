@@ -25,7 +25,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first_of_equals, list_values
+from artifacts.arrays import (
+    Int64s,
+    TokenIds,
+    digest_bytes,
+    digest_halves,
+    is_first_of_equals,
+    list_values,
+)
 from artifacts.filesystem import naming_full_disk
 from artifacts.store import WORK, finished_file, put_bytes, put_file
 from artifacts.tables import tokens_name, tokens_schema
@@ -51,6 +58,9 @@ from pipeline.text.texts import (
 )
 
 MOST_GROUPS = 1024
+
+COUNTED_AT_ONCE = 1 << 18
+"""Ids whose 64-bit copy stays in the cache."""
 
 Part = Literal["whole", "head", "tail"]
 """Documents as they are, without their held-out sentences, or these alone."""
@@ -178,8 +188,7 @@ def write_group(
             rows, lost = read_bucket(runs, bucket, splits=job.splits, drop_list=drop_list)
             dropped.append(lost if group.part != "tail" else lost.slice(0, 0))
             rows = _part_of(rows, group.part, share=job.stage.corpus.heldout_share)
-            ids = list_values(rows["token_ids"])
-            bucket_counts_V = np.bincount(ids, minlength=job.vocabulary_size)
+            bucket_counts_V = _occurrences(list_values(rows["token_ids"]), job.vocabulary_size)
             counts_V += bucket_counts_V
             if finished_file(job.output, name) is None:
                 table = _tokens_table(rows, job)
@@ -272,6 +281,15 @@ def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
             parts.append(row)
     parts.sort(key=lambda row: bytes(row["document_digest"]))
     return pa.Table.from_pylist(parts, schema=rows.schema)
+
+
+def _occurrences(ids: TokenIds, vocabulary_size: int) -> Int64s:
+    """How often each id occurs, (V,); a stretch at a time, because NumPy counts in a wide copy."""
+    counts_V = np.zeros(vocabulary_size, dtype=np.int64)
+    for begin in range(0, len(ids), COUNTED_AT_ONCE):
+        stretch = ids[begin : begin + COUNTED_AT_ONCE]
+        counts_V += np.bincount(stretch, minlength=vocabulary_size)
+    return counts_V
 
 
 def _tokens_table(rows: pa.Table, job: TokensJob) -> pa.Table:
