@@ -23,6 +23,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, finished_file, open_artifact, put_json
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
+from model.finetune.earlier_trials import take_over
 from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
 from model.finetune.local_optimizer import MakeOptimizer
 from model.finetune.trial_plan import TrialGroup, plan_trials
@@ -62,6 +63,8 @@ def finetune(
     workers = worker_count(encoder, machine)
     threads = max(1, threads_per_rank(machine) // workers)
     world = _world(threads, machine.device)
+    earlier = take_over(table, config.seeds) if world.is_first else None
+    world.barrier()
 
     def run_share(worker: Worker) -> tuple[TrialRunner, tuple[TrialGroup, ...]]:
         """This process's share of the trials; ranks and workers never communicate."""
@@ -96,7 +99,7 @@ def finetune(
         runner, groups = run_workers(workers, run_share)
         world.barrier()
         if world.is_first:
-            _finish(table, runner, groups)
+            _finish(table, runner, groups, earlier)
         world.barrier()
     return open_artifact(table.output)
 
@@ -167,12 +170,17 @@ def _load(
     return problem, record
 
 
-def _finish(table: StageTable, runner: TrialRunner, groups: tuple[TrialGroup, ...]) -> None:
+def _finish(
+    table: StageTable,
+    runner: TrialRunner,
+    groups: tuple[TrialGroup, ...],
+    earlier: Artifact | None,
+) -> None:
     """Collect all processes' records and commit."""
     plans = [plan for group in groups for plan in group.plans]
     finished = [runner.finished(plan) for plan in plans]
     found = [trial for trial, _ in finished]
-    results = runner.results(list(zip(plans, found, strict=True)))
+    results = runner.results(list(zip(plans, found, strict=True)), earlier)
     trials = Trials(
         tasks=tuple(runner.tasks.values()),
         fits=tuple(trial.model_copy(update={"predictions": {}}) for trial in found),

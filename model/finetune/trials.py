@@ -16,9 +16,10 @@ from artifacts.manifest import FileEntry
 from artifacts.progress import say
 from artifacts.results import TaskRecord, Trial
 from artifacts.rng import address
-from artifacts.store import finished_file, put_bytes, put_json
+from artifacts.store import Artifact, finished_file, put_bytes, put_json
 from model.config import FeatureConfig, FinetuneConfig
 from model.finetune.approaches import Approach, FeatureBased, FeatureCache, FineTuning
+from model.finetune.earlier_trials import earlier_model
 from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
 from model.finetune.heads import LAYERS, FeatureHead, TaskModel
 from model.finetune.initial_encoder import InitialEncoder
@@ -133,8 +134,13 @@ class TrialRunner:
         content = filesystem.read_bytes(filesystem.join(self.output, entry.stored_name))
         return Trial.model_validate_json(content), entry
 
-    def results(self, trials: Sequence[tuple[TrialPlan, Trial]]) -> list[FileEntry]:
-        """Submissions, and models where they are kept, of each task's best pre-trained trial."""
+    def results(
+        self, trials: Sequence[tuple[TrialPlan, Trial]], earlier: Artifact | None = None
+    ) -> list[FileEntry]:
+        """Submissions, and models where they are kept, of each task's best pre-trained trial.
+
+        `earlier`: where trials were taken over from, and the best one's model may be, too.
+        """
         entries = []
         for task in self.tasks:
             candidates = [
@@ -144,10 +150,8 @@ class TrialRunner:
                 continue
             plan, trial = max(candidates, key=lambda pair: pair[1].merit)
             if self.config.save != "none":
-                saved = plan.problem.calibrated(trial.predictions.get("dev"))
-                entries += save_model(
-                    self.output, plan.problem, saved, self._weights(plan, trial), self.encoders[0]
-                )
+                model = earlier_model(earlier, trial, output=self.output) if earlier else []
+                entries += model or self._save(plan, trial)
             split = scored_split(plan.problem)
             if split:
                 content = mistakes(plan.problem, split, trial.predictions[split])
@@ -158,6 +162,11 @@ class TrialRunner:
                     file = f"submissions/{task}/{name}"
                     entries.append(put_bytes(self.output, content, name=file))
         return entries
+
+    def _save(self, plan: TrialPlan, trial: Trial) -> list[FileEntry]:
+        task = plan.problem.calibrated(trial.predictions.get("dev"))
+        weights = self._weights(plan, trial)
+        return save_model(self.output, plan.problem, task, weights, self.encoders[0])
 
     def _weights(self, plan: TrialPlan, trial: Trial) -> Weights:
         """The weights that this process has kept; trained again if another one had the trial."""

@@ -150,6 +150,30 @@ def test_an_interrupted_launch_keeps_the_fits_it_has_finished(
     assert "finetune pairs pretrained seed 0: " in said
 
 
+def test_another_seed_costs_one_more_fit_and_changes_nothing_else(
+    data: Path, encoder: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fit(store: str, seeds: list[int]) -> Artifact:
+        config = finetune_config(data, initialisations=["pretrained"], seeds=seeds)
+        table = stage_table(
+            "finetune",
+            tmp_path / store / "-".join(map(str, seeds)),
+            config={"finetune": config},
+            inputs=inputs(encoder=encoder),
+            machine={"threads": 1},
+        )
+        return finetune(table, [])
+
+    fit("grown", [0, 1])
+    capsys.readouterr()
+    grown = fit("grown", [0, 1, 2])
+    said = capsys.readouterr().err
+    assert "finetune: 4 trials are taken over from" in said
+    assert "pairs pretrained seed 2: " in said and "pairs pretrained seed 1: " not in said
+    assert "is trained again for its weights" not in said
+    assert grown.digest == fit("at once", [0, 1, 2]).digest
+
+
 def test_predictions_of_every_fit_are_kept_in_the_files_order(fitted: Artifact) -> None:
     record = Trial.model_validate(fitted.read_json("fits/pairs-pretrained-0.json"))
     assert len(record.predictions["test"]) == 40
