@@ -54,7 +54,7 @@ TINY = Scale(
     large_megabytes=3.0,
     repeats=1,
     training=(
-        *("--presets", "tiny", "--sides", "ours", "bare", "huggingface_bf16"),
+        *("--presets", "tiny", "--sides", "ours", "deepspeed", "huggingface_bf16"),
         *("--rounds", "1", "--batch-size", "8"),
     ),
     race=("--preset", "tiny", "--steps", "24", "--batch-size", "8", "--max-seq-length", "64"),

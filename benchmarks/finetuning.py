@@ -4,8 +4,9 @@
     python benchmarks/finetuning.py speed --data GLUE_FOLDER --task MRPC [--steps 60] [--rounds 3]
 
 `scores`: the whole recipe with several seeds, and the time it took; with `--steps` one epoch over
-as much of the training data as they take. `speed`: a few steps of ours
-(bf16), of the Trainer with bf16 and of the Trainer as it comes (fp32), in turn, several rounds.
+as much of the training data as they take. `speed`: a few steps of ours (bf16), of the Trainer at
+its best (bf16, batches of like length), of the Trainer with bf16 and as it comes (fp32), in turn,
+several rounds.
 Both add to benchmarks/results/finetuning-*.json, so that tasks and systems may be measured one at a
 time. The fits themselves are those of `finetuning_fit.py`, each a process of its own.
 """
@@ -22,19 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.finetuning_fit import BATCH, RECIPES, Fit
 from benchmarks.measuring import ROOT, machine, measure, write_result
+from model.config import TrainingMachine
+from model.training.environment import training_environment
 
 RESULTS = ROOT / "benchmarks" / "results"
 FIT = str(ROOT / "benchmarks" / "finetuning_fit.py")
-ALLOCATOR = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": "100000000000",
-    "MALLOC_TOP_PAD_": "268435456",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
-"""Given to both sides."""
-
 SYSTEMS = {
     "ours": ("ours", "bf16"),
+    "trainer bf16 by length": ("trainer_by_length", "bf16"),
     "trainer bf16": ("trainer", "bf16"),
     "trainer": ("trainer", "fp32"),
 }
@@ -56,7 +52,9 @@ def run_one(system: str, arguments: argparse.Namespace, **more: int) -> Measured
     options["threads"] = len(arguments.cores.split(","))
     command = [sys.executable, FIT, side]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    taken = measure(command, cores=arguments.cores, env=ALLOCATOR, memory=True)
+    threads = options["threads"]
+    environment = training_environment(TrainingMachine(threads=int(threads)))  # both sides
+    taken = measure(command, cores=arguments.cores, env=environment, memory=True)
     found = {**more, **taken.said, "peak_pss_mb": round(taken.peak_pss or 0)}
     print(f"{arguments.task} {system}: {found}", file=sys.stderr, flush=True)
     return cast("MeasuredFit", found)

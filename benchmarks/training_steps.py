@@ -2,8 +2,8 @@
 
     python benchmarks/training_steps.py SIDE --preset mini --steps 12 --warm-up 3
 
-In:  which side: `ours` (the trainer's engine), `bare` (the same without DeepSpeed),
-     `huggingface_bf16`, `huggingface_bf16_compiled`, `huggingface_fp32`.
+In:  which side: `ours` (the trainer's engine), `deepspeed` (the same through DeepSpeed, which one
+     rank does without), `huggingface_bf16`, `huggingface_bf16_compiled`, `huggingface_fp32`.
 Out: one JSON line: seconds of each step, real tokens and FLOPs of each, the matrix rate meanwhile.
 
 All sides see the same examples, dropout 0.1, exact GELU, AdamW, clipping, fp32 masters; gradients
@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,15 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cpu_training import Turn
 from benchmarks.realistic import VOCABULARY, examples, padded
-from model.config import EncoderConfig, OptimizerConfig, PretrainConfig, TrainingMachine
+from model.config import EncoderConfig, PretrainConfig, TrainingMachine
 from model.encoder.batch import Example, pack
 from model.encoder.native_kernels import kernels_in_use
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import hugging_face_config
 from model.training.distributed import join_world
-from model.training.optimizer import build_optimizer
-from model.training.precision import Rounded
 from model.training.telemetry import training_flops
+from model.training.waiting import patient_threads
 
 LEARNING_RATE = 1e-4
 MATRIX = 2048
@@ -46,15 +46,15 @@ def encoder_config(preset: str, activation: str) -> EncoderConfig:
     return EncoderConfig.model_validate({"preset": preset, "hidden_act": activation})
 
 
-def our_step(config: EncoderConfig, token_budget: int) -> Step:
-    """The trainer's engine: DeepSpeed at ZeRO 0, one rank."""
+def our_step(config: EncoderConfig, token_budget: int, machine: TrainingMachine) -> Step:
+    """The trainer's engine: ZeRO 0, one rank."""
     from model.training.engine import Engine
 
     torch.manual_seed(0)
     engine = Engine(
         PretrainingModel(config, VOCABULARY),
         world=join_world(threads=torch.get_num_threads(), timeout=60.0),
-        machine=TrainingMachine(zero_stage=0),
+        machine=machine,
         recipe=PretrainConfig(),
     )
 
@@ -64,27 +64,6 @@ def our_step(config: EncoderConfig, token_budget: int) -> Step:
             sums = engine.forward(pack(part), dropout_seed=number * 1000 + micro)
             engine.backward(sums.masked_lm_loss / masked + sums.next_sentence_loss / labelled)
         engine.step(LEARNING_RATE)
-
-    return step
-
-
-def bare_step(config: EncoderConfig, token_budget: int) -> Step:
-    """The same without DeepSpeed: what its engine costs is the difference."""
-    torch.manual_seed(0)
-    model = PretrainingModel(config, VOCABULARY)
-    rounded = Rounded(model)
-    optimizer = build_optimizer(model.named_parameters(), config=OptimizerConfig(), zero_stage=0)
-
-    def step(batch: list[Example], number: int) -> None:
-        masked, labelled = counts(batch)
-        for micro, part in enumerate(cut(batch, token_budget)):
-            sums = rounded(pack(part), number * 1000 + micro)
-            (sums.masked_lm_loss / masked + sums.next_sentence_loss / labelled).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE
-        optimizer.step()
-        optimizer.zero_grad()
 
     return step
 
@@ -150,8 +129,10 @@ def run(side: str, arguments: argparse.Namespace) -> Turn:
     config = encoder_config(arguments.preset, arguments.activation)
     micro_batch, budget = arguments.micro_batch, arguments.token_budget
     makers: dict[str, Callable[[], Step]] = {
-        "ours": lambda: our_step(config, budget),
-        "bare": lambda: bare_step(config, budget),
+        "ours": lambda: our_step(config, budget, TrainingMachine()),
+        "deepspeed": lambda: our_step(
+            config, budget, TrainingMachine(deepspeed={"steps_per_print": None})
+        ),
         "huggingface_bf16": lambda: hugging_face_step(
             config, micro_batch, bf16=True, compiled=False
         ),
@@ -180,7 +161,7 @@ def run(side: str, arguments: argparse.Namespace) -> Turn:
             training_flops(config, VOCABULARY, tokens=sum(sizes), squared=squared, masked=masked)
         )
         rates.append(matrix_rate())
-    kernels = kernels_in_use() if side in ("ours", "bare") else ""
+    kernels = kernels_in_use() if side in ("ours", "deepspeed") else ""
     return Turn(seconds, tokens, flops, rates, kernels)
 
 
@@ -199,7 +180,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    print(json.dumps(asdict(run(arguments.side, arguments))), flush=True)
+    ours = arguments.side in ("ours", "deepspeed")  # they wait as the product does
+    with patient_threads(torch.get_num_threads()) if ours else nullcontext():
+        turn = run(arguments.side, arguments)
+    print(json.dumps(asdict(turn)), flush=True)
 
 
 if __name__ == "__main__":

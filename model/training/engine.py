@@ -4,8 +4,9 @@ In:  our model, optimizer and configuration.
 Out: `Engine`: backward, step, and the full fp32 state of every named parameter, for any ZeRO stage.
 
 Two forms. ZeRO 0: parameters and moments are fp32 and whole on every rank, the model computes with
-bf16 copies, and clipping is ours. ZeRO 1 to 3: DeepSpeed holds fp32 masters in slices and bf16
-weights, and clips.
+bf16 copies, and clipping is ours; one rank alone works without DeepSpeed (`OneRank`), unless
+`training.deepspeed` asks something of it. ZeRO 1 to 3: DeepSpeed holds fp32 masters in slices and
+bf16 weights, and clips.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -110,6 +112,34 @@ def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str,
     return result
 
 
+@dataclass(frozen=True)
+class OneRank:
+    """What `Engine` asks of DeepSpeed, for a rank that shares nothing with another.
+
+    With the same results: of a small encoder's step DeepSpeed's hooks are a twentieth.
+    """
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def __call__(self, *arguments: object) -> object:
+        """What the module returns."""
+        return self.module(*arguments)
+
+    def train(self, mode: bool) -> None:
+        """With dropout, or without."""
+        self.module.train(mode)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`."""
+        torch.autograd.backward(loss)
+
+    def step(self) -> None:
+        """Update, and forget the gradients."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
 class Engine:
     """A model under training."""
 
@@ -134,15 +164,16 @@ class Engine:
         # Its JIT-compiled operator for sums inside one machine needs a compiler; gloo does as well.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         rounded = not machine.zero_stage and recipe.precision != "fp32"
-        with contextlib.redirect_stdout(sys.stderr):
-            self._engine, *_ = deepspeed.initialize(
-                model=Rounded(model) if rounded else model,
-                optimizer=self._optimizer,
-                config=engine_configuration(machine, recipe),
-            )
-        if world.ranks == 1 and not machine.zero_stage:
-            # Nobody to add gradients to: it would copy them there and back.
-            self._engine.enable_backward_allreduce = False
+        computed = Rounded(model) if rounded else model
+        configuration = engine_configuration(machine, recipe)
+        self._engine: Any = OneRank(computed, self._optimizer)
+        if world.ranks > 1 or machine.zero_stage or machine.deepspeed:
+            with contextlib.redirect_stdout(sys.stderr):
+                self._engine, *_ = deepspeed.initialize(
+                    model=computed,
+                    optimizer=self._optimizer,
+                    config=configuration,
+                )
         if machine.zero_stage in (1, 2) and isinstance(self._optimizer, AdamW):
             self._optimizer.create_state()  # DeepSpeed finds it only if all groups have theirs
         self._set_masters(masters)  # DeepSpeed made its own from weights rounded to bf16

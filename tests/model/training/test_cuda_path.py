@@ -20,10 +20,9 @@ from model.encoder import embeddings, grouped_attention
 from model.encoder.batch import PackedBatch
 from model.encoder.dropout import DeviceNoise, Draws
 from model.encoder.pretraining import PretrainingModel
-from model.training import engine as engine_module
 from model.training.checkpoints import Checkpoints, ParameterState
 from model.training.distributed import World
-from model.training.engine import Engine, engine_configuration
+from model.training.engine import Engine, OneRank, engine_configuration
 from model.training.health import Alarms, Stop, Watchdog
 from model.training.loop import Trainer
 from model.training.optimizer import AdamW
@@ -35,39 +34,13 @@ from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-class PlainEngine:
-    """DeepSpeed's engine at ZeRO 0 and one rank, as far as it touches tensors."""
-
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.enable_backward_allreduce = True
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.model(*arguments)
-
-    def train(self, mode: bool) -> None:
-        self.model.train(mode)
-
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-
-    def step(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return examples_artifact(tmp_path_factory.mktemp("examples"))
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[StrictCuda]:
-    def initialize(model: Any, optimizer: Any, config: Any) -> tuple[PlainEngine]:
-        return (PlainEngine(model, optimizer),)
-
-    monkeypatch.setattr(engine_module.deepspeed, "initialize", initialize)
+def cuda() -> Iterator[StrictCuda]:
     with strict_cuda() as device:
         yield device
 
@@ -231,7 +204,7 @@ def test_one_rank_copies_no_gradient_to_reduce_it(
     artifact: Artifact, tmp_path: Path, cuda: StrictCuda
 ) -> None:
     trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA)
-    assert trainer.engine._engine.enable_backward_allreduce is False
+    assert isinstance(trainer.engine._engine, OneRank)
 
 
 def test_the_device_refuses_what_was_wrong_before(
