@@ -1,12 +1,16 @@
 """`cloze predict`: predictions of a fine-tuned model for new data.
 
 In:  a run that kept its models (finetune.save is not "none") and texts, JSON lines, or a task file.
-Out: one JSON line per row, in order, as soon as 2,048 rows or the end have been read; with --json
-     one array at the end.
+Out: one JSON line per row, in order, as soon as 2,048 rows or the end have been read; of a CSV or
+     TSV file the same form with its columns; with --json one array at the end. What a file with
+     labels scores is said on standard error.
 """
 
+import csv
+import io
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +23,10 @@ from cloze.answer import Answer, print_lines
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
 from cloze.lookup import model_directory
 from cloze.options import PLACE, Place
-from model.inference.predict import load_predictor
+from model.config import TaskConfig
+from model.inference.predict import Predictor, Row, load_predictor
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 Task = Annotated[
     str, Parameter(help="The task, if the model was fine-tuned for several.", show_default=False)
@@ -46,7 +53,9 @@ def predict(
         say(f"{file}: read as a task file")
     directory = model_directory(model, place.space(), stage="finetune")
     predictor = load_predictor(directory, task=task)
-    found = predictor.file(file) if file else predictor.rows(_rows(texts), source="row")
+    if file:
+        return _of_file(predictor, file, as_json=place.json)
+    found = predictor.rows(_rows(texts, predictor.saved.task), source="row")
     answers = found if texts else metered(found, verb="predict", unit="rows")
     if place.json:
         return Answer(list(answers), "", as_json=True)
@@ -54,11 +63,70 @@ def predict(
     return None
 
 
-def _rows(texts: tuple[str, ...]) -> Iterator[dict[str, JsonValue]]:
+def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | None:
+    """Each row's input beside the answer, in the file's own form where that is a table."""
+    table = predictor.read(file)
+    answers: list[Row] = []
+
+    def rows() -> Iterator[Row]:
+        for number, answer in enumerate(
+            metered(predictor.table(table), verb="predict", unit="rows")
+        ):
+            answers.append(answer)
+            yield {**{name: values[number] for name, values in table.columns.items()}, **answer}
+
+    if as_json:
+        printed = Answer(list(rows()), "", as_json=True)
+    else:
+        printed = None
+        delimiter = DELIMITERS.get(file.suffix.lower())
+        print_lines(
+            _delimited(rows(), delimiter)
+            if delimiter
+            else (json.dumps(row, ensure_ascii=False) for row in rows())
+        )
+    scores = predictor.score(table, answers)
+    if scores:
+        said = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        say(f"{file}: {said}")
+    return printed
+
+
+def _delimited(rows: Iterable[Row], delimiter: str) -> Iterator[str]:
+    """A header and a line a row; every label's probability has a column."""
+    line = io.StringIO(newline="")
+    writer = csv.writer(line, delimiter=delimiter, lineterminator="")
+
+    def written(cells: Iterable[JsonValue]) -> str:
+        line.seek(0)
+        line.truncate()
+        writer.writerow(
+            cell if isinstance(cell, str | float | int) else json.dumps(cell, ensure_ascii=False)
+            for cell in cells
+        )
+        return line.getvalue()
+
+    for number, row in enumerate(rows):
+        shares = row.pop("probabilities", None)
+        if isinstance(shares, dict):
+            row |= {f"probability {label}": share for label, share in shares.items()}
+        if number == 0:
+            yield written(row)
+        yield written(row.values())
+
+
+def _rows(texts: tuple[str, ...], task: TaskConfig) -> Iterator[dict[str, JsonValue] | str]:
     """A text, or a JSON object with a column for each part of the input."""
+    header = {task.columns.get(name, name) for name in ("text_a", "text_b", "label")}
     for number, text in enumerate(texts_or_lines(texts), start=1):
+        cells = re.split(r"[,\t]", text) if number == 1 and not texts else []
+        if len(header.intersection(cells)) > 1:
+            raise UsageError(
+                f"standard input begins with the header of a table ({text}); give the file's name "
+                "instead: its columns are read by their names then"
+            )
         if not text.startswith("{"):
-            yield {"text": text}
+            yield text
             continue
         try:
             row: dict[str, JsonValue] = json.loads(text)

@@ -1,13 +1,15 @@
 """Predictions of a fine-tuned model for new data.
 
 In:  a saved model, and rows: a task file, or dictionaries one by one.
-Out: one dictionary a row, in order: `prediction`, and a classifier's `probability` of it.
+Out: one dictionary a row, in order: `prediction`; of a classifier its `probability` and those of
+     all labels; of a tagger the words and the spans that their tags mark.
 
 A stream is read in windows, each computed by length, so memory does not grow with it. Sentences
 that are read with the rest of their document are kept together with it.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,12 +28,17 @@ from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.heads import TaskModel
 from model.finetune.saved import SavedTask, read_model
 from model.hugging_face.source import artifact_source, open_source
+from model.tasks.metrics.entity_metrics import entities
 from model.tasks.problems import load_problem, wanted_columns
+from model.tasks.tagging import Tagging
 from model.tasks.task_files import read_table
 from model.tasks.task_table import TaskTable, select
 
 MODELS = "models/"
 WINDOW = 2048
+WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
+"""A word of plain text as CoNLL has it: with its hyphens; other punctuation stands apart."""
+
 SPLIT = "test"
 ANSWERS = ("label", "tags", "answers", "is_impossible")
 """Columns that are not looked at where a model is asked."""
@@ -49,27 +56,25 @@ class Predictor:
     tokenizer: WordPieceTokenizer
     precision: str = "fp32"
 
-    def predict(self, rows: Sequence[Mapping[str, JsonValue]]) -> list[Row]:
-        """Predictions for N dictionaries: N dictionaries, in their order.
+    def predict(self, rows: Sequence[Mapping[str, JsonValue] | str]) -> list[Row]:
+        """Predictions for N dictionaries or texts: N dictionaries, in their order.
 
-        `prediction` is a label (and `probability` its softmax), a number, a list of N_words tags,
-        or the number of an ending; a span has `text`, `best` (the best answer even where "none" is
-        given) and `margin` (score of no answer minus that of the best). `rows` streams.
+        `prediction` is a label (`probability` is its softmax, `probabilities` every label's), a
+        number, a list of tags (beside the `words` and the `spans` that they mark), or the number of
+        an ending; an answer has `text`, `best` (the best one even where "none" is given) and
+        `margin` (score of no answer minus that of the best). `rows` streams.
         """
         return list(self.rows(rows))
 
     def rows(
-        self, rows: Iterable[Mapping[str, JsonValue]], *, source: str = "rows"
+        self, rows: Iterable[Mapping[str, JsonValue] | str], *, source: str = "rows"
     ) -> Iterator[Row]:
-        """Predictions for dictionaries, in order.
+        """Predictions for dictionaries or texts, in order.
 
-        Their columns have our names (text_a, text_b, words, question, context, endings …) or those
-        of the training files; `text` may be written for the only text.
+        Columns have our names (text_a, text_b, words, question, context, endings …) or those of the
+        training files; `text` may be written for the only text, which a tagger cuts into words.
         """
-        named: Iterator[Row] = (
-            {("text_a" if name == "text" else name): value for name, value in row.items()}
-            for row in rows
-        )
+        named = map(self._named, rows)
         first = 1
         for window in self._windows(named, lambda row: row.get("document")):
             lines = tuple(range(first, first + len(window)))
@@ -87,9 +92,35 @@ class Predictor:
                     )
             yield from self._table(select(source, window, wanted, lines=lines))
 
+    def _named(self, row: Mapping[str, JsonValue] | str) -> Row:
+        """A row whose only text has the name that the task gives it."""
+        named: Row = {"text": row} if isinstance(row, str) else dict(row)
+        text = named.get("text")
+        if isinstance(text, str):
+            del named["text"]
+            if self.saved.task.kind == "tagging":
+                named["words"] = WORD.findall(text)
+            else:
+                named["text_a"] = text
+        return named
+
+    def read(self, path: str | Path) -> TaskTable:
+        """A file like the task's own; its labels may be missing."""
+        return read_table(str(path), wanted_columns(self.saved.task, SPLIT))
+
+    def score(self, table: TaskTable, answers: Sequence[Row]) -> dict[str, float]:
+        """The task's metrics, as fractions, of answers to a table that has labels; else none."""
+        problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table})
+        if not problem.labelled(SPLIT):
+            return {}
+        return problem.score(SPLIT, [answer.get("prediction", answer) for answer in answers])
+
     def file(self, path: str | Path) -> Iterator[Row]:
         """Predictions for a task file, in its order."""
-        table = read_table(str(path), wanted_columns(self.saved.task, SPLIT))
+        return self.table(self.read(path))
+
+    def table(self, table: TaskTable) -> Iterator[Row]:
+        """Predictions for the rows of a table, in order; its labels are not looked at."""
         documents = table.columns.get("document", [None] * len(table))
         for window in self._windows(range(len(table)), documents.__getitem__):
             yield from self._table(table.take(window))
@@ -120,9 +151,27 @@ class Predictor:
         ]
         if problem.reads == "pooled" and len(problem.labels) > 1:
             powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-            for row, probability in zip(found, powers.max(-1) / powers.sum(-1), strict=True):
-                row["probability"] = round(float(probability), 6)
+            shares = np.round(powers / powers.sum(-1, keepdims=True), 6)
+            for row, share in zip(found, shares.tolist(), strict=True):
+                row["probability"] = max(share)
+                row["probabilities"] = dict(zip(problem.labels, share, strict=True))
+        if isinstance(problem, Tagging):
+            for row, words, tags in zip(found, problem.words[SPLIT], guesses, strict=True):
+                row["words"] = [*words]
+                row["spans"] = _spans(words, [str(tag) for tag in _listed(tags)])
         yield from found
+
+
+def _spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
+    """What the tags mark: label, words, and the first and last word's place from 0."""
+    return [
+        {"label": kind, "text": " ".join(words[first : last + 1]), "first": first, "last": last}
+        for first, last, kind in entities(tags)
+    ]
+
+
+def _listed(value: JsonValue) -> Sequence[JsonValue]:
+    return value if isinstance(value, list) else []
 
 
 def load_predictor(

@@ -1,5 +1,6 @@
 """Fine-tuning an encoder that came finished: the real stages, no corpus."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +71,7 @@ def actions(cloze: Cloze, *options: str) -> set[str]:
 
 
 def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
-    cloze: Cloze, tuned: Path
+    cloze: Cloze, tuned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = answer(cloze, "plan", "names.toml")
     assert not {"preparation", "pretraining"} & set(planned)
@@ -96,6 +97,17 @@ def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
     assert answer(cloze, "predict", "names", *map(json.dumps, rows)) == predicted
     read = answer(cloze, "predict", "names", "--file", "dev.csv")
     assert [row["prediction"] for row in read] == ["yes", "no"] * 20
+    table = cloze("predict", "names", "dev.csv")
+    header, first, *_ = csv.reader(table.stdout.splitlines())
+    assert header[:4] == ["text_a", "label", "prediction", "probability"]
+    assert header[4:] == ["probability no", "probability yes"]
+    assert first[:3] == ["the list", "yes", "yes"]
+    assert "dev.csv: accuracy 1.0000" in table.stderr
+    with (tuned / "dev.csv").open() as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        refused = cloze("predict", "names")
+    assert refused.returncode == 2
+    assert "standard input begins with the header of a table" in refused.stderr
     answer(cloze, "export", "names", "listed", "--task", "listed")
     exported = answer(cloze, "predict", "listed", "the list", "a b")
     assert [row["prediction"] for row in exported] == ["yes", "no"]

@@ -277,11 +277,16 @@ def test_a_saved_model_predicts_rows_and_files(
     record = Trial.model_validate(artifact.read_json(f"fits/{fits[0].task}-pretrained-0.json"))
     found = [row["prediction"] for row in tagger.file(data / "tags" / "test.jsonl")]
     assert found == record.predictions["test"]
-    assert next(tagger.rows([{"words": ["list", "of"]}])) == {"prediction": ["NAME", "O"]}
+    (tagged,) = tagger.predict([{"words": ["list", "of"]}])
+    assert tagged == {"prediction": ["NAME", "O"], "words": ["list", "of"], "spans": []}
+    assert tagger.predict(["list of"]) == [tagged]
     pairs = load_predictor(artifact.directory, task="pairs")
     (guess,) = pairs.rows([{"text_a": "the list", "text_b": "a new list"}])
     assert guess["prediction"] in ("yes", "no")
     assert 0.5 <= guess["probability"] <= 1.0
+    assert guess["probabilities"].keys() == {"no", "yes"}
+    assert guess["probabilities"][guess["prediction"]] == guess["probability"]
+    assert sum(guess["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(UsageError, match="rows:1: has text_a; task pairs"):
         list(pairs.rows([{"text_a": "the list"}]))
 

@@ -142,6 +142,17 @@ def test_windows_of_a_stream_change_nothing_and_keep_documents_whole(
     assert list(tagger.file(write_lines(tmp_path / "rows.jsonl", rows))) == whole
 
 
+def test_plain_text_is_cut_into_words_and_tags_become_spans() -> None:
+    assert predict.WORD.findall("J.R. Smith-Jones (of IBM), don't!") == [
+        *("J.R", ".", "Smith-Jones", "(", "of", "IBM", ")", ",", "don't", "!")
+    ]
+    words, tags = ["Ann", "Lee", "of", "IBM"], ["B-PER", "I-PER", "O", "B-ORG"]
+    assert predict._spans(words, tags) == [
+        {"label": "PER", "text": "Ann Lee", "first": 0, "last": 1},
+        {"label": "ORG", "text": "IBM", "first": 3, "last": 3},
+    ]
+
+
 def test_a_row_without_a_part_of_its_input_is_named_with_the_form(fitted: Artifact) -> None:
     pairs = load_predictor(fitted.directory, task="pair_classification")
     rows = [{"text_a": "list", "text_b": "name"}, {"text": "list"}]
