@@ -24,7 +24,7 @@ class DedupStage(StageConfig):
 
     stage: ClassVar[str] = "dedup"
     program: ClassVar[str] = "pipeline.dedup"
-    format_version: ClassVar[int] = 2
+    format_version: ClassVar[int] = 3
 
     seed: int
     """The run's seed: it says which documents are held out, and those stay."""
@@ -41,7 +41,7 @@ class VocabularyStage(StageConfig):
 
     stage: ClassVar[str] = "vocabulary"
     program: ClassVar[str] = "pipeline.vocabulary"
-    format_version: ClassVar[int] = 4
+    format_version: ClassVar[int] = 5
 
     seed: int
     """The run's seed: it draws the sample, and what is held out and not in it."""
@@ -58,7 +58,7 @@ class TokensStage(StageConfig):
 
     stage: ClassVar[str] = "tokens"
     program: ClassVar[str] = "pipeline.tokens"
-    format_version: ClassVar[int] = 4
+    format_version: ClassVar[int] = 5
 
     seed: int
     """The run's seed: it draws what is held out."""

@@ -5,8 +5,9 @@ Out: the same text with a line feed in place of the space after each sentence.
 
 Rules on the places where a terminal mark is followed by a space, for all places of a block at once:
 what comes after must not begin with a small letter, and the word before a full stop must not be an
-abbreviation or an initial, unless a word follows that mostly begins sentences. How this compares
-with other segmenters in speed and accuracy: docs/decisions/sentences.md.
+abbreviation or an initial, unless a word follows that mostly begins sentences. Numbers of
+references (`end.[17]`) belong to the sentence they follow. How this compares with other segmenters
+in speed and accuracy: docs/decisions/sentences.md.
 """
 
 from dataclasses import dataclass
@@ -23,18 +24,24 @@ _KEY_BYTES = 8
 
 NEVER_LAST = """
     mr mrs ms mx dr drs prof st rev hon gen col maj capt cpt lt sgt cmdr cdr adm gov sen rep pres
-    supt fr messrs mme mlle msgr vs cf viz e.g i.e eg ie approx est incl pvt ps p.s
+    supt fr messrs mme mlle msgr vs v cf viz e.g i.e eg ie approx est incl pvt ps p.s
 """
-"""Abbreviations that something always follows."""
+"""Abbreviations that something always follows; of single letters only small ones."""
 
 RARELY_LAST = """
     inc ltd co corp llc bros jr sr etc al esq ave blvd rd dept univ assn bldg mt ft u.s u.k u.n
     u.s.a e.u a.m p.m b.c a.d ph.d m.d b.a m.a d.c jan feb mar apr jun jul aug sep sept oct nov
-    dec mon tue tues wed thu thurs fri sat sun ed eds trans vols
+    dec mon tue tues wed thu thurs fri sat sun ed eds trans vols lit
 """
 """Abbreviations that end a sentence only if a word follows that mostly begins one."""
 
-BEFORE_NUMBERS = "no nos nr p pp c ca fig figs vol ch sec art eq op para ref refs v ext tel"
+RARELY_LAST_CAPITALISED = """
+    rul proc fed reg regs supp civ crim evid pub stat ann const amend cong sess cir dist app treas
+    assoc asst natl cal tex fla ill mich minn wis tenn okla ariz colo conn ala kan neb nev mont
+"""
+"""The same of law, offices and places; in small letters many of them are words."""
+
+BEFORE_NUMBERS = "no nos nr p pp c ca fig figs vol ch sec art eq op para ref refs v ext tel pop"
 """Abbreviations before a digit, ordinary words or sentence ends before anything else."""
 
 STARTERS = """
@@ -50,6 +57,8 @@ LONGEST_SENTENCE = 4096
 
 _MOST_MARKS = 3
 """Closing or opening marks looked past, as in `."')`."""
+
+_MOST_REFERENCE_DIGITS = 3
 
 _BEGINNER, _TERMINAL, _CLOSER, _OPENER, _BOTH, _OTHER = range(6)
 """What a byte can be beside a sentence's end; a beginner is a letter, a digit, or no ASCII."""
@@ -89,6 +98,7 @@ def _keys(words: str) -> UInt64s:
 
 
 _NEVER_LAST, _RARELY_LAST, _BEFORE_NUMBERS = map(_keys, (NEVER_LAST, RARELY_LAST, BEFORE_NUMBERS))
+_RARELY_LAST_CAPITALISED = _keys(RARELY_LAST_CAPITALISED)
 _STARTERS = _keys(STARTERS)
 _FOLD = np.uint64(0x2020202020202020)
 _LENGTH_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(_KEY_BYTES + 1)], dtype=np.uint64)
@@ -103,6 +113,7 @@ def split_sentences(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
     padded = np.concatenate((margin, text, margin))
     terminals = np.flatnonzero((padded == ord(".")) | (padded == ord("?")) | (padded == ord("!")))
     spaces = _past_marks(padded, terminals + 1, _CLOSER, _WIDE_CLOSERS)
+    spaces = _past_references(padded, spaces)
     followed = padded[spaces] == SPACE
     terminals, spaces = terminals[followed], spaces[followed]
     nexts = _past_marks(padded, spaces + 1, _OPENER, _WIDE_OPENERS)  # to a letter or digit
@@ -161,6 +172,22 @@ def _past_marks(text: Bytes, places: Offsets, kind: int, wide: str) -> Offsets:
     return places
 
 
+def _past_references(text: Bytes, places: Offsets) -> Offsets:
+    """The places moved past numbers in brackets, as in `end.[17]` or `end. [3] [4]`."""
+    for _ in range(_MOST_MARKS):
+        opening = places + (text[places] == SPACE)
+        some = np.flatnonzero(text[opening] == ord("["))
+        closing = opening[some] + 1
+        for _ in range(_MOST_REFERENCE_DIGITS):
+            closing += (text[closing] >= ord("0")) & (text[closing] <= ord("9"))
+        found = (text[closing] == ord("]")) & (closing > opening[some] + 1)
+        if not found.any():
+            break
+        places = places.copy()
+        places[some[found]] = closing[found] + 1
+    return places
+
+
 def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
     """Which terminal marks end a sentence."""
     after = text[nexts]
@@ -174,8 +201,10 @@ def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
     stops = np.flatnonzero((text[terminals] == ord(".")) & ends)
     words = _words_before(text, terminals[stops])
     starter = _among(_words_after(text, nexts[stops]), _STARTERS)
-    abbreviation = (words.initial | words.dotted | _among(words.keys, _RARELY_LAST)) & ~starter
-    abbreviation |= _among(words.keys, _NEVER_LAST) | words.numbering
+    abbreviation = words.initial | words.dotted | _among(words.keys, _RARELY_LAST)
+    abbreviation |= words.capital & _among(words.keys, _RARELY_LAST_CAPITALISED)
+    abbreviation &= ~starter
+    abbreviation |= _among(words.keys, _NEVER_LAST) & ~words.initial | words.numbering
     abbreviation |= _among(words.keys, _BEFORE_NUMBERS) & digit[stops]
     ends[stops[abbreviation]] = False
     return ends
@@ -192,12 +221,14 @@ class _Words:
     """The words before full stops.
 
     keys:      the word in small letters as an integer, inner full stops included; 0 if too long.
+    capital:   its first letter is a capital.
     initial:   a single capital letter.
     dotted:    a full stop inside, as in U.S.
     numbering: a number that begins its line.
     """
 
     keys: UInt64s
+    capital: Mask
     initial: Mask
     dotted: Mask
     numbering: Mask
@@ -224,6 +255,7 @@ def _words_before(text: Bytes, stops: Offsets) -> _Words:
     begins_line |= stops - length == _MARGIN
     return _Words(
         keys=keys,
+        capital=capital,
         initial=(length == 1) & capital,
         dotted=dotted & fits & ~digits,
         numbering=digits & fits & begins_line,
@@ -231,7 +263,10 @@ def _words_before(text: Bytes, stops: Offsets) -> _Words:
 
 
 def _words_after(text: Bytes, places: Offsets) -> UInt64s:
-    """The words that begin at `places`, in small letters; 0 for longer ones than any starter."""
+    """The words that begin at `places`, in small letters.
+
+    0 for longer ones than any starter, and for abbreviations and initials: `A. W.` is no article.
+    """
     length = np.zeros(len(places), dtype=np.int64)
     inside = np.ones(len(places), dtype=np.bool_)
     for ahead in range(_KEY_BYTES + 1):
@@ -239,7 +274,8 @@ def _words_after(text: Bytes, places: Offsets) -> UInt64s:
         inside &= ((folded >= ord("a")) & (folded <= ord("z"))) | (folded == ord("'"))
         length += inside
     raw = (_load(text, places) | _FOLD) & _LENGTH_MASKS[np.minimum(length, _KEY_BYTES)]
-    return np.where(length <= _KEY_BYTES, raw, np.uint64(0))
+    abbreviated = text[places + length] == ord(".")
+    return np.where((length <= _KEY_BYTES) & ~abbreviated, raw, np.uint64(0))
 
 
 def _load(text: Bytes, places: Offsets) -> UInt64s:

@@ -30,6 +30,13 @@ WHOLE = [
     "What?! no",
     "ends with a mark.",
     "A. B. Cdef",
+    "It was decided in Roe v. Wade, before Brown v. Board of Education.",
+    "In the matter of J. A. W. Smith and A. I. Jones",
+    "See Rev. Rul. 59-60 and Fed. R. Civ. P. 12(b)(6).",
+    "Under Pub. L. No. 94-142 and F. Supp. 2d 123, Cal. App. 4th 12.",
+    "He founded the firm of J. A. Maffei in Munich.",
+    "A city in Ill. (pop. 256,000) on a river",
+    "It is so.[12] and so on",
 ]
 
 CUT = [
@@ -48,6 +55,11 @@ CUT = [
     ["Is the answer no?", "Yes."],
     ["He said no.", "Next."],
     ["今天很好。", "「明天呢？」", "好！"],
+    ["This is about J. A. W.", "The court held otherwise."],
+    ["He met Charles V.", "It was in 1520."],
+    ["We took the app.", "Apple made it."],
+    ["It is known.[17]", "Nobody doubts it. [3] [4]", "Or so they say.[5][6]"],
+    ["See the list.", "[A] is first."],
 ]
 
 
