@@ -17,6 +17,10 @@ class UsageError(ClozeError):
     exit_code = 2
 
 
+class NotText(UsageError):
+    """A file of a corpus that holds no text: an image, a PDF, a program."""
+
+
 class IntegrityError(ClozeError):
     """An artifact's bytes are not the ones its manifest names."""
 

@@ -69,9 +69,12 @@ def local_path(path: str) -> str:
 
 
 def open_to_read(path: str) -> IO[bytes]:
-    """The file at `path`, whatever characters its name has."""
+    """The file at `path`, whatever characters its name has; `UsageError` if it may not be read."""
     filesystem, inner = _open(path)
-    opened: IO[bytes] = filesystem.open(inner, "rb")
+    try:
+        opened: IO[bytes] = filesystem.open(inner, "rb")
+    except PermissionError as error:
+        raise _unreadable(path, error) from None
     return opened
 
 
@@ -235,10 +238,11 @@ class InputFile:
 def find_files(path: str) -> list[InputFile]:
     """The files that `path` means, sorted by path; `UsageError` if there is none."""
     filesystem, inner = _open(os.path.expanduser(path))
-    if isinstance(filesystem, LocalFileSystem) and os.path.isdir(inner):
-        found = _walk(inner)
-    else:
-        found = _list(filesystem, inner)
+    try:
+        is_folder = isinstance(filesystem, LocalFileSystem) and os.path.isdir(inner)
+        found = _walk(inner) if is_folder else _list(filesystem, inner)
+    except PermissionError as error:
+        raise _unreadable(error.filename or path, error) from None
     if not found:
         raise UsageError(
             f"{path}: no files here; expected a file, a folder with files, or a pattern like *.txt"
@@ -329,6 +333,13 @@ def _walk(directory: str) -> list[InputFile]:
                 elif stat.S_ISREG(status.st_mode):
                     found.append(_local_file(entry.path, status))
     return found
+
+
+def _unreadable(path: str, error: PermissionError) -> UsageError:
+    return UsageError(
+        f"{path}: may not be read ({error.strerror}); ask its owner for the right to (chmod +r), "
+        "or take it away"
+    )
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result:

@@ -24,7 +24,7 @@ from cloze.answer import Answer, print_lines
 OUR_PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")
 
 EXTRA_WITH = {
-    **dict.fromkeys(("apache_beam", "zstandard"), "pipeline"),
+    **dict.fromkeys(("apache_beam", "charset_normalizer", "zstandard"), "pipeline"),
     **dict.fromkeys(("deepspeed", "numpy", "safetensors", "scipy", "sklearn", "torch"), "model"),
     **dict.fromkeys(("jinja2", "matplotlib", "prefect"), "flows"),
     "gcsfs": "gs",

@@ -71,6 +71,11 @@ class CorpusConfig(Config):
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """The sources, in order of precedence: of two equal documents the first survives."""
 
+    on_bad_file: Literal["fail", "skip"] = "fail"
+    """What happens at a file that is damaged, cut short, an archive, unreadable or not of its
+    reader's format: the stage ends with its name, or the rest of the file is left out and listed.
+    Images, PDFs and other files without text are left out and listed in any case."""
+
     heldout_share: float = Field(default=0.01, ge=0.0, lt=0.5)
     """Share of the documents, drawn by digest, that forms the split `heldout`. Where none is drawn
     and no source is held out, it is the document with the smallest digest; of fewer than three

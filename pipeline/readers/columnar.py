@@ -127,5 +127,5 @@ def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:
         raise UsageError(f"{path}: column {name!r} is {kind}, expected strings; it has: {known}")
 
 
-PARQUET = Reader(read=read_parquet, line_break="detect", splittable=True)
-ARROW = Reader(read=read_arrow, line_break="detect", splittable=True)
+PARQUET = Reader(read=read_parquet, line_break="detect", splittable=True, is_encoded=False)
+ARROW = Reader(read=read_arrow, line_break="detect", splittable=True, is_encoded=False)

@@ -1,4 +1,4 @@
-"""Files as streams of bytes: decompressed, whole to the end, UTF-16 and UTF-32 turned into UTF-8.
+"""Files as streams of bytes: decompressed, whole to the end, other encodings turned into UTF-8.
 
 In:  a path or URL, and a byte to begin at (0 for compressed files).
 Out: chunks of bytes; `IntegrityError` where a compressed file is damaged or cut short.
@@ -17,13 +17,15 @@ import codecs
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import IO, Protocol
 
 import zstandard
 
-from artifacts.errors import IntegrityError, UsageError
+from artifacts.errors import IntegrityError
 from artifacts.filesystem import open_to_read
+from pipeline.readers.encodings import DECLARED, HEAD_BYTES, UTF_8, encoding_of
 
 READ_BYTES = 1 << 20
 """Read at a time, and also what may come out of a compressed file at a time."""
@@ -35,12 +37,6 @@ ZSTD_BYTES = 1 << 9
 """What zstd is given at a time; one byte of it can stand for 32,768."""
 
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
-_WIDE_MARKS = {  # UTF-32's little-endian mark begins with UTF-16's
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 
 
 class _Decompressor(Protocol):
@@ -113,14 +109,6 @@ class _Zstd:
         return b"".join(contents)
 
 
-_WIDE_ZEROS = {
-    (1, 3, 5, 7): "utf-16-le",
-    (0, 2, 4, 6): "utf-16-be",
-    (1, 2, 3, 5, 6, 7): "utf-32-le",
-    (0, 1, 2, 4, 5, 6): "utf-32-be",
-}
-"""Where the first eight bytes of a Latin text without a byte order mark are zero."""
-
 _BZIP2_MARKS = tuple(
     b"BZh%d%b" % (level, block)
     for level in range(1, 10)
@@ -134,7 +122,6 @@ _FORMATS: dict[bytes, tuple[str, Callable[[], _Decompressor]]] = {
     b"\xfd7zXZ\x00": (".xz", lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ)),
     b"\x28\xb5\x2f\xfd": (".zst", _Zstd),
 }
-_LONGEST_MAGIC = max(map(len, _FORMATS))
 
 
 def stream(
@@ -142,57 +129,75 @@ def stream(
 ) -> Iterator[bytes]:
     """The content of a file from `lookback` bytes before `start` on, read `at_a_time` bytes.
 
-    A compressed, UTF-16 or UTF-32 file has no meaningful middle: `start` > 0 gives nothing there,
-    because whoever reads from 0 reads all of it. An archive holds files, not text: a `UsageError`.
+    A file that is compressed or not UTF-8 has no meaningful middle: `start` > 0 gives nothing
+    there, because whoever reads from 0 reads all of it. An archive holds files, not text: a
+    `UsageError`; other files that hold no text: a `NotText`.
     """
     with open_to_read(path) as file:
-        magic = file.read(_LONGEST_MAGIC)
-        mark = _mark_of(path, magic)
-        if start and (mark or _wide_encoding(magic)):
-            return
-        file.seek(start - lookback)
-        chunks: Iterator[bytes] = iter(lambda: file.read(at_a_time), b"")
-        if mark:
-            chunks = _decompressed(chunks, path, *_FORMATS[mark])
-        first = next(chunks, b"")
-        if first.startswith(b"PK\x03\x04") or first[257:262] == b"ustar":
-            raise UsageError(
-                f"{path}: an archive of files; unpack it and name the folder, or its files one by "
-                "one"
-            )
-        yield from _as_utf_8(first, chunks)
+        content = _look(file, path, at_a_time)
+        if not start:
+            yield from _as_utf_8(content)
+        elif content.can_be_cut:
+            file.seek(start - lookback)
+            yield from content.chunks
 
 
-def _mark_of(path: str, magic: bytes) -> bytes | None:
+def converted_from(path: str) -> str:
+    """The encoding that a file's text was found to be in; empty if it is UTF-8 or has a mark."""
+    with open_to_read(path) as file:
+        encoding = _look(file, path, READ_BYTES).encoding
+    return "" if encoding in DECLARED else encoding
+
+
+def can_be_cut(path: str) -> bool:
+    """Whether a file can be read from its middle: it is neither compressed nor converted."""
+    with open_to_read(path) as file:
+        return _look(file, path, READ_BYTES).can_be_cut
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What is in a file: `chunks` of bytes in an `encoding`."""
+
+    chunks: Iterator[bytes]
+    encoding: str
+    can_be_cut: bool
+
+
+def _look(file: IO[bytes], path: str, at_a_time: int) -> _Content:
+    """The content of an open file, from its beginning."""
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
+    chunks: Iterator[bytes] = iter(lambda: file.read(at_a_time), b"")
+    mark = _mark_of(path, head)
+    if mark:
+        chunks = _decompressed(chunks, path, *_FORMATS[mark])
+        head = b""
+        while len(head) < HEAD_BYTES and (chunk := next(chunks, b"")):
+            head += chunk
+        chunks = chain([head], chunks) if head else chunks
+    encoding = encoding_of(head[:HEAD_BYTES], path)
+    return _Content(chunks, encoding, can_be_cut=not mark and encoding == UTF_8)
+
+
+def _mark_of(path: str, head: bytes) -> bytes | None:
     """The mark of a compressed format by which a file begins; an error if its name says another."""
-    mark = next((mark for mark in _FORMATS if magic.startswith(mark)), None)
-    if magic and mark is None and path.endswith(COMPRESSED_SUFFIXES):
+    mark = next((mark for mark in _FORMATS if head.startswith(mark)), None)
+    if head and mark is None and path.endswith(COMPRESSED_SUFFIXES):
         raise IntegrityError(
-            f"{path}: begins with {magic[:4].hex(' ')}, which is not the format its name "
+            f"{path}: begins with {head[:4].hex(' ')}, which is not the format its name "
             "promises; if it is plain text, rename it, otherwise copy it again"
         )
     return mark
 
 
-def _wide_encoding(magic: bytes) -> str:
-    """UTF-16 or UTF-32, by its byte order mark or by the zeros of its first letters; else empty."""
-    for mark, encoding in _WIDE_MARKS.items():
-        if magic.startswith(mark):
-            return encoding
-    zeros = [place for place, byte in enumerate(magic[:8]) if not byte]
-    return _WIDE_ZEROS.get(tuple(zeros), "") if len(magic) >= 8 else ""
-
-
-def _as_utf_8(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    """The chunks, or their UTF-8 if they are UTF-16 or UTF-32."""
-    encoding = _wide_encoding(first[:_LONGEST_MAGIC])
-    if not encoding:
-        if first:
-            yield first
-        yield from rest
+def _as_utf_8(content: _Content) -> Iterator[bytes]:
+    """The chunks as they are, or turned into UTF-8."""
+    if content.encoding == UTF_8:
+        yield from content.chunks
         return
-    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    for chunk in chain([first], rest):
+    decoder = codecs.getincrementaldecoder(content.encoding)(errors="replace")
+    for chunk in content.chunks:
         yield decoder.decode(chunk).encode()
     yield decoder.decode(b"", final=True).encode()
 

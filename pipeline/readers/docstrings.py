@@ -100,4 +100,4 @@ def remembered(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
     return value
 
 
-DOCSTRINGS = Reader(read=read_docstrings, line_break="paragraph", find=find)
+DOCSTRINGS = Reader(read=read_docstrings, line_break="paragraph", is_encoded=False, find=find)

@@ -70,6 +70,9 @@ class Reader:
     splittable: bool = False
     """Whether `read` keeps to `start` and `stop`; otherwise it is always given whole files."""
 
+    is_encoded: bool = True
+    """Whether its files are text, in whatever encoding, and perhaps compressed."""
+
     from_html: bool = False
     """Whether the text may hold HTML's entities and `<br>`, unless its source says otherwise."""
 

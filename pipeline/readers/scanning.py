@@ -8,12 +8,13 @@ anywhere, and a file gives the same documents however it is cut.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from artifacts.arrays import Offsets
 from artifacts.errors import UsageError
-from pipeline.readers.compression import stream
+from pipeline.readers.compression import can_be_cut, stream
 from pipeline.readers.documents import (
     BLOCK_BYTES,
     LONGEST_DOCUMENT,
@@ -43,6 +44,8 @@ def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[D
 
     Where `cuttable`, documents longer than `LONGEST_DOCUMENT` come as several.
     """
+    if piece.stop is not None and not piece.start and not can_be_cut(piece.path):
+        piece = replace(piece, stop=None)  # the other pieces give nothing
     lookback = min(piece.start, LOOKBACK_BYTES)
     base = piece.start - lookback
     rest, inside = b"", False

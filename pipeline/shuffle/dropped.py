@@ -39,6 +39,9 @@ REMEDIES = {
     Reason.EMPTY: "nothing is left of them after cleaning",
     Reason.NOT_TEXT: "too many bytes are no UTF-8: convert them (iconv -f latin1 -t utf-8), or "
     "raise cleaning.max_replacement_share",
+    Reason.BINARY_FILE: "a file that holds no text: convert it to text",
+    Reason.BAD_FILE: 'what could not be read of a file, by corpus.on_bad_file; with "fail" the '
+    "stage says what is wrong with it",
     Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
     Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
     Reason.DUPLICATE: "an equal text came first",
@@ -54,13 +57,18 @@ class DocumentCounts:
     documents: int = 0
     damaged: int = 0
     """Documents with bytes that are no UTF-8, kept or not."""
+    converted: int = 0
+    """Documents of files that were found to be in another encoding."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Documents dropped so far, by the name of the reason."""
 
     def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
         dropped = Counter(self.dropped) + Counter(other.dropped)
         return DocumentCounts(
-            self.documents + other.documents, self.damaged + other.damaged, dict(dropped)
+            self.documents + other.documents,
+            self.damaged + other.damaged,
+            self.converted + other.converted,
+            dict(dropped),
         )
 
 
@@ -120,6 +128,11 @@ def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropp
         reason = Reason[name.upper()]
         why = REMEDIES.get(reason) or f"by {settings[reason]}"
         lines.append(f"{count:,} dropped as {name}, {why}; for example {example}")
+    if read.converted:
+        lines.append(
+            f"{read.converted:,} from files that are not UTF-8, by their bytes another encoding; "
+            "if cloze inspect shows wrong letters, convert them (iconv)"
+        )
     if read.damaged:
         lines.append(
             f"{read.damaged:,} with bytes that are no UTF-8; where they are kept, U+FFFD stands "

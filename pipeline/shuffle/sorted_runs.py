@@ -28,7 +28,7 @@ KEY = "key"
 IDENTITY = ("key", "document_digest", "source", "file", "position")
 """Columns that say which document a row is and which of two equal ones comes first."""
 
-PASSING = ("split", "reason", "damaged")
+PASSING = ("split", "reason", "damaged", "converted")
 """Columns that are needed only until a run is written."""
 
 RUN_TOKENS = 1 << 24
@@ -50,6 +50,7 @@ def document_schema(vocabulary_size: int) -> pa.Schema:
             pa.field("split", pa.uint8()),
             pa.field("reason", pa.uint8()),
             pa.field("damaged", pa.bool_()),
+            pa.field("converted", pa.bool_()),
         ]
     )
 
@@ -74,7 +75,8 @@ def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
     _write_arrow(path, rows.schema, by_split)
     _write_arrow(dropped_path(path), ROWS_SCHEMA, [dropped_rows(documents, lost, reasons_D[lost])])
     counts = Counter(Reason(reason).name.lower() for reason in reasons_D[lost].tolist())
-    return DocumentCounts(len(documents), pc.sum(documents["damaged"]).as_py() or 0, dict(counts))
+    damaged, converted = (pc.sum(documents[name]).as_py() or 0 for name in PASSING[2:])
+    return DocumentCounts(len(documents), damaged, converted, dict(counts))
 
 
 def dropped_path(path: str) -> str:

@@ -96,5 +96,6 @@ class ShardTokenizer:
             pa.array(splits_D),
             pa.array(reasons_D),
             pa.array(block.damaged_D),
+            pa.array(block.converted_D),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -53,6 +53,10 @@ class Reason(IntEnum):
     FEW_STOP_WORDS = 14
     CURLY_BRACKET = 15
     LOREM_IPSUM = 16
+    BINARY_FILE = 17
+    """Stands for a whole file that holds no text: an image, a PDF."""
+    BAD_FILE = 18
+    """Stands for what could not be read of a file, where `on_bad_file` is `skip`."""
 
 
 class Counts:

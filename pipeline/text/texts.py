@@ -16,14 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
+from artifacts.errors import IntegrityError, NotText, UsageError
 from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
+from pipeline.readers.compression import converted_from
 from pipeline.readers.documents import LONGEST_DOCUMENT, DocumentBlock, cut, pack
 from pipeline.readers.input_shards import InputShard
 from pipeline.readers.registry import READERS
 from pipeline.text.cleaning import clean
-from pipeline.text.filters import Reasons, filter_documents
+from pipeline.text.filters import Reason, Reasons, filter_documents
 from pipeline.text.sentences import split_sentences
 
 STRIDE_BYTES = 1 << 20
@@ -49,6 +51,7 @@ class TextBlock:
     reasons_D: why a document is dropped, or that it is kept.
     files_D, positions_D: its name: number of the file within the source, and place in the file.
     damaged_D: whether it had bytes that are no UTF-8.
+    converted_D: whether its file was found to be in another encoding.
     source:    the source's ordinal in the configuration.
     """
 
@@ -59,6 +62,7 @@ class TextBlock:
     files_D: npt.NDArray[np.uint32]
     positions_D: Offsets
     damaged_D: Mask
+    converted_D: Mask
     source: int
 
     @property
@@ -75,8 +79,8 @@ def read_texts(
     reader = READERS[source.reader]
     from_html = reader.from_html if source.html is None else source.html
     line_break = source.line_break or reader.line_break
-    blocks = ((piece.file, block) for piece in shard.pieces for block in reader.read(piece, source))
-    for block, files_D in _evenly(blocks):
+    files = _FilesOfShard(shard, corpus)
+    for block, files_D in _evenly(files.blocks()):
         cleaned = clean(block, line_break=line_break, from_html=from_html)
         text, ends_D = cleaned.text, cleaned.ends
         if line_break != "sentence":
@@ -95,8 +99,11 @@ def read_texts(
             files_D=files_D,
             positions_D=block.positions,
             damaged_D=cleaned.replaced > 0,
+            converted_D=np.isin(files_D, list(files.converted)),
             source=shard.source,
         )
+    if files.left_out:
+        yield _instead_of(files.left_out, shard.source)
 
 
 def split_names(corpus: CorpusConfig) -> list[str]:
@@ -140,6 +147,56 @@ def assign_splits(block: TextBlock, *, corpus: CorpusConfig, seed: int) -> npt.N
     # The share is drawn with 32 bits of a stream that nothing else uses.
     bits = high_half(document_streams(block.digests_D2, stream_seed(seed, "heldout")))
     return (bits < np.uint64(round(corpus.heldout_share * (1 << 32)))).astype(np.uint8)
+
+
+class _FilesOfShard:
+    """The files of an input shard as they are read.
+
+    converted: numbers of those that were found to be in another encoding than UTF-8.
+    left_out:  those of which something was left out, and why.
+    """
+
+    def __init__(self, shard: InputShard, corpus: CorpusConfig) -> None:
+        self._pieces = shard.pieces
+        self._source = corpus.sources[shard.source]
+        self._skips = corpus.on_bad_file == "skip"
+        self.converted: set[int] = set()
+        self.left_out: list[tuple[int, Reason]] = []
+
+    def blocks(self) -> Iterator[tuple[int, DocumentBlock]]:
+        """Each block of raw text, and its file's number."""
+        reader = READERS[self._source.reader]
+        for piece in self._pieces:
+            try:
+                if reader.is_encoded and not piece.start and converted_from(piece.path):
+                    self.converted.add(piece.file)
+                for block in reader.read(piece, self._source):
+                    yield piece.file, block
+            except NotText:
+                self.left_out.append((piece.file, Reason.BINARY_FILE))
+            except (IntegrityError, UsageError):
+                if not self._skips:
+                    raise
+                self.left_out.append((piece.file, Reason.BAD_FILE))
+
+
+def _instead_of(left_out: list[tuple[int, Reason]], source: int) -> TextBlock:
+    """Empty documents that stand for files, so that they are listed with those dropped."""
+    files, reasons = zip(*left_out, strict=True)
+    count = len(left_out)
+    digest = hashlib.blake2b(b"", digest_size=TOKEN_DIGEST_BYTES).digest()
+    nothing_D = np.zeros(count, dtype=np.int64)
+    return TextBlock(
+        text=np.zeros(0, dtype=np.uint8),
+        ends_D=nothing_D,
+        digests=np.frombuffer(digest * count, dtype=np.uint8).reshape(count, -1),
+        reasons_D=np.array(reasons, dtype=np.uint8),
+        files_D=np.array(files, dtype=np.uint32),
+        positions_D=nothing_D,
+        damaged_D=nothing_D > 0,
+        converted_D=nothing_D > 0,
+        source=source,
+    )
 
 
 def _evenly(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from artifacts import filesystem
-from artifacts.errors import DiskFull
+from artifacts.errors import DiskFull, UsageError
 
 
 @pytest.mark.parametrize("root", ["local", "memory://filesystem-test"])
@@ -56,3 +56,20 @@ def test_nothing_lies_inside_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert not filesystem.exists(str(tmp_path / "file" / "inside"))
     filesystem.remove(str(tmp_path / "file" / "inside"))
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    path = tmp_path / "private"
+    path.mkdir() if what == "folder" else path.write_text("text")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.scandir", refuse)  # root, who may read everything, runs tests too
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.open", refuse)
+    read = filesystem.find_files if what == "folder" else filesystem.open_to_read
+    with pytest.raises(UsageError, match=r"private: may not be read \(Permission denied\)"):
+        read(str(path))
