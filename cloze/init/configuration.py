@@ -180,9 +180,13 @@ def configuration(found: Look, name: str) -> str:
     # a smaller share of more text; a larger one of few documents, or there would be none
     share = 0.02 if found.text_bytes < 2e8 else 0.01 if found.text_bytes < 2e9 else 0.001
     share = max(share, min(0.2, 20 / max(found.documents, 1)))
-    source = {"reader": found.reader, "path": found.path}
-    if found.text_field:
-        source["text_field"] = found.text_field
+    optional: dict[str, object] = {
+        "text_field": found.text_field,
+        "html": found.html,
+        "line_break": found.line_break,
+    }
+    source: dict[str, object] = {"reader": found.reader, "path": found.path}
+    source |= {key: value for key, value in optional.items() if value}
     return (
         f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
         f"{tomli_w.dumps({'name': name, 'seed': 12345})}\n"
@@ -232,6 +236,10 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         f"machine's {cores} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
         f"or ${dollars:,.2f} on Dataflow; `cloze plan` has the details"
     )
+    if found.html:
+        yield "html = true: entities and tags of HTML stand in the samples"
+    if found.line_break:
+        yield f'line_break = "{found.line_break}": {found.why_line_break}'
 
 
 def _fertility(found: Look, vocabulary: Path) -> str:

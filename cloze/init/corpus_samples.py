@@ -4,40 +4,41 @@ In:  a file, folder, glob or URL.
 Out: `Look`: the reader that fits, the column that holds the text, bytes of text, documents, samples
      of the text, and files that do not look like the others.
 
-Only the beginnings of a few files are read. The guess is written into a configuration, where a
-person can correct it.
-
-A blank line separates documents in one plain text file and paragraphs in another, and nothing in it
-says which. That is guessed from how many blocks of lines there are and what their lines look like,
-and the reason says what else it could be.
+Only stretches of a few files are read. The guess is written into a configuration, where a person
+can correct it.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from typing import IO
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet
+from pydantic import JsonValue
 
-from artifacts.errors import UsageError
-from artifacts.filesystem import InputFile, find_files
-from pipeline.config.settings import Reader
-from pipeline.readers.compression import stream
+from artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
+from artifacts.filesystem import InputFile, find_files, open_to_read
+from cloze.init.text_layout import BLANK_LINE, is_html, line_breaks, plain_layout
+from pipeline.config.settings import LineBreak, Reader
+from pipeline.readers.compression import can_be_cut, stream
 
 SAMPLE_BYTES = 1 << 16
+STRETCHES = 16
+"""Of a file, evenly spread: long documents may stand at the beginning and short ones at the end."""
+WHOLE_BYTES = 1 << 25
+"""Of files without a meaningful middle, compressed ones above all, so much is read together."""
 SAMPLED_FILES = 16
 SAMPLED_ROWS = 100
 
 COMPRESSION = {".gz": 3.0, ".bz2": 4.0, ".xz": 4.0, ".zst": 3.5}
-"""Bytes of text per compressed byte, typically."""
+"""Bytes of text per compressed byte, typically: for files too long to be read to the end."""
 
 SUFFIX = re.compile(r"(\.[A-Za-z]\w{0,8})?(\.gz|\.bz2|\.xz|\.zst)?$")
 """`.jsonl.gz` is one suffix."""
-
-BLANK_LINE = r"\n\s*\n"
 
 DOCUMENT_MARKS: Mapping[str, str] = {
     "jsonl": r"\n",
@@ -51,19 +52,9 @@ DOCUMENT_MARKS: Mapping[str, str] = {
 MOST_DAMAGE = 0.01
 """Largest share of undecodable characters in a file that is text."""
 
-MANY_BLOCKS = 200
-"""In a file; an article rarely has so many paragraphs."""
-FEW_FILES = 16
-"""Of more files each is a document: that many collections of documents are rare."""
-SHORT_LINE, WRAPPED_WIDTH = 40, 100
-"""Characters: most lines of hard-wrapped text are at least as long, hardly any is longer."""
-MOST, HARDLY_ANY = 0.5, 0.02
-"""Shares of lines."""
-
-ONE_SENTENCE = re.compile(
-    r"(?!.*[.!?][\"')\]”’»]* +[A-ZÀ-Þ])"  # no other one ends in it
-    r".*[.!?。！？][\"')\]”’»]*$"
-)
+LAYOUT_KNOWN = ("sentence_lines", "wikiextractor", "mediawiki")
+HTML_EXPECTED = ("wikiextractor", "mediawiki")
+"""Readers that know of themselves what line breaks mean, and that HTML may be left in the text."""
 
 TABLES: Mapping[str, Reader] = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
@@ -87,6 +78,24 @@ class Look:
     """The beginnings of some files, or of some rows."""
     odd: tuple[str, ...] = ()
     """Files that are empty, of another kind than most, or not text, each with what is odd."""
+    html: bool = False
+    """Whether the text holds entities and line breaks of HTML, which its reader does not expect."""
+    line_break: LineBreak | None = None
+    """What its line breaks seem to mean."""
+    why_line_break: str = ""
+    """What that rests on."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was read of a file."""
+
+    beginning: str
+    """The first text, as the readers will see it."""
+    stretches: tuple[str, ...]
+    """All that was read."""
+    text_per_byte: float | None
+    """Bytes of text for each byte on disk; None if the file was not read to its end."""
 
 
 def look(path: str) -> Look:
@@ -101,32 +110,36 @@ def look(path: str) -> Look:
     kind = suffix.removesuffix(last) if last in COMPRESSION else suffix
     sampled = [file for file in files if file.path.endswith(suffix)]
     sampled = sampled[:: max(1, len(sampled) // SAMPLED_FILES)][:SAMPLED_FILES]
-    text_bytes = sum(file.size for file in files) * COMPRESSION.get(last, 1.0)
+    size = float(sum(file.size for file in files))
     if kind in TABLES:
-        field, samples, rows_per_byte = _table_rows(sampled[0])
-        reader, why, odd = TABLES[kind], f"files named *{suffix}", _odd(files, suffix, {})
-        documents = text_bytes * rows_per_byte if samples else float(len(files))
+        field, texts, rows_per_byte = _table_rows(sampled)
+        reader, why, odd = TABLES[kind], f"files named *{suffix}", _odd(files, suffix, {}, {})
+        documents = size * rows_per_byte if texts else float(len(files))
+        samples = texts
     else:
-        samples = tuple(_beginning(file) for file in sampled)
+        read, unread = _samples(sampled)
+        size *= _text_per_byte(read, default=COMPRESSION.get(last, 1.0))
+        samples = tuple(sample.beginning for sample in read.values())
         reader, field, why = _text_reader(
-            kind, samples, first=sampled[0], files=len(files), text_bytes=text_bytes
+            kind, samples, first=sampled[0], files=len(files), text_bytes=size
         )
-        documents = float(len(files))
-        sampled_bytes = sum(len(text.encode()) for text in samples)
-        if reader in DOCUMENT_MARKS and sampled_bytes:
-            marks = sum(len(re.findall(DOCUMENT_MARKS[reader], text)) for text in samples)
-            documents = text_bytes * marks / sampled_bytes
-        odd = _odd(files, suffix, dict(zip(sampled, samples, strict=True)))
+        texts = samples if not field else tuple(_json_texts(samples, field))
+        documents = _documents(read.values(), reader, size) or float(len(files))
+        odd = _odd(files, suffix, read, unread)
+    line_break = None if reader in LAYOUT_KNOWN else line_breaks(texts)
     return Look(
         path=path,
         files=len(files),
-        text_bytes=text_bytes,
+        text_bytes=size,
         reader=reader,
         text_field=field,
         why=why,
         documents=documents,
         samples=samples,
         odd=tuple(odd),
+        html=reader not in HTML_EXPECTED and is_html(texts),
+        line_break=line_break[0] if line_break else None,
+        why_line_break=line_break[1] if line_break else "",
     )
 
 
@@ -134,25 +147,80 @@ def _name(file: InputFile) -> str:
     return file.path.rsplit("/", 1)[-1]
 
 
-def _odd(files: list[InputFile], suffix: str, samples: dict[InputFile, str]) -> Iterator[str]:
+def _odd(
+    files: list[InputFile],
+    suffix: str,
+    samples: dict[InputFile, Sample],
+    unread: dict[InputFile, ClozeError],
+) -> Iterator[str]:
     for file in files:
-        text = samples.get(file, "")
+        text = samples[file].beginning if file in samples else ""
         if not file.size:
             yield f"{_name(file)} (empty)"
         elif suffix and not file.path.endswith(suffix):
             yield f"{_name(file)} (does not end in {suffix})"
+        elif isinstance(unread.get(file), NotText):
+            yield f"{_name(file)} (not text)"
+        elif file in unread:
+            yield f"{_name(file)} (not readable: {str(unread[file]).removeprefix(file.path)[2:]})"
         elif text.count("\ufffd") + text.count("\0") > MOST_DAMAGE * len(text):
             yield f"{_name(file)} (not text)"
 
 
-def _beginning(file: InputFile) -> str:
-    """The first text of a file, as the readers will see it."""
-    found = b""
-    for chunk in stream(file.path, at_a_time=SAMPLE_BYTES):
-        found += chunk
-        if len(found) >= SAMPLE_BYTES:
-            break
-    return found[:SAMPLE_BYTES].decode("utf-8", "replace")
+def _samples(
+    files: list[InputFile],
+) -> tuple[dict[InputFile, Sample], dict[InputFile, ClozeError]]:
+    """What was read of the files, and why others could not be; an error if it is none of them."""
+    samples: dict[InputFile, Sample] = {}
+    errors: dict[InputFile, ClozeError] = {}
+    for file in files:
+        try:
+            samples[file] = _sample(file, limit=WHOLE_BYTES // len(files))
+        except (IntegrityError, UsageError) as error:
+            errors[file] = error
+    if not samples:
+        raise next(iter(errors.values()))
+    return samples, errors
+
+
+def _sample(file: InputFile, *, limit: int) -> Sample:
+    """Stretches of a file, evenly spread, or `limit` bytes where it has no meaningful middle."""
+    if file.size > STRETCHES * SAMPLE_BYTES and can_be_cut(file.path):
+        starts = range(0, file.size - SAMPLE_BYTES + 1, file.size // STRETCHES)
+        found = [next(stream(file.path, at, at_a_time=SAMPLE_BYTES), b"") for at in starts]
+        ratio = None
+    else:
+        chunks, found = stream(file.path, at_a_time=SAMPLE_BYTES), []
+        for chunk in chunks:
+            found.append(chunk)
+            if sum(map(len, found)) >= limit:
+                break
+        at_end = next(chunks, None) is None
+        ratio = sum(map(len, found)) / file.size if at_end and file.size else None
+        found = [b"".join(found)]
+    texts = tuple(text.decode("utf-8", "replace") for text in found)
+    return Sample(found[0][:SAMPLE_BYTES].decode("utf-8", "replace"), texts, ratio)
+
+
+def _text_per_byte(samples: Mapping[InputFile, Sample], *, default: float) -> float:
+    """Bytes of text for each byte on disk, by the files that were read to their end."""
+    known = [
+        (file.size, file.size * sample.text_per_byte)
+        for file, sample in samples.items()
+        if sample.text_per_byte is not None
+    ]
+    size = sum(size for size, _ in known)
+    return sum(text for _, text in known) / size if size else default
+
+
+def _documents(samples: Iterable[Sample], reader: Reader, text_bytes: float) -> float:
+    """How many documents so much text has; 0: as many as files."""
+    stretches = [text for sample in samples for text in sample.stretches]
+    sampled = sum(len(text.encode()) for text in stretches)
+    if reader not in DOCUMENT_MARKS or not sampled:
+        return 0.0
+    marks = sum(len(re.findall(DOCUMENT_MARKS[reader], text)) for text in stretches)
+    return text_bytes * marks / sampled
 
 
 def _text_reader(
@@ -170,61 +238,72 @@ def _text_reader(
     return reader, "", why
 
 
-def plain_layout(samples: tuple[str, ...], *, files: int, text_bytes: float) -> tuple[Reader, str]:
-    """How plain text is laid out in its files: the reader, and what the guess rests on."""
-    lines = [line.strip() for text in samples for line in text.splitlines() if line.strip()]
-    blank_lines = sum(len(re.findall(BLANK_LINE, text)) for text in samples)
-    sampled = sum(len(text.encode()) for text in samples)
-    blocks = blank_lines * text_bytes / max(sampled, 1) / files
-    many = f"about {blocks:,.0f} blocks of lines a file"
+def _json_rows(text: str) -> Iterator[dict[str, JsonValue]]:
+    """The objects in the lines that are whole; the last line of a sample is cut."""
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
 
-    def share(holds: Callable[[str], object]) -> float:
-        return sum(bool(holds(line)) for line in lines) / max(len(lines), 1)
 
-    if blocks < MANY_BLOCKS:
-        return "text", "plain text: each file is taken as one document"
-    if share(ONE_SENTENCE.match) > MOST:
-        return "sentence_lines", f"{many}, most lines one sentence: blank lines separate documents"
-    wrapped = share(lambda line: len(line) > WRAPPED_WIDTH) <= HARDLY_ANY
-    wrapped = wrapped and share(lambda line: len(line) >= SHORT_LINE) > MOST
-    if files >= FEW_FILES or wrapped:
-        return "text", f"{many}, taken as paragraphs; if they are documents: blank_line_text"
-    return "blank_line_text", f"{many}, taken as documents; if they are paragraphs: text"
+def _json_texts(samples: Iterable[str], key: str) -> Iterator[str]:
+    for row in chain.from_iterable(map(_json_rows, samples)):
+        value = row.get(key)
+        if isinstance(value, str):
+            yield value
 
 
 def _text_key(text: str, path: str) -> str:
     """The key whose strings are longest."""
     lengths: Counter[str] = Counter()
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # the last line of a sample is cut
-        for key, value in row.items() if isinstance(row, dict) else ():
+    for row in _json_rows(text):
+        for key, value in row.items():
             lengths[key] += len(value) if isinstance(value, str) else 0
     if not lengths or not lengths.most_common(1)[0][1]:
         raise UsageError(f"{path}: no JSON objects with text, one per line; expected JSON lines")
     return lengths.most_common(1)[0][0]
 
 
-def _table_rows(file: InputFile) -> tuple[str, tuple[str, ...], float]:
-    """The column of text, the texts of the first rows, and rows per byte of a table's file."""
-    with fsspec.open(file.path, "rb") as opened:
-        if file.path.endswith(".parquet"):
-            parquet = pyarrow.parquet.ParquetFile(opened)
-            column = _text_column(parquet.schema_arrow, file.path)
-            count = parquet.metadata.num_rows
-            batch = next(parquet.iter_batches(SAMPLED_ROWS, columns=[column]), None)
-            texts = batch[column].to_pylist() if batch else []
-        else:
-            try:
-                table = pa.ipc.open_file(opened).read_all()
-            except pa.ArrowInvalid:
-                opened.seek(0)
-                table = pa.ipc.open_stream(opened).read_all()
-            column = _text_column(table.schema, file.path)
-            count, texts = len(table), table[column].slice(0, SAMPLED_ROWS).to_pylist()
-    return column, tuple(text or "" for text in texts), count / max(file.size, 1)
+def _table_rows(files: list[InputFile]) -> tuple[str, tuple[str, ...], float]:
+    """The column of text, the texts of the first rows, and rows per byte of the tables' files."""
+    tables = [_table(file) for file in files]
+    column, texts, _ = tables[0]
+    rows = sum(count for _, _, count in tables)
+    return column, texts, rows / max(sum(file.size for file in files), 1)
+
+
+def _table(file: InputFile) -> tuple[str, tuple[str, ...], int]:
+    """The column of text of a table, the texts of its first rows, and how many it has."""
+    with open_to_read(file.path) as opened:
+        try:
+            if file.path.endswith(".parquet"):
+                parquet = pyarrow.parquet.ParquetFile(opened)
+                column, count = (
+                    _text_column(parquet.schema_arrow, file.path),
+                    parquet.metadata.num_rows,
+                )
+                batch = next(parquet.iter_batches(SAMPLED_ROWS, columns=[column]), None)
+                texts = batch[column].to_pylist() if batch else []
+            else:
+                table = _arrow_table(opened)
+                column, count = _text_column(table.schema, file.path), len(table)
+                texts = table[column].slice(0, SAMPLED_ROWS).to_pylist()
+        except (pa.ArrowException, OSError) as error:
+            raise IntegrityError(
+                f"{file.path}: not a whole table: {error}; copy it again"
+            ) from None
+    return column, tuple(text or "" for text in texts), count
+
+
+def _arrow_table(opened: IO[bytes]) -> pa.Table:
+    try:
+        return pa.ipc.open_file(opened).read_all()
+    except pa.ArrowInvalid:
+        opened.seek(0)
+        return pa.ipc.open_stream(opened).read_all()
 
 
 def _text_column(schema: pa.Schema, path: str) -> str:

@@ -207,6 +207,90 @@ def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
     assert re.search(r"minutes on this machine's \d+ cores .* on Dataflow", facts[4])
 
 
+PARAGRAPH = "The town lies on the river and has about ten thousand inhabitants. " * 3
+REVIEW = "A film one remembers.<br /><br />It&#39;s long, and nobody left before its end. "
+
+
+def written(cloze: Callable[..., Any], source: str) -> dict[str, Any]:
+    """The source that `cloze init` proposes."""
+    assert cloze("init", source, "--output", "new.toml").returncode == 0
+    (found,) = read_toml("new.toml")["corpus"]["sources"]
+    assert cloze("plan", "new.toml").returncode == 0
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("block", "reader"),
+    [
+        (f"A title\n{PARAGRAPH}\n{PARAGRAPH}\n\n", "blank_line_text"),
+        ("The first sentence.\nHe asked: why?\nNobody knew!\n\n", "sentence_lines"),
+        (f"{PARAGRAPH}\n\n", "text"),
+        ("A line of a song\nand the next one,\nand a third\n\n", "text"),
+    ],
+    ids=["articles", "sentences", "paragraphs", "verses"],
+)
+@pytest.mark.parametrize("blocks", [20, 60, 150])
+def test_blocks_of_several_long_lines_are_documents_however_few(
+    cloze: Callable[..., Any], folder: Path, block: str, reader: str, blocks: int
+) -> None:
+    (folder / "all.txt").write_text(block * blocks)
+    assert written(cloze, "all.txt")["reader"] == reader
+
+
+def test_html_and_line_breaks_are_proposed_from_the_documents(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    paragraphs = "\n".join([PARAGRAPH] * 3)
+    for name, text in {"reviews": REVIEW * 5, "articles": paragraphs}.items():
+        row = json.dumps({"text": text, "label": 1})
+        (folder / f"{name}.jsonl").write_text(f"{row}\n" * 30)
+    (folder / "wrapped.txt").write_text(f"{PARAGRAPH[:70]}\n{PARAGRAPH[:65]}\n" * 30)
+    reviews = written(cloze, "reviews.jsonl")
+    (folder / "new.toml").unlink()
+    articles = written(cloze, "articles.jsonl")
+    (folder / "new.toml").unlink()
+    wrapped = written(cloze, "wrapped.txt")
+    proposed = [
+        (found.get("html"), found.get("line_break")) for found in (reviews, articles, wrapped)
+    ]
+    assert proposed == [(True, None), (None, "paragraph"), (None, "detect")]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_documents_are_estimated_within_a_fifth_however_their_lengths_lie(
+    tmp_path: Path, pack: type[bytes]
+) -> None:
+    article = f"Title\n{PARAGRAPH * 10}\n{PARAGRAPH * 10}\n\n"
+    stub = f"Title\n{PARAGRAPH}\n\n"
+    name = "all.txt.gz" if pack is gzip.compress else "all.txt"
+    (tmp_path / name).write_bytes(pack((article * 600 + stub * 5270).encode()))
+    found = look(str(tmp_path))
+    assert found.reader == "blank_line_text"
+    assert found.documents == pytest.approx(5870, rel=0.2)
+
+
+def test_files_that_cannot_be_read_are_odd_and_no_traceback(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    (folder / "mixed").mkdir()
+    for name in "abc":
+        (folder / "mixed" / f"{name}.txt").write_text(ENGLISH)
+    (folder / "mixed" / "d.txt").write_bytes(b"%PDF-1.7\n" + bytes(range(256)))
+    (folder / "mixed" / "e.txt").write_bytes(gzip.compress(ENGLISH.encode())[:-9])
+    done = cloze("init", "mixed")
+    assert done.returncode == 0
+    assert "d.txt (not text)" in done.stdout
+    assert "e.txt (not readable: the .gz data ends" in done.stdout
+    for name in ("mixed/d.txt", "broken.parquet", "broken.arrow"):
+        path = folder / name
+        if not path.exists():
+            path.write_bytes(b"PAR1 and nothing else")
+        done = cloze("init", name)
+        assert done.returncode in (1, 2)
+        assert len(done.stderr.splitlines()) == 1
+        assert name.rpartition("/")[2] in done.stderr
+
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

@@ -1,0 +1,103 @@
+"""The layout of plain text: what blank lines and line breaks mean in it, and whether it is HTML.
+
+In:  samples of the text, and how much of it there is in how many files.
+Out: the reader that fits; what to set for line breaks and HTML; what each guess rests on.
+
+A blank line separates documents in one plain text file and paragraphs in another, and nothing in it
+says which. That is guessed from how many blocks of lines there are and what their lines look like,
+and the reason says what else it could be.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from pipeline.config.settings import LineBreak, Reader
+
+BLANK_LINE = r"\n\s*\n"
+
+MANY_BLOCKS = 200
+"""In a file; an article rarely has so many paragraphs."""
+SOME_BLOCKS = 12
+"""From so many on the lines of the blocks tell paragraphs from documents."""
+FEW_FILES = 16
+"""Of more files each is a document: that many collections of documents are rare."""
+SHORT_LINE, WRAPPED_WIDTH = 40, 100
+"""Characters: most lines of hard-wrapped text are at least as long, hardly any is longer."""
+MOST, SOME, HARDLY_ANY = 0.5, 0.2, 0.02
+"""Shares of lines."""
+NEARLY_ALL = 0.95
+FEWEST_LINES = 20
+"""From which line breaks are judged."""
+
+ONE_SENTENCE = re.compile(
+    r"(?!.*[.!?][\"')\]”’»]* +[A-ZÀ-Þ])"  # no other one ends in it
+    r".*[.!?。！？][\"')\]”’»]*$"
+)
+HTML = re.compile(r"<br ?/?>|</?[pib]>|&(amp|lt|gt|quot|nbsp|apos|#\d+);")
+HTML_PER_CHARACTER = 1e-4
+"""Marks of HTML a character, from which it is no accident."""
+
+
+def plain_layout(samples: Sequence[str], *, files: int, text_bytes: float) -> tuple[Reader, str]:
+    """How plain text is laid out in its files: the reader, and what the guess rests on."""
+    lines = _lines(samples)
+    blank_lines = sum(len(re.findall(BLANK_LINE, text)) for text in samples)
+    sampled = sum(len(text.encode()) for text in samples)
+    blocks = blank_lines * text_bytes / max(sampled, 1) / files
+    many = f"about {blocks:,.0f} blocks of lines a file"
+    sentences = _share(lines, ONE_SENTENCE.match) > MOST
+    wrapped = _is_wrapped(lines)
+    if blocks < MANY_BLOCKS:
+        # blocks of several long lines, or sentences, are more than paragraphs
+        several = blocks >= SOME_BLOCKS and len(lines) >= 2 * blank_lines
+        if several and files < FEW_FILES and sentences:
+            return "sentence_lines", f"{many}, each of several lines, most of them one sentence"
+        if several and files < FEW_FILES and _share(lines, _is_long) > SOME:
+            return "blank_line_text", (
+                f"{many}, each of several long lines, taken as documents; if they are sections of "
+                "one: text"
+            )
+        other = "; if blank lines separate documents: blank_line_text" if blank_lines else ""
+        return "text", f"plain text: each file is taken as one document{other}"
+    if sentences:
+        return "sentence_lines", f"{many}, most lines one sentence: blank lines separate documents"
+    if files >= FEW_FILES or wrapped:
+        return "text", f"{many}, taken as paragraphs; if they are documents: blank_line_text"
+    return "blank_line_text", f"{many}, taken as documents; if they are paragraphs: text"
+
+
+def line_breaks(documents: Sequence[str]) -> tuple[LineBreak, str] | None:
+    """What line breaks in the documents mean, and why; None where too few say too little."""
+    lines = [line for text in documents for line in _lines([text]) if "\n" in text.strip()]
+    if len(lines) < FEWEST_LINES:
+        return None
+    if _share(lines, ONE_SENTENCE.match) >= NEARLY_ALL:
+        return "sentence", "nearly every line is one sentence"
+    if _share(lines, _is_long) > SOME:
+        return "paragraph", "lines are whole paragraphs"
+    if _is_wrapped(lines):
+        return "detect", "lines are wrapped"
+    return None
+
+
+def is_html(documents: Sequence[str]) -> bool:
+    """Whether entities and `<br>` of HTML stand in the text."""
+    found = sum(len(HTML.findall(text)) for text in documents)
+    return found > 1 and found >= HTML_PER_CHARACTER * sum(map(len, documents))
+
+
+def _lines(samples: Sequence[str]) -> list[str]:
+    return [line.strip() for text in samples for line in text.splitlines() if line.strip()]
+
+
+def _share(lines: Sequence[str], holds: Callable[[str], object]) -> float:
+    return sum(bool(holds(line)) for line in lines) / max(len(lines), 1)
+
+
+def _is_long(line: str) -> bool:
+    return len(line) > WRAPPED_WIDTH
+
+
+def _is_wrapped(lines: Sequence[str]) -> bool:
+    fills = _share(lines, lambda line: len(line) >= SHORT_LINE) > MOST
+    return fills and _share(lines, _is_long) <= HARDLY_ANY
