@@ -1,6 +1,8 @@
 """How long stages will take here: by what they took before, else by rates."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,12 +67,26 @@ def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
 ) -> None:
     monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
     monkeypatch.setattr("flows.expected.matrix_rate", lambda: 50e9)
+    monkeypatch.setattr("flows.expected.bf16_gain", lambda: 2.0)
     found = expected(small, machine, "vocabulary", "pretrain", "finetune", "evaluate")
-    assert found["pretrain"].basis == "no GPU; 50 GFLOP/s measured on this machine"
+    assert found["pretrain"].basis == "no GPU; 100 GFLOP/s measured on this machine"
     flops = Work(RunConfig.model_validate(small)).of("pretrain")
-    steps = 40 * 0.05
-    assert found["pretrain"].seconds == pytest.approx(10.0 + steps + flops / 25e9)
+    steps = 40 * 0.004
+    assert found["pretrain"].seconds == pytest.approx(10.0 + steps + flops / 40e9)
     assert all(one.seconds > START_SECONDS[one.stage] for one in found.values())
+
+
+def test_the_work_of_fine_tuning_a_given_encoder_is_that_of_its_shape(tmp_path: Path) -> None:
+    def flops(width: int) -> float:
+        sizes = {"hidden_size": width, "intermediate_size": 4 * width}
+        heads = {"num_hidden_layers": 2, "num_attention_heads": 2}
+        (tmp_path / f"h{width}").mkdir(exist_ok=True)
+        (tmp_path / f"h{width}" / "config.json").write_text(json.dumps({**sizes, **heads}))
+        task = {"name": "t", "kind": "classification", "train": "t.csv"}
+        table = {"encoder": str(tmp_path / f"h{width}"), "tasks": [task]}
+        return Work(RunConfig.model_validate({"name": "r", "finetune": table})).of("finetune")
+
+    assert 3.0 * flops(64) < flops(128) < 4.5 * flops(64)
 
 
 def test_a_gpu_is_reckoned_with_at_its_configured_rate(
