@@ -268,10 +268,7 @@ class GpuSource:
         """The batch of `step`; `wait_for_copies` before it is used."""
         batch = self.source(step)
         with torch.cuda.stream(self.stream):
-            there = tuple(
-                micro_batch.pin_memory().to(self.device, non_blocking=True)
-                for micro_batch in batch.micro_batches
-            )
+            there = tuple(micro_batch.to(self.device) for micro_batch in batch.micro_batches)
             return replace(batch, micro_batches=there, copied=self.stream.record_event())
 
 

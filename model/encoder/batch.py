@@ -41,6 +41,13 @@ def ladder(count: int, *, rungs: int = 32) -> int:
     return -(-count // step) * step
 
 
+def on(device: torch.device, tensor: Tensor) -> Tensor:
+    """`tensor` on `device`; to a GPU through page-locked memory, so that the host does not wait."""
+    if device.type == "cpu" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class PackedBatch:
     """One micro-batch. Tensors that a task does not need may be empty (`masked_lm_positions` …)."""
@@ -111,13 +118,9 @@ class PackedBatch:
             next_sentence_label=self.next_sentence_label,
         )
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "PackedBatch":
-        """The batch with all its tensors on `device`."""
-        return self._mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> "PackedBatch":
-        """The batch in page-locked memory, from where copies to a GPU can overlap with compute."""
-        return self._mapped(Tensor.pin_memory)
+    def to(self, device: torch.device | str) -> "PackedBatch":
+        """The batch with all its tensors `on` the device."""
+        return self._mapped(lambda tensor: on(torch.device(device), tensor))
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the memory of all tensors until what `stream` has been given now is done."""

@@ -70,6 +70,14 @@ class DeviceNoise(Noise):
         raise RuntimeError(f"{count} random words asked of a GPU's noise; draw on the device")
 
 
+def noise_from(seed: int, device: torch.device) -> Noise:
+    """The noise of one forward pass on `device`; any seed from 0 to 2^63-1."""
+    if device.type == "cpu":
+        return Noise((seed,))
+    torch.cuda.manual_seed(seed)
+    return DeviceNoise()
+
+
 @dataclass(frozen=True)
 class Draws:
     """Random bits for a number of values: one is dropped when its low 15 bits are below `limit`."""

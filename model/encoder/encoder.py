@@ -12,7 +12,7 @@ from artifacts.errors import UsageError
 from model.config import EncoderConfig
 from model.encoder.attention import BACKENDS, Attend, backend_name
 from model.encoder.batch import PackedBatch
-from model.encoder.dropout import DeviceNoise, Noise
+from model.encoder.dropout import Noise, noise_from
 from model.encoder.embeddings import Embeddings
 from model.encoder.feed_forward import FeedForward
 from model.encoder.self_attention import SelfAttention
@@ -113,10 +113,7 @@ class Encoder(nn.Module):
             return None
         if dropout_seed is None:
             dropout_seed = int(torch.randint(1 << 62, ()))
-        if self.embeddings.word_embeddings.weight.device.type == "cuda":
-            torch.cuda.manual_seed(dropout_seed)
-            return DeviceNoise()
-        return Noise((dropout_seed,))
+        return noise_from(dropout_seed, self.embeddings.word_embeddings.weight.device)
 
     def _check(self, batch: PackedBatch) -> None:
         if batch.max_seqlen > self.config.max_position_embeddings:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from model.config import EncoderConfig
-from model.encoder.batch import PackedBatch, ladder
+from model.encoder.batch import PackedBatch, ladder, on
 from model.encoder.dropout import Draws, Noise, draw, keep_
 from model.encoder.native_kernels import kernels_for
 from model.encoder.products import Context, apply
@@ -115,9 +115,9 @@ class Grouping:
             self.groups,
             self.scores,
             self.heads,
-            self.token_head_of_row.to(device),
-            self.row_of_token_head.to(device),
-            self.padding_rows.to(device),
+            on(device, self.token_head_of_row),
+            on(device, self.row_of_token_head),
+            on(device, self.padding_rows),
         )
 
 

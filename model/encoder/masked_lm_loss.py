@@ -6,18 +6,27 @@ Out: the loss summed over the M tokens, and how many of them are predicted right
 Softmax is the gradient but for the labels, so it is made once, in the type of the logits, and kept;
 torch's own cross-entropy makes a float32 copy, its logarithm, and the gradient again. The upstream
 gradient scales the [M, H] side of the products, never the [M, V] one.
+
+The released vocabulary of 30,522 is no multiple of 8, and a GPU's tensor cores want rows at
+multiples of 16 bytes. So there the products see a vocabulary filled up to a multiple of 64, with
+word-pieces whose bias is minus infinity: they have no probability and no gradient. Parameters,
+checkpoints and artifacts keep their sizes.
 """
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from model.encoder.batch import NOT_ASKED
 from model.encoder.native_kernels import kernels_for
 from model.encoder.products import Context, affine, wide
 
 # M masked tokens, V vocabulary, H width
+
+VOCABULARY_MULTIPLE = 64
+"""Of the vocabulary in products on a GPU: rows of 128 bytes in bfloat16, what one read fetches."""
 
 
 class Prediction(NamedTuple):
@@ -78,11 +87,20 @@ def softmax_gradient(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tenso
     return gradient_MV, torch.where(asked_M, losses_M, 0.0).sum(), correct
 
 
+class _Context(Context):
+    vocabulary: int
+
+
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Context, vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
+        ctx: _Context, vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
     ) -> tuple[Tensor, Tensor]:
+        ctx.vocabulary = len(bias_V)
+        missing = -len(bias_V) % VOCABULARY_MULTIPLE
+        if missing and bias_V.device.type != "cpu":
+            words_VH = functional.pad(words_VH, (0, 0, 0, missing))
+            bias_V = functional.pad(bias_V, (0, missing), value=-torch.inf)
         logits_MV = affine(vectors_MH, words_VH, bias_V)
         gradient_MV, loss, correct = softmax_gradient(logits_MV, labels_M)
         ctx.save_for_backward(vectors_MH, words_VH, gradient_MV)
@@ -90,7 +108,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return loss, correct
 
     @staticmethod
-    def backward(ctx: Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: _Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
         vectors_MH, words_VH, gradient_MV = ctx.saved_tensors
 
         def scaled(values: Tensor) -> Tensor:
@@ -100,7 +118,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
         return (
             scaled(gradient_MV @ words_VH),
-            gradient_MV.mT @ scaled(vectors_MH),
-            scaled(gradient_MV.sum(0)),
+            (gradient_MV.mT @ scaled(vectors_MH))[: ctx.vocabulary],
+            scaled(gradient_MV.sum(0))[: ctx.vocabulary],
             None,
         )

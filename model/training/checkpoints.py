@@ -11,7 +11,8 @@ In:  every parameter's state and a JSON value. Out: the same, after any interrup
 A checkpoint is written under a temporary name, flushed, and renamed: it is there whole or not at
 all. There is no pointer file to dangle: the newest is the one with the highest step that verifies.
 Tensors are whole and named, so any world size and ZeRO stage can go on from them. The first rank
-writes, in a thread beside the training, and is the only one that reads.
+writes, in a thread beside the training, and is the only one that reads. Training stands still while
+the state is copied, and on a GPU not even then: the thread waits for the copies.
 """
 
 import json
@@ -42,8 +43,15 @@ _NAME = re.compile(r"step-(\d{8,})")
 _TEMPORARY = ".tmp-"
 
 
+PINNED_BYTES = 256 << 20
+"""Of page-locked memory asked for at once."""
+
+ALIGNMENT = 64
+"""Bytes at whose multiples copies begin."""
+
+
 class ParameterState(NamedTuple):
-    """One parameter's training state: whole, fp32, on the CPU."""
+    """One parameter's training state: whole, fp32."""
 
     master: Tensor
     """The weights that are updated."""
@@ -106,6 +114,51 @@ class Checkpoint:
         return {name: ParameterState(*(part[name] for part in parts)) for name in parts[0]}
 
 
+class HostCopies:
+    """Copies of the state in the machine's memory, made behind what a GPU was given last.
+
+    They lie in page-locked memory, which takes a second to get for a large encoder and is kept from
+    one save to the next.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[Tensor] = []
+        self._free: list[Tensor] = []
+        self._copied: torch.cuda.Event | None = None
+
+    def take(self, parameters: Iterable[tuple[str, ParameterState]]) -> dict[str, ParameterState]:
+        """Copies that are there after `wait`, and stay until the next `take`."""
+        self._free = list(self._pieces)
+        kept = {name: ParameterState(*map(self._copy, state)) for name, state in parameters}
+        if self._pieces:
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+        return kept
+
+    def wait(self) -> None:
+        """Until a GPU has made the copies; for the thread that writes them."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        if tensor.device.type == "cpu":
+            return tensor.clone()
+        space = self._space(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
+        return space.copy_(tensor, non_blocking=True)
+
+    def _space(self, size: int) -> Tensor:
+        """`size` bytes. Sizes come in the same order every time, so no piece is added later."""
+        taken = -(-size // ALIGNMENT) * ALIGNMENT
+        if self._free and len(self._free[0]) < taken:
+            del self._free[0]
+        if not self._free:
+            piece = torch.empty(max(taken, PINNED_BYTES), dtype=torch.uint8, pin_memory=True)
+            self._pieces.append(piece)
+            self._free.append(piece)
+        space, self._free[0] = self._free[0][:size], self._free[0][taken:]
+        return space
+
+
 @dataclass
 class Checkpoints:
     """All checkpoints of one run."""
@@ -120,6 +173,7 @@ class Checkpoints:
 
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _writing: "Future[Path] | None" = None
+    _copies: HostCopies = field(default_factory=HostCopies)
 
     def save_beside(
         self, parameters: Iterable[tuple[str, ParameterState]], state: RunState, *, writes: bool
@@ -127,10 +181,14 @@ class Checkpoints:
         """Gather `parameters`, which may be collective; write them in a thread on who `writes`."""
         started = time.monotonic()
         self.wait()
-        kept = {name: parameter for name, parameter in parameters if writes}
+        kept = self._copies.take(parameter for parameter in parameters if writes)
         if writes:
-            self._writing = self._thread.submit(self.save, kept, state)
+            self._writing = self._thread.submit(self._save_copies, kept, state)
         self.seconds += time.monotonic() - started
+
+    def _save_copies(self, parameters: Mapping[str, ParameterState], state: RunState) -> Path:
+        self._copies.wait()
+        return self.save(parameters, state)
 
     def wait(self, *, only_if_done: bool = False) -> None:
         """Until what was begun is on disk; raises what went wrong there."""

@@ -1,27 +1,34 @@
 """The processes of one run, and the few things they say to each other.
 
 In:  RANK, LOCAL_RANK, WORLD_SIZE as launchers set them; without them this process is alone.
-Out: `World`: who am I, sums over ranks, agreement.
+Out: `World`: who am I, sums over ranks, agreement. `GradientBuckets`: gradients summed over ranks
+     while the rest of them is still computed.
 """
 
 import atexit
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]  # there
+from torch.distributed import HashStore, Store, TCPStore, Work  # type: ignore[attr-defined]  # there
+from torch.nn import Parameter
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.progress import say
 
 DRIVER = Path("/proc/driver/nvidia")
 """There while NVIDIA's driver is loaded, in containers too."""
+
+BUCKET_BYTES = 25 << 20
+"""Of gradients summed at once, as in torch's DistributedDataParallel: large enough for the links'
+full rate, small enough that the first sum starts early on the way back."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -89,6 +96,74 @@ class World:
                         f"rank {rank} has {name} {theirs[name][:12]}, rank {self.rank} has "
                         f"{ours[:12]}; give every node the same stage table and artifacts"
                     )
+
+
+def gradient_buckets(
+    parameters: Iterable[Parameter], *, bucket_bytes: int = BUCKET_BYTES
+) -> list[list[Parameter]]:
+    """The parameters in the order in which their gradients come, in parts of about `bucket_bytes`.
+
+    That is the model's order backwards: the heads are first, the embeddings last.
+    """
+    buckets: list[list[Parameter]] = [[]]
+    size = 0
+    for parameter in reversed(list(parameters)):
+        if buckets[-1] and size + parameter.nbytes > bucket_bytes:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(parameter)
+        size += parameter.nbytes
+    return buckets
+
+
+class GradientBuckets:
+    """Gradients summed over ranks, a bucket as soon as the backward pass has finished it.
+
+    The sums run beside the rest of that pass: on NCCL's stream, or in gloo's threads. Each bucket
+    is copied into one flat tensor, of which its gradients are views afterwards.
+    """
+
+    def __init__(self, buckets: Sequence[Sequence[Parameter]]) -> None:
+        """`buckets`: equal on all ranks, in the order in which they are summed."""
+        self._buckets = buckets
+        self._missing = [0] * len(buckets)
+        self._sums: list[Work] | None = None
+        for index, bucket in enumerate(buckets):
+            for parameter in bucket:
+                parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
+
+    def begin(self) -> None:
+        """The next backward pass is the step's last: what it finishes may be summed."""
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._sums = []
+
+    def finish(self) -> None:
+        """Sum what is left (all, without `begin`); afterwards every gradient is the ranks' sum.
+
+        A parameter without a gradient counts as zeros: another rank may have one.
+        """
+        sums = [] if self._sums is None else self._sums
+        while len(sums) < len(self._buckets):
+            sums.append(self._sum(self._buckets[len(sums)]))
+        for work in sums:
+            work.wait()  # on a GPU its stream waits, not the host
+        self._sums = None
+
+    def _arrived(self, index: int, _: Tensor) -> None:
+        """A gradient of bucket `index` is complete; start the sums whose turn has come."""
+        if self._sums is None:
+            return
+        self._missing[index] -= 1
+        while len(self._sums) < len(self._buckets) and not self._missing[len(self._sums)]:
+            self._sums.append(self._sum(self._buckets[len(self._sums)]))
+
+    def _sum(self, bucket: Sequence[Parameter]) -> Work:
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        for parameter, part in zip(bucket, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+        return distributed.all_reduce(flat, async_op=True)
 
 
 def training_device(wanted: str, *, local_rank: int = 0) -> torch.device:

@@ -4,9 +4,9 @@ In:  our model, optimizer and configuration.
 Out: `Engine`: backward, step, and the full fp32 state of every named parameter, for any ZeRO stage.
 
 Two forms. ZeRO 0: parameters and moments are fp32 and whole on every rank, the model computes with
-bf16 copies, and clipping is ours; one rank alone works without DeepSpeed (`OneRank`), unless
-`training.deepspeed` asks something of it. ZeRO 1 to 3: DeepSpeed holds fp32 masters in slices and
-bf16 weights, and clips.
+bf16 copies, and reducing and clipping are ours; one rank alone works without DeepSpeed (`OneRank`),
+unless `training.deepspeed` asks something of it. ZeRO 1 to 3: DeepSpeed holds fp32 masters in
+slices and bf16 weights, reduces and clips.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from model.data.micro_batches import empty_micro_batch
 from model.encoder.batch import PackedBatch
 from model.encoder.pretraining import PretrainingSums
 from model.training.checkpoints import ParameterState
-from model.training.distributed import World
-from model.training.optimizer import AdamW, build_optimizer
+from model.training.distributed import GradientBuckets, World, gradient_buckets
+from model.training.optimizer import AdamW, build_optimizer, clip
 from model.training.precision import Rounded
 
 with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard output is at import
@@ -47,6 +47,9 @@ with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard outp
 warnings.filterwarnings("ignore", message=".*_tensor` is deprecated", category=FutureWarning)
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+REDUCED_AT_ONCE = 25_000_000
+"""Numbers of a bucket at ZeRO 2 and 3: a layer of BERT-large has 13 million."""
 
 
 class Recipe(Protocol):
@@ -74,10 +77,15 @@ class StepOutcome(NamedTuple):
     """The caller's values summed over ranks."""
 
 
-def engine_configuration(machine: TrainingMachine, recipe: Recipe) -> dict[str, object]:
+def engine_configuration(
+    machine: TrainingMachine, recipe: Recipe, *, on_gpu: bool = False
+) -> dict[str, object]:
     """DeepSpeed's configuration, derived from ours; `machine.deepspeed` is laid over it."""
     bf16 = recipe.precision != "fp32" and machine.zero_stage > 0
     zero: dict[str, object] = {"stage": machine.zero_stage, "overlap_comm": False}
+    if on_gpu and machine.zero_stage > 1:  # at 1 it reduces in `step`: there is nothing beside it
+        # Its buckets of 500 million numbers would hold all of BERT-large until the end.
+        zero.update(overlap_comm=True, reduce_bucket_size=REDUCED_AT_ONCE)
     if machine.offload_optimizer:
         if not machine.zero_stage:
             raise UsageError(
@@ -137,6 +145,10 @@ class OneRank:
     def step(self) -> None:
         """Update, and forget the gradients."""
         self.optimizer.step()
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
         self.optimizer.zero_grad()
 
 
@@ -158,14 +170,17 @@ class Engine:
         self._optimizer = build_optimizer(
             model.named_parameters(), config=recipe.optimizer, zero_stage=machine.zero_stage
         )
-        if not machine.zero_stage:
-            self._optimizer.clip_by(recipe.optimizer.max_grad_norm, model.parameters())
+        self._max_grad_norm = recipe.optimizer.max_grad_norm
+        buckets = gradient_buckets(model.parameters())
+        reduced = not machine.zero_stage and world.ranks > 1
+        self._reduction = GradientBuckets(buckets) if reduced else None
         masters = {name: p.detach().clone() for name, p in model.named_parameters()}
         # Its JIT-compiled operator for sums inside one machine needs a compiler; gloo does as well.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         rounded = not machine.zero_stage and recipe.precision != "fp32"
-        computed = Rounded(model) if rounded else model
-        configuration = engine_configuration(machine, recipe)
+        computed = Rounded(model, buckets if reduced else None) if rounded else model
+        on_gpu = world.device.type == "cuda"
+        configuration = engine_configuration(machine, recipe, on_gpu=on_gpu)
         self._engine: Any = OneRank(computed, self._optimizer)
         if world.ranks > 1 or machine.zero_stage or machine.deepspeed:
             with contextlib.redirect_stdout(sys.stderr):
@@ -174,14 +189,16 @@ class Engine:
                     optimizer=self._optimizer,
                     config=configuration,
                 )
+                if not machine.zero_stage:  # `GradientBuckets` reduces
+                    self._engine.enable_backward_allreduce = False
         if machine.zero_stage in (1, 2) and isinstance(self._optimizer, AdamW):
             self._optimizer.create_state()  # DeepSpeed finds it only if all groups have theirs
         self._set_masters(masters)  # DeepSpeed made its own from weights rounded to bf16
 
     def forward(self, batch: PackedBatch, *, dropout_seed: int | None) -> PretrainingSums:
         """Loss sums of a micro-batch; without a seed as in evaluation, without gradients."""
-        there = batch.to(self._world.device, non_blocking=True)
-        sums: PretrainingSums = self.compute(there, dropout_seed, training=dropout_seed is not None)
+        there, training = batch.to(self._world.device), dropout_seed is not None
+        sums: PretrainingSums = self.compute(there, dropout_seed, training=training)
         return sums
 
     def compute(self, *arguments: object, training: bool) -> Any:
@@ -191,33 +208,58 @@ class Engine:
         with torch.set_grad_enabled(training):
             return self._engine(*arguments)
 
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradient of `loss`, this rank's part of a sum over ranks."""
-        self._engine.backward(loss * self._world.ranks)  # DeepSpeed averages over ranks
+    def backward(self, loss: Tensor, *, last: bool = False) -> None:
+        """Add the gradient of `loss`, this rank's part of a sum over ranks.
+
+        `last`: `step` comes next, so what this pass finishes is summed over ranks beside it.
+        """
+        if self._zero_stage:
+            loss = loss * self._world.ranks  # DeepSpeed averages over ranks
+        elif self._reduction is not None and last:
+            self._reduction.begin()
+        self._engine.backward(loss)
 
     def step(self, learning_rate: float, sums: Tensor | None = None) -> StepOutcome:
         """Reduce, clip, update; where the gradient is not finite nothing changes on any rank.
 
         `sums`, one number each, `[K]`, are added over ranks and come back with the norm: reading
-        them is the one time in a step that the host waits for a GPU.
+        them is the one time in a step that the host waits for a GPU. At ZeRO 0 that is before the
+        update, which then hides what the host does until the next forward pass.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        self._optimizer.updates = self.updates
-        self._engine.step()
-        found = self._optimizer.gradient_norm
-        if found is None:  # DeepSpeed has clipped
+        if isinstance(self._optimizer, AdamW):
+            self._optimizer.updates = self.updates
+        if self._zero_stage:
+            self._engine.step()
             applied = bool(self._engine.was_step_applied())
             norm = float(self._engine.get_global_grad_norm()) if applied else math.nan
             found = torch.full((), norm, device=self._world.device)
+        else:
+            found = self._clipped_norm()
         values = found[None] if sums is None else torch.cat([sums, found[None]])
         *totals, norms = self._world.sum(values)
         norm = norms / self._world.ranks  # equal on all of them
-        self.updates += math.isfinite(norm)
-        return StepOutcome(math.isfinite(norm), norm, totals)
+        finite = math.isfinite(norm)
+        if not self._zero_stage and finite:
+            self._engine.step()
+        elif not self._zero_stage:
+            self._engine.zero_grad()
+        self.updates += finite
+        return StepOutcome(finite, norm, totals)
+
+    def _clipped_norm(self) -> Tensor:
+        """The norm of the gradients summed over ranks, which are clipped by it."""
+        if self._reduction is not None:
+            self._reduction.finish()
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return clip(gradients, self._max_grad_norm)
 
     def state(self) -> Iterator[tuple[str, ParameterState]]:
-        """Every parameter's state, one after another; collective, so all ranks must consume it."""
+        """Every parameter's state, one after another; collective, so all ranks must consume it.
+
+        On the device and not copied: the next step changes it.
+        """
         for name, parameter in self.model.named_parameters():
             if not self._zero_stage:
                 kept = self._optimizer.state.get(parameter, {})
@@ -232,7 +274,7 @@ class Engine:
                     for part in MOMENTS
                 ]
                 whole = (master, *moments)
-            yield name, ParameterState(*(tensor.detach().cpu().clone() for tensor in whole))
+            yield name, ParameterState(*(tensor.detach() for tensor in whole))
 
     def restore(self, state: Mapping[str, ParameterState], *, updates: int) -> None:
         """Continue from a saved state after `updates` updates; of any world size and ZeRO stage."""

@@ -149,7 +149,7 @@ class Trainer:
             loss = loss + sums.next_sentence_loss / max(batch.labelled, 1)
         else:  # every parameter has a gradient, or ranks would wait for those without
             loss = loss + sums.next_sentence_loss * 0.0
-        self.engine.backward(loss)
+        self.engine.backward(loss, last=micro + 1 == len(batch.micro_batches))
         self.watchdog.reached("after_backward", batch.step)
         return torch.stack([value.detach().float() for value in sums])
 

@@ -68,51 +68,25 @@ def build_optimizer(
     return Lamb(groups, config=config)
 
 
-class ClippedOptimizer(torch.optim.Optimizer):
-    """An optimizer that may clip by the global norm, and skips steps without a finite gradient."""
+def clip(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
+    """Scale `gradients` down to a global norm of `max_norm`; their norm before, on their device.
+
+    Where it is not finite the gradients are of no use. Nothing waits for a GPU here.
+    """
+    norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+    on_cpu = norm.device.type == "cpu"  # where reading a value costs nothing
+    if not on_cpu or norm > max_norm:
+        scale = torch.where(norm > max_norm, max_norm / (norm + 1e-6), 1.0)
+        torch._foreach_mul_(gradients, scale)
+    return norm
+
+
+class AdamW(torch.optim.AdamW):
+    """Torch's fused AdamW; without bias correction it is the reference's."""
 
     updates: int | None = None
     """Updates done before this step, where the caller counts; None: as the parameters' states say,
     which means waiting for a GPU."""
-
-    max_grad_norm: float | None = None
-    """Clip in `step`; None: whoever calls has clipped already."""
-
-    clipped: Sequence[Parameter] = ()
-    """What the norm is taken over, in the model's order: sums of floats depend on it."""
-
-    gradient_norm: Tensor | None = None
-    """Global, before clipping, of the last step that clipped; not finite: nothing was changed."""
-
-    found_inf: Tensor | None = None
-    """1 where that norm is not finite: torch's fused kernel then changes nothing (on a GPU)."""
-
-    def clip_by(self, max_grad_norm: float, parameters: Iterable[Parameter]) -> None:
-        """From now on `step` clips the gradients of `parameters` by their global norm."""
-        self.max_grad_norm, self.clipped = max_grad_norm, tuple(parameters)
-
-    def clip(self) -> bool:
-        """Scale all gradients down to `max_grad_norm`; whether the step may go on.
-
-        Nothing waits for a GPU: there the answer is always True, and `found_inf` says the rest.
-        """
-        if self.max_grad_norm is None:
-            return True
-        gradients = [p.grad for p in self.clipped if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        on_cpu = norm.device.type == "cpu"  # where reading a value costs nothing
-        if not on_cpu or norm > self.max_grad_norm:
-            scale = torch.where(norm > self.max_grad_norm, self.max_grad_norm / (norm + 1e-6), 1.0)
-            torch._foreach_mul_(gradients, scale)
-        self.gradient_norm = norm
-        if on_cpu:
-            return bool(torch.isfinite(norm))
-        self.found_inf = (~torch.isfinite(norm)).float()
-        return True
-
-
-class AdamW(torch.optim.AdamW, ClippedOptimizer):
-    """Torch's fused AdamW; without bias correction it is the reference's."""
 
     def __init__(self, groups: list[ParameterGroup], *, config: OptimizerConfig) -> None:
         super().__init__(
@@ -122,8 +96,6 @@ class AdamW(torch.optim.AdamW, ClippedOptimizer):
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
         """One update of every parameter that has a gradient."""
-        if not self.clip():
-            return
         given = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
         try:
             for group in self.param_groups if not self.bias_correction else ():
@@ -155,7 +127,7 @@ class AdamW(torch.optim.AdamW, ClippedOptimizer):
             }
 
 
-class Lamb(ClippedOptimizer):
+class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, Algorithm 2): AdamW's update, rescaled per tensor by a trust ratio.
 
     Every tensor has one, biases and layer norms too, as the algorithm is printed. The published
@@ -167,12 +139,11 @@ class Lamb(ClippedOptimizer):
         defaults = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.eps}
         super().__init__(groups, defaults)
         self.bias_correction = config.bias_correction
+        self._sizes: dict[tuple[int, ...], Tensor] = {}
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
         """One update of every parameter that has a gradient."""
-        if not self.clip() or (self.found_inf is not None and self.found_inf != 0):
-            return
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
@@ -199,11 +170,27 @@ class Lamb(ClippedOptimizer):
         torch._foreach_div_(denominators, math.sqrt(correct[1]))
         torch._foreach_add_(denominators, group["eps"])
         torch._foreach_mul_(denominators, correct[0])
-        directions = list(torch._foreach_div(first, denominators))
+        sizes = [parameter.numel() for parameter in parameters]
+        flat = parameters[0].new_empty(sum(sizes))
+        directions = [
+            part.view_as(parameter)
+            for part, parameter in zip(flat.split(sizes), parameters, strict=True)
+        ]
+        torch._foreach_copy_(directions, first)
+        torch._foreach_div_(directions, denominators)
         torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
         # The trust ratio: the norm of the weights over that of their update, 1 where either is 0.
         weights = torch.stack(torch._foreach_norm(parameters))
         changes = torch.stack(torch._foreach_norm(directions))
         ratios = torch.where((weights > 0) & (changes > 0), weights / changes, 1.0) * -group["lr"]
-        torch._foreach_mul_(directions, list(ratios.unbind()))
+        # All tensors at once: each by its own ratio would be a kernel a tensor, some 400.
+        repeats = self._repeats(sizes, flat.device)
+        flat.mul_(torch.repeat_interleave(ratios, repeats, output_size=len(flat)))
         torch._foreach_add_(parameters, directions)
+
+    def _repeats(self, sizes: list[int], device: torch.device) -> Tensor:
+        """`sizes` on the device, copied there once."""
+        key = tuple(sizes)
+        if key not in self._sizes:
+            self._sizes[key] = torch.tensor(sizes, device=device)
+        return self._sizes[key]

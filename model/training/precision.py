@@ -4,12 +4,13 @@ In:  a module with fp32 parameters, its usual arguments.
 Out: its usual result, computed with copies of the parameters rounded to bf16.
 
 The parameters themselves are the masters: gradients reach them in fp32 and add up there over the
-micro-batches. Rounding is one autograd node for all parameters; with `autocast` it would be one for
-each use of each.
+micro-batches. Rounding is one autograd node for all parameters, or one for each of several groups
+whose gradients are wanted as soon as they are there; with `autocast` it would be one for each use
+of each.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -47,28 +48,68 @@ def rounded(module: M) -> M:
 class Rounded(nn.Module):
     """`module` with every parameter rounded to bf16 for each forward pass."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(
+        self, module: nn.Module, groups: Sequence[Sequence[nn.Parameter]] | None = None
+    ) -> None:
+        """With `groups` a group's gradients reach it as soon as all of them are computed."""
         super().__init__()
         self.module = module
-        self._places = [(owner._parameters, name) for owner, name in _parameter_places(module)]
+        places = {
+            parameter: (owner._parameters, name)
+            for owner in module.modules()
+            for name, parameter in owner.named_parameters(recurse=False)
+        }
+        given = [list(places)] if groups is None else groups
+        self._groups = [[places[parameter] for parameter in group] for group in given]
+        self._early = groups is not None
 
     def forward(self, *arguments: object) -> object:
         """What `module` returns."""
         # As torch.func.functional_call, which takes a millisecond to find its way by names.
-        parameters = [held[name] for held, name in self._places]
+        masters = [[held[name] for held, name in group] for group in self._groups]
+        early = self._early and torch.is_grad_enabled()
         try:
-            for (held, name), copy_ in zip(self._places, apply(_Round, *parameters), strict=True):
-                held[name] = copy_  # a tensor in a parameter's place
+            for group, parameters in zip(self._groups, masters, strict=True):
+                copies = _Group(parameters).leaves if early else apply(_Round, *parameters)
+                for (held, name), copy_ in zip(group, copies, strict=True):
+                    held[name] = copy_  # a tensor in a parameter's place
             return self.module(*arguments)
         finally:
-            for (held, name), parameter in zip(self._places, parameters, strict=True):
-                held[name] = parameter
+            for group, parameters in zip(self._groups, masters, strict=True):
+                for (held, name), parameter in zip(group, parameters, strict=True):
+                    held[name] = parameter
 
 
-def _parameter_places(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Where every parameter of `module` is kept, in the order of `parameters()`."""
-    for owner in module.modules():
-        yield from ((owner, name) for name, _ in owner.named_parameters(recurse=False))
+class _Group:
+    """Rounded copies of some parameters, which pass their gradients on together and early.
+
+    Of what it could run next, autograd takes what was computed last in the forward pass, so nodes
+    that round come after everything else. Only gradients of leaves are delivered at once: so the
+    copies are leaves, and the nodes before them a graph of their own.
+    """
+
+    def __init__(self, masters: Sequence[nn.Parameter | None]) -> None:
+        self._copies = list(apply(_Round, *masters))
+        self.leaves = [each.detach().requires_grad_() for each in self._copies]
+        self._missing = len(self.leaves)
+        for leaf in self.leaves:
+            leaf.register_post_accumulate_grad_hook(self._arrived)
+
+    def _arrived(self, _: Tensor) -> None:
+        if self._missing == len(self.leaves):  # some may never come: not every head is in use
+            torch.autograd.Variable._execution_engine.queue_callback(self._pass_on)
+        self._missing -= 1
+        if not self._missing:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Let the masters have the gradients that are there, once."""
+        gradients = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
+        pairs = zip(self._copies, self.leaves, strict=True)
+        copies = [each for each, leaf in pairs if leaf.grad is not None]
+        self._copies, self.leaves = [], []
+        if copies:
+            torch.autograd.backward(copies, gradients)
 
 
 class _Round(torch.autograd.Function):

@@ -122,7 +122,9 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
             if resumed is not None:
                 trainer.restore(resumed.state)
             trainer.train()
-        masters = {name: kept.master for name, kept in trainer.engine.state()}
+        masters = {
+            name: kept.master.cpu() for name, kept in trainer.engine.state() if world.is_first
+        }
         if world.is_first:
             export(table, inputs, trainer, masters=masters, metrics=metrics.read_bytes())
             shutil.rmtree(folder)

@@ -31,7 +31,7 @@ SMALL = 64
 READS = {
     *(aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default),
     *(aten.unique_dim.default, aten._unique2.default, aten.equal.default),
-    *(aten.repeat_interleave.Tensor, aten.is_nonzero.default),
+    *(aten.is_nonzero.default,),
 }
 """Operations after which the host knows something that it had to wait for."""
 
@@ -51,6 +51,11 @@ EQUAL_TYPES = {
 """Operations whose CUDA kernels want one type for all floating-point operands."""
 
 
+PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+LARGE = 1024
+"""Elements from which on a product's operands are looked at."""
+
+
 class Refused(AssertionError):
     """CUDA would not run this."""
 
@@ -65,13 +70,20 @@ class StrictCuda:
     pageable: list[str] = field(default_factory=list)
     """Copies to the device from memory that is not pinned."""
 
+    unaligned: list[str] = field(default_factory=list)
+    """Operands of products whose rows do not begin at multiples of 16 bytes: slow tensor cores."""
+
     launches: Counter[str] = field(default_factory=Counter)
     """Kernels by operation; a fused or foreach operation counts once."""
+
+    pinned: dict[int, Tensor] = field(default_factory=dict)
+    """Page-locked memory by its address; kept, so that no other tensor is given that one."""
 
     def reset(self) -> None:
         """Begin to count anew."""
         self.reads.clear()
         self.pageable.clear()
+        self.unaligned.clear()
         self.launches.clear()
 
 
@@ -119,14 +131,16 @@ class CudaTensor(torch.Tensor):
         kwargs = kwargs or {}
         assert _active is not None, f"{func} on a CudaTensor outside of strict_cuda()"
         if func is aten.copy_.default:
-            return _copy(args[0], args[1])
+            return _copy(*args, **kwargs)
         if func is aten._flash_attention_forward.default:
             return tree_map(_wrap, _flash(*tree_map(_unwrap, args)))
         if func is aten._flash_attention_backward.default:
             return tree_map(_wrap, _flash_backward(*tree_map(_unwrap, args)))
         _check(func, [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)])
-        if func in READS or _reads_a_mask(func, args):
+        if func in READS or _reads_a_size(func, args, kwargs):
             _active.reads.append(str(func))
+        if func in PRODUCTS:
+            _active.unaligned += [name for name in map(_unaligned, args) if name]
         if func not in FREE:
             _active.launches[func.overloadpacket.__name__] += 1
         result = func(*tree_map(_unwrap, args), **tree_map(_unwrap, kwargs))
@@ -171,26 +185,44 @@ def _check_fp8(left: Tensor, right: Tensor) -> None:
         raise Refused(f"_scaled_mm of {tuple(left.shape)} and {tuple(right.shape)}: not of 16")
 
 
-def _reads_a_mask(func: Any, args: tuple[Any, ...]) -> bool:
-    """Indexing by a mask has to know how many of its elements are set."""
+def _unaligned(operand: Any) -> str:
+    """What is wrong with an operand of a product; nothing: an empty string."""
+    if not isinstance(operand, Tensor) or operand.dim() < 2 or operand.numel() < LARGE:
+        return ""
+    bytes_a_row = max(operand.stride()[-2:]) * operand.element_size()
+    return f"{tuple(operand.shape)} {operand.dtype}" if bytes_a_row % 16 else ""
+
+
+def _reads_a_size(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Indexing by a mask has to know how many elements are set, repeating how many to make."""
+    if func is aten.repeat_interleave.Tensor:
+        return kwargs.get("output_size") is None
     indexing = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default)
     return func in indexing and any(i is not None and i.dtype == torch.bool for i in args[1])
 
 
-def _copy(target: Tensor, source: Tensor) -> Tensor:
+def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     assert _active is not None
     if not isinstance(source, CudaTensor):
         _to_device(source)
     elif not isinstance(target, CudaTensor):
-        _active.reads.append("copy to the host")
+        if non_blocking and _is_pinned(target):
+            _active.launches["copy to the host"] += 1
+        else:
+            _active.reads.append("copy to the host")
     _active.launches["copy_"] += 1
     _unwrap(target).copy_(_unwrap(source))
     return target
 
 
+def _is_pinned(tensor: Tensor) -> bool:
+    assert _active is not None
+    return tensor.untyped_storage().data_ptr() in _active.pinned
+
+
 def _to_device(source: Tensor) -> None:
     assert _active is not None
-    if source.dim() and not getattr(source, "pinned", False):
+    if source.dim() and not _is_pinned(source):
         _active.pageable.append(f"{tuple(source.shape)} {source.dtype}")
 
 
@@ -202,9 +234,9 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.pin_memory:
-            pinned = args[0].clone()
-            pinned.pinned = True
-            return pinned
+            return _pinned(args[0].clone())
+        if kwargs.pop("pin_memory", False):
+            return _pinned(func(*args, **kwargs))
         if func in (torch.Tensor.to, torch.Tensor.cpu):
             return _moved(func, args, kwargs)
         if func is torch.as_tensor and isinstance(args[0], CudaTensor):
@@ -215,6 +247,12 @@ class _Functions(TorchFunctionMode):
         if func in (torch.tensor, torch.as_tensor):
             _to_device(made)
         return CudaTensor(made)
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    assert _active is not None
+    _active.pinned[tensor.untyped_storage().data_ptr()] = tensor
+    return tensor
 
 
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -313,6 +351,7 @@ def strict_cuda() -> Iterator[StrictCuda]:
         mock.patch("torch.cuda.Stream", mock.MagicMock()),
         mock.patch("torch.cuda.stream", lambda stream: contextlib.nullcontext()),
         mock.patch("torch.cuda.current_stream", mock.MagicMock()),
+        mock.patch("torch.cuda.Event", mock.MagicMock()),
         mock.patch("torch.__future__.get_overwrite_module_params_on_conversion", lambda: True),
         _Functions(),
     ):

@@ -60,9 +60,9 @@ def _spoil_the_next_gradient() -> None:
     """The next backward pass of this process is that of a loss that is no number."""
     backward = Engine.backward
 
-    def spoilt(engine: Engine, loss: Tensor) -> None:
+    def spoilt(engine: Engine, loss: Tensor, *, last: bool = False) -> None:
         Engine.backward = backward  # type: ignore[method-assign]
-        backward(engine, loss * float("nan"))
+        backward(engine, loss * float("nan"), last=last)
 
     Engine.backward = spoilt  # type: ignore[method-assign]
 

@@ -159,21 +159,28 @@ class Ended:
     """How a rank ended."""
 
     code: int
-    ends: list[dict[str, str]]
+    ends: list[dict[str, Any]]
     stderr: str
     seconds: float
 
 
 def run_ranks(
-    ranks: int, wishes: list[dict[str, Any]], *, timeout: float = 2 * PATIENCE, wait_for: int = 0
+    ranks: int,
+    wishes: list[dict[str, Any]] | str,
+    *,
+    program: str = "rank_program.py",
+    timeout: float = 2 * PATIENCE,
+    wait_for: int = 0,
 ) -> list[Ended]:
-    """Run `rank_program.py` as so many ranks, without a launcher.
+    """Run `program` with its argument as so many ranks, without a launcher.
 
     Waits for the first `wait_for` of them (0: all), and kills the others.
     """
     port = free_port()
     started = time.monotonic()
-    processes = [_start_rank(rank, ranks, port, wishes) for rank in range(ranks)]
+    argument = wishes if isinstance(wishes, str) else json.dumps(wishes)
+    command = [sys.executable, str(Path(__file__).with_name(program)), argument]
+    processes = [_start_rank(rank, ranks, port, command) for rank in range(ranks)]
     found = []
     try:
         for process in processes[: wait_for or ranks]:
@@ -188,9 +195,7 @@ def run_ranks(
     return found
 
 
-def _start_rank(
-    rank: int, ranks: int, port: int, wishes: list[dict[str, Any]]
-) -> "subprocess.Popen[str]":
+def _start_rank(rank: int, ranks: int, port: int, command: list[str]) -> "subprocess.Popen[str]":
     environment = {
         **os.environ,
         "RANK": str(rank),
@@ -199,10 +204,10 @@ def _start_rank(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
     }
-    program = Path(__file__).with_name("rank_program.py")
     return subprocess.Popen(
-        [sys.executable, str(program), json.dumps(wishes)],
+        command,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
