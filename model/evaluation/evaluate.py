@@ -27,6 +27,7 @@ from model.evaluation.masked_sentences import fill_sentences, sentence_neighbour
 from model.evaluation.ngram import NgramModel, read_training_tokens, training_frequencies
 from model.evaluation.scores import glue_average, task_scores
 from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
+from model.training.distributed import training_device
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.waiting import patient_threads
 
@@ -37,12 +38,15 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     threads = threads_per_rank(machine)
     torch.set_num_threads(threads)
+    device = training_device(machine.device)
     encoder = read_initial_encoder(table.input_path("encoder"))
     has_corpus = "examples" in table.inputs
     progress = Progress("evaluate", total=4 if has_corpus else 1, unit="parts", interval=0.0)
     with patient_threads(threads):
         language_model, sentences = (
-            _evaluate_language_model(table, stage, encoder, progress) if has_corpus else ((), ())
+            _evaluate_language_model(table, stage, encoder, progress, device=device)
+            if has_corpus
+            else ((), ())
         )
     trials = Trials(tasks=(), fits=())
     if "finetune" in table.inputs:
@@ -65,9 +69,17 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
 
 
 def _evaluate_language_model(
-    table: StageTable, stage: EvaluateStage, encoder: InitialEncoder, progress: Progress
+    table: StageTable,
+    stage: EvaluateStage,
+    encoder: InitialEncoder,
+    progress: Progress,
+    *,
+    device: torch.device,
 ) -> tuple[tuple[LanguageModelScore, ...], tuple[MaskedSentence, ...]]:
-    """The encoder on text of its corpus that it has not seen, and on the configured sentences."""
+    """The encoder on text of its corpus that it has not seen, and on the configured sentences.
+
+    In fp32 on a GPU too: scores are compared between machines.
+    """
     config, tokenizer = stage.evaluate, encoder.tokenizer
     examples = open_artifact(table.input_path("examples"))
     theirs = examples.manifest.statistics.get("tokenizer_digest")
@@ -82,10 +94,10 @@ def _evaluate_language_model(
     frequencies = training_frequencies(tokens)
     contexts = [(part.masked.left, part.masked.right) for part in parts]
     models = LanguageModels(
-        pretrained=encoder.pretraining_model(pretrained=True, seed=0),
+        pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),
         random=encoder.pretraining_model(
             pretrained=False, seed=address(stage.seed, "random encoder") >> 2
-        ),
+        ).to(device),
         ngram=NgramModel(
             read_training_tokens(tokens, limit=config.count_model_tokens),
             frequencies,

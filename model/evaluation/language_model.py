@@ -19,13 +19,12 @@ from model.data.shards import Examples, ExampleShards, select
 from model.encoder.batch import NO_NEXT_SENTENCE
 from model.encoder.pretraining import PretrainingModel
 from model.evaluation.ngram import NOTHING, TRAIN_SPLIT, NgramModel
-from model.tasks.features import batches_by_length, offsets_of, ranges
+from model.tasks.features import batches_by_length, offsets_of, ranges, tokens_at_once
 
 # M masked tokens, V vocabulary
 
 Int64 = NDArray[np.int64]
 
-EVALUATION_TOKENS = 8192
 DOCUMENT_SPLIT = "heldout"
 
 
@@ -116,14 +115,12 @@ def evaluate_encoder(model: PretrainingModel, examples: Examples) -> Quality:
     """The encoder with its heads."""
     model.eval()
     device = next(model.parameters()).device
-    sums = np.zeros(3)
-    for rows in batches_by_length(examples.lengths, token_budget=EVALUATION_TOKENS):
+    total = torch.zeros(3, dtype=torch.float64, device=device)
+    for rows in batches_by_length(examples.lengths, token_budget=tokens_at_once(device)):
         found = model(pack_examples(select(examples, rows)).to(device))
-        sums += (
-            float(found.masked_lm_loss),
-            float(found.masked_lm_correct),
-            float(found.next_sentence_correct),
-        )
+        scores = (found.masked_lm_loss, found.masked_lm_correct, found.next_sentence_correct)
+        total += torch.stack([score.double() for score in scores])
+    sums: list[float] = total.tolist()
     masked = int(examples.masked_counts.sum())
     asked = int((examples.next_sentence_labels != NO_NEXT_SENTENCE).sum())
     return Quality(sums[0] / masked, sums[1] / masked, sums[2] / asked if asked else None)

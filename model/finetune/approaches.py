@@ -14,14 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from model.encoder.batch import on
 from model.encoder.encoder import Encoder
 from model.finetune.heads import FeatureHead, TaskModel
 from model.tasks.base import Logits, Problem
-from model.tasks.features import Places, batches_by_length, offsets_of, ranges
+from model.tasks.features import Places, batches_by_length, offsets_of, ranges, tokens_at_once
 from model.training.precision import Rounded, rounded
-
-EVALUATION_TOKENS = 8192
-"""Per batch where nothing is trained."""
 
 
 class Approach(Protocol):
@@ -49,7 +47,7 @@ class FineTuning:
         batch = self.problem.sequences[split].batch(rows).to(device)
         positions = None
         if self.problem.reads == "tokens":
-            positions = torch.from_numpy(self.problem.positions(split, rows)).to(device)
+            positions = on(device, torch.from_numpy(self.problem.positions(split, rows)))
         return self.call(batch, positions, dropout_seed)
 
 
@@ -66,7 +64,7 @@ class FeatureBased:
         values, sizes = self._cache.take(split, rows)
         device = next(self.module.parameters()).device
         logits: Tensor = self.module(
-            values.to(device), sizes, pool=self.problem.reads == "pooled", seed=dropout_seed
+            on(device, values), sizes, pool=self.problem.reads == "pooled", seed=dropout_seed
         )
         return logits
 
@@ -126,7 +124,7 @@ class FeatureCache:
         device = next(encoder.parameters()).device
         sequences, offsets = problem.sequences[split], self._offsets[split]
         result = torch.empty(0)
-        for rows in batches_by_length(sequences.lengths, token_budget=EVALUATION_TOKENS):
+        for rows in batches_by_length(sequences.lengths, token_budget=tokens_at_once(device)):
             picked = layers(encoder.hidden_states(sequences.batch(rows).to(device))).cpu()
             if problem.reads == "tokens":
                 picked = picked[torch.from_numpy(problem.positions(split, rows))]
@@ -144,7 +142,8 @@ def split_logits(problem: Problem, approach: Approach, split: str) -> Logits:
     """
     approach.module.eval()
     order, parts = [], []
-    for rows in batches_by_length(problem.sequences[split].lengths, token_budget=EVALUATION_TOKENS):
+    budget = tokens_at_once(next(approach.module.parameters()).device)
+    for rows in batches_by_length(problem.sequences[split].lengths, token_budget=budget):
         order.append(rows)
         parts.append(approach.logits(split, rows, None).cpu().numpy())
     counts, rows = problem.reads_of(split), np.concatenate(order)

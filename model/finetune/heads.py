@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 from model.config import FeatureConfig
 from model.encoder.batch import PackedBatch
-from model.encoder.dropout import Noise, dropout
+from model.encoder.dropout import Noise, dropout, noise_from
 from model.encoder.encoder import Encoder, initialise
 
 # P places of all sequences together, B sequences, S places of the longest, K layers, H width
@@ -121,6 +121,6 @@ class FeatureHead(nn.Module):
             mixed_PH = self.bilstm(mixed_PH, sizes)
         if pool:
             mixed_PH = torch.stack([part.mean(0) for part in torch.split(mixed_PH, sizes)])
-        noise = Noise((seed,)) if seed is not None else None
+        noise = noise_from(seed, mixed_PH.device) if seed is not None else None
         logits: Tensor = self.output(dropout(mixed_PH, HEAD_DROPOUT, noise))
         return logits

@@ -81,6 +81,7 @@ class LocalOptimizer:
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         too_long = torch.clamp(norm / self.schedule.max_grad_norm, min=1.0)
         if isinstance(self._optimizer, AdamW):
+            self._optimizer.updates = number  # none is skipped
             # Torch's fused kernel divides by it on its way: no pass of its own.
             self._optimizer.grad_scale = too_long  # type: ignore[attr-defined]  # not in its stubs
         else:

@@ -172,8 +172,7 @@ class Trainer:
         place = (step * self.optimizer.ranks + self.optimizer.rank) * MICRO_BATCHES + micro
         rows, seed = self.problem.rows("train", units), self.recipe.seed_for("dropout", place)
         logits = self.approach.logits("train", rows, seed)
-        targets = torch.from_numpy(self.problem.targets("train", units)).to(logits.device)
-        loss = self.problem.loss(logits, targets)
+        loss = self.problem.loss(logits, torch.from_numpy(self.problem.targets("train", units)))
         self.optimizer.backward(loss * weight)
         return loss.detach()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
-from model.encoder.batch import Example, PackedBatch, pack
+from model.encoder.batch import Example, PackedBatch, on, pack
 from model.encoder.encoder import Encoder
 from model.inference.streaming import in_windows
 
@@ -41,6 +41,7 @@ def embeddings(
     if wrong or not layers:
         raise UsageError(f"layers {layers}: expected numbers from {-depth} to {depth - 1}")
     positions = encoder.config.max_position_embeddings
+    device = next(encoder.parameters()).device
 
     def read(window: Sequence[str], first: int) -> list[Example]:
         texts = [well_formed(text) for text in window]
@@ -57,12 +58,14 @@ def embeddings(
 
     @torch.inference_mode()
     def compute(examples: Sequence[Example]) -> list[Vector]:
-        batch = pack(examples).to(next(encoder.parameters()).device)
+        batch = pack(examples).to(device)
         states = encoder.hidden_states(batch)
         vectors = [pooled(states[layer], batch, encoder, pooling=pooling) for layer in layers]
         return list(torch.cat(vectors, dim=-1).float().cpu().numpy())
 
-    return in_windows(texts, read, compute, length=lambda example: len(example.input_ids))
+    return in_windows(
+        texts, read, compute, length=lambda example: len(example.input_ids), device=device
+    )
 
 
 def pooled(hidden_TH: Tensor, batch: PackedBatch, encoder: Encoder, *, pooling: Pooling) -> Tensor:
@@ -71,8 +74,8 @@ def pooled(hidden_TH: Tensor, batch: PackedBatch, encoder: Encoder, *, pooling: 
         return encoder.pooled(hidden_TH, batch)
     if pooling == "cls":
         return hidden_TH[batch.cu_seqlens[:-1].long()]
-    lengths_B = torch.from_numpy(batch.lengths).to(hidden_TH.device)
-    sequence_T = torch.repeat_interleave(lengths_B)
+    lengths_B = on(hidden_TH.device, torch.from_numpy(batch.lengths))
+    sequence_T = torch.repeat_interleave(lengths_B, output_size=batch.tokens)
     sums_BH = hidden_TH.new_zeros(len(lengths_B), hidden_TH.shape[1], dtype=torch.float32)
     sums_BH.index_add_(0, sequence_T, hidden_TH.float())
     return sums_BH / lengths_B[:, None]

@@ -47,7 +47,13 @@ def filled(
     def compute(examples: Sequence[Example]) -> list[list[list[Fill]]]:
         return _fill(examples, model, tokenizer, top_k=top_k)
 
-    return in_windows(texts, read, compute, length=lambda example: len(example.input_ids))
+    return in_windows(
+        texts,
+        read,
+        compute,
+        length=lambda example: len(example.input_ids),
+        device=next(model.parameters()).device,
+    )
 
 
 def masked_example(

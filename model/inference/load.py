@@ -27,9 +27,8 @@ from model.hugging_face.source import Source
 from model.inference.embed import Pooling, embeddings
 from model.inference.fill_mask import Fill, filled
 
-Precision = Literal["fp32", "bf16"]
-
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+Precision = Literal["auto", "fp32", "bf16"]
+"""`auto`: bf16 on a GPU, whose fp32 has neither FlashAttention nor fast products; else fp32."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,25 @@ def load(
     location: str | Path | Source,
     *,
     device: str = "auto",
-    precision: Precision = "fp32",
+    precision: Precision = "auto",
     attention: str = "auto",
 ) -> Model:
     """The trained encoder at `location`; `device` auto is CUDA where there is one."""
     files = read_encoder_files(location)
     module = pretraining_model(files, attention=attention)
+    where, chosen = placed(device, precision)
+    module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
+    return Model(module, files.tokenizer, files.has_heads, files.has_pooler)
+
+
+def placed(device: str, precision: str) -> tuple[torch.device, str]:
+    """Where a model is used, and in what it computes there."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    module.to(device=device, dtype=_TYPES[precision]).eval()
-    return Model(module, files.tokenizer, files.has_heads, files.has_pooler)
+    where = torch.device(device)
+    if precision == "auto":
+        precision = "fp32" if where.type == "cpu" else "bf16"
+    return where, precision
 
 
 def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> PretrainingModel:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import torch
 from pydantic import JsonValue
 
 from artifacts import filesystem
@@ -28,6 +27,7 @@ from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.heads import TaskModel
 from model.finetune.saved import SavedTask, read_model
 from model.hugging_face.source import artifact_source, open_source
+from model.inference.load import placed
 from model.tasks.metrics.entity_metrics import entities
 from model.tasks.problems import load_problem, wanted_columns
 from model.tasks.tagging import Tagging
@@ -175,7 +175,7 @@ def _listed(value: JsonValue) -> Sequence[JsonValue]:
 
 
 def load_predictor(
-    location: str | Path, *, task: str = "", device: str = "auto", precision: str = "fp32"
+    location: str | Path, *, task: str = "", device: str = "auto", precision: str = "auto"
 ) -> Predictor:
     """The fine-tuned model at `location`: a finetune artifact and a task's name, or a folder."""
     directory = str(location)
@@ -185,9 +185,8 @@ def load_predictor(
     else:
         source = open_source(directory)
     model, saved, tokenizer = read_model(source)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Predictor(model.to(device), saved, tokenizer, precision)
+    where, chosen = placed(device, precision)
+    return Predictor(model.to(where), saved, tokenizer, chosen)
 
 
 def saved_task(artifact: Artifact, task: str) -> str:

@@ -12,11 +12,11 @@ from itertools import islice
 from typing import TypeVar
 
 import numpy as np
+import torch
 
-from model.tasks.features import batches_by_length
+from model.tasks.features import batches_by_length, tokens_at_once
 
 WINDOW = 2048
-TOKEN_BUDGET = 8192
 
 ItemT = TypeVar("ItemT")
 ReadT = TypeVar("ReadT")
@@ -29,16 +29,20 @@ def in_windows(
     compute: Callable[[Sequence[ReadT]], Sequence[ResultT]],
     *,
     length: Callable[[ReadT], int],
+    device: torch.device,
 ) -> Iterator[ResultT]:
-    """Results in the order of `items`. `read` gets a window and the number of its first item."""
-    stream = iter(items)
+    """Results in the order of `items`. `read` gets a window and the number of its first item.
+
+    `device`: where `compute` works, which decides how much it is given at once.
+    """
+    stream, budget = iter(items), tokens_at_once(device)
     first = 0
     while window := list(islice(stream, WINDOW)):
         prepared = read(window, first)
         first += len(window)
         results: dict[int, ResultT] = {}
         lengths = np.array([length(item) for item in prepared])
-        for rows in batches_by_length(lengths, token_budget=TOKEN_BUDGET):
+        for rows in batches_by_length(lengths, token_budget=budget):
             computed = compute([prepared[row] for row in rows])
             results.update(zip(rows.tolist(), computed, strict=True))
         yield from (results[number] for number in range(len(window)))

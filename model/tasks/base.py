@@ -133,7 +133,10 @@ class Problem(ABC):
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss summed over `targets`. logits: [rows or positions, outputs], fp32."""
+        """Loss summed over `targets`, which are on the CPU.
+
+        logits: [rows or positions, outputs] fp32 on any device.
+        """
 
     @abstractmethod
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
+from model.encoder.batch import on
 from model.glue import submission_name
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Sequences, pair_sequences, single_sequences
@@ -73,7 +74,8 @@ class Classification(Problem):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy, weighted by label where the task says so."""
-        weights = None if self._weights is None else self._weights.to(logits.device)
+        weights = None if self._weights is None else on(logits.device, self._weights)
+        targets = on(logits.device, targets)
         return functional.cross_entropy(logits, targets, weight=weights, reduction="sum")
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
@@ -145,7 +147,7 @@ class Regression(Classification):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Squared error."""
-        return functional.mse_loss(logits[:, 0], targets, reduction="sum")
+        return functional.mse_loss(logits[:, 0], on(logits.device, targets), reduction="sum")
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Numbers."""

@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from artifacts.tokenizer import WordPieceTokenizer
-from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
+from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch, on
+
+CPU_TOKENS = 8192
+GPU_TOKENS = 65_536
+"""More at once are computed no faster."""
 
 Ids = NDArray[np.int32]
 Places = NDArray[np.int64]
@@ -31,6 +35,18 @@ def offsets_of(lengths: Places) -> Places:
 def ranges(starts: Places | int, lengths: Places) -> Places:
     """starts[0], starts[0] + 1, … (lengths[0] numbers), then those of the next one."""
     return np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(int(lengths.sum()))
+
+
+def tokens_at_once(device: torch.device) -> int:
+    """Tokens computed together where nothing is trained.
+
+    A CPU is as fast with few. A GPU takes as many as half of its free memory holds of BERT-large in
+    fp32, with every layer's states and the logits of the masked tokens: 200 KB a token.
+    """
+    if device.type == "cpu":
+        return CPU_TOKENS
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(CPU_TOKENS, min(GPU_TOKENS, free // (400 << 10)))
 
 
 @dataclass(frozen=True)
@@ -182,11 +198,14 @@ def cut_by_budget(rows: Places, lengths: Places, *, token_budget: int) -> list[P
 def by_group(values_T: Tensor, sizes_G: Tensor) -> Tensor:
     """[G, S] of [T] values, groups one after another; S is the largest group's size.
 
-    Filled up with minus infinity, so that a softmax over a row sees only its group.
+    Filled up with minus infinity, so that a softmax over a row sees only its group. The sizes are
+    on the CPU: S must be known there, and a GPU would be waited for.
     """
-    inside = torch.arange(int(sizes_G.max()), device=values_T.device)[None] < sizes_G[:, None]
-    padded = values_T.new_full(inside.shape, -math.inf)
-    return padded.masked_scatter(inside, values_T)
+    places_1S = torch.arange(int(sizes_G.max()))[None]
+    starts_G = sizes_G.cumsum(0) - sizes_G
+    taken_GS = (starts_G[:, None] + places_1S).clamp_max(len(values_T) - 1)
+    outside_GS = on(values_T.device, places_1S >= sizes_G[:, None])
+    return values_T[on(values_T.device, taken_GS)].masked_fill(outside_GS, -math.inf)
 
 
 def _put(flat: Ids, starts: Places, ids: Ragged, kept: Places) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import well_formed
+from model.encoder.batch import on
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, by_group, offsets_of, pair_sequences, ranges
 from model.tasks.metrics.classification_metrics import measure
@@ -91,7 +92,7 @@ class MultipleChoice(Problem):
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy over the choices of each question."""
         grouped = by_group(logits[:, 0], targets[:, 1])
-        return functional.cross_entropy(grouped, targets[:, 0], reduction="sum")
+        return functional.cross_entropy(grouped, on(logits.device, targets[:, 0]), reduction="sum")
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """Number of the best ending."""

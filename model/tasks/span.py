@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.config import TaskConfig
+from model.encoder.batch import on
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, by_group
 from model.tasks.metrics.squad_metrics import (
@@ -148,9 +149,10 @@ class Spans(Problem):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """(cross-entropy of the start + of the end) / 2."""
+        bounds = on(logits.device, targets[:, :2])
         losses = [
             functional.cross_entropy(
-                by_group(logits[:, side], targets[:, 2]), targets[:, side], reduction="sum"
+                by_group(logits[:, side], targets[:, 2]), bounds[:, side], reduction="sum"
             )
             for side in (0, 1)
         ]

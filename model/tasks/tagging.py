@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
+from model.encoder.batch import on
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, ranges, tokenize
 from model.tasks.metrics.classification_metrics import measure
@@ -108,7 +109,7 @@ class Tagging(Problem):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy over words."""
-        return functional.cross_entropy(logits, targets, reduction="sum")
+        return functional.cross_entropy(logits, on(logits.device, targets), reduction="sum")
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """A list of tags for every sentence."""

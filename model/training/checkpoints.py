@@ -131,7 +131,7 @@ class HostCopies:
         self._free = list(self._pieces)
         kept = {name: ParameterState(*map(self._copy, state)) for name, state in parameters}
         if self._pieces:
-            self._copied = torch.cuda.Event()
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
             self._copied.record()
         return kept
 

@@ -130,7 +130,8 @@ class GradientBuckets:
         self._sums: list[Work] | None = None
         for index, bucket in enumerate(buckets):
             for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
+                arrived = partial(self._arrived, index)
+                parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def begin(self) -> None:
         """The next backward pass is the step's last: what it finishes may be summed."""
@@ -160,10 +161,11 @@ class GradientBuckets:
     def _sum(self, bucket: Sequence[Parameter]) -> Work:
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        parts = flat.split([gradient.numel() for gradient in gradients])
+        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
         for parameter, part in zip(bucket, parts, strict=True):
             parameter.grad = part.view_as(parameter)
-        return distributed.all_reduce(flat, async_op=True)
+        work: Work = distributed.all_reduce(flat, async_op=True)
+        return work
 
 
 def training_device(wanted: str, *, local_rank: int = 0) -> torch.device:

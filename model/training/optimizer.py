@@ -10,7 +10,7 @@ c2 = 1 - β2^t
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -68,7 +68,7 @@ def build_optimizer(
     return Lamb(groups, config=config)
 
 
-def clip(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
+def clip(gradients: list[Tensor], max_norm: float) -> Tensor:
     """Scale `gradients` down to a global norm of `max_norm`; their norm before, on their device.
 
     Where it is not finite the gradients are of no use. Nothing waits for a GPU here.
@@ -174,7 +174,7 @@ class Lamb(torch.optim.Optimizer):
         flat = parameters[0].new_empty(sum(sizes))
         directions = [
             part.view_as(parameter)
-            for part, parameter in zip(flat.split(sizes), parameters, strict=True)
+            for part, parameter in zip(torch.split(flat, sizes), parameters, strict=True)
         ]
         torch._foreach_copy_(directions, first)
         torch._foreach_div_(directions, denominators)

@@ -62,7 +62,7 @@ def test_a_stream_keeps_its_order_across_windows(
     minilm: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "WINDOW", 3)
-    monkeypatch.setattr(streaming, "TOKEN_BUDGET", 20)
+    monkeypatch.setattr(streaming, "tokens_at_once", lambda device: 20)
     texts = [f"number {'and so on ' * (7 * n % 5)}{n}" for n in range(8)]
     streamed = np.array(list(minilm.embed_stream(iter(texts))))
     alone = np.concatenate([minilm.embed(text) for text in texts])
