@@ -45,3 +45,12 @@ def test_nothing_of_deepspeed_speaks_on_standard_output() -> None:
         [sys.executable, "-c", "import model.training.engine"], capture_output=True, check=True
     )
     assert done.stdout == b""
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sliced_gradients_are_reduced_beside_the_backward_pass_on_a_gpu(stage: int) -> None:
+    machine = TrainingMachine(zero_stage=stage)
+    on_cpu, on_gpu = (engine_configuration(machine, RECIPE, on_gpu=on) for on in (False, True))
+    assert on_cpu["zero_optimization"] == {"stage": stage, "overlap_comm": False}
+    # DeepSpeed refuses it at stage 1, where gradients are reduced in the step.
+    assert on_gpu["zero_optimization"]["overlap_comm"] is (stage > 1)
