@@ -27,6 +27,8 @@ from flows.launchers.slurm import SlurmLauncher
 
 POLL_SECONDS = 0.05
 MEMORY_SECONDS = 1.0
+MEMORY_SHARE = 0.02
+"""Of the time, at most, goes into looking at memory, which holds up the programs looked at."""
 KIB = 1024
 
 SIGNALLED = (128 + 9, 128 + 15)
@@ -60,7 +62,7 @@ class JobResult:
     seconds: float
     """Wall-clock time."""
     peak_memory: int
-    """Largest PSS in bytes of this process and all below it, measured once a second."""
+    """Largest PSS in bytes of this process and all below it, measured once a second at most."""
 
 
 def program_argv(
@@ -122,21 +124,22 @@ class Follower:
         self._tail = Tail(self.log, offset=self.log.stat().st_size if self.log.exists() else 0)
         self._output = OutputLog(folder.name)
         self._last_output = time.monotonic()
-        self._measured = 0.0
+        self._measured_next = 0.0
         self._error = ""
         self._last_line = "none"
 
     def read(self) -> None:
-        """Log new lines, remember the last error, measure memory once a second."""
+        """Log new lines, remember the last error, measure memory now and then."""
         now = time.monotonic()
         for line in self._tail.lines():
             self._last_output, self._last_line = now, line
             if line.startswith("error: "):
                 self._error = line.removeprefix("error: ")
             self._output.line(line)
-        if now - self._measured >= MEMORY_SECONDS:
-            self._measured = now
+        if now >= self._measured_next:
             self.peak_memory = max(self.peak_memory, tree_pss(os.getpid()))
+            took = time.monotonic() - now
+            self._measured_next = now + max(MEMORY_SECONDS, took / MEMORY_SHARE)
 
     def check_stall(self, timeout: float, *, queued: bool) -> None:
         """Raise if the job has been silent for `timeout` seconds, unless it still waits in line."""
