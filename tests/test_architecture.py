@@ -41,7 +41,8 @@ BESIDES = {
     "flows": CONFIGS | {"model.hardware"},
     "cloze": CONFIGS | {"pipeline.readers.compression"},
 }
-"""The configurations; plans know what this machine's arithmetic is, and the face sees samples of a corpus in the streams that its readers see."""
+"""The configurations; plans know what this machine's arithmetic is, and the face sees samples of a
+corpus in the streams that its readers see."""
 
 FORBIDDEN = {
     "artifacts": {"apache_beam", "torch", "deepspeed", "prefect", "cyclopts", "rich"},
