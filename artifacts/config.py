@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     SerializerFunctionWrapHandler,
     ValidationError,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -30,11 +31,23 @@ from artifacts.progress import say
 JsonObject = dict[str, Any]
 """A JSON object whose fields its stage defines; whoever reads it knows that stage's form."""
 
+LONGEST_FILE = 1 << 20
+"""Bytes of a configuration; a real one has a few thousand."""
+
+SHOWN_MISTAKES = 10
+SHOWN_CHARACTERS = 80
+"""Of the value that a mistake is about."""
+
+
+FieldT = TypeVar("FieldT")
+
 
 class Config(BaseModel):
-    """A frozen table of settings; unknown keys are refused."""
+    """A frozen table of settings; unknown keys and numbers no machine holds are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     former_names: ClassVar[Mapping[str, str]] = {}
     """Former names of fields, by which they are still known for one version, to their names."""
@@ -50,6 +63,13 @@ class Config(BaseModel):
             if former in table:
                 _warn_of_former_name(former, name)
         return {cls.former_names.get(key, key): value for key, value in table.items()}
+
+    @field_validator("*")
+    @classmethod
+    def _has_64_bits(cls, value: FieldT) -> FieldT:
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise ValueError("an integer has 64 bits; give a smaller number")
+        return value
 
 
 class GrownConfig(Config):
@@ -75,10 +95,16 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def read_toml(path: str | Path) -> dict[str, object]:
-    """The tables of a TOML file."""
+    """The tables of a TOML file, which may begin with a byte order mark."""
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            content = file.read(LONGEST_FILE + 1)
+        if len(content) > LONGEST_FILE:
+            raise UsageError(
+                f"{path}: longer than {LONGEST_FILE:,} bytes, expected a configuration file of a "
+                "few thousand; data belong in files that it names"
+            )
+        return tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such configuration file; see configs/ for examples") from None
     except OSError as error:
@@ -86,7 +112,12 @@ def read_toml(path: str | Path) -> dict[str, object]:
             f"{path}: {error.strerror}; expected a configuration file (TOML), which "
             "`cloze init CORPUS` writes"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UsageError(
+            f"{path}: tables or lists in one another by the hundred, expected a few levels; "
+            "see configs/ for examples"
+        ) from None
+    except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
         raise UsageError(f"{path}: not a TOML file: {error}") from None
 
 
@@ -112,8 +143,11 @@ def parse(model: type[ConfigT], table: object, *, source: str | Path) -> ConfigT
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        reasons = "; ".join(_explain(model, detail) for detail in error.errors())
-        raise UsageError(f"{source}: {reasons}") from None
+        mistakes = error.errors()
+        reasons = [_explain(model, detail) for detail in mistakes[:SHOWN_MISTAKES]]
+        if len(mistakes) > SHOWN_MISTAKES:
+            reasons.append(f"and {len(mistakes) - SHOWN_MISTAKES:,} more")
+        raise UsageError(f"{source}: {'; '.join(reasons)}") from None
 
 
 @cache
@@ -125,7 +159,7 @@ def _warn_of_former_name(former: str, name: str) -> None:
 def _toml_value(text: str) -> object:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -140,9 +174,10 @@ def _assign(node: object, keys: list[str], value: object, *, where: str) -> Any:
         return value
     first, rest = keys[0], keys[1:]
     if isinstance(node, list):
-        if not first.isdigit() or int(first) >= len(node):
+        places = {str(index): index for index in range(len(node))}
+        if first not in places:
             raise UsageError(f"{where}: {first} is no place in a list of {len(node)}; count from 0")
-        index = int(first)
+        index = places[first]
         return [*node[:index], _assign(node[index], rest, value, where=where), *node[index + 1 :]]
     if not isinstance(node, dict):
         raise UsageError(f"{where}: {first} lies inside a plain value; leave it out")
@@ -155,9 +190,14 @@ def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
         return f"unknown key {place}{_nearest(model, detail['loc'])}"
     if detail["type"] == "missing":
         return f"{place} is missing"
-    given = "" if isinstance(detail["input"], dict) else f", got {detail['input']!r}"
+    given = "" if isinstance(detail["input"], dict) else f", got {_shown(detail['input'])}"
     message = detail["msg"].removeprefix("Value error, ")
     return f"{place}: {message}{given}" if place else f"{message}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:

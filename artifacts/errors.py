@@ -1,8 +1,11 @@
 """The errors a person can do something about.
 
 Every message says where, what was found, what was expected, and the remedy, on one line.
-The commands print the message without a traceback and exit with `exit_code`.
+The commands print the message without a traceback and exit with `exit_code`. What the operating
+system refuses (`OSError`) is no bug either: `explained` has its message.
 """
+
+import os
 
 
 class ClozeError(Exception):
@@ -27,3 +30,13 @@ class IntegrityError(ClozeError):
 
 class DiskFull(ClozeError):
     """There is no room for what is to be written."""
+
+
+def explained(error: OSError | MemoryError) -> str:
+    """What the operating system refused, on one line."""
+    if isinstance(error, MemoryError):
+        return "out of memory (or of the address space that ulimit -v allows); give it more"
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return f"the operating system says: {reason}"
+    return f"{os.fsdecode(error.filename)}: {reason}; see to it, or name another place"

@@ -243,6 +243,8 @@ def find_files(path: str) -> list[InputFile]:
         found = _walk(inner) if is_folder else _list(filesystem, inner)
     except PermissionError as error:
         raise _unreadable(error.filename or path, error) from None
+    except ValueError as error:  # what libraries for URLs call one without a host, for example
+        raise UsageError(f"{path}: no files can be looked for there ({error!r})") from None
     if not found:
         raise UsageError(
             f"{path}: no files here; expected a file, a folder with files, or a pattern like *.txt"
@@ -270,8 +272,12 @@ def temporary_beside(path: str) -> Iterator[str]:
     """A fresh name in the same directory as the local `path`; gone afterwards."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     temporary = os.path.join(os.path.dirname(path) or ".", f".tmp-{uuid.uuid4().hex}")
-    # not mkstemp: its files are readable by nobody else, and a team shares a workspace
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        # not mkstemp: its files are readable by nobody else, and a team shares a workspace
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    except OSError as error:
+        error.filename = path  # whoever reads the message knows no other name
+        raise
     try:
         yield temporary
     finally:
@@ -348,10 +354,14 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result:
     except OSError as error:
         if not entry.is_symlink():
             raise
-        raise UsageError(
-            f"{entry.path}: a link that leads nowhere ({error.strerror}); remove it, or put the "
-            "file where it points"
-        ) from None
+        raise _leads_nowhere(entry.path, error) from None
+
+
+def _leads_nowhere(path: str, error: OSError) -> UsageError:
+    return UsageError(
+        f"{path}: a link that leads nowhere ({error.strerror}); remove it, or put the file where "
+        "it points"
+    )
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
@@ -371,11 +381,17 @@ def _list(filesystem: "AbstractFileSystem | Patient", inner: str) -> list[InputF
         details = filesystem.glob(inner, detail=True)
     # Of a single file, HTTP lists nothing but its name.
     details = {name: facts or filesystem.info(name) for name, facts in details.items()}
-    names = [
-        name
-        for name, facts in details.items()
-        if facts["type"] == "file" and not os.path.basename(name).startswith(".")
-    ]
+    visible = {
+        name: facts for name, facts in details.items() if not os.path.basename(name).startswith(".")
+    }
+    if local:
+        linked = [inner, *visible] if os.path.islink(inner) else visible
+        for name in (name for name in linked if os.path.islink(name)):
+            try:
+                os.stat(name)
+            except OSError as error:
+                raise _leads_nowhere(name, error) from None
+    names = [name for name, facts in visible.items() if facts["type"] == "file"]
     if local:
         return [_local_file(name, os.stat(name)) for name in names]
     return [
@@ -389,9 +405,17 @@ def _list(filesystem: "AbstractFileSystem | Patient", inner: str) -> list[InputF
 
 
 def _open(path: str) -> tuple["AbstractFileSystem | Patient", str]:
+    if "\0" in path:
+        raise UsageError(f"{path!r}: no path has a NUL in it; take it out")
     if "://" not in path:  # fsspec would take `a::b` for a chain of file systems
         return LocalFileSystem(), os.path.abspath(path)
-    filesystem, inner = fsspec.core.url_to_fs(path)
+    try:
+        filesystem, inner = fsspec.core.url_to_fs(path)
+    except (ValueError, TypeError) as error:  # unknown, or it wants more than a URL can say
+        raise UsageError(
+            f"{path}: no file system for this URL ({error}); expected a path, or a URL that fsspec "
+            "knows, gs://bucket/folder or s3://bucket/folder for example"
+        ) from None
     if isinstance(filesystem, LocalFileSystem):
         return filesystem, str(inner)
     return Patient(filesystem), str(inner)

@@ -114,7 +114,7 @@ def parse_manifest(text: str | bytes, *, source: str) -> Manifest:
     """The manifest in `text`, or an `IntegrityError` that says what is wrong with it."""
     try:
         table = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(
             f"{source}: not JSON ({error}); delete the artifact and run its stage again"
         ) from None

@@ -4,9 +4,11 @@ In:  how much there is to do, and how much has just been done.
 Out: `tokens 120/480 MB 24.1 MB/s remaining 0:15` on standard error.
 """
 
+import os
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import TextIO
 
 
 def clock(seconds: float) -> str:
@@ -17,8 +19,18 @@ def clock(seconds: float) -> str:
 
 
 def say(line: str) -> None:
-    """One line for a person, on standard error, at once."""
-    print(line, file=sys.stderr, flush=True)
+    """One line for a person, on standard error, at once; if nobody reads it, the work goes on."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Lead what is written to `stream` from now on nowhere: its reader has left."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from artifacts.config import Config
 
@@ -31,7 +31,13 @@ MIN_SEEDS = 3
 """Fewer seeds decide nothing: of two values, the standard error is hardly known."""
 
 
-class SeedScores(Config):
+class Result(Config):
+    """A table of figures; those of a training that diverged need not be finite."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+
+class SeedScores(Result):
     """One metric of one system on one split, over the seeds."""
 
     values: tuple[float, ...]
@@ -63,7 +69,7 @@ def standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-class LabelScore(Config):
+class LabelScore(Result):
     """One label of one trial."""
 
     label: str
@@ -80,7 +86,7 @@ class LabelScore(Config):
     """Harmonic mean of both."""
 
 
-class Confusion(Config):
+class Confusion(Result):
     """How often each label was predicted for each, in one trial."""
 
     labels: tuple[str, ...]
@@ -107,7 +113,7 @@ class Confusion(Config):
         return tuple(found)
 
 
-class ErrorExample(Config):
+class ErrorExample(Result):
     """One wrong prediction. Holds text of the corpus: see `report.show_text`."""
 
     text: str
@@ -117,7 +123,7 @@ class ErrorExample(Config):
     predicted: str
 
 
-class EpochRecord(Config):
+class EpochRecord(Result):
     """One epoch of a trial after which dev was scored."""
 
     epoch: int
@@ -130,7 +136,7 @@ class EpochRecord(Config):
     """By metric."""
 
 
-class Trial(Config):
+class Trial(Result):
     """One fine-tuning run: everything about it that does not depend on the clock."""
 
     task: str
@@ -189,7 +195,7 @@ class Trial(Config):
         return (self.dev or self.test).get(self.metric, 0.0)
 
 
-class Baseline(Config):
+class Baseline(Result):
     """What a task comes to without an encoder."""
 
     name: str
@@ -199,7 +205,7 @@ class Baseline(Config):
     test: dict[str, float] = Field(default_factory=dict)
 
 
-class TaskRecord(Config):
+class TaskRecord(Result):
     """A task's data, and its baselines."""
 
     name: str
@@ -226,7 +232,7 @@ class TaskRecord(Config):
     """The simplest first."""
 
 
-class Trials(Config):
+class Trials(Result):
     """`fits.json`: every trial without its predictions."""
 
     tasks: tuple[TaskRecord, ...]
@@ -236,7 +242,7 @@ class Trials(Config):
     """In the order of tasks, systems, seeds."""
 
 
-class SystemScore(Config):
+class SystemScore(Result):
     """One system on one task: a baseline, the random encoder, or the pre-trained one."""
 
     name: str
@@ -256,7 +262,7 @@ class SystemScore(Config):
     """Trials behind the figures; 0 for a baseline."""
 
 
-class Comparison(Config):
+class Comparison(Result):
     """Whether one system beats another on the same split."""
 
     system: str
@@ -295,7 +301,7 @@ class Comparison(Config):
         return "win" if self.difference >= WIN_DIFFERENCE else "gain"
 
 
-class CurvePoint(Config):
+class CurvePoint(Result):
     """One epoch of a learning curve."""
 
     epoch: int
@@ -308,7 +314,7 @@ class CurvePoint(Config):
     """The headline metric."""
 
 
-class LearningCurve(Config):
+class LearningCurve(Result):
     """One trial's epochs."""
 
     system: str
@@ -316,7 +322,7 @@ class LearningCurve(Config):
     points: tuple[CurvePoint, ...]
 
 
-class ReferenceScore(Config):
+class ReferenceScore(Result):
     """What a paper reports for an encoder of this shape on this task."""
 
     system: str
@@ -333,7 +339,7 @@ class ReferenceScore(Config):
     """Paper and table."""
 
 
-class TaskScore(Config):
+class TaskScore(Result):
     """One task: every system's scores and the comparisons between them."""
 
     name: str
@@ -366,7 +372,7 @@ class TaskScore(Config):
     published: tuple[ReferenceScore, ...] = ()
 
 
-class LanguageModelScore(Config):
+class LanguageModelScore(Result):
     """Masked-token and next-sentence quality on one held-out split, and its baselines."""
 
     split: str
@@ -417,7 +423,7 @@ class LanguageModelScore(Config):
     """Share of the more frequent label. Above 0.5, see docs/paper.md."""
 
 
-class Scores(Config):
+class Scores(Result):
     """`scores.json`."""
 
     parameters: int
@@ -431,7 +437,7 @@ class Scores(Config):
     """Mean headline metric over the GLUE tasks present without WNLI (paper, Table 1)."""
 
 
-class Guesses(Config):
+class Guesses(Result):
     """What one model predicts for a [MASK]."""
 
     system: Literal["random", "count", "pretrained"]
@@ -443,14 +449,14 @@ class Guesses(Config):
     probabilities: tuple[float, ...]
 
 
-class MaskedSentence(Config):
+class MaskedSentence(Result):
     """A sentence with one [MASK] and every model's predictions."""
 
     sentence: str
     guesses: tuple[Guesses, ...]
 
 
-class MaskedSentences(Config):
+class MaskedSentences(Result):
     """`masked_sentences.json`."""
 
     sentences: tuple[MaskedSentence, ...]

@@ -76,10 +76,10 @@ class StageTable(Config):
 def read_stage_table(path: str | Path) -> StageTable:
     """The stage table in a JSON file."""
     try:
-        table = json.loads(Path(path).read_text())
+        table = json.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such stage table; `cloze plan CONFIG` writes them") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     return parse(StageTable, table, source=path)
 
@@ -87,4 +87,4 @@ def read_stage_table(path: str | Path) -> StageTable:
 def write_stage_table(table: StageTable, path: str | Path) -> None:
     """Write `table` where a stage program can read it."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(table.model_dump_json(indent=2) + "\n")
+    Path(path).write_text(table.model_dump_json(indent=2) + "\n", "utf-8")

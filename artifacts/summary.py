@@ -12,13 +12,12 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from artifacts.config import Config
-from artifacts.results import LanguageModelScore, TaskScore
+from artifacts.results import LanguageModelScore, Result, TaskScore
 
 SUMMARY_VERSION = 2
 
 
-class Source(Config):
+class Source(Result):
     """One source of documents, as configured."""
 
     reader: str
@@ -30,7 +29,7 @@ class Source(Config):
     """Copies of each document."""
 
 
-class CorpusSplit(Config):
+class CorpusSplit(Result):
     """What one split of the corpus holds."""
 
     name: str
@@ -44,7 +43,7 @@ class CorpusSplit(Config):
     """Of text."""
 
 
-class Histogram(Config):
+class Histogram(Result):
     """Counts by bin."""
 
     edges: tuple[float, ...]
@@ -52,14 +51,14 @@ class Histogram(Config):
     counts: tuple[int, ...]
 
 
-class Piece(Config):
+class Piece(Result):
     """A word-piece and how often it occurs in the training split."""
 
     text: str
     count: int
 
 
-class Corpus(Config):
+class Corpus(Result):
     """What was read and what became of it."""
 
     sources: tuple[Source, ...] = ()
@@ -84,7 +83,7 @@ class Corpus(Config):
     """(rank, count) at up to 61 ranks, evenly spaced in log rank."""
 
 
-class ExampleSet(Config):
+class ExampleSet(Result):
     """The masked training examples of one sequence length."""
 
     max_seq_length: int
@@ -112,7 +111,7 @@ class ExampleSet(Config):
     """Tokens per example."""
 
 
-class Encoder(Config):
+class Encoder(Result):
     """The encoder that was trained, or the finished one that was given."""
 
     layers: int
@@ -128,7 +127,7 @@ class Encoder(Config):
     """Arithmetic of pre-training; empty for a finished encoder."""
 
 
-class HeldoutPoint(Config):
+class HeldoutPoint(Result):
     """An evaluation on held-out examples during training."""
 
     mlm_loss: float
@@ -138,7 +137,7 @@ class HeldoutPoint(Config):
     """Next-sentence accuracy."""
 
 
-class TrainingPoint(Config):
+class TrainingPoint(Result):
     """Pre-training at one step; what was not measured there is None."""
 
     step: int
@@ -159,7 +158,7 @@ class TrainingPoint(Config):
     """By split."""
 
 
-class Pretraining(Config):
+class Pretraining(Result):
     """How pre-training went."""
 
     steps: int
@@ -178,7 +177,7 @@ class Pretraining(Config):
     """In order of steps."""
 
 
-class Predictions(Config):
+class Predictions(Result):
     """What one model predicts for a [MASK]; without `show_text` only `correct`."""
 
     system: Literal["random", "count", "pretrained"]
@@ -190,7 +189,7 @@ class Predictions(Config):
     """Index of the first correct word; None: none is, or nobody said which are."""
 
 
-class FilledSentence(Config):
+class FilledSentence(Result):
     """A sentence with one [MASK] and every model's predictions."""
 
     sentence: str = ""
@@ -203,7 +202,7 @@ class FilledSentence(Config):
     """Of the untrained encoder, the n-gram baseline, the encoder."""
 
 
-class Step(Config):
+class Step(Result):
     """One stage's artifact."""
 
     stage: str
@@ -230,7 +229,7 @@ class Step(Config):
     """Of Python, the machine and the packages."""
 
 
-class Summary(Config):
+class Summary(Result):
     """A run in figures."""
 
     summary_version: int = SUMMARY_VERSION

@@ -238,10 +238,16 @@ def read_tokenizer_json(path: str | Path) -> WordPieceTokenizer:
         normalizer = table["normalizer"]
         lowercase = bool(normalizer["lowercase"])
         added = [(word["content"], word["id"], word) for word in table.get("added_tokens", [])]
+        strip_accents = normalizer.get("strip_accents")
+        ids = [*vocabulary.values(), *(number for _, number, _ in added)]
+        odd_words = [word for word, _, _ in added if not isinstance(word, str)]
+        odd_ids = [number for number in ids if type(number) is not int]
+        if odd_words or odd_ids or strip_accents not in (None, True, False):
+            raise TypeError
         wrong = next(_not_berts(table, [options for _, _, options in added]), "")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such tokenizer") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UsageError(
             f"{path}: not a BERT tokenizer.json; expected a WordPiece model and a BertNormalizer"
         ) from None
@@ -253,7 +259,6 @@ def read_tokenizer_json(path: str | Path) -> WordPieceTokenizer:
         raise UsageError(
             f"{path}: ids are not 0 to {len(words) - 1}; use the vocab.txt it was made from"
         )
-    strip_accents = normalizer.get("strip_accents")
     return WordPieceTokenizer(
         tuple(words),
         lowercase,

@@ -5,10 +5,11 @@ Out: standard output.
 """
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from artifacts.progress import discard
 
 
 @dataclass(frozen=True)
@@ -41,4 +42,4 @@ def print_lines(lines: Iterable[str]) -> None:
         for line in lines:
             print(line, flush=True)
     except BrokenPipeError:  # `cloze … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)

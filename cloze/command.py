@@ -8,6 +8,7 @@ module of a verb is imported when the verb is used. A user's mistake never becom
 """
 
 import json
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
-from artifacts.errors import ClozeError
+from artifacts.errors import ClozeError, explained
 from artifacts.progress import say
 from artifacts.runtime.program import Terminated
 from cloze.answer import Answer, print_lines
@@ -185,18 +186,30 @@ COMMANDS = {
 }
 """The commands, in the order in which one meets them."""
 
+ANSWERED = (
+    *(CycloptsError, ClozeError, ImportError, OSError, MemoryError),
+    *(KeyboardInterrupt, Terminated),
+)
+"""What ends a command with one line; all else is a bug of ours, with its traceback."""
+
 FORMER_NAMES = {"unwanted": "dedup"}
 """Commands that were renamed; the next version refuses the former name."""
 
 
 def main() -> NoReturn:
     """Entry point."""
+    _open_missing_streams()
     sys.exit(exit_code(sys.argv[1:]))
 
 
 def exit_code(arguments: list[str]) -> int:
     """Run the command in `arguments`; every outcome becomes at most one line and a code."""
     signal.signal(signal.SIGTERM, _terminate)
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        say("error: the working directory has been deleted; cd to another one")
+        return 1
     if arguments and (name := FORMER_NAMES.get(arguments[0])):
         say(
             f"warning: cloze {arguments[0]} is now called cloze {name}; "
@@ -207,7 +220,7 @@ def exit_code(arguments: list[str]) -> int:
         answer = application()(
             arguments, result_action="return_value", print_error=False, exit_on_error=False
         )
-    except (CycloptsError, ClozeError, ImportError, KeyboardInterrupt, Terminated) as error:
+    except ANSWERED as error:
         message, code = _explained(error)
         say(f"error: {message}" if code in (1, 2) else message)
         if "--json" in arguments:
@@ -233,6 +246,19 @@ def application() -> App:
     return app
 
 
+def _open_missing_streams() -> None:
+    """After `2>&-` the next file that is opened would be standard error for whatever we start."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, mode))  # noqa: SIM115 - as long as the process
+        elif mode == "w":
+            getattr(sys, name).reconfigure(errors="backslashreplace")  # LC_ALL=en_US.ISO-8859-1
+
+
 def _explained(error: BaseException) -> tuple[str, int]:
     """The message for `error`, and the exit code; a bug of our own is raised again."""
     if isinstance(error, CycloptsError):
@@ -246,6 +272,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
             raise error
         wanted = f"'cloze[{EXTRA_WITH[name]}]'" if name in EXTRA_WITH else name
         return f"{name} is not installed; pip install {wanted}", 1
+    if isinstance(error, OSError | MemoryError):
+        return explained(error), 1
     if isinstance(error, Terminated):
         return "terminated; the same command continues from here", 143
     return "interrupted; the same command continues from here", 130

@@ -4,10 +4,11 @@ In:  `configs/NAME.toml` with `--set` overrides; optionally a machine file (`--o
 Out: frozen tables from which every stage's own configuration is cut.
 """
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from artifacts.config import Config, StageConfig
 from flows.launchers.kubernetes import KubernetesConfig
@@ -40,6 +41,21 @@ WITH_A_CORPUS = (
     *("encoder", "pretrain", "evaluate"),
 )
 """Tables about learning from a corpus and about its held-out text; they say nothing without one."""
+
+
+_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/@\s]*:[^/@\s]+@")
+
+
+def _without_passwords(value: JsonValue, place: str = "") -> None:
+    """Refuse URLs with a password: everything here is written into records and stage tables."""
+    if isinstance(value, str) and _PASSWORD.match(value):
+        raise ValueError(
+            f"{place}: a URL with a password, which would be written into run.json and stage "
+            "tables; take it out, and keep it in ~/.config/fsspec or an FSSPEC_… variable"
+        )
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _without_passwords(inner, f"{place}.{name}" if place else str(name))
 
 
 class TaskRunConfig(TaskConfig):
@@ -123,6 +139,11 @@ class RunConfig(Config):
     """The report."""
 
     @model_validator(mode="after")
+    def _no_password(self) -> "RunConfig":
+        _without_passwords(self.model_dump(mode="json"))
+        return self
+
+    @model_validator(mode="after")
     def _one_beginning(self) -> "RunConfig":
         if self.corpus and self.finetune.encoder:
             raise ValueError(
@@ -165,6 +186,29 @@ class RunConfig(Config):
                 raise ValueError(
                     f"pretrain.phases asks for length {phase.max_seq_length}, examples."
                     f"max_seq_lengths prepares {', '.join(map(str, prepared))}; make them agree"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _lengths_fit_the_encoder(self) -> "RunConfig":
+        wanted = [("pretrain.phases", phase.max_seq_length) for phase in self.pretrain.phases]
+        wanted += [(f"task {task.name}", task.max_seq_length) for task in self.finetune.tasks]
+        place, longest = max(wanted, key=lambda one: one[1])
+        positions = self.encoder.max_position_embeddings
+        if self.corpus and longest > positions:
+            raise ValueError(
+                f"{place} asks for {longest} tokens, the encoder has {positions} positions; "
+                f"set encoder.max_position_embeddings = {longest}, or shorten the sequences"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tasks_have_data(self) -> "RunConfig":
+        for task in self.finetune.tasks:
+            if not task.train and not self.labels:
+                raise ValueError(
+                    f"task {task.name} names no training file, and without [labels] nothing makes "
+                    'one; give train = "FILE"'
                 )
         return self
 
@@ -280,6 +324,11 @@ class MachineConfig(Config):
 
     rates: RatesConfig = RatesConfig()
     """Speeds and prices for `cloze plan`."""
+
+    @model_validator(mode="after")
+    def _no_password(self) -> "MachineConfig":
+        _without_passwords(self.model_dump(mode="json"))
+        return self
 
 
 THIS_MACHINE = MachineConfig()

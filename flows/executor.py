@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from artifacts import filesystem
-from artifacts.errors import ClozeError, IntegrityError
+from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.progress import clock, say
 from artifacts.stage import StageTable, write_stage_table
@@ -123,7 +123,10 @@ class Executor:
             for name in self.stages:
                 emit(name, "waiting", logger=PROGRESS)
             started = time.monotonic()
-            self._previous = find_record(self.space, self.run.name)
+            try:
+                self._previous = find_record(self.space, self.run.name)
+            except UsageError as error:
+                say(f"warning: {error}; it is written anew")
             self._keep_previous()
             write_record(self.record, self.space)
             try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from artifacts import filesystem
-from artifacts.errors import ClozeError
+from artifacts.errors import ClozeError, UsageError
 from artifacts.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from artifacts.stage import read_stage_table
 from artifacts.store import FINISHED, Artifact, Store
@@ -75,8 +75,16 @@ def ancestors(artifact: Artifact, *, store: Store) -> dict[str, Artifact]:
     return found
 
 
+def unreadable_references(workspace: Workspace) -> list[UsageError]:
+    """What is wrong with records and stage tables that cannot be read; nobody knows what they need.
+
+    As long as there is one, what looks like garbage may be a run's.
+    """
+    return [reference for reference in _references(workspace) if isinstance(reference, UsageError)]
+
+
 def garbage(workspace: Workspace) -> list[Garbage]:
-    """Everything that no run of the workspace refers to."""
+    """Everything that no run of the workspace refers to, as far as records can be read."""
     entries = list(store_entries(workspace.store))
     kept = _kept_keys(workspace, entries)
     found: list[Garbage] = []
@@ -105,12 +113,7 @@ def _kept_keys(workspace: Workspace, entries: list[StoreEntry]) -> set[str]:
     """Keys that runs refer to, and those of whatever they were made from."""
     by_digest = {entry.manifest.digest: entry for entry in entries if entry.manifest}
     by_key = {entry.key: entry for entry in entries}
-    waiting: list[str] = []
-    for run in list_runs(workspace):
-        record = find_record(workspace, run)
-        waiting += [stage.key for stage in record.stages.values()] if record else []
-        tables = sorted((workspace.local / run / "stages").glob("*.json"))
-        waiting += [read_stage_table(file).key for file in tables]
+    waiting = [key for key in _references(workspace) if isinstance(key, str)]
     kept: set[str] = set()
     while waiting:
         key = waiting.pop()
@@ -120,6 +123,21 @@ def _kept_keys(workspace: Workspace, entries: list[StoreEntry]) -> set[str]:
             waiting += [by_digest[digest].key for digest in made_from if digest in by_digest]
         kept.add(key)
     return kept
+
+
+def _references(workspace: Workspace) -> Iterator[str | UsageError]:
+    """Keys in the records and stage tables of all runs; an error for each that cannot be read."""
+    for run in list_runs(workspace):
+        try:
+            record = find_record(workspace, run)
+            yield from (stage.key for stage in record.stages.values()) if record else ()
+        except UsageError as error:
+            yield error
+        for file in sorted((workspace.local / run / "stages").glob("*.json")):
+            try:
+                yield read_stage_table(file).key
+            except UsageError as error:
+                yield error
 
 
 def _left_over(entry: StoreEntry) -> Iterator[Garbage]:

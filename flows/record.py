@@ -108,7 +108,7 @@ def begin_attempt(folder: Path, key: str) -> Attempts:
             seconds = earlier.seconds + killed
     attempts = Attempts(key=key, seconds=seconds, started=now)
     folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(attempts.model_dump_json() + "\n")
+    file.write_text(attempts.model_dump_json() + "\n", "utf-8")
     return attempts
 
 
@@ -120,7 +120,7 @@ def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
         file.unlink(missing_ok=True)
     else:
         ended = attempts.model_copy(update={"seconds": seconds, "started": None})
-        file.write_text(ended.model_dump_json() + "\n")
+        file.write_text(ended.model_dump_json() + "\n", "utf-8")
     return round(seconds, 3)
 
 
@@ -169,8 +169,11 @@ def find_record(workspace: Workspace, run: str) -> RunRecord | None:
         record = RunRecord.model_validate_json(filesystem.read_bytes(path))
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        raise UsageError(f"{path}: not a run's record: {error.errors()[0]['msg']}") from None
+    except (ValidationError, IsADirectoryError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "a folder"
+        raise UsageError(
+            f"{path}: not a run's record: {reason}; remove it, or start the run again"
+        ) from None
     if record.state == "running" and filesystem.is_local(workspace.root):
         is_held = holder_of(workspace.local) == run
         return record if is_held else record.model_copy(update={"state": "interrupted"})

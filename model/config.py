@@ -36,7 +36,8 @@ FP8_MULTIPLE = 16
 """FP8 products want widths that are multiples of this (torch._scaled_mm on CUDA)."""
 
 MOST_STEPS = 1_000_000_000
-"""More are a slip of the pen: a thousand times the paper's."""
+MOST_EPOCHS = 100_000
+"""More are a slip of the pen: a thousand times the paper's, and far more than anyone's."""
 
 Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
 
@@ -85,10 +86,10 @@ class EncoderConfig(Config):
     attention_probs_dropout_prob: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on attention probabilities."""
 
-    layer_norm_eps: float = Field(default=1e-12, gt=0.0)
+    layer_norm_eps: float = Field(default=1e-12, gt=0.0, le=1.0)
     """Epsilon of layer normalisation (reference: 1e-12)."""
 
-    initializer_range: float = Field(default=0.02, gt=0.0)
+    initializer_range: float = Field(default=0.02, gt=0.0, le=100.0)
     """Standard deviation before truncation at two sigma (true deviation 0.0176;
     modeling.py:375)."""
 
@@ -160,7 +161,7 @@ class OptimizerConfig(Config):
 class PhaseConfig(Config):
     """A phase of pre-training at one sequence length."""
 
-    max_seq_length: int = Field(ge=8)
+    max_seq_length: int = Field(ge=8, le=65536)
     """Which of the examples' lengths."""
 
     share: float = Field(gt=0.0, le=1.0)
@@ -201,10 +202,10 @@ class PretrainConfig(Config):
     next_sentence_loss: bool = True
     """False leaves the second loss out (paper, Table 5: no NSP)."""
 
-    evaluate_every: int = Field(default=1000, ge=1)
+    evaluate_every: int = Field(default=1000, ge=1, le=MOST_STEPS)
     """Steps between held-out evaluations."""
 
-    evaluation_examples: int = Field(default=2048, ge=1)
+    evaluation_examples: int = Field(default=2048, ge=1, le=MOST_STEPS)
     """Held-out examples per evaluation during training."""
 
     init: str = ""
@@ -264,7 +265,7 @@ class TaskConfig(GrownConfig):
 
     later_fields: ClassVar[frozenset[str]] = frozenset({"dev_share", "class_weights"})
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
     """Name in tables and file names; `labels/NAME` data of this name are used if `train` is
     empty."""
 
@@ -317,7 +318,7 @@ class TaskConfig(GrownConfig):
     train_examples: int = Field(default=0, ge=0)
     """Train on so many examples, the same ones for every seed; 0: all."""
 
-    max_seq_length: int = Field(default=128, ge=8)
+    max_seq_length: int = Field(default=128, ge=8, le=65536)
     """Longer inputs are truncated as the reference truncates (counted)."""
 
     document_context: bool = False
@@ -326,13 +327,13 @@ class TaskConfig(GrownConfig):
     span: SpanConfig = SpanConfig()
     """`span`: how long texts are cut and answers chosen."""
 
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: int = Field(default=32, ge=1, le=1 << 24)
     """Examples per step (paper, A.3: 16 or 32)."""
 
-    learning_rate: float = Field(default=5e-5, gt=0.0)
+    learning_rate: float = Field(default=5e-5, gt=0.0, le=100.0)
     """Peak (paper, A.3: 5e-5, 3e-5, 2e-5)."""
 
-    epochs: int = Field(default=3, ge=1)
+    epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS)
     """Passes over the training data (paper, A.3: 2 to 4)."""
 
     @model_validator(mode="after")
@@ -357,13 +358,19 @@ class TaskConfig(GrownConfig):
 class GridConfig(Config):
     """Hyper-parameters tried for each task and encoder; the best on dev is kept (paper, A.3)."""
 
-    batch_sizes: tuple[int, ...] = (16, 32)
+    batch_sizes: tuple[Annotated[int, Field(ge=1, le=1 << 24)], ...] = Field(
+        default=(16, 32), min_length=1
+    )
     """Examples per step."""
 
-    learning_rates: tuple[float, ...] = (5e-5, 3e-5, 2e-5)
+    learning_rates: tuple[Annotated[float, Field(gt=0.0, le=100.0)], ...] = Field(
+        default=(5e-5, 3e-5, 2e-5), min_length=1
+    )
     """Peaks."""
 
-    epochs: tuple[int, ...] = (2, 3, 4)
+    epochs: tuple[Annotated[int, Field(ge=1, le=MOST_EPOCHS)], ...] = Field(
+        default=(2, 3, 4), min_length=1
+    )
     """Passes over the training data."""
 
 
@@ -381,13 +388,13 @@ class FeatureConfig(Config):
     head: Literal["bilstm", "linear"] = "bilstm"
     """Two layers of BiLSTM (paper), or a linear probe."""
 
-    hidden_size: int = Field(default=768, ge=1)
+    hidden_size: int = Field(default=768, ge=1, le=65536)
     """Width of the BiLSTM, both directions together."""
 
-    learning_rate: float = Field(default=1e-3, gt=0.0)
+    learning_rate: float = Field(default=1e-3, gt=0.0, le=100.0)
     """Peak; the head starts from nothing."""
 
-    epochs: int = Field(default=10, ge=1)
+    epochs: int = Field(default=10, ge=1, le=MOST_EPOCHS)
     """Passes over the features, which are computed once."""
 
 
@@ -442,6 +449,15 @@ class FinetuneConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
     """Moments, decay and clipping; the rate and warm-up come from the task and `warmup_share`."""
 
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_differ(cls, tasks: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
+        names = [task.name.lower() for task in tasks]  # some file systems do not tell cases apart
+        twice = [task.name for task in tasks if names.count(task.name.lower()) > 1]
+        if twice:
+            raise ValueError(f"two tasks are called {twice[-1]}; give each a name of its own")
+        return tasks
+
     @field_validator("seeds")
     @classmethod
     def _seeds_differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
@@ -472,7 +488,7 @@ class EvaluateConfig(Config):
     count_model_tokens: int = Field(default=50_000_000, ge=1)
     """Largest number of training tokens the n-gram baseline is trained on."""
 
-    guesses: int = Field(default=5, ge=1)
+    guesses: int = Field(default=5, ge=1, le=1000)
     """Predictions shown for each [MASK]."""
 
     @field_validator("masked_sentences")

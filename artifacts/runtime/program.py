@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from artifacts.errors import ClozeError
+from artifacts.errors import ClozeError, explained
 from artifacts.progress import clock, say
 from artifacts.stage import StageTable, read_stage_table
 from artifacts.store import Artifact
@@ -43,6 +43,11 @@ def exit_code(stage: StageFunction, arguments: list[str]) -> int:
     except ClozeError as error:
         say(f"error: {error}")
         return error.exit_code
+    except (OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.filename is None:
+            raise  # a connection between workers, say: where it broke is the news
+        say(f"error: {explained(error)}")
+        return 1
     except KeyboardInterrupt:
         say("interrupted; finished parts are kept, the same command goes on")
         return 130

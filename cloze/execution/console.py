@@ -5,6 +5,7 @@ Out: on a terminal a table that is redrawn in place; elsewhere plain lines. Stan
 """
 
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from artifacts.progress import clock
+from artifacts.progress import clock, discard
 from flows.events import add_handler, remove_handler
 
 STYLES = {
@@ -29,10 +30,18 @@ STYLES = {
 """Mark and colour of each state a stage can rest in."""
 
 
+class StandardError(Console):
+    """Standard error, whose reader may leave: rich itself would end the run then."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on in silence."""
+        discard(sys.stderr)
+
+
 @contextmanager
 def watching() -> Iterator[None]:
     """Show what happens inside."""
-    console = Console(stderr=True, highlight=False)
+    console = StandardError(stderr=True, highlight=False)
     handler = TerminalHandler(console) if console.is_terminal else PlainHandler(console)
     add_handler(handler, progress=console.is_terminal)
     try:

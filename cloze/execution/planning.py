@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from artifacts.errors import UsageError
 from cloze.answer import Answer, columns
+from cloze.execution.preflight import refuse_contradictions
 from cloze.init.corpus_samples import look
 from cloze.options import TARGET, ConfigPath, Target
 from flows.config import MachineConfig, RunConfig
@@ -60,12 +61,14 @@ def plan(
     if gigabytes and not run.corpus:
         raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; leave it out")
     stages = () if gigabytes else plan_run(run, workspace=target.space())
+    to_run = [stage.stage for stage in stages if stage.action == "run"]
+    if to_run:
+        refuse_contradictions(run, machine, to_run)
     data: dict[str, object] = {}
     lines: list[str] = []
     for stage in stages:
         why = stage.digest[:12] if stage.action == "reuse" else "; ".join(stage.reasons)
         lines.append(f"{stage.stage:<11} {stage.action:<6} {why}")
-    to_run = [stage.stage for stage in stages if stage.action == "run"]
     to_run = to_run if stages else [*PREPARE, "pretrain"]
     expected = expected_times(run, machine, to_run, space=target.space()) if stages else []
     lines += _expected(expected)

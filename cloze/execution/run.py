@@ -13,6 +13,7 @@ from artifacts import filesystem
 from artifacts.progress import clock, say
 from cloze.answer import Answer
 from cloze.execution.console import watching
+from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, Target
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
@@ -41,7 +42,8 @@ def run(
     configuration, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=configuration.name), watching():
-        plan(configuration, workspace=space)  # finds what is wrong before anything is started
+        plan(configuration, workspace=space)  # finds what is missing before anything is started
+        refuse_contradictions(configuration, machine)
         if without_prefect:
             record = execute(configuration, machine)
         else:

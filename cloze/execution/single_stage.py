@@ -9,9 +9,10 @@ from collections.abc import Callable
 from artifacts.errors import UsageError
 from cloze.answer import Answer
 from cloze.execution.console import watching
+from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, EngineOption, Target
 from flows.executor import execute
-from flows.stages import PREPARE
+from flows.stages import PREPARE, chain, up_to
 
 
 def _command(*stages: str) -> Callable[..., Answer]:
@@ -26,6 +27,8 @@ def _command(*stages: str) -> Callable[..., Answer]:
                 "to override a field of the configuration write --set KEY=VALUE"
             )
         run, machine = target.run(config), target.machine()
+        needed = up_to(chain(run), stages)
+        refuse_contradictions(run, machine, [stage.name for stage in needed])
         with watching():
             record = execute(run, machine, wanted=stages, options=options)
         made = {stage: record.stages[stage] for stage in stages}

@@ -8,9 +8,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from artifacts.errors import UsageError
+from artifacts.progress import say
 from cloze.answer import Answer
 from cloze.options import PLACE, Place
-from flows.inventory import garbage, remove_garbage
+from flows.inventory import garbage, remove_garbage, unreadable_references
 from flows.workspace import locked, writable_workspace
 
 MEGABYTE = 1_000_000
@@ -25,6 +27,10 @@ def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
     """Remove artifacts that no run refers to."""
     space = writable_workspace(place.machine().workspace)
     with locked(space.local, run="gc"):
+        for error in unreadable_references(space):
+            if delete:
+                raise UsageError(f"{error}; until then nothing is deleted")
+            say(f"warning: {error}")
         found = garbage(space)
         if delete:
             remove_garbage(found)

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from pydantic import JsonValue
 
 from artifacts.errors import UsageError
+from artifacts.filesystem import is_local
 from artifacts.store import Artifact
 from artifacts.tables import DROPPED_NAME, DroppedRow
 from cloze.answer import Answer, columns
@@ -68,6 +69,11 @@ def inspect(
 ) -> Answer:
     """Inspect an artifact."""
     found = named_artifact(artifact, place.space())
+    if is_local(
+        found.directory
+    ):  # all of it, shown or not; what is known to be whole costs nothing
+        for entry in (*found.manifest.files, *found.manifest.records):
+            found.path(entry.name)
     stage = found.manifest.stage
     given = {"--split": split, "--document": document, "--dropped": dropped is not None}
     for option in (option for option, value in given.items() if value):

@@ -5,7 +5,8 @@ Out: one line per run: state, start, duration, headline figure; or a run's stage
 """
 
 from artifacts import filesystem
-from artifacts.progress import clock
+from artifacts.errors import UsageError
+from artifacts.progress import clock, say
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
 from flows.figures import figures, read_summary
@@ -19,7 +20,12 @@ def runs(*, place: Place = PLACE) -> Answer:
     """List the runs of the workspace."""
     space = place.space()
     data: list[dict[str, str | int]] = []
-    records = [read_record(space, name) for name in list_runs(space)]
+    records = []
+    for name in list_runs(space):
+        try:
+            records.append(read_record(space, name))
+        except UsageError as error:
+            say(f"warning: {error}")
     for record in sorted(records, key=lambda record: record.started_at):
         summary = read_summary(space, record.name)
         first = list(figures(summary).items())[:1] if summary else []

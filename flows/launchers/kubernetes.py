@@ -112,7 +112,7 @@ class KubernetesLauncher:
         asked = KubernetesJob(
             name=f"cloze-{job.name}-{identity(argv)[:8]}", identity=identity(argv)
         )
-        (job / "job.json").write_text(asked.model_dump_json(indent=1) + "\n")
+        (job / "job.json").write_text(asked.model_dump_json(indent=1) + "\n", "utf-8")
         self._kubectl(
             "apply", "-f", "-", given=json.dumps(self.manifest(asked.name, argv, job=job))
         )

@@ -54,17 +54,21 @@ class LocalLauncher:
         )
         self._supervisors[job] = supervisor
         started = LocalJob(argv=tuple(argv), supervisor=ProcessId.of(supervisor.pid))
-        (job / "job.json").write_text(started.model_dump_json(indent=1) + "\n")
+        (job / "job.json").write_text(started.model_dump_json(indent=1) + "\n", "utf-8")
 
     def poll(self, job: Path) -> int | None:
         """The exit code once the supervisor has written it."""
+        code = None
         if job in self._supervisors:
-            if self._supervisors[job].poll() is None:
+            code = self._supervisors[job].poll()
+            if code is None:
                 return None
             self._release(job)
         try:
             return int((job / "exit").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # a killed supervisor, or a full disk
+            if code is not None and code >= 0:
+                return code
             running = local_job(job)
             return None if running and running.supervisor.alive else LOST
 

@@ -109,9 +109,9 @@ class SlurmLauncher:
         job.mkdir(parents=True, exist_ok=True)
         for name in ("exit", "cancelled"):
             (job / name).unlink(missing_ok=True)
-        (job / "batch.sh").write_text(self.script(argv, job=job))
+        (job / "batch.sh").write_text(self.script(argv, job=job), "utf-8")
         submitted = SlurmJob(slurm_id=self._submit(job), identity=identity(argv))
-        (job / "job.json").write_text(submitted.model_dump_json(indent=1) + "\n")
+        (job / "job.json").write_text(submitted.model_dump_json(indent=1) + "\n", "utf-8")
 
     def poll(self, job: Path) -> int | None:
         """The exit code; None while the job is queued or runs."""

@@ -67,8 +67,9 @@ def main() -> int:
         signal.signal(signum, supervisor.cancel)
     code = supervisor.run()
     written = arguments.job / ".exit"
-    written.write_text(f"{code}\n")
-    written.rename(arguments.job / arguments.exit_name)
+    with suppress(OSError):  # a full disk: whoever waits for us sees our own code
+        written.write_text(f"{code}\n")
+        written.rename(arguments.job / arguments.exit_name)
     return code if code >= 0 else 128 - code
 
 

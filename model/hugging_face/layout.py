@@ -82,7 +82,7 @@ def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderCon
                 "only encoders with BERT's architecture can be read"
             )
     activation = table.get("hidden_act", "gelu")
-    if activation not in OUR_ACTIVATION:
+    if not isinstance(activation, str) or activation not in OUR_ACTIVATION:
         raise UsageError(
             f"{source}: hidden_act {activation!r} is not one of {', '.join(OUR_ACTIVATION)}; "
             "only encoders with BERT's architecture can be read"

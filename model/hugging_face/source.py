@@ -52,7 +52,7 @@ class Source:
         """A JSON file that holds a table."""
         try:
             table = json.loads(self.read_text(name))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{self.directory}/{name}: not JSON: {error}") from None
         if not isinstance(table, dict):
             raise UsageError(f"{self.directory}/{name}: expected a JSON object")
@@ -109,6 +109,11 @@ def read_weights(source: Source) -> dict[str, Tensor]:
         if present.startswith(("embeddings.", "encoder.", "pooler.")):
             present = f"bert.{present}"
         found[present] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+        if not torch.isfinite(found[present]).all():
+            raise IntegrityError(
+                f"{source.directory}: {name} has values that are no numbers (NaN or infinite), so "
+                "its training diverged or the file is damaged; take an earlier checkpoint"
+            )
     return found
 
 

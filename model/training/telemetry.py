@@ -8,6 +8,7 @@ Out: a plain line a second on standard error, JSON lines in a file, TensorBoard 
 """
 
 import json
+import math
 import os
 import resource
 import sys
@@ -211,15 +212,22 @@ def metrics_log(path: Path | None, *, done: int) -> Iterator[IO[str]]:
     """The file of JSON lines, those of steps after `done` removed; None: nowhere."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= done]
-        path.write_text("".join(kept))
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        path.write_bytes(b"".join(line for line in lines if _step_of(line) <= done))
     log = open(path or os.devnull, "a")  # noqa: SIM115 - closed below, where an error is no news
     try:
         yield log
     finally:
         with suppress(OSError):  # what could not be written has been reported already
             log.close()
+
+
+def _step_of(line: bytes) -> float:
+    """The step that a line of the log is about; of one cut or damaged, later than any."""
+    try:
+        return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
+    except (ValueError, TypeError, KeyError):
+        return math.inf
 
 
 def summary(window: list[StepRecord], flops_per_second: float) -> dict[str, float]:

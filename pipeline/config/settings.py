@@ -86,7 +86,7 @@ class CorpusConfig(Config):
 class VocabularyConfig(Config):
     """The WordPiece vocabulary."""
 
-    size: int = Field(default=30522, ge=64)
+    size: int = Field(default=30522, ge=64, le=1 << 24)
     """Number of tokens, special ones included (the released uncased vocabulary has 30,522)."""
 
     lowercase: bool = True

@@ -23,7 +23,7 @@ from typing import IO, Protocol
 
 import zstandard
 
-from artifacts.errors import IntegrityError
+from artifacts.errors import IntegrityError, NotText
 from artifacts.filesystem import open_to_read
 from pipeline.readers.encodings import DECLARED, HEAD_BYTES, UTF_8, encoding_of
 
@@ -35,6 +35,11 @@ COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 ZSTD_BYTES = 1 << 9
 """What zstd is given at a time; one byte of it can stand for 32,768."""
+
+BOMB_BYTES = 1 << 30
+BOMB_RATIO = 1000
+"""From here on content that is so many times as long as the file is no text (gzip cannot do more,
+zstd and bzip2 can do 32 and 45 times more): hours of work for whoever reads it to its end."""
 
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
 
@@ -207,7 +212,7 @@ def _decompressed(
 ) -> Iterator[bytes]:
     """The content of the compressed streams in `chunks`, one after another."""
     current = decompressor()
-    position = 0
+    position = unpacked = 0
     for chunk in chunks:
         rest = chunk
         while rest or not (current.eof or current.needs_input):
@@ -223,6 +228,12 @@ def _decompressed(
                     f"{path}: damaged {suffix} data near byte {position}: {error}; copy it again"
                 ) from None
             rest = current.unused_data if current.eof else b""
+            unpacked += len(content)
+            if unpacked > max(BOMB_BYTES, BOMB_RATIO * (position + len(chunk))):
+                raise NotText(
+                    f"{path}: {unpacked:,} bytes and more come out of {position + len(chunk):,}, "
+                    "which no text does; if it is meant, unpack it and name the result"
+                )
             if content:
                 yield content
         position += len(chunk)

@@ -31,6 +31,8 @@ def test_what_an_earlier_configuration_made_is(
     space: Workspace, run_table: dict[str, Any], machine: MachineConfig
 ) -> None:
     execute(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
+    assert stages(space) == []  # it is kept as a run of its own
+    shutil.rmtree(space.local / "try.1")
     assert stages(space) == ["evaluate", "examples", "finetune", "pretrain", "report"]
     remove_garbage(garbage(space))
     assert garbage(space) == []

@@ -470,3 +470,34 @@ def test_empty_files_give_no_or_empty_documents(tmp_path: Path) -> None:
 def test_every_reader_of_the_configuration_exists() -> None:
     schema = CorpusConfig.model_json_schema()["$defs"]["SourceConfig"]
     assert set(schema["properties"]["reader"]["enum"]) == set(READERS)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_what_unpacks_to_more_than_any_text_does_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch, kind: str
+) -> None:
+    monkeypatch.setattr(compression, "BOMB_BYTES", 1 << 22)
+    monkeypatch.setattr(compression, "BOMB_RATIO", 900)
+    path = tmp_path / f"bomb.{kind}"
+    path.write_bytes(COMPRESSORS[kind](b"a" * (1 << 24)))
+    with pytest.raises(UsageError, match=rf"bomb\.{kind}: .* bytes and more come out of"):
+        texts(path, "text")
+
+
+def test_a_parquet_dictionary_that_claims_gigabytes_is_an_error_in_little_memory(
+    tmp_path: Path,
+) -> None:
+    path, room = tmp_path / "claims.parquet", 250_000_000
+    pq.write_table(pa.table({"text": ["one", "two"] * 4}), path, compression="none")
+    two_values, half_a_billion = b"\x4c\x15\x04", b"\x4c\x15\x80\x94\xeb\xdc\x03"
+    path.write_bytes(path.read_bytes().replace(two_values, half_a_billion, 1))
+    with pytest.raises(IntegrityError, match=r"claims\.parquet: not a whole Parquet file"):
+        texts(path, "parquet")
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, "parquet", str(path), str(room)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+    )
+    assert "claims.parquet: not a whole Parquet file" in done.stderr

@@ -1,0 +1,93 @@
+"""What a stage would refuse hours later, refused before the first one starts.
+
+In:  a run's configuration, valid in itself, a machine's, and the names of the stages to be made.
+Out: nothing, or a `UsageError`. Only files that the configuration names are read.
+
+What contradicts itself within one table or between two is refused when it is read (flows/config.py,
+model/config.py, pipeline/config/settings.py); here is what takes a look at the machine or a file.
+"""
+
+import json
+from collections.abc import Collection
+
+from artifacts.errors import UsageError
+from artifacts.filesystem import is_local
+from artifacts.tokenizer import read_vocabulary
+from flows.config import MachineConfig, RunConfig
+from flows.external_inputs import located, read_model_config
+from model.config import DATASETS_PREFIX, TaskConfig
+
+
+def refuse_contradictions(
+    run: RunConfig, machine: MachineConfig, stages: Collection[str] = ()
+) -> None:
+    """Refuse what one of the `stages` would refuse; without names, one of all."""
+    if run.corpus and (not stages or "vocabulary" in stages):
+        _check_vocabulary(run)
+    if run.corpus and (not stages or "pretrain" in stages):
+        _check_training(run, machine)
+    if not stages or "finetune" in stages:
+        _check_tasks(run)
+
+
+def _check_vocabulary(run: RunConfig) -> None:
+    path = run.vocabulary.path
+    if not path or not is_local(path):
+        return
+    try:
+        read_vocabulary(located(path), lowercase=run.vocabulary.lowercase)
+    except (UsageError, OSError) as error:
+        raise UsageError(
+            f"vocabulary.path = {path}: {error}; expected a vocab.txt or tokenizer.json of BERT's"
+        ) from None
+
+
+def _check_training(run: RunConfig, machine: MachineConfig) -> None:
+    training, longest = machine.training, max(p.max_seq_length for p in run.pretrain.phases)
+    if run.pretrain.optimizer.name == "lamb" and training.zero_stage:
+        raise UsageError(
+            f"pretrain.optimizer.name = lamb with training.zero_stage = {training.zero_stage}: "
+            "LAMB's trust ratios need whole tensors; set zero_stage = 0, or use adamw"
+        )
+    if training.offload_optimizer and not training.zero_stage:
+        raise UsageError(
+            "training.offload_optimizer with training.zero_stage = 0: only ZeRO 1 to 3 keep the "
+            "optimizer's state apart; set zero_stage = 1, 2 or 3"
+        )
+    if 0 < training.token_budget < longest:
+        raise UsageError(
+            f"training.token_budget = {training.token_budget}, pretrain.phases asks for sequences "
+            f"of {longest} tokens; raise it to at least that, or set it to 0"
+        )
+
+
+def _check_tasks(run: RunConfig) -> None:
+    """The columns of every task's files, and whether a finished encoder has room for its texts."""
+    encoder, tasks = run.finetune.encoder, run.finetune.tasks
+    if encoder and tasks:
+        positions = _positions(located(encoder))
+        longest = max(tasks, key=lambda task: task.max_seq_length)
+        if 0 < positions < longest.max_seq_length:
+            raise UsageError(
+                f"task {longest.name}: max_seq_length {longest.max_seq_length}, but {encoder} has "
+                f"{positions} positions; set it to {positions} or less"
+            )
+    own = [task for task in tasks if task.train and not _downloaded(task)]
+    if own:  # only now: it takes torch along
+        from model.tasks.problems import load_tables
+
+        for task in own:
+            load_tables(task)
+
+
+def _positions(encoder: str) -> int:
+    """How long a text a finished encoder has room for; 0 where its config.json does not tell."""
+    try:
+        return int(json.loads(read_model_config(encoder))["max_position_embeddings"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return 0
+
+
+def _downloaded(task: TaskConfig) -> bool:
+    files = (task.train, task.dev, task.test, *task.more.values())
+    return any(file.startswith(DATASETS_PREFIX) for file in files)

@@ -1,0 +1,276 @@
+"""Values, contradictions and files of strangers, refused by the command before anything runs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.cloze.conftest import CONFIG
+from tests.cloze.test_command import error_line
+from tests.cloze.tiny_model import write_model
+
+Cloze = Callable[..., Any]
+
+HUGE = "1" + "0" * 26
+PHASE = "[{max_seq_length=128,share=nan}]"
+TASK = 'name="t",kind="classification"'
+
+VALUES = {
+    "pretrain.optimizer.learning_rate=inf": "a finite number",
+    "pretrain.optimizer.max_grad_norm=inf": "a finite number",
+    "encoder.initializer_range=1e300": "less than or equal to 100",
+    f"pretrain.phases={PHASE}": "pretrain.phases.0.share: Input should be a finite number",
+    "seed=-1": "seed: Input should be greater than or equal to 0",
+    f"seed={HUGE}": "seed: Input should be less than",
+    f"pretrain.steps={HUGE}": "pretrain.steps: Input should be less than or equal to",
+    f"cleaning.min_words={HUGE}": "cleaning.min_words: an integer has 64 bits",
+    "pretrain.steps=" + "9" * 5000: "pretrain.steps: Unable to parse input string as an integer",
+    "encoder.hidden_size=1000000000": "encoder.hidden_size: Input should be less than or equal",
+    "vocabulary.size=1000000000": "vocabulary.size: Input should be less than or equal",
+    "encoder={preset='tiny',num_attention_heads=-1}": "greater than or equal to 0",
+    "finetune.seeds=[]": "finetune.seeds: Tuple should have at least 1 item",
+    "finetune.seeds=[1,1]": "seed 1 stands there twice",
+    "name=" + "a" * 300: "name: String should have at most 100 characters",
+    "name=Artifacts": "Artifacts is a folder of the workspace",
+    "evaluate.masked_sentences=['no gap']": "no or several [MASK]; write exactly one",
+    "corpus.sources.².path=texts": "² is no place in a list of 1; count from 0",
+    'corpus.sources.0.path="a\\u0000b"': "no path has a NUL in it",
+    "corpus.sources.0.path=foo://x": "foo://x: no file system for this URL (Protocol not known",
+    "corpus.sources.0.path=http://": "http://: no files can be looked for there",
+    "corpus.sources.0.path=ftp://me:secret@host/x": "corpus.sources.0.path: a URL with a password",
+}
+CONTRADICTIONS = {
+    "examples.max_seq_lengths=[128]": "pretrain.phases asks for length 512, examples.max_seq_len",
+    "encoder.max_position_embeddings=128": "asks for 512 tokens, the encoder has 128 positions",
+    f"finetune.tasks=[{{{TASK}}}]": "task t names no training file, and without [labels] nothing",
+    f"finetune.tasks=[{{{TASK}}},{{name='T',kind='tagging'}}]": "two tasks are called T",
+    "vocabulary.path=/etc/passwd": "vocabulary.path = /etc/passwd: vocabulary of",
+    "vocabulary.path=texts": "Is a directory: ",
+}
+
+
+@pytest.mark.parametrize("assignment", [*VALUES, *CONTRADICTIONS], ids=lambda text: text[:40])
+def test_what_no_machine_holds_and_what_contradicts_itself_is_refused_before_the_first_stage(
+    cloze: Cloze, folder: Path, assignment: str
+) -> None:
+    done = cloze("run", "try.toml", "--without-prefect", "--set", assignment)
+    message = error_line(done.stderr)
+    assert (VALUES | CONTRADICTIONS)[assignment] in message
+    assert "secret" not in message
+    assert len(message) < 500
+    assert done.returncode == 2
+    assert not (folder / "runs" / "artifacts").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "message"),
+    [
+        ("zero_stage", "zero_stage = 2", "lamb with training.zero_stage = 2"),
+        ("offload", "offload_optimizer = true", "training.offload_optimizer with training.zero"),
+        ("budget", "token_budget = 100", "token_budget = 100, pretrain.phases asks for sequences"),
+    ],
+)
+def test_a_machine_that_cannot_train_what_the_run_wants_is_refused_before_the_first_stage(
+    cloze: Cloze, folder: Path, name: str, setting: str, message: str
+) -> None:
+    (folder / "machine.toml").write_text(f"[training]\n{setting}\n")
+    lamb = "pretrain.optimizer.name=lamb" if name == "zero_stage" else "seed=1"
+    done = cloze("pretrain", "try.toml", "--on", "machine.toml", "--set", lamb)
+    assert message in error_line(done.stderr)
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "finetune"])
+def test_a_task_column_that_is_not_there_is_refused_before_the_first_stage(
+    cloze: Cloze, folder: Path, verb: str
+) -> None:
+    (folder / "train.tsv").write_text("sentence\tlabel\nfine\t1\nbad\t0\n")
+    task = f"[{{{TASK},train='train.tsv',dev='train.tsv',columns={{text_a='sentense'}}}}]"
+    done = cloze(verb, "try.toml", "--set", f"finetune.tasks={task}")
+    assert "no column 'sentense' for text_a, only sentence, label; say" in done.stderr
+    assert done.returncode == 2
+    assert not (folder / "runs" / "artifacts").exists()
+
+
+FILES = {
+    "nested lists": (b"a = " + b"[" * 100_000, "tables or lists in one another by the hundred"),
+    "nested tables": (b"a = " + b"{b=" * 3000, "tables or lists in one another by the hundred"),
+    "10 MB": (b"# a comment\n" * 900_000, "longer than 1,048,576 bytes"),
+    "not UTF-8": (b"name = '\xff'", "not a TOML file"),
+    "a number of 5,000 digits": (b"seed = " + b"9" * 5000, "not a TOML file"),
+    "unknown keys by the thousand": (
+        b"".join(b"key_%d = 1\n" % number for number in range(3000)),
+        "and 2,991 more",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_configuration_that_is_none_is_refused_at_once(
+    cloze: Cloze, folder: Path, name: str
+) -> None:
+    content, message = FILES[name]
+    (folder / "odd.toml").write_bytes(content)
+    done = cloze("plan", "odd.toml")
+    assert message in error_line(done.stderr)
+    assert done.returncode == 2
+
+
+def test_a_byte_order_mark_before_a_configuration_is_passed_over(
+    cloze: Cloze, folder: Path
+) -> None:
+    (folder / "marked.toml").write_bytes(b"\xef\xbb\xbf" + CONFIG.encode())
+    assert cloze("plan", "marked.toml").returncode == 0
+
+
+def test_links_that_lead_nowhere_or_in_circles_are_named_wherever_they_stand(
+    cloze: Cloze, folder: Path
+) -> None:
+    (folder / "texts" / "gone.txt").symlink_to("nowhere")
+    (folder / "circle").symlink_to("circle")
+    for path in ("texts", "texts/*.txt", "texts/gone.txt", "circle"):
+        done = cloze("plan", "try.toml", "--set", f"corpus.sources.0.path={path}")
+        assert "a link that leads nowhere" in error_line(done.stderr)
+    assert "circle: Too many levels of" in error_line(cloze("plan", "circle").stderr)
+    assert "circle: Too many" in error_line(cloze("runs", "--workspace", "circle").stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["runs", "--workspace", "foo://x"],
+        ["run", "try.toml", "--workspace", "foo://x"],
+        ["init", "foo://x"],
+        ["inspect", "foo://x"],
+        ["fill-mask", "foo://x", "a [MASK]"],
+    ],
+)
+def test_a_url_of_an_unknown_kind_is_refused_wherever_it_is_given(
+    cloze: Cloze, arguments: list[str]
+) -> None:
+    done = cloze(*arguments)
+    assert error_line(done.stderr).startswith("foo://x")
+    assert "no file system for this URL (Protocol not known: foo)" in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("place", ["/proc/nothing", "try.toml"])
+def test_an_export_into_a_place_that_cannot_be_written_is_one_line(
+    cloze: Cloze, folder: Path, place: str
+) -> None:
+    write_model(folder / "model")
+    done = cloze("export", "model", f"{place}/exported")
+    assert place in error_line(done.stderr)
+    assert done.returncode == 1
+
+
+def change_config(folder: Path, **fields: object) -> None:
+    """Another `config.json`, without our own part."""
+    config = json.loads((folder / "config.json").read_text()) | fields
+    config.pop("cloze", None)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def not_a_number(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["bert.pooler.dense.bias"][3] = torch.nan
+    save_file(tensors, folder / "model.safetensors")
+
+
+def shards(folder: Path, weight_map: object) -> None:
+    (folder / "model.safetensors").unlink()
+    table = json.dumps({"weight_map": weight_map})
+    (folder / "model.safetensors.index.json").write_text(table)
+
+
+def tokenizer(folder: Path, **changes: object) -> None:
+    table: dict[str, Any] = {
+        "model": {"type": "WordPiece", "vocab": {"[PAD]": 0}},
+        "normalizer": {"type": "BertNormalizer", "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(table | changes))
+
+
+NORMALIZER = {"type": "BertNormalizer", "lowercase": True, "strip_accents": "yes"}
+WORD = {"content": ["a"], "id": 0}
+MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "weights that are no numbers": (not_a_number, "dense.bias has values that are no numbers"),
+    "hidden_act a list": (lambda f: change_config(f, hidden_act=["gelu"]), "hidden_act ['gelu']"),
+    "hidden_act unknown": (lambda f: change_config(f, hidden_act="relu"), "hidden_act 'relu'"),
+    "hidden size of a billion": (lambda f: change_config(f, hidden_size=10**9), "hidden_size"),
+    "zero heads": (lambda f: change_config(f, num_attention_heads=0), "give all four sizes"),
+    "config a list": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
+    "config nested": (lambda f: (f / "config.json").write_text("[" * 10**5), "not JSON"),
+    "weight_map a list": (lambda f: shards(f, ["a"]), "no weight_map"),
+    "weight_map of numbers": (lambda f: shards(f, {"a": 1}), "'1' is no name of a shard"),
+    "weight_map that leads out": (lambda f: shards(f, {"a": "../a.safetensors"}), "is no name"),
+    "weight_map that promises": (lambda f: shards(f, {"a": "b.safetensors"}), "missing"),
+    "no vocabulary": (lambda f: (f / "vocab.txt").write_text(""), "vocabulary of 0 words lacks"),
+    "vocabulary not UTF-8": (lambda f: (f / "vocab.txt").write_bytes(b"\xff"), "not UTF-8"),
+    "words a list": (lambda f: tokenizer(f, model={"vocab": ["a"]}), "not a BERT tokenizer.json"),
+    "an id of words": (
+        lambda f: tokenizer(f, model={"vocab": {"a": "0", "b": 1}}),
+        "not a BERT tokenizer.json",
+    ),
+    "strip_accents of words": (
+        lambda f: tokenizer(f, normalizer=NORMALIZER),
+        "not a BERT tokenizer.json",
+    ),
+    "an added word that is none": (
+        lambda f: tokenizer(f, added_tokens=[WORD]),
+        "not a BERT tokenizer.json",
+    ),
+    "added words a number": (lambda f: tokenizer(f, added_tokens=5), "not a BERT tokenizer.json"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_odd_model_is_not_imported_and_says_why(cloze: Cloze, folder: Path, name: str) -> None:
+    spoil, message = MODELS[name]
+    write_model(folder / "model")
+    spoil(folder / "model")
+    done = cloze("import", "model")
+    assert message in error_line(done.stderr)
+    assert done.returncode in (1, 2)
+    assert not (folder / "runs" / "artifacts").exists()
+
+
+def test_inspect_verifies_files_that_it_does_not_show(cloze: Cloze, folder: Path) -> None:
+    write_model(folder / "model")
+    directory = Path(json.loads(cloze("import", "model", "--json").stdout)["directory"])
+    (weights,) = directory.glob("model.*.safetensors")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    done = cloze("inspect", str(directory))
+    assert "the file was damaged or changed" in error_line(done.stderr)
+    assert done.returncode == 1
+
+
+UNREADABLE = {"cut": b'{"name": "b', "binary": b"\xff\xfe\0", "nested": b"[" * 10**5, "empty": b""}
+
+
+def test_a_record_that_cannot_be_read_hides_no_run_stops_none_and_nothing_is_deleted_meanwhile(
+    cloze: Cloze, folder: Path
+) -> None:
+    cloze("vocabulary", "try.toml")
+    broken = folder / "runs" / "broken" / "run.json"
+    broken.parent.mkdir()
+    for content in UNREADABLE.values():
+        broken.write_bytes(content)
+        listed = cloze("runs", "--json")
+        assert [run["run"] for run in json.loads(listed.stdout)["runs"]] == ["try"]
+        assert "broken/run.json: not a run's record" in listed.stderr
+        assert cloze("gc").returncode == 0
+        deleting = cloze("gc", "--delete")
+        assert "broken/run.json: not a run's record" in error_line(deleting.stderr)
+        assert "until then nothing is deleted" in deleting.stderr
+    again = cloze("vocabulary", "try.toml", "--set", "name=broken")
+    assert "not a run's record" in again.stderr
+    assert json.loads(broken.read_bytes())["stages"]["vocabulary"]["state"] == "reused"
+    (folder / "runs" / "try" / "stages" / "odd.json").write_text("{")
+    assert "odd.json: not JSON" in error_line(cloze("gc", "--delete").stderr)

@@ -1,0 +1,82 @@
+"""The command in surroundings that nobody planned for: it works, or says in one line why not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cloze.conftest import CONFIG
+from tests.conftest import PROJECT
+
+CLOZE = (sys.executable, "-P", "-m", "cloze")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a configuration and some text."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("The first document.\n")
+    (tmp_path / "try.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def shell(script: str, folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """`script`, in which "$@" is the command, called in `folder`."""
+    return subprocess.run(
+        ["sh", "-c", script, "sh", *CLOZE],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_quotes_in_tmpdir_no_home_no_locale_and_a_workspace_in_another_script_change_nothing(
+    folder: Path,
+) -> None:
+    odd = folder / 'it\'s "odd"'
+    odd.mkdir()
+    done = shell(
+        '"$@" vocabulary try.toml --workspace größe --json',
+        folder,
+        TMPDIR=str(odd),
+        HOME="/dev/null",
+        XDG_CACHE_HOME="/dev/null/cache",
+        LC_ALL="C",
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(json.loads(done.stdout)["vocabulary"]["directory"]).exists()
+    assert "nothing is kept there" in done.stderr
+
+
+def test_a_run_goes_on_when_nobody_reads_its_standard_error(folder: Path) -> None:
+    done = shell('"$@" vocabulary try.toml --workspace closed 2>&-', folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    left = shell('{ "$@" vocabulary try.toml --workspace left; echo $? >code; } 2>&1 | :', folder)
+    assert left.returncode == 0
+    assert (folder / "code").read_text() == "0\n"
+
+
+def test_a_deleted_working_directory_is_named(folder: Path) -> None:
+    done = shell('mkdir gone && cd gone && rmdir ../gone && "$@" runs', folder)
+    assert done.stderr == "error: the working directory has been deleted; cd to another one\n"
+    assert done.returncode == 1
+
+
+def test_a_disk_that_is_full_when_the_record_is_written_is_named_once(folder: Path) -> None:
+    done = shell('ulimit -f 1; "$@" vocabulary try.toml', folder)
+    (line,) = done.stderr.splitlines()
+    assert "run.json: no room to write (File too large;" in line
+    assert done.returncode == 1
+
+
+def test_ctrl_c_before_anything_is_imported_is_one_line(folder: Path) -> None:
+    (folder / "cyclopts.py").write_text("raise KeyboardInterrupt")
+    done = shell('"$@" runs', folder, PYTHONPATH=f"{folder}:{PROJECT}")
+    assert done.stderr == "interrupted before anything was started\n"
+    assert done.returncode == 130
