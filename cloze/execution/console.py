@@ -2,6 +2,9 @@
 
 In:  events of the run (flows/events.py).
 Out: on a terminal a table that is redrawn in place; elsewhere plain lines. Standard error only.
+
+Why a stage failed is left to the command's last line, so that it stands there once: the program's
+own `error:` line is shown only if the run goes on after it.
 """
 
 import logging
@@ -28,6 +31,9 @@ STYLES = {
     "failed": ("✗", "red"),
 }
 """Mark and colour of each state a stage can rest in."""
+
+ERROR = "error: "
+"""How a program's line begins that says why it failed."""
 
 
 class StandardError(Console):
@@ -57,6 +63,7 @@ class PlainHandler(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
+        self._held = ""
 
     def __enter__(self) -> None:
         """Nothing to set up."""
@@ -65,12 +72,21 @@ class PlainHandler(logging.Handler):
         """Nothing to take down."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the event, but not that a stage waits."""
+        """Print the event, but not that a stage waits, nor why it failed."""
         stage, state, text = facts(record)
         if state == "waiting":
             return
+        if self._held and state != "failed":
+            self._print(self._held)
+        self._held = ""
         line = text if state in ("output", "progress") else f"{state} {text}".rstrip()
-        self.console.print(f"{stage}: {line}", markup=False, soft_wrap=True)
+        if state == "output" and text.startswith(ERROR):
+            self._held = f"{stage}: {line}"
+        else:
+            self._print(f"{stage}: {'failed' if state == 'failed' else line}")
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, markup=False, soft_wrap=True)
 
 
 @dataclass
@@ -109,7 +125,7 @@ class TerminalHandler(logging.Handler):
         elif state == "running":
             row.state, row.text, row.since = state, "starting", time.monotonic()
         elif state != "output":
-            row.state, row.text = state, text
+            row.state, row.text = state, "" if state == "failed" else text
 
     def table(self) -> Table:
         """A line for every stage: mark, name, state or time, what it says."""

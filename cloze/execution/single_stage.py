@@ -7,12 +7,31 @@ Out: the stage's artifact. The stages before it are made too, unless their artif
 from collections.abc import Callable
 
 from artifacts.errors import UsageError
+from artifacts.store import open_artifact
 from cloze.answer import Answer
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, EngineOption, Target
 from flows.executor import execute
 from flows.stages import PREPARE, chain, up_to
+
+ENGINES = {*PREPARE, "dedup", "pretrain"}
+"""Stages that Beam runs, or DeepSpeed's launcher."""
+
+
+def _account(directory: str, run: str) -> list[str]:
+    """What became of the documents, from the tokens artifact's statistics."""
+    facts = open_artifact(directory).manifest.statistics
+    if "documents_read" not in facts:
+        return []
+    kept = {split: found["documents"] for split, found in facts["splits"].items()}
+    splits = ", ".join(f"{count:,} {split}" for split, count in kept.items())
+    lines = [f"documents: {facts['documents_read']:,} read, {sum(kept.values()):,} kept ({splits})"]
+    if dropped := facts["dropped"]:
+        most_first = sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in most_first)
+        lines.append(f"dropped: {reasons}; which: cloze inspect {run}/tokens --dropped")
+    return lines
 
 
 def _command(*stages: str) -> Callable[..., Answer]:
@@ -26,6 +45,11 @@ def _command(*stages: str) -> Callable[..., Answer]:
                 f"{options[0]}: options for the engine begin with a dash; "
                 "to override a field of the configuration write --set KEY=VALUE"
             )
+        if options and not ENGINES.intersection(stages):
+            raise UsageError(
+                f"{options[0]}: {stages[-1]} runs without an engine that takes options; leave out "
+                "what follows --"
+            )
         run, machine = target.run(config), target.machine()
         needed = up_to(chain(run), stages)
         refuse_contradictions(run, machine, [stage.name for stage in needed])
@@ -34,6 +58,8 @@ def _command(*stages: str) -> Callable[..., Answer]:
         made = {stage: record.stages[stage] for stage in stages}
         data = {stage: found.model_dump(mode="json") for stage, found in made.items()}
         lines = [f"{stage}: {found.directory}" for stage, found in made.items()]
+        if "tokens" in made:
+            lines += _account(made["tokens"].directory, run.name)
         return Answer(data, "\n".join(lines), target.json)
 
     return command

@@ -12,6 +12,7 @@ there is nothing. Garbage is collected afterwards: what an import makes stays.
 import gc
 import logging
 import sys
+from collections.abc import Sequence
 
 SAMPLING_PERIOD_MS = 2
 """A bundle ends when the thread that samples its state wakes up, by default up to 200 ms later."""
@@ -24,7 +25,7 @@ _not_needed = ("pandas", "bson", "apache_beam.io.gcp.bigquery")
 _left_out = [name for name in _not_needed if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_left_out))  # type: ignore[arg-type]  # None: "not installed"
 
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
 from apache_beam.pipeline import Pipeline
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import (
@@ -49,6 +50,17 @@ class _StateSampler(statesampler.StateSampler):
 
     def __init__(self, prefix: str, counters: CounterFactory) -> None:
         super().__init__(prefix, counters, SAMPLING_PERIOD_MS)
+
+
+def unknown_options(flags: Sequence[str]) -> list[str]:
+    """Those of the command line's options that none of Beam's option classes has.
+
+    Beam itself only logs them, and passes them over.
+    """
+    parser = _BeamArgumentParser(allow_abbrev=False, add_help=False, conflict_handler="resolve")
+    for options in PipelineOptions.__subclasses__():
+        options._add_argparse_args(parser)
+    return parser.parse_known_args(list(flags))[1]
 
 
 statesampler.StateSampler = _StateSampler  # type: ignore[misc,assignment]  # no option says it
@@ -82,5 +94,6 @@ __all__ = [
     "python_urns",
     "sdk_worker_main",
     "thread_pool_executor",
+    "unknown_options",
     "worker_handlers",
 ]

@@ -22,7 +22,7 @@ def shown(handler: Any, stream: io.StringIO) -> str:
             emit("vocabulary", "waiting", logger=PROGRESS)
             emit("tokens", "waiting", logger=PROGRESS)
             emit("vocabulary", "reused", "3f2a91c04d1e")
-            emit("tokens", "warning", "a.arrow is missing; made again")
+            emit("tokens", "warning", "a.arrow is [bold]missing[/bold]; made again")
             emit("tokens", "running", "python -P -m pipeline.tokens")
             emit("tokens", "progress", LINE, logger=PROGRESS)
             emit("tokens", "progress", LINE)
@@ -30,7 +30,7 @@ def shown(handler: Any, stream: io.StringIO) -> str:
             if isinstance(handler, TerminalHandler):
                 handler.console.print(handler.table())
                 frame = stream.getvalue()
-            emit("tokens", "failed", "tokens: [bold]killed[/bold]")
+            emit("tokens", "failed", "tokens: killed")
     finally:
         remove_handler(handler)
     return frame + stream.getvalue()[len(frame) :]
@@ -41,10 +41,28 @@ def test_in_a_pipe_every_event_is_one_line() -> None:
     console = Console(file=stream, width=40)
     assert shown(PlainHandler(console), stream).splitlines() == [
         "vocabulary: reused 3f2a91c04d1e",
-        "tokens: warning a.arrow is missing; made again",
+        "tokens: warning a.arrow is [bold]missing[/bold]; made again",
         "tokens: running python -P -m pipeline.tokens",
         "tokens: 120/480 MB 24.1 MB/s remaining 0:15",
-        "tokens: failed [bold]killed[/bold]",
+        "tokens: failed",
+    ]
+
+
+def test_an_error_is_shown_at_once_only_if_the_run_goes_on_after_it() -> None:
+    stream = io.StringIO()
+    handler = PlainHandler(Console(file=stream, width=40))
+    add_handler(handler, progress=False)
+    try:
+        emit("pretrain", "output", "error: rank 1 is gone")
+        emit("pretrain", "output", "starting the ranks again")
+        emit("pretrain", "output", "error: rank 2 is gone")
+        emit("pretrain", "failed", "pretrain: rank 2 is gone; log: here")
+    finally:
+        remove_handler(handler)
+    assert stream.getvalue().splitlines() == [
+        "pretrain: error: rank 1 is gone",
+        "pretrain: starting the ranks again",
+        "pretrain: failed",
     ]
 
 
@@ -52,7 +70,7 @@ def test_on_a_terminal_each_stage_has_its_line() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None)
     frame = shown(TerminalHandler(console), stream)
-    assert "! tokens a.arrow is missing; made again" in frame
+    assert "! tokens a.arrow is [bold]missing[/bold]; made again" in frame
     rows = [re.sub(r"\x1b\[\??\d*[a-zA-Z]|\r", "", line).split() for line in frame.splitlines()]
     assert ["✓", "vocabulary", "reused", "3f2a91c04d1e"] in rows
     assert any("120/480" in row and "remaining" in row for row in rows)
