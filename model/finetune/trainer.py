@@ -23,6 +23,7 @@ from model.finetune.approaches import Approach, split_logits
 from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer
 from model.tasks.base import Prediction, Problem
 from model.tasks.features import Places, cut_by_budget
+from model.training.environment import give_back_memory
 
 SEED_BITS = 62
 MICRO_BATCHES = 1 << 12
@@ -117,6 +118,7 @@ class Trainer:
             if not self._is_evaluated(epoch):
                 continue
             dev = self._predict("dev")
+            give_back_memory()  # evaluation's batches are other ones, and larger
             record = EpochRecord(epoch=epoch, train_loss=loss, dev=self._score("dev", dev, dev))
             history.append(record)
             if self.recipe.select == "last" or not record.dev:
