@@ -236,7 +236,7 @@ class Trials(Result):
     """`fits.json`: every trial without its predictions."""
 
     tasks: tuple[TaskRecord, ...]
-    """In the configured order."""
+    """In the configured order; of held-out text where none is configured."""
 
     fits: tuple[Trial, ...]
     """In the order of tasks, systems, seeds."""
@@ -455,9 +455,12 @@ class MaskedSentence(Result):
     sentence: str
     guesses: tuple[Guesses, ...]
 
+    answer: str = ""
+    """The word that stood there, in a sentence of the held-out text; empty: a configured one."""
+
 
 class MaskedSentences(Result):
     """`masked_sentences.json`."""
 
     sentences: tuple[MaskedSentence, ...]
-    """In the configured order."""
+    """In the configured order; of held-out text where none is configured."""

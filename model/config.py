@@ -480,7 +480,8 @@ class EvaluateConfig(Config):
     """What the evaluation looks at beyond the tasks."""
 
     masked_sentences: tuple[str, ...] = ()
-    """Sentences with one [MASK] each, filled by the random model, the n-gram baseline and ours."""
+    """Sentences with one [MASK] each, filled by the random model, the n-gram baseline and ours.
+    Without any, words are masked in sentences of the corpus's own held-out text."""
 
     examples: int = Field(default=20_000, ge=1)
     """Largest number of held-out examples evaluated per split."""
@@ -551,7 +552,8 @@ class EvaluateStage(StageConfig):
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "model.evaluation.evaluate"
-    format_version: ClassVar[int] = 2
+    format_version: ClassVar[int] = 3
+    """3: without configured sentences words are masked in held-out ones."""
 
     seed: int
     """The run's seed."""

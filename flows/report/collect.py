@@ -124,7 +124,10 @@ def _trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict
 
 
 def _sentences(evaluated: Artifact, report: ReportConfig) -> tuple[FilledSentence, ...]:
-    """Every sentence with its predictions, judged by `report.answers`, if there are any."""
+    """Every sentence with its predictions.
+
+    Judged by `report.answers`, if there are any, or by the word that stood in held-out text.
+    """
     if SENTENCES not in {entry.name for entry in evaluated.manifest.files}:
         return ()
     sentences = MaskedSentences.model_validate(evaluated.read_json(SENTENCES)).sentences
@@ -135,7 +138,11 @@ def _sentences(evaluated: Artifact, report: ReportConfig) -> tuple[FilledSentenc
         )
     answers = [tuple(entry.lower().split(ALTERNATIVES)) for entry in report.answers]
     return tuple(
-        _sentence(entry, answers[place] if answers else (), show_text=report.show_text)
+        _sentence(
+            entry,
+            answers[place] if answers else (entry.answer.lower(),) if entry.answer else (),
+            show_text=report.show_text,
+        )
         for place, entry in enumerate(sentences)
     )
 

@@ -22,6 +22,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateStage, TrainingMachine
+from model.evaluation.heldout_sentences import heldout_sentences
 from model.evaluation.language_model import LanguageModels, entropy, held_out, score_held_out
 from model.evaluation.masked_sentences import fill_sentences, sentence_neighbours
 from model.evaluation.ngram import NgramModel, read_training_tokens, training_frequencies
@@ -63,7 +64,11 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
     filled = MaskedSentences(sentences=sentences)
     files = [
         put_json(table.output, scores.model_dump(mode="json"), name="scores.json"),
-        put_json(table.output, filled.model_dump(mode="json"), name="masked_sentences.json"),
+        put_json(
+            table.output,
+            filled.model_dump(mode="json", exclude_defaults=True),
+            name="masked_sentences.json",
+        ),
     ]
     return commit(table, files)
 
@@ -76,9 +81,10 @@ def _evaluate_language_model(
     *,
     device: torch.device,
 ) -> tuple[tuple[LanguageModelScore, ...], tuple[MaskedSentence, ...]]:
-    """The encoder on text of its corpus that it has not seen, and on the configured sentences.
+    """The encoder on text of its corpus that it has not seen, and on masked sentences.
 
-    In fp32 on a GPU too: scores are compared between machines.
+    The sentences are the configured ones, else some of that text. In fp32 on a GPU too: scores are
+    compared between machines.
     """
     config, tokenizer = stage.evaluate, encoder.tokenizer
     examples = open_artifact(table.input_path("examples"))
@@ -92,6 +98,8 @@ def _evaluate_language_model(
     parts = held_out(examples, special_ids=tokenizer.special_ids, limit=config.examples)
     tokens = open_artifact(table.input_path("tokens"))
     frequencies = training_frequencies(tokens)
+    own = () if config.masked_sentences else heldout_sentences(tokens, tokenizer, seed=stage.seed)
+    asked = config.masked_sentences or tuple(sentence.text for sentence in own)
     contexts = [(part.masked.left, part.masked.right) for part in parts]
     models = LanguageModels(
         pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),
@@ -101,14 +109,19 @@ def _evaluate_language_model(
         ngram=NgramModel(
             read_training_tokens(tokens, limit=config.count_model_tokens),
             frequencies,
-            contexts=[*contexts, sentence_neighbours(config.masked_sentences, tokenizer)],
+            contexts=[*contexts, sentence_neighbours(asked, tokenizer)],
         ),
         unigram_entropy=entropy(frequencies),
     )
     progress.advance(1, "n-gram baseline")
     scores = tuple(score_held_out(part, models, parts) for part in parts)
     progress.advance(1, "held-out loss")
-    sentences = fill_sentences(config.masked_sentences, models, tokenizer, count=config.guesses)
+    sentences = fill_sentences(asked, models, tokenizer, count=config.guesses)
+    if own:
+        sentences = tuple(
+            filled.model_copy(update={"answer": sentence.answer})
+            for filled, sentence in zip(sentences, own, strict=True)
+        )
     progress.advance(1, "masked sentences")
     return scores, sentences
 

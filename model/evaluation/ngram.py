@@ -23,7 +23,7 @@ from artifacts.store import Artifact
 from model.tasks.features import offsets_of, ranges
 
 TRAIN_SPLIT = "train"
-_TOKENS_FILE = re.compile(r"(?P<split>.+)-\d{5}\.arrow")
+TOKENS_FILE = re.compile(r"(?P<split>.+)-\d{5}\.arrow")
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -56,10 +56,10 @@ def read_training_tokens(tokens: Artifact, *, limit: int, cache: str = "") -> To
     names = [
         entry.name
         for entry in tokens.manifest.files
-        if (match := _TOKENS_FILE.fullmatch(entry.name)) and match["split"] == TRAIN_SPLIT
+        if (match := TOKENS_FILE.fullmatch(entry.name)) and match["split"] == TRAIN_SPLIT
     ]
     ids, first, total = [], [], 0
-    for batch in (batch for name in names for batch in _read_batches(tokens, name, cache)):
+    for batch in (batch for name in names for batch in token_batches(tokens, name, cache)):
         column = batch.column("token_ids")
         part = column.flatten().to_numpy().astype(np.int64)
         starts = column.offsets.to_numpy()[:-1] - column.offsets[0].as_py()
@@ -83,7 +83,8 @@ def training_frequencies(tokens: Artifact) -> Int64:
     return counts
 
 
-def _read_batches(tokens: Artifact, name: str, cache: str) -> Iterator[pa.RecordBatch]:
+def token_batches(tokens: Artifact, name: str, cache: str = "") -> Iterator[pa.RecordBatch]:
+    """The documents in one file of a tokens artifact."""
     path = tokens.stage_files(cache, [name]).path(name)
     with pa.ipc.open_file(pa.memory_map(path)) as reader:
         for index in range(reader.num_record_batches):
