@@ -32,8 +32,8 @@ test-all: $(VENV)/.installed-dev ## all tests that need no GPU, and the share of
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-schedules: $(VENV)/.installed-dev ## 200 seeded schedules of starts, kills and continued runs, about 10 minutes
-	CLOZE_SCHEDULES=200 $(BIN)/python -m pytest tests/test_schedules.py
+schedules: $(VENV)/.installed-dev ## 200 seeded schedules of starts, kills and continued runs, and 20 of real stages
+	CLOZE_SCHEDULES=200 CLOZE_REAL_SCHEDULES=20 $(BIN)/python -m pytest tests/test_schedules.py
 
 fuzz: $(VENV)/.installed-dev ## damage what readers read, 20,000 times each; CI does it for a minute
 	CLOZE_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_fuzz.py

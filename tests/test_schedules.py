@@ -2,7 +2,8 @@
 
 A schedule is a seed. In each of its rounds one to three runs start in one workspace, some moments
 apart; then the command, or any process below it, is sent SIGKILL or SIGTERM, or nothing is. After
-the last round one more run finishes what is left. Stand-ins take the place of the stages' programs.
+the last round one more run finishes what is left. Stand-ins take the place of the stages' programs,
+but for a few schedules that the smoke run's own stages follow.
 """
 
 import os
@@ -12,14 +13,17 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.conftest import SMOKE, GoldenRun
 from tests.flows.standin_chain import Chain, ends, make_chain
 from tests.running import RunFolder
 
 SCHEDULES = int(os.environ.get("CLOZE_SCHEDULES", "24"))  # `make schedules` follows 200
+REAL_SCHEDULES = int(os.environ.get("CLOZE_REAL_SCHEDULES", "1"))  # and 20 with real stages
 AT_ONCE = 2 * (os.cpu_count() or 1)
 REFUSED = 2
 STAGES = ("vocabulary", "tokens", "examples")
@@ -61,3 +65,13 @@ def test_every_schedule_of_starts_kills_and_continued_runs_ends_with_the_same_di
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for done in [pool.submit(follow, chain, seed) for seed in range(SCHEDULES)]:
             done.result()
+
+
+@pytest.mark.slow
+def test_the_smoke_runs_own_stages_follow_schedules_to_the_golden_digests(
+    golden: GoldenRun, tmp_path: Path
+) -> None:
+    expected = RunFolder(golden.workspace).digests()
+    chain = Chain(tmp_path, expected, "cloze", (*SMOKE, "--set", "name=try"))
+    for seed in range(REAL_SCHEDULES):
+        follow(chain, seed)

@@ -80,3 +80,11 @@ def test_ctrl_c_before_anything_is_imported_is_one_line(folder: Path) -> None:
     done = shell('"$@" runs', folder, PYTHONPATH=f"{folder}:{PROJECT}")
     assert done.stderr == "interrupted before anything was started\n"
     assert done.returncode == 130
+
+
+def test_too_little_address_space_is_refused_and_nothing_hangs(folder: Path) -> None:
+    done = shell('ulimit -v 1200000; "$@" vocabulary try.toml', folder)
+    (line,) = done.stderr.splitlines()
+    assert "ulimit -v allows 1.2 GB of address space" in line
+    assert done.returncode == 2
+    assert not (folder / "runs").exists()

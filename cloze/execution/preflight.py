@@ -8,6 +8,7 @@ model/config.py, pipeline/config/settings.py); here is what takes a look at the 
 """
 
 import json
+import resource
 from collections.abc import Collection
 
 from artifacts.errors import UsageError
@@ -17,11 +18,21 @@ from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located, read_model_config
 from model.config import DATASETS_PREFIX, TaskConfig
 
+LEAST_ADDRESS_SPACE = 4 << 30
+"""Bytes. With 2 GiB Beam's threads cannot all be started, and those that were wait for the others;
+with 3 GiB preparation works."""
+
 
 def refuse_contradictions(
     run: RunConfig, machine: MachineConfig, stages: Collection[str] = ()
 ) -> None:
     """Refuse what one of the `stages` would refuse; without names, one of all."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if resource.RLIM_INFINITY != allowed < LEAST_ADDRESS_SPACE:
+        raise UsageError(
+            f"ulimit -v allows {allowed / 1e9:.1f} GB of address space, of which threads reserve "
+            f"more than they use; allow {LEAST_ADDRESS_SPACE >> 10} (kB) or more, or unlimited"
+        )
     if run.corpus and (not stages or "vocabulary" in stages):
         _check_vocabulary(run)
     if run.corpus and (not stages or "pretrain" in stages):

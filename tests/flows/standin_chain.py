@@ -30,6 +30,11 @@ class Chain:
 
     folder: Path
     expected: dict[str, str]
+    module: str = "tests.flows.standin_cloze"
+    """The command, whose stages are stand-ins; `cloze` for real ones."""
+
+    configuration: tuple[str, ...] = ()
+    """A configuration and overrides; empty: run.toml of the folder."""
 
     def workspace(self, name: str) -> Path:
         """An empty one."""
@@ -42,9 +47,9 @@ class Chain:
         environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PREFECT_API_URL": api}
         return subprocess.Popen(
             [
-                *(sys.executable, "-P", "-m", "tests.flows.standin_cloze", verb),
-                *(str(self.folder / "run.toml"), "--workspace", str(self.workspace(name))),
-                *options,
+                *(sys.executable, "-P", "-m", self.module, verb),
+                *(self.configuration or (str(self.folder / "run.toml"),)),
+                *("--workspace", str(self.workspace(name)), *options),
             ],
             cwd=PROJECT,
             env=environment,

@@ -160,3 +160,12 @@ def test_a_module_of_the_users_own_does_not_win_over_ours(
     launcher.start(python(source), job=job)
     wait_for(lambda: launcher.poll(job) is not None)
     assert (launcher.poll(job), (job / "log").read_text()) == (0, "")
+
+
+def test_without_room_for_the_exit_code_a_failure_is_no_kill(
+    launcher: LocalLauncher, job: Path
+) -> None:
+    (job / ".exit").mkdir(parents=True)  # which cannot be written, as on a full disk
+    launcher.start(python("raise SystemExit(3)"), job=job)
+    assert wait_for(lambda: launcher.poll(job), what="its end") == 3
+    assert not (job / "exit").exists()
