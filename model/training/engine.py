@@ -124,7 +124,7 @@ def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str,
 class OneRank:
     """What `Engine` asks of DeepSpeed, for a rank that shares nothing with another.
 
-    With the same results: of a small encoder's step DeepSpeed's hooks are a twentieth.
+    With the same results, and without the time that DeepSpeed's hooks take in every step.
     """
 
     module: nn.Module

@@ -65,7 +65,7 @@ class Rounded(nn.Module):
 
     def forward(self, *arguments: object) -> object:
         """What `module` returns."""
-        # As torch.func.functional_call, which takes a millisecond to find its way by names.
+        # As torch.func.functional_call, without finding its way by names in every step.
         masters = [[held[name] for held, name in group] for group in self._groups]
         early = self._early and torch.is_grad_enabled()
         try:
