@@ -271,7 +271,8 @@ class GroupedAttention:
             if native is None:
                 if group.is_padded or self.direction != "bidirectional":
                     shape = (group.sequences, self.heads, group.length, group.length)
-                    of_group.view(shape).add_(visibility(group, self.direction).to(self.device))
+                    visible = visibility(group, self.direction)
+                    of_group.view(shape).add_(on(self.device, visible))
                 torch.softmax(of_group, -1, out=into)
                 continue
             native(

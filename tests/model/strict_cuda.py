@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
@@ -241,7 +242,8 @@ class _Functions(TorchFunctionMode):
             return _moved(func, args, kwargs)
         if func is torch.as_tensor and isinstance(args[0], CudaTensor):
             return args[0].to(kwargs.get("dtype", args[0].dtype))
-        if kwargs.get("device") is None or torch.device(kwargs["device"]).type != "cuda":
+        elsewhere = kwargs.get("device") is None or torch.device(kwargs["device"]).type != "cuda"
+        if elsewhere or func is torch._C._nn._parse_to:
             return func(*args, **kwargs)
         made = func(*tree_map(_unwrap, args), **{**kwargs, "device": "cpu"})
         if func in (torch.tensor, torch.as_tensor):
@@ -340,7 +342,13 @@ def strict_cuda() -> Iterator[StrictCuda]:
 
     def on_cuda(lists: Any, with_indices: bool = False) -> Any:
         found = grouped(lists, with_indices)
+        if not any(isinstance(tensor, CudaTensor) for tensor in tree_flatten(lists)[0]):
+            return found
         return {(CUDA, dtype): value for (_, dtype), value in found.items()}
+
+    def waited(*_: object) -> None:
+        assert _active is not None
+        _active.reads.append("synchronize")
 
     _active = StrictCuda()
     with (
@@ -352,6 +360,8 @@ def strict_cuda() -> Iterator[StrictCuda]:
         mock.patch("torch.cuda.stream", lambda stream: contextlib.nullcontext()),
         mock.patch("torch.cuda.current_stream", mock.MagicMock()),
         mock.patch("torch.cuda.Event", mock.MagicMock()),
+        mock.patch("torch.cuda.mem_get_info", lambda device: (139 << 30, 141 << 30)),
+        mock.patch.object(CPU_Accelerator, "synchronize", waited),
         mock.patch("torch.__future__.get_overwrite_module_params_on_conversion", lambda: True),
         _Functions(),
     ):
