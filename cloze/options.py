@@ -11,9 +11,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from artifacts.config import assign, override, parse, read_toml
-from cloze.lookup import model_directory
+from cloze.lookup import model_directory, named_artifact
 from flows.config import MachineConfig, RunConfig
 from flows.plan import flat
+from flows.record import list_runs
 from flows.workspace import Workspace, workspace
 
 ConfigPath = Annotated[Path, Parameter(help="The run's configuration (TOML).")]
@@ -24,6 +25,9 @@ EngineOption = Annotated[
 
 MODEL_FIELDS = ("pretrain.init", "finetune.encoder", "finetune.second_encoder")
 """Fields of a configuration that name a model."""
+
+HELDOUT_EXAMPLES = "evaluate.heldout_examples"
+"""The field that names examples."""
 
 
 @Parameter(name="*")
@@ -75,6 +79,11 @@ class Target(Place):
             name = flat(table)[place]
             if name:
                 table = assign(table, place, model_directory(str(name), self.space()))
+        examples = run.evaluate.heldout_examples
+        if examples:
+            named = f"{examples}/examples" if examples in list_runs(self.space()) else examples
+            directory = named_artifact(named, self.space()).directory
+            table = assign(table, HELDOUT_EXAMPLES, directory)
         return parse(RunConfig, table, source=config)
 
 

@@ -224,6 +224,33 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _next_tokens_are_text_and_unseen(self) -> "RunConfig":
+        if self.pretrain.objective != "next_token":
+            return self
+        if self.encoder.attention_direction == "bidirectional":
+            raise ValueError(
+                'pretrain.objective = "next_token" with a bidirectional encoder, which sees what '
+                'it is to predict: set encoder.attention_direction = "left_to_right"'
+            )
+        if self.examples.masking.mask_share or self.examples.masking.random_share:
+            raise ValueError(
+                'pretrain.objective = "next_token" reads text as it is: set '
+                "examples.masking.mask_share = 0 and random_share = 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lstms_give_features(self) -> "RunConfig":
+        if self.encoder.layer_type == "lstm" and self.finetune.tasks and self.finetune.fine_tuning:
+            raise ValueError(
+                'encoder.layer_type = "lstm" is used by its features, as ELMo is: set '
+                "finetune.fine_tuning = false and give [[finetune.features]]"
+            )
+        if self.encoder.layer_type == "lstm" and self.pretrain.precision == "fp8":
+            raise ValueError('pretrain.precision = "fp8" has no LSTM layers; use "bf16"')
+        return self
+
+    @model_validator(mode="after")
     def _one_drop_list(self) -> "RunConfig":
         if self.dedup.wanted and self.cleaning.drop_list:
             raise ValueError(

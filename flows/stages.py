@@ -90,8 +90,19 @@ def chain(run: RunConfig) -> tuple[Stage, ...]:
         **({"examples": "examples", "tokens": "tokens"} if trained else {}),
         **({"finetune": "finetune"} if run.finetune.tasks else {}),
     }
-    evaluate = EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=reference)
-    stages.append(Stage(evaluate, inputs={**encoder, **evaluated}, models=finished))
+    heldout = {"evaluate.heldout_examples": run.evaluate.heldout_examples}
+    stages.append(
+        Stage(
+            EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=reference),
+            inputs={**encoder, **evaluated},
+            models=finished,
+            external=(
+                {"heldout": ExternalInput(artifacts=heldout)}
+                if run.evaluate.heldout_examples
+                else {}
+            ),
+        )
+    )
     report = ReportStage(name=run.name, report=run.report)
     inputs = {stage.name: stage.name for stage in stages}
     return (*stages, Stage(report, inputs=inputs, models=finished))
@@ -203,8 +214,9 @@ def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
 
 def _pretrain(run: RunConfig) -> Stage:
     init = {"init": ExternalInput(models={"pretrain.init": run.pretrain.init})}
+    seed = run.seed if run.pretrain.seed is None else run.pretrain.seed
     return Stage(
-        PretrainStage(seed=run.seed, encoder=run.encoder, pretrain=run.pretrain),
+        PretrainStage(seed=seed, encoder=run.encoder, pretrain=run.pretrain),
         inputs={"examples": "examples"},
         external=init if run.pretrain.init else {},
     )

@@ -53,8 +53,14 @@ PRESETS: dict[str, tuple[int, int, int, int]] = {
 }
 
 
-class EncoderConfig(Config):
+Direction = Literal["bidirectional", "left_to_right", "right_to_left"]
+"""From where a token's vector may take what it says."""
+
+
+class EncoderConfig(GrownConfig):
     """Shape of the encoder (paper, section 3; reference: modeling.py BertConfig)."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"layer_type"})
 
     preset: Preset | None = "base"
     """Fills in the four sizes below where they are left at 0; its counts are the published ones."""
@@ -93,11 +99,13 @@ class EncoderConfig(Config):
     """Standard deviation before truncation at two sigma (true deviation 0.0176;
     modeling.py:375)."""
 
-    attention_direction: Literal["bidirectional", "left_to_right", "right_to_left"] = (
-        "bidirectional"
-    )
+    attention_direction: Direction = "bidirectional"
     """Which keys a token sees; the one-sided forms are the paper's OpenAI GPT and ELMo
     comparisons."""
+
+    layer_type: Literal["transformer", "lstm"] = "transformer"
+    """`lstm`: layers that read one way, `intermediate_size` cells projected to `hidden_size`, each
+    added to what it read (ELMo; Peters et al. 2018, 3.4). For features only."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,6 +131,15 @@ class EncoderConfig(Config):
         if self.hidden_size % self.num_attention_heads:
             heads = self.num_attention_heads
             raise ValueError(f"hidden_size {self.hidden_size} is not divisible by {heads} heads")
+        return self
+
+    @model_validator(mode="after")
+    def _lstms_read_one_way(self) -> "EncoderConfig":
+        if self.layer_type == "lstm" and self.attention_direction == "bidirectional":
+            raise ValueError(
+                'layer_type = "lstm" reads one way: set attention_direction to left_to_right or '
+                "right_to_left, and train another one for the other way"
+            )
         return self
 
 
@@ -173,8 +190,14 @@ FORMER_MASKS = {"static": "stored", "dynamic": "redrawn"}
 of finished runs stay as they are."""
 
 
-class PretrainConfig(Config):
+Objective = Literal["masked_lm", "next_token"]
+"""What pre-training predicts."""
+
+
+class PretrainConfig(GrownConfig):
     """Pre-training (paper, A.2)."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"objective", "seed"})
 
     steps: int = Field(default=1_000_000, ge=1, le=MOST_STEPS)
     """Optimizer steps."""
@@ -202,6 +225,15 @@ class PretrainConfig(Config):
     next_sentence_loss: bool = True
     """False leaves the second loss out (paper, Table 5: no NSP)."""
 
+    objective: Objective = "masked_lm"
+    """`next_token`: every token from those on one side of it, for the paper's comparisons with
+    OpenAI GPT and ELMo; wants an encoder of one direction and examples in which nothing is
+    replaced."""
+
+    seed: int | None = Field(default=None, ge=0, lt=1 << 63)
+    """Of the initial weights, the order of the examples and dropout; None: the run's. Another one
+    pre-trains again on the same examples."""
+
     evaluate_every: int = Field(default=1000, ge=1, le=MOST_STEPS)
     """Steps between held-out evaluations."""
 
@@ -226,6 +258,16 @@ class PretrainConfig(Config):
         total = sum(phase.share for phase in self.phases)
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"the phases' shares sum to {total}, expected 1")
+        return self
+
+    @model_validator(mode="after")
+    def _next_tokens_stand_alone(self) -> "PretrainConfig":
+        if self.objective == "next_token" and self.next_sentence_loss:
+            raise ValueError(
+                'objective = "next_token" has no second loss: set next_sentence_loss = false'
+            )
+        if self.objective == "next_token" and self.masks == "dynamic":
+            raise ValueError('objective = "next_token" masks nothing: leave out masks = "dynamic"')
         return self
 
 
@@ -476,8 +518,10 @@ class FinetuneConfig(Config):
         return self
 
 
-class EvaluateConfig(Config):
+class EvaluateConfig(GrownConfig):
     """What the evaluation looks at beyond the tasks."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_examples", "all_masked"})
 
     masked_sentences: tuple[str, ...] = ()
     """Sentences with one [MASK] each, filled by the random model, the n-gram baseline and ours.
@@ -485,6 +529,14 @@ class EvaluateConfig(Config):
 
     examples: int = Field(default=20_000, ge=1)
     """Largest number of held-out examples evaluated per split."""
+
+    heldout_examples: str = ""
+    """Examples whose held-out splits are used instead of the run's own: a run's name, or an
+    artifact's directory. Encoders trained on different examples are compared on the same ones."""
+
+    all_masked: bool = False
+    """Put [MASK] at every predicted place, as whoever fills gaps does, whatever the training puts
+    there."""
 
     count_model_tokens: int = Field(default=50_000_000, ge=1)
     """Largest number of training tokens the n-gram baseline is trained on."""

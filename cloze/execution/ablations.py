@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from cloze.answer import Answer, columns
 from cloze.execution.console import watching
 from cloze.options import TARGET, ConfigPath, Target
+from flows.ablation.result import AblationResult, TableResult, cell, lede
 from flows.ablation.rows import Table
 from flows.prefect.server import prefect_server
 from flows.workspace import locked, writable_workspace
@@ -24,8 +25,9 @@ Tables = Annotated[
     ),
 ]
 
-LEFT_OUT = ("mlm_accuracy", "nsp_accuracy", "tokens seen")
-"""Columns that only the page and --json show: a terminal has room for losses and scores."""
+Seeds = Annotated[
+    int, Parameter(help="Pre-trainings of each main row; fewer than 3 allow no verdict.")
+]
 
 
 def ablations(
@@ -33,6 +35,7 @@ def ablations(
     /,
     *,
     table: Tables = ["objective"],  # noqa: B006 - never changed
+    seeds: Seeds = 3,
     target: Target = TARGET,
 ) -> Answer:
     """Run ablations."""
@@ -45,12 +48,17 @@ def ablations(
         from flows.prefect.tracking import reporting_to
 
         with reporting_to(server):
-            data = flow(run, machine, tuple(table))
-    parts = []
-    for lines in data["tables"].values():
-        shown = [place for place, name in enumerate(lines[0]) if not name.endswith(LEFT_OUT)]
-        parts.append(columns([[line[place] for place in shown] for line in lines]))
-    seeds = ", ".join(str(seed) for seed in data["seeds"])
-    note = f"task scores: mean ± standard error over seeds {seeds}\n" if seeds else ""
-    text = "\n\n".join([*parts, f"{note}page: {data['page']}"])
+            data = flow(run, machine, tuple(table), seeds)
+    result = AblationResult.model_validate(data)
+    text = "\n\n".join([*map(_table_text, result.tables), f"page: {result.page}"])
     return Answer(data, text, target.json)
+
+
+def _table_text(table: TableResult) -> str:
+    """The figures, and below them what they say."""
+    header = ["", *(f"{column.title}, {column.unit}" for column in table.columns)]
+    lines = [
+        [row.title, *(" ".join(cell(c, row.figures.get(c.key))).strip() for c in table.columns)]
+        for row in table.rows
+    ]
+    return "\n".join([columns([header, *lines]), "", *lede(table)]).rstrip()

@@ -1,186 +1,309 @@
-"""The result of an ablation: tables, the learning curves of their rows, and where they are kept.
+"""What an ablation found: every row's figures, and what each difference from the reference means.
 
 In:  the rows, and the summaries of their runs.
-Out: `<workspace>/<run>-ablations/` with ablations.json for programs and ablations.html for people:
-     one file that loads nothing. A figure and its standard error share a cell.
+Out: `AblationResult`, which the terminal, the page and `<workspace>/<run>-ablations/ablations.json`
+     present.
+
+A figure is a mean over pre-training seeds: of a task, each seed's value is a mean over fine-tuning
+seeds already. Its error is that of pre-training: what another seed of the same row would change.
 """
 
-import json
+import math
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from typing import TypedDict
 
-from markupsafe import Markup, escape
-
-from artifacts import filesystem
+from artifacts.config import Config
 from artifacts.errors import ClozeError
+from artifacts.results import (
+    MIN_SEEDS,
+    WIN_STANDARD_ERRORS,
+    LanguageModelScore,
+    Outcome,
+    SeedScores,
+    TaskScore,
+)
 from artifacts.summary import Summary
-from flows.ablation.rows import Row
+from flows.ablation.rows import REFERENCE, Row, Table
 from flows.config import RunConfig
-from flows.figures import ERROR, Figures, figures, read_summary
-from flows.report.charts import Line, LineChart, line_chart
-from flows.report.units import short
+from flows.figures import read_summary
+from flows.report.units import MINUS, signed
+from flows.report.wording import metric_name, split_name, task_name
 from flows.workspace import Workspace
 
-PAGE = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{style}</style></head>
-<body><main><header><p class="kicker">Cloze</p><h1>{title}</h1></header>{sections}</main></body>
-</html>
-"""
-QUESTIONS = {
-    "objective": "What next-sentence prediction and bidirectionality contribute (paper, Table 5).",
-    "size": "What depth and width contribute (paper, Table 6, relative to this encoder).",
-    "masking": "What should replace a predicted token (paper, Table 8).",
-}
-NOTE = "Task scores are means ± their standard errors over the seeds {}; pre-training has one."
-WIDTH, HEIGHT = 700, 320
+PLATEAU_NATS = 0.1
+"""A row this close to the word frequencies, or above them, has learned nothing but those."""
 
 Results = Mapping[str, Summary]
 """Summary by the run's name."""
 
-TextTable = list[tuple[str, ...]]
-"""Lines of cells; the first is the header."""
+
+class Column(Config):
+    """One figure of every row."""
+
+    key: str
+    """Its name in `figures`."""
+
+    title: str
+    unit: str
+    """`nats`, lower is better; `%`, higher is better."""
+
+    def amount(self, value: float, *, sign: bool = False) -> str:
+        """As people read it: losses in nats, shares in percent."""
+        scale, digits = (1.0, 2) if self.unit == "nats" else (100.0, 1)
+        text = signed(scale * value, digits=digits)
+        return f"+{text}" if sign and value > 0 and text.strip("0.") else text
+
+    def error(self, value: float) -> str:
+        """A standard error with the digits of its figure."""
+        return f"± {self.amount(value)}"
 
 
-class RowData(TypedDict):
-    """One row of `ablations.json`."""
+class Difference(Config):
+    """A row's figure against the reference row's."""
 
-    table: str
-    row: str
-    run: str
-    figures: Figures
+    difference: float
+    standard_error: float
+    seeds: int
+    """Pre-trainings behind each mean, the fewer of the two."""
+
+    better: bool
+    """Whether the row's figure is the better one, by however little."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """By the evaluation's own rule: no verdict below three seeds, none within three errors."""
+        if self.seeds < MIN_SEEDS:
+            return "undecided"
+        if abs(self.difference) < WIN_STANDARD_ERRORS * self.standard_error or not self.difference:
+            return "none"
+        return "gain" if self.better else "loss"
 
 
-class AblationData(TypedDict):
+class RowResult(Config):
+    """One row."""
+
+    name: str
+    title: str
+    runs: tuple[str, ...]
+    """Their names, pre-training seed by seed."""
+
+    figures: dict[str, SeedScores]
+    """By the column's key, over the pre-training seeds; what was not measured is left out."""
+
+    differences: dict[str, Difference]
+    """From the reference row, by the column's key."""
+
+    curve: tuple[tuple[int, float], ...] = ()
+    """Held-out loss by step of the first pre-training, on examples of the row's own kind."""
+
+    on_plateau: bool
+    """Whether it knows no more than the word frequencies."""
+
+
+class TableResult(Config):
+    """One table."""
+
+    name: Table
+    reference: str
+    """The row that the others are compared with."""
+
+    heldout: str
+    """In words, the held-out examples on which all rows are judged."""
+
+    masked_tokens: int
+    """Their predicted tokens."""
+
+    unigram_loss: float
+    """Of the word frequencies alone, on the same tokens."""
+
+    unigram_accuracy: float
+    columns: tuple[Column, ...]
+    rows: tuple[RowResult, ...]
+
+    @property
+    def reference_title(self) -> str:
+        """The reference row in words."""
+        return next(row.title for row in self.rows if row.name == self.reference)
+
+
+class AblationResult(Config):
     """What `ablations.json` holds."""
 
+    title: str
     page: str
     """Where ablations.html lies."""
-    seeds: list[int]
-    """Of fine-tuning: means and errors are taken over them."""
-    tables: dict[str, TextTable]
-    """As they are shown."""
-    rows: list[RowData]
-    """Every figure of every row."""
+
+    seeds: tuple[int, ...]
+    """Of fine-tuning."""
+
+    tables: tuple[TableResult, ...]
 
 
-def publish(run: RunConfig, rows: Sequence[Row], space: Workspace) -> AblationData:
-    """Write the page and the data of the finished rows."""
-    results = {}
-    for row in rows:
-        summary = read_summary(space, row.run.name)
-        if summary is None:
-            raise ClozeError(f"run {row.run.name} ended without a summary; see its report stage")
-        results[row.run.name] = summary
-    folder = space.run_folder(f"{run.name}-ablations")
-    page = filesystem.join(folder, "ablations.html")
-    data = as_data(rows, results, page=page)
-    content = (json.dumps(data, indent=1) + "\n").encode()
-    filesystem.write_bytes(filesystem.join(folder, "ablations.json"), content)
-    title = run.report.title or f"{run.name}: ablations"
-    filesystem.write_bytes(page, as_page(rows, results, title=title).encode())
-    return data
-
-
-def as_data(rows: Sequence[Row], results: Results, *, page: str) -> AblationData:
-    """Every figure of every row, and the tables as they are shown."""
+def ablation_result(
+    run: RunConfig, rows: Sequence[Row], results: Results, *, page: str
+) -> AblationResult:
+    """The figures of finished rows."""
     names = dict.fromkeys(row.table for row in rows)
-    return {
-        "page": page,
-        "seeds": list(seeds(results)),
-        "tables": {
-            name: table([row for row in rows if row.table == name], results) for name in names
-        },
-        "rows": [
-            {
-                "table": row.table,
-                "row": row.name,
-                "run": row.run.name,
-                "figures": figures(results[row.run.name]),
-            }
-            for row in rows
-        ],
-    }
+    trained = {seed for one in results.values() for task in one.tasks for seed in task.seeds}
+    return AblationResult(
+        title=run.report.title or f"{run.name}: ablations",
+        page=page,
+        seeds=tuple(sorted(trained)),
+        tables=tuple(
+            _table(name, [row for row in rows if row.table == name], results) for name in names
+        ),
+    )
 
 
-def table(rows: Sequence[Row], results: Results) -> TextTable:
-    """The figures of `rows`, a line each; a row that lacks a figure has an empty cell."""
-    known = {row.name: figures(results[row.run.name], roles=("pretrained",)) for row in rows}
-    found = dict.fromkeys(name for one in known.values() for name in one)
-    names = [name for name in found if not name.endswith(ERROR)]
-    lines: TextTable = [("", *names)]
-    for row, one in known.items():
-        errors = {name: one.get(f"{name}{ERROR}") for name in names}
-        cells = [
-            f"{one[name]:.4g}" + (f" ± {errors[name]:.2g}" if errors[name] else "")
-            if name in one
-            else ""
-            for name in names
-        ]
-        lines.append((row, *cells))
-    return lines
+def read_results(rows: Sequence[Row], space: Workspace) -> dict[str, Summary]:
+    """The summaries of all rows' runs."""
+    results = {}
+    for name in (run.name for row in rows for run in row.runs):
+        summary = read_summary(space, name)
+        if summary is None:
+            raise ClozeError(f"run {name} ended without a summary; see its report stage")
+        results[name] = summary
+    return results
 
 
-def seeds(results: Results) -> tuple[int, ...]:
-    """The fine-tuning seeds over which means and errors are taken."""
-    found = {seed for one in results.values() for task in one.tasks for seed in task.seeds}
-    return tuple(sorted(found))
-
-
-def as_page(rows: Sequence[Row], results: Results, *, title: str) -> str:
-    """The tables and their curves."""
-    trained = seeds(results)
-    note = NOTE.format(", ".join(str(seed) for seed in trained)) if trained else ""
-    sections = []
-    for name in dict.fromkeys(row.table for row in rows):
-        members = [row for row in rows if row.table == name]
-        sections.append(
-            Markup("<section><div><h2>{}</h2><p>{} {}</p>{}{}</div></section>").format(
-                name.capitalize(),
-                QUESTIONS[name],
-                note,
-                _html_table(table(members, results)),
-                _learning_curves(members, results),
+def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
+    summaries = {row.name: [results[run.name] for run in row.runs] for row in rows}
+    columns = list(
+        dict.fromkeys(
+            column
+            for each in summaries.values()
+            for summary in each
+            for column, _ in _figures(summary)
+        )
+    )
+    figures = {row: _over_seeds(each) for row, each in summaries.items()}
+    reference = rows[REFERENCE[name]].name
+    first = summaries[reference][0]
+    judged = first.language_model[0] if first.language_model else None
+    return TableResult(
+        name=name,
+        reference=reference,
+        heldout=split_name(first, judged.split) if judged else "",
+        masked_tokens=judged.masked_tokens if judged else 0,
+        unigram_loss=judged.unigram_loss if judged else math.nan,
+        unigram_accuracy=judged.unigram_accuracy if judged else math.nan,
+        columns=tuple(columns),
+        rows=tuple(
+            RowResult(
+                name=row.name,
+                title=row.title,
+                runs=tuple(run.name for run in row.runs),
+                figures=figures[row.name],
+                differences={
+                    column.key: _difference(
+                        column, figures[row.name][column.key], figures[reference][column.key]
+                    )
+                    for column in columns
+                    if row.name != reference
+                    and column.key in figures[row.name]
+                    and column.key in figures[reference]
+                },
+                curve=_curve(summaries[row.name][0]),
+                on_plateau=_on_plateau(judged, figures[row.name]),
             )
-        )
-    style = resources.files("flows.report").joinpath("templates/report.css").read_text()
-    return PAGE.format(title=escape(title), style=style, sections=Markup("").join(sections))
-
-
-def _html_table(lines: TextTable) -> Markup:
-    header, *body = lines
-    head = Markup("").join(Markup("<th>{}</th>").format(name) for name in header)
-    rows = Markup("").join(
-        Markup("<tr><th>{}</th>{}</tr>").format(
-            row, Markup("").join(Markup("<td>{}</td>").format(cell) for cell in cells)
-        )
-        for row, *cells in body
+            for row in rows
+        ),
     )
-    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, rows)
 
 
-def _learning_curves(rows: Sequence[Row], results: Results) -> Markup:
-    """Held-out loss over steps, a line a row (the paper's Figure 5 for the objectives)."""
-    lines = []
-    for number, row in enumerate(rows):
-        training = results[row.run.name].pretraining
-        points = training.curve if training else ()
-        split = next((name for point in points for name in sorted(point.heldout)), "")
-        places = [
-            (float(point.step), point.heldout[split].mlm_loss)
-            for point in points
-            if split in point.heldout
+def _figures(summary: Summary) -> list[tuple[Column, float]]:
+    """The figures of one run, in the order of the columns."""
+    found = []
+    for model in summary.language_model[:1]:
+        loss = Column(key="loss", title="held-out loss", unit="nats")
+        right = Column(key="accuracy", title="first guess right", unit="%")
+        found += [(loss, model.mlm_loss), (right, model.mlm_accuracy)]
+    for task in summary.tasks:
+        found += _task_figures(task)
+    return found
+
+
+def _task_figures(task: TaskScore) -> list[tuple[Column, float]]:
+    """Fine-tuned and by features, on test where it has labels."""
+    found = []
+    for system in task.systems:
+        scores = (system.test or system.dev).get(task.metric)
+        if system.role != "pretrained" or scores is None:
+            continue
+        way = "fine-tuned" if system.name == "pretrained" else "features"
+        column = Column(
+            key=f"{task.name} {system.name}",
+            title=f"{task_name(task.name)}, {way}: {metric_name(task.metric)}",
+            unit="%",
+        )
+        found.append((column, scores.mean))
+    return found
+
+
+def _over_seeds(summaries: Sequence[Summary]) -> dict[str, SeedScores]:
+    """Each figure over the pre-trainings of a row."""
+    values: dict[str, list[float]] = {}
+    for summary in summaries:
+        for column, value in _figures(summary):
+            values.setdefault(column.key, []).append(value)
+    return {key: SeedScores.of(found) for key, found in values.items()}
+
+
+def _difference(column: Column, ours: SeedScores, reference: SeedScores) -> Difference:
+    """The error is that of two independent means."""
+    difference = ours.mean - reference.mean
+    return Difference(
+        difference=difference,
+        standard_error=math.hypot(ours.standard_error, reference.standard_error),
+        seeds=min(len(ours.values), len(reference.values)),
+        better=difference < 0 if column.unit == "nats" else difference > 0,
+    )
+
+
+def _on_plateau(judged: LanguageModelScore | None, figures: Mapping[str, SeedScores]) -> bool:
+    """Whether the worst of the row's pre-trainings is still on it."""
+    return bool(judged and figures["loss"].maximum > judged.unigram_loss - PLATEAU_NATS)
+
+
+def _curve(summary: Summary) -> tuple[tuple[int, float], ...]:
+    points = summary.pretraining.curve if summary.pretraining else ()
+    split = next((name for point in points for name in sorted(point.heldout)), "")
+    return tuple(
+        (point.step, point.heldout[split].mlm_loss) for point in points if split in point.heldout
+    )
+
+
+def cell(column: Column, scores: SeedScores | None) -> tuple[str, str]:
+    """A figure and its error as a table shows them; empty where there is none."""
+    if scores is None:
+        return "", ""
+    several = len(scores.values) > 1
+    return column.amount(scores.mean), column.error(scores.standard_error) if several else ""
+
+
+def difference_words(column: Column, found: Difference | None) -> str:
+    """`+1.2 ± 0.3 better`; without a verdict where too few seeds allow none."""
+    if found is None:
+        return ""
+    amount = column.amount(found.difference, sign=True)
+    if found.outcome == "undecided":
+        return f"{amount}, no verdict"
+    word = {"gain": "better", "loss": "worse"}.get(found.outcome, "no clear difference")
+    return f"{amount} {column.error(found.standard_error)} {word}"
+
+
+def lede(table: TableResult) -> list[str]:
+    """What the table says, sentence by sentence; nothing that its seeds do not bear."""
+    sentences = []
+    for row in table.rows:
+        clear = [
+            f"{column.title} {column.amount(abs(found.difference))} "
+            f"{'nats' if column.unit == 'nats' else 'points'} "
+            f"{'better' if found.outcome == 'gain' else 'worse'}"
+            for column in table.columns
+            if (found := row.differences.get(column.key)) and found.outcome in ("gain", "loss")
         ]
-        if len(places) > 1:
-            lines.append(Line(places, "other" if number else "ours", row.name))
-    if not lines:
-        return Markup("")
-    chart = LineChart(
-        lines=lines,
-        x_label="steps",
-        y_label="held-out MLM loss, nats",
-        x_text=short,
-        y_text=lambda value: f"{value:g}",
-    )
-    return line_chart(chart, width=WIDTH, height=HEIGHT, label="held-out loss over steps")
+        if clear:
+            sentences.append(f"{row.title}: {'; '.join(clear)}.")
+        elif row.differences and all(d.outcome == "none" for d in row.differences.values()):
+            sentences.append(f"{row.title}: no clear difference in any figure.")
+    return [sentence.replace(MINUS, "") for sentence in sentences]

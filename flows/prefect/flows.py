@@ -21,10 +21,11 @@ from prefect.types.entrypoint import EntrypointType
 from pydantic import JsonValue
 
 from artifacts.progress import say
-from flows.ablation.result import AblationData, publish
-from flows.ablation.rows import Table, rows
+from flows.ablation.page import publish
+from flows.ablation.rows import Settings, Table, changed, rows
 from flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from flows.prefect.tracking import tracked
+from flows.record import run_artifact
 from flows.stages import PREPARE
 from flows.workspace import workspace
 
@@ -79,17 +80,29 @@ def evaluate(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
 
 @flow(name="ablations", flow_run_name="{run.name}-ablations", persist_result=False)
 def ablations(
-    run: RunConfig, machine: MachineConfig = THIS_MACHINE, tables: tuple[Table, ...] = ALL_TABLES
-) -> AblationData:
+    run: RunConfig,
+    machine: MachineConfig = THIS_MACHINE,
+    tables: tuple[Table, ...] = ALL_TABLES,
+    seeds: int = 3,
+) -> Record:
     """Run every row of the tables and put their figures side by side.
 
-    Rows share what they have in common. A row that fails ends the flow, and the same call resumes
-    there.
+    All rows are judged on the held-out examples of `run` itself. They share what they have in
+    common. A row that fails ends the flow, and the same call resumes there.
     """
-    wanted = rows(run, tables)
+    wanted, space = rows(run, tables, seeds=seeds), workspace(machine.workspace)
+    tracked(run, machine, wanted=PREPARE)
+    heldout = run_artifact(space, run.name, stage="examples").directory
     for row in wanted:
-        tracked(row.run, machine)
-    return publish(run, wanted, workspace(machine.workspace))
+        for partner in row.partners:
+            tracked(partner, machine, wanted=("pretrain",))
+        partners = [run_artifact(space, one.name, stage="pretrain") for one in row.partners]
+        for number, one in enumerate(row.runs):
+            found: Settings = {"evaluate.heldout_examples": heldout}
+            if partners:
+                found["finetune.second_encoder"] = partners[number].directory
+            tracked(changed(one, one.name, found), machine)
+    return publish(run, wanted, space).model_dump(mode="json")
 
 
 FLOWS = (end_to_end, prepare, pretrain, finetune, evaluate, ablations)

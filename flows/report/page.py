@@ -38,7 +38,7 @@ class Tally:
 
 def render(summary: Summary) -> str:
     """The whole page."""
-    template = _environment().get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     return template.render(_context(summary))
 
 
@@ -46,8 +46,7 @@ def _context(summary: Summary) -> dict[str, object]:
     model = wording.headline(summary)
     return {
         "summary": summary,
-        # ours, and full of > and quotes that must stay as they are
-        "style": Markup(resources.files("flows.report").joinpath(STYLE).read_text()),
+        "style": style(),
         "words": wording,
         "plots": plots,
         "learning": learning,
@@ -147,7 +146,13 @@ def _without_none(value: JsonValue) -> JsonValue:
 
 
 @cache
-def _environment() -> Environment:
+def style() -> Markup:
+    """The style sheet: ours, and full of > and quotes that must stay as they are."""
+    return Markup(resources.files("flows.report").joinpath(STYLE).read_text())
+
+
+def environment() -> Environment:
+    """Where templates are found, and the filters they use."""
     environment = Environment(
         loader=PackageLoader("flows.report", "templates"),
         autoescape=True,

@@ -22,6 +22,7 @@ from artifacts.errors import UsageError
 from artifacts.rng import address
 from model.config import EncoderConfig
 from model.data.dynamic_masking import DynamicMasking
+from model.data.next_token import NextToken
 from model.data.order import BatchAddress, Curriculum
 from model.data.shards import Examples, ExampleShards, Int64
 from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
@@ -208,6 +209,9 @@ class BatchSource:
     masking: DynamicMasking | None = None
     """Draw masks anew by this rule; None: as stored."""
 
+    next_token: NextToken | None = None
+    """Ask for the tokens on one side; None: for the masked ones."""
+
     purpose: str = ""
     """What addresses the dynamic masks: the artifact's digest and the seed."""
 
@@ -218,6 +222,8 @@ class BatchSource:
         copy = batch.epoch % self.curriculum.lengths[batch.max_seq_length].copies
         shards, rows = self.curriculum.locate(batch)
         sizes = files.sizes(copy, shards, rows)
+        if self.next_token is not None:
+            sizes = self.next_token.sizes(sizes)
         costs = self.cost(sizes.lengths, sizes.masked_counts)
         plan = plan_micro_batches(
             sizes.lengths, costs, ranks=self.share.ranks, token_budget=self.share.token_budget
@@ -232,6 +238,8 @@ class BatchSource:
             if self.masking is not None:
                 key = address(self.purpose, "masks", batch.max_seq_length, batch.epoch)
                 examples = self.masking(examples, batch.first + mine, key=key)
+            if self.next_token is not None:
+                examples = self.next_token(examples)
             micro_batches.append(pack_examples(examples))
         work = np.bincount(plan.rank, weights=costs, minlength=self.share.ranks)
         return StepBatch(

@@ -16,6 +16,7 @@ from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage
 from model.data.dynamic_masking import DynamicMasking
 from model.data.micro_batches import BatchSource, CostModel, Share
+from model.data.next_token import next_token
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards
 
@@ -84,6 +85,7 @@ def training_source(inputs: Inputs, stage: PretrainStage, *, share: Share) -> Ba
         cost=CostModel.of(stage.encoder, inputs.tokenizer.size),
         cls_sep=(inputs.tokenizer.cls_id, inputs.tokenizer.sep_id),
         masking=DynamicMasking.of(inputs.artifact, inputs.tokenizer) if dynamic else None,
+        next_token=next_token(inputs.artifact, stage),
         purpose=purpose,
     )
 
@@ -113,6 +115,7 @@ def heldout_sources(
             share=share,
             cost=CostModel.of(stage.encoder, inputs.tokenizer.size),
             cls_sep=(inputs.tokenizer.cls_id, inputs.tokenizer.sep_id),
+            next_token=next_token(inputs.artifact, stage),
         )
     return sources
 

@@ -15,6 +15,7 @@ from model.encoder.batch import PackedBatch
 from model.encoder.dropout import Noise, noise_from
 from model.encoder.embeddings import Embeddings
 from model.encoder.feed_forward import FeedForward
+from model.encoder.lstm import LstmLayer, Reading
 from model.encoder.self_attention import SelfAttention
 
 # T tokens of all sequences together, B sequences, H width
@@ -44,13 +45,18 @@ class Encoder(nn.Module):
         self.attention = attention
         self.checkpoint_activations = checkpoint_activations
         self.embeddings = Embeddings(config, vocabulary_size)
-        self.layers = nn.ModuleList(Layer(config, fp8=fp8) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            LstmLayer(config) if config.layer_type == "lstm" else Layer(config, fp8=fp8)
+            for _ in range(config.num_hidden_layers)
+        )
         self.pooler = Pooler(config.hidden_size)
         initialise(self, deviation=config.initializer_range)
 
     @property
     def attention_backend(self) -> str:
         """Name of the attention in use on the device where the parameters are."""
+        if self.config.layer_type == "lstm":
+            return "none"
         words = self.embeddings.word_embeddings.weight
         return backend_name(self.attention, device=words.device, dtype=words.dtype)
 
@@ -72,10 +78,14 @@ class Encoder(nn.Module):
         tokens = batch.tokens
         if batch.input_ids.device.type == "cpu":
             batch = batch.filled()
-        attend = BACKENDS[self.attention_backend](batch, self.config)
+        mixing: Attend | Reading
+        if self.config.layer_type == "lstm":
+            mixing = Reading(batch, self.config)
+        else:
+            mixing = BACKENDS[self.attention_backend](batch, self.config)
         states = [self.embeddings(batch, noise and noise.at(0))]
         for number, layer in enumerate(self.layers, start=1):
-            states.append(self._run(layer, states[-1], attend, noise and noise.at(number)))
+            states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
         return [state[:tokens] for state in states] if batch.tokens > tokens else states
 
     def compile_layers(self) -> None:
@@ -93,7 +103,7 @@ class Encoder(nn.Module):
         return pooled_BH
 
     def _run(
-        self, layer: nn.Module, hidden_TH: Tensor, attend: Attend, noise: Noise | None
+        self, layer: nn.Module, hidden_TH: Tensor, mixing: Attend | Reading, noise: Noise | None
     ) -> Tensor:
         if self.checkpoint_activations and self.training and torch.is_grad_enabled():
             # With the parameters of now: rounded ones are no longer the layer's on the way back.
@@ -101,11 +111,11 @@ class Encoder(nn.Module):
                 torch.func.functional_call,
                 layer,
                 dict(layer.named_parameters()),
-                (hidden_TH, attend, noise),
+                (hidden_TH, mixing, noise),
                 use_reentrant=False,
             )
             return again
-        output_TH: Tensor = layer(hidden_TH, attend, noise)
+        output_TH: Tensor = layer(hidden_TH, mixing, noise)
         return output_TH
 
     def _noise(self, dropout_seed: int | None) -> Noise | None:
@@ -163,7 +173,7 @@ def initialise(module: nn.Module, *, deviation: float) -> None:
 
 def initialise_parameter(name: str, parameter: Tensor, *, deviation: float) -> None:
     """Draw one parameter by the role that its name tells."""
-    if name.endswith("bias"):
+    if "bias" in name.rpartition(".")[2]:
         nn.init.zeros_(parameter)
     elif "layer_norm" in name:
         nn.init.ones_(parameter)

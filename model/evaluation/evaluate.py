@@ -22,6 +22,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateStage, TrainingMachine
+from model.data.next_token import NextToken
 from model.evaluation.heldout_sentences import heldout_sentences
 from model.evaluation.language_model import LanguageModels, entropy, held_out, score_held_out
 from model.evaluation.masked_sentences import fill_sentences, sentence_neighbours
@@ -87,7 +88,7 @@ def _evaluate_language_model(
     compared between machines.
     """
     config, tokenizer = stage.evaluate, encoder.tokenizer
-    examples = open_artifact(table.input_path("examples"))
+    examples = open_artifact(config.heldout_examples or table.input_path("examples"))
     theirs = examples.manifest.statistics.get("tokenizer_digest")
     if theirs is not None and theirs != tokenizer.digest:
         raise UsageError(
@@ -95,10 +96,24 @@ def _evaluate_language_model(
             f"{tokenizer.digest[:12]}; evaluate with the examples it was trained on, or prepare "
             "them again"
         )
-    parts = held_out(examples, special_ids=tokenizer.special_ids, limit=config.examples)
+    next_token = None
+    if encoder.objective == "next_token":
+        next_token = NextToken.of(encoder.config.attention_direction)
+        if config.masked_sentences:
+            raise UsageError(
+                "evaluate.masked_sentences: this encoder was pre-trained to predict next tokens "
+                "and knows no [MASK]; leave them out"
+            )
+    parts = held_out(
+        examples,
+        special_ids=tokenizer.special_ids,
+        limit=config.examples,
+        mask_id=tokenizer.mask_id if config.all_masked else None,
+    )
     tokens = open_artifact(table.input_path("tokens"))
     frequencies = training_frequencies(tokens)
-    own = () if config.masked_sentences else heldout_sentences(tokens, tokenizer, seed=stage.seed)
+    configured = bool(config.masked_sentences) or next_token is not None  # which fills no gaps
+    own = () if configured else heldout_sentences(tokens, tokenizer, seed=stage.seed)
     asked = config.masked_sentences or tuple(sentence.text for sentence in own)
     contexts = [(part.masked.left, part.masked.right) for part in parts]
     models = LanguageModels(
@@ -112,6 +127,7 @@ def _evaluate_language_model(
             contexts=[*contexts, sentence_neighbours(asked, tokenizer)],
         ),
         unigram_entropy=entropy(frequencies),
+        next_token=next_token,
     )
     progress.advance(1, "n-gram baseline")
     scores = tuple(score_held_out(part, models, parts) for part in parts)

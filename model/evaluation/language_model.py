@@ -5,7 +5,7 @@ Out: losses in nats and top-1 accuracies over exactly the same masked tokens for
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from artifacts.results import LanguageModelScore
 from artifacts.store import Artifact
 from model.data.micro_batches import pack_examples
+from model.data.next_token import NextToken
 from model.data.shards import Examples, ExampleShards, select
 from model.encoder.batch import NO_NEXT_SENTENCE
 from model.encoder.pretraining import PretrainingModel
@@ -60,8 +61,13 @@ class Quality(NamedTuple):
     next_sentence_accuracy: float | None = None
 
 
-def held_out(examples: Artifact, *, special_ids: frozenset[int], limit: int) -> list[HeldOut]:
-    """Every split but the training one, at every length, with at most `limit` examples each."""
+def held_out(
+    examples: Artifact, *, special_ids: frozenset[int], limit: int, mask_id: int | None = None
+) -> list[HeldOut]:
+    """Every split but the training one, at every length, with at most `limit` examples each.
+
+    With `mask_id` every predicted token is hidden behind it, whatever the examples show there.
+    """
     kinds = {
         (str(entry.statistics["split"]), int(entry.statistics["max_seq_length"]))
         for entry in examples.manifest.files
@@ -76,9 +82,19 @@ def held_out(examples: Artifact, *, special_ids: frozenset[int], limit: int) -> 
         counts = np.minimum(np.array(shards.rows[0]), limit)
         shard, row = np.repeat(np.arange(len(counts)), counts), ranges(0, counts)
         read = shards.gather(0, shard[:limit], row[:limit])
+        if mask_id is not None:
+            read = with_masks(read, mask_id)
         if len(read):
             found.append(HeldOut(split, length, read, masked_tokens(read, special_ids)))
     return found
+
+
+def with_masks(examples: Examples, mask_id: int) -> Examples:
+    """The examples with [MASK] at every predicted place."""
+    starts = offsets_of(examples.lengths)[:-1]
+    input_ids = examples.input_ids.copy()
+    input_ids[np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions] = mask_id
+    return replace(examples, input_ids=input_ids)
 
 
 def masked_tokens(examples: Examples, special_ids: frozenset[int]) -> MaskedTokens:
@@ -134,6 +150,8 @@ class LanguageModels:
     random: PretrainingModel
     ngram: NgramModel
     unigram_entropy: float
+    next_token: NextToken | None = None
+    """How the encoder is asked, if it is a language model of one direction."""
 
 
 def score_held_out(
@@ -143,7 +161,9 @@ def score_held_out(
     # A whole held-out source leads, at the shortest length; documents where there is none.
     sources = [other for other in parts if other.split != DOCUMENT_SPLIT] or parts
     first = min(sources, key=lambda other: (other.max_seq_length, other.split))
-    pretrained = evaluate_encoder(models.pretrained, part.examples)
+    # The same tokens for every encoder; a language model reads the text on one side of each.
+    asked = models.next_token.at_masked(part.examples) if models.next_token else part.examples
+    pretrained = evaluate_encoder(models.pretrained, asked)
     ngram = evaluate_ngram(models.ngram, part.masked)
     unigram = evaluate_unigram(models.ngram.unigram_V, part.masked)
     labels = part.examples.next_sentence_labels
@@ -156,7 +176,7 @@ def score_held_out(
         mlm_loss=pretrained.mlm_loss,
         mlm_accuracy=pretrained.mlm_accuracy,
         mlm_perplexity=math.exp(min(pretrained.mlm_loss, 700.0)),
-        random_mlm_loss=evaluate_encoder(models.random, part.examples).mlm_loss,
+        random_mlm_loss=evaluate_encoder(models.random, asked).mlm_loss,
         unigram_entropy=models.unigram_entropy,
         unigram_loss=unigram.mlm_loss,
         unigram_accuracy=unigram.mlm_accuracy,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from artifacts.tokenizer import WordPieceTokenizer
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Objective
 from model.encoder.encoder import Encoder, initialise_parameter
 from model.encoder.pretraining import PretrainingModel
 from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS
@@ -30,6 +30,9 @@ class InitialEncoder:
     tokenizer: WordPieceTokenizer
     parameters: dict[str, Tensor]
     """By our names; pooler and heads may be missing."""
+
+    objective: Objective = "masked_lm"
+    """What it was pre-trained to predict."""
 
     @property
     def word_embeddings(self) -> Tensor:
@@ -94,4 +97,5 @@ def read_initial_encoder(location: str | Path) -> InitialEncoder:
     with torch.device("meta"):
         names = PretrainingModel(files.config, files.tokenizer.size).state_dict()
     known = [name for name in names if hugging_face_name(name) in files.tensors]
-    return InitialEncoder(files.config, files.tokenizer, from_hugging_face(files.tensors, known))
+    parameters = from_hugging_face(files.tensors, known)
+    return InitialEncoder(files.config, files.tokenizer, parameters, files.objective)

@@ -14,7 +14,7 @@ from torch import Tensor
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import Manifest
 from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vocab_txt
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Objective
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import encoder_config, to_hugging_face
 from model.hugging_face.source import Source, check_tied, open_source, read_weights
@@ -58,6 +58,9 @@ class EncoderFiles:
 
     manifest: Manifest | None
     """How the source was made, if it is an artifact of ours."""
+
+    objective: Objective = "masked_lm"
+    """What it was pre-trained to predict."""
 
     @property
     def has_pooler(self) -> bool:
@@ -107,6 +110,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
         ignored=tuple(sorted(set(tensors) - set(wanted) - set(KNOWN_EXTRAS))),
         card=source.read_text(CARD) if CARD in source.names else None,
         manifest=source.manifest,
+        objective="next_token" if table.get("cloze_objective") == "next_token" else "masked_lm",
     )
 
 

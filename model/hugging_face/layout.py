@@ -13,7 +13,7 @@ from torch import Tensor
 
 from artifacts.config import parse
 from artifacts.errors import UsageError
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Objective
 
 SAME_NAME = (
     "num_hidden_layers",
@@ -50,16 +50,24 @@ REQUIRED = {
 """What a `config.json` must say (None: may leave out) for its model to be a BERT encoder."""
 
 
-def hugging_face_config(encoder: EncoderConfig, vocabulary_size: int) -> dict[str, JsonValue]:
-    """`config.json` of our encoder: BertConfig's fields, and ours under `cloze`."""
+def hugging_face_config(
+    encoder: EncoderConfig, vocabulary_size: int, *, objective: Objective = "masked_lm"
+) -> dict[str, JsonValue]:
+    """`config.json` of our encoder: BertConfig's fields, and ours under `cloze`.
+
+    Encoders that no class of theirs computes have a type of their own, which `transformers`
+    refuses.
+    """
+    own = encoder.layer_type == "lstm"
     return {
         "architectures": ["BertForPreTraining"],
-        "model_type": "bert",
+        "model_type": "cloze-lstm" if own else "bert",
         "vocab_size": vocabulary_size,
         "pad_token_id": 0,
         **encoder.model_dump(include=set(SAME_NAME)),
         "hidden_act": THEIR_ACTIVATION[encoder.hidden_act],
         "cloze": encoder.model_dump(mode="json"),
+        **({"cloze_objective": objective} if objective != "masked_lm" else {}),
     }
 
 
@@ -130,6 +138,10 @@ _INSIDE = {
     "feed_forward.output_bias": "output.dense.bias",
     "feed_forward.layer_norm_weight": "output.LayerNorm.weight",
     "feed_forward.layer_norm_bias": "output.LayerNorm.bias",
+    **{
+        f"lstm.{part}_l0": f"lstm.{part}_l0"
+        for part in ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
+    },  # no layer of theirs: such an encoder keeps our names
 }
 
 _TRANSPOSED = re.compile(r".*\.(query|key|value|intermediate)_weight")

@@ -63,7 +63,7 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
     """Every file's bytes by its name."""
     tensors = {name: tensor.contiguous() for name, tensor in files.tensors.items()}
     config: dict[str, JsonValue] = {
-        **hugging_face_config(files.config, files.tokenizer.size),
+        **hugging_face_config(files.config, files.tokenizer.size, objective=files.objective),
         "architectures": ["BertForPreTraining" if files.has_heads else "BertModel"],
         "pad_token_id": files.tokenizer.pad_id,
     }

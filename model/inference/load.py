@@ -56,8 +56,8 @@ class Model:
         """`fill_mask` for a stream of texts, in their order, computed in batches by length."""
         if not self.has_heads:
             raise UsageError(
-                "this encoder has no masked-language-model head, so it cannot fill masks; "
-                "load one that was pre-trained with it"
+                "this encoder was not pre-trained as a masked language model, or came without "
+                "that head, so it cannot fill masks; load one that was"
             )
         return filled(texts, self.module, self.tokenizer, top_k=top_k)
 
@@ -114,7 +114,8 @@ def load(
     module = pretraining_model(files, attention=attention)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
-    return Model(module, files.tokenizer, files.has_heads, files.has_pooler)
+    fills_masks = files.has_heads and files.objective == "masked_lm"
+    return Model(module, files.tokenizer, fills_masks, files.has_pooler)
 
 
 def placed(device: str, precision: str) -> tuple[torch.device, str]:

@@ -177,7 +177,8 @@ def gpu_token_budget(
     size = 4 if stage.pretrain.precision == "fp32" else 2
     layer = size * (12 * width + 2 * inner) + 2 * width
     kept = layer + layers * size * width if machine.checkpoint_activations else layers * layer
-    token = kept + 2 * size * vocabulary_size / MASKED_SHARE
+    asked = 1 if stage.pretrain.objective == "next_token" else MASKED_SHARE
+    token = kept + 2 * size * vocabulary_size / asked
     rows = vocabulary_size + encoder.max_position_embeddings
     parameters = layers * (4 * width**2 + 2 * width * inner) + rows * width
     tokens = (GPU_MEMORY_SHARE * free_bytes - BYTES_PER_PARAMETER * parameters) / token
@@ -270,7 +271,7 @@ def warm_start(
             f"{where}: its tokenizer is {files.tokenizer.digest[:12]}, the examples were made "
             f"with {tokenizer.digest[:12]}; set vocabulary.path to its vocab.txt"
         )
-    ours, theirs = stage.encoder.model_dump(), files.config.model_dump()
+    ours, theirs = dict(stage.encoder), dict(files.config)
     changed = [
         f"{name}: it has {theirs[name]}, wanted {ours[name]}"
         for name in sorted(set(ours) - NOT_IN_THE_WEIGHTS)
@@ -293,7 +294,8 @@ def export(
     """Commit the encoder as an artifact that Hugging Face's `BertForPreTraining` reads too."""
     output, tokenizer = table.output, inputs.tokenizer
     weights = save(to_hugging_face(masters), metadata={"format": "pt"})
-    config = hugging_face_config(trainer.stage.encoder, tokenizer.size)
+    objective = trainer.stage.pretrain.objective
+    config = hugging_face_config(trainer.stage.encoder, tokenizer.size, objective=objective)
     files = [
         put_bytes(output, weights, name="model.safetensors"),
         put_json(output, config, name="config.json"),

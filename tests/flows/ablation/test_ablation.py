@@ -9,50 +9,135 @@ import pytest
 
 from artifacts.results import SeedScores
 from artifacts.summary import Summary
-from flows.ablation.result import as_page, publish, seeds, table
-from flows.ablation.rows import rows
+from flows.ablation.page import as_page, publish
+from flows.ablation.result import AblationResult, TableResult, ablation_result, lede
+from flows.ablation.rows import Row, rows
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.workspace import workspace
 
-SUMMARY = {
-    "name": "x",
-    "title": "x",
-    "pretraining": {
-        "steps": 20,
-        "batch_size": 8,
-        "tokens": 1000,
-        "curve": [
-            {"step": 10, "heldout": {"heldout": {"mlm_loss": 6.0}}},
-            {"step": 20, "heldout": {"heldout": {"mlm_loss": 5.0}}},
-        ],
-    },
+OBJECTIVES = ["base", "no-nsp", "left-to-right", "left-to-right-bilstm", "concatenated", "elmo"]
+
+LANGUAGE_MODEL = {
+    "split": "package",
+    "headline": True,
+    "max_seq_length": 32,
+    "examples": 100,
+    "masked_tokens": 1234,
+    "mlm_accuracy": 0.2,
+    "mlm_perplexity": 148.4,
+    "random_mlm_loss": 7.6,
+    "unigram_entropy": 6.2,
+    "unigram_loss": 6.3,
+    "unigram_accuracy": 0.05,
+    "count_model_loss": 5.1,
+    "count_model_accuracy": 0.2,
 }
 
 
+def summary(*, loss: float, f1: float) -> Summary:
+    """A run's figures: a held-out loss and a tagging score."""
+    scores = SeedScores.of([f1, f1]).model_dump()
+    return Summary.model_validate(
+        {
+            "name": "x",
+            "title": "x",
+            "pretraining": {
+                "steps": 20,
+                "batch_size": 8,
+                "tokens": 1000,
+                "curve": [
+                    {"step": 10, "heldout": {"heldout": {"mlm_loss": 6.0}}},
+                    {"step": 20, "heldout": {"heldout": {"mlm_loss": loss}}},
+                ],
+            },
+            "language_model": [{**LANGUAGE_MODEL, "mlm_loss": loss}],
+            "tasks": [
+                {
+                    "name": "parts",
+                    "kind": "tagging",
+                    "metric": "f1",
+                    "metrics": ["f1"],
+                    "examples": {},
+                    "seeds": [0, 1],
+                    "comparisons": [],
+                    "systems": [
+                        {"name": "pretrained", "role": "pretrained", "test": {"f1": scores}},
+                        {"name": "random", "role": "random", "test": {"f1": scores}},
+                    ],
+                }
+            ],
+        }
+    )
+
+
+def found(run: RunConfig, wanted: list[Row], figures: dict[str, list[float]]) -> AblationResult:
+    """The result where each row's losses are as given; tagging is right where losses are low."""
+    results = {
+        one.name: summary(loss=loss, f1=1 - loss / 10)
+        for row in wanted
+        for one, loss in zip(row.runs, figures[row.name], strict=True)
+    }
+    return ablation_result(run, wanted, results, page="page.html")
+
+
+def difference(table: TableResult, row: str, key: str = "loss") -> str:
+    return next(one for one in table.rows if one.name == row).differences[key].outcome
+
+
 def test_every_table_of_the_paper_has_its_rows(run: RunConfig) -> None:
-    found = rows(run, ("objective", "size", "masking"))
-    assert [row.name for row in found if row.table == "objective"] == [
-        "base",
-        "no-nsp",
-        "left-to-right",
-        "left-to-right-bilstm",
-    ]
+    wanted = rows(run, ("objective", "size", "masking"))
+    assert [row.name for row in wanted if row.table == "objective"] == OBJECTIVES
     shares = [
-        (row.run.examples.masking.mask_share, row.run.examples.masking.random_share)
-        for row in found
+        (row.runs[0].examples.masking.mask_share, row.runs[0].examples.masking.random_share)
+        for row in wanted
         if row.table == "masking"
     ]
     assert shares == [(0.8, 0.1), (1.0, 0.0), (0.8, 0.2), (0.8, 0.0), (0.0, 0.8), (0.0, 1.0)]
-    sizes = [row.name for row in found if row.table == "size"]
+    sizes = [row.name for row in wanted if row.table == "size"]
     assert sizes == ["6x768", "12x384", "6x384", "12x768"]
-    assert len({row.run.name for row in found}) == len(found)
+    names = [one.name for row in wanted for one in (*row.runs, *row.partners)]
+    assert len(set(names)) == len(names)
+
+
+def test_language_models_read_running_text_in_which_nothing_is_replaced(run: RunConfig) -> None:
+    for row in rows(run, ("objective",)):
+        for one in (*row.runs, *row.partners):
+            is_language_model = one.pretrain.objective == "next_token"
+            assert is_language_model == (row.name not in ("base", "no-nsp"))
+            if is_language_model:
+                assert one.encoder.attention_direction != "bidirectional"
+                assert not one.pretrain.next_sentence_loss
+                assert one.examples.second_segment == "none"
+                assert one.examples.masking.mask_share == one.examples.masking.random_share == 0
+
+
+def test_elmo_is_two_lstms_that_read_apart_and_are_only_features(run: RunConfig) -> None:
+    (elmo,) = [row for row in rows(run, ("objective",)) if row.name == "elmo"]
+    pairs = list(zip(elmo.runs, elmo.partners, strict=True))
+    assert len(pairs) == 3
+    for left, right in pairs:
+        assert left.encoder.layer_type == right.encoder.layer_type == "lstm"
+        assert left.encoder.attention_direction == "left_to_right"
+        assert right.encoder.attention_direction == "right_to_left"
+        assert not left.finetune.fine_tuning
+        assert left.finetune.features
+        assert left.pretrain.seed == right.pretrain.seed
+
+
+def test_main_rows_are_pre_trained_with_three_seeds_on_the_same_examples(run: RunConfig) -> None:
+    base = rows(run, ("objective",))[0]
+    assert [one.pretrain.seed for one in base.runs] == [None, 12346, 12347]
+    alike = [one.model_copy(update={"name": "", "pretrain": run.pretrain}) for one in base.runs]
+    assert alike[0] == alike[1] == alike[2]
+    kept = [row for row in rows(run, ("masking",)) if row.name == "mask80-same20-random0"]
+    assert [len(row.runs) for row in kept] == [1]
 
 
 @pytest.mark.parametrize("preset", ["tiny", "base", "large"])
 def test_rows_exist_at_every_size(run_table: dict[str, Any], preset: str) -> None:
     run = RunConfig.model_validate({**run_table, "encoder": {"preset": preset}})
-    shapes = [row.run.encoder for row in rows(run, ("size",))]
+    shapes = [row.runs[0].encoder for row in rows(run, ("size",))]
     assert shapes[-1].hidden_size == run.encoder.hidden_size
     assert all(shape.hidden_size % shape.num_attention_heads == 0 for shape in shapes)
 
@@ -61,61 +146,65 @@ def test_rows_share_what_they_have_in_common(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
     made: dict[str, list[str]] = {}
-    for row in rows(run, ("objective",)):
-        record = execute(row.run, machine)
+    for row in rows(run, ("objective",), seeds=1):
+        record = execute(row.runs[0], machine)
         made[row.name] = [name for name, stage in record.stages.items() if stage.state == "made"]
     assert made["base"][:4] == ["vocabulary", "tokens", "examples", "pretrain"]
     assert made["no-nsp"] == ["pretrain", "finetune", "evaluate", "report"]
+    assert made["left-to-right"] == ["examples", "pretrain", "finetune", "evaluate", "report"]
     assert made["left-to-right-bilstm"] == ["finetune", "evaluate", "report"]
 
 
-def test_the_page_shows_each_row_with_its_figures_and_loads_nothing(run: RunConfig) -> None:
+def test_a_difference_is_called_one_from_three_seeds_and_three_errors_on(run: RunConfig) -> None:
+    wanted = rows(run, ("masking",))
+    losses = {row.name: [5.0 + 0.01 * n for n in range(len(row.runs))] for row in wanted}
+    losses["mask100-same0-random0"] = [5.10, 5.11, 5.12]
+    losses["mask0-same0-random100"] = [5.00, 5.02, 5.03]
+    (table,) = found(run, wanted, losses).tables
+    assert difference(table, "mask100-same0-random0") == "loss"
+    assert difference(table, "mask100-same0-random0", "parts pretrained") == "loss"
+    assert difference(table, "mask0-same0-random100") == "none"
+    assert difference(table, "mask80-same20-random0") == "undecided"
+    said = " ".join(lede(table))
+    assert "100 % [MASK], 0 % kept, 0 % random: held-out loss 0.10 nats worse" in said
+    assert "80 % [MASK], 20 % kept" not in said
+
+
+def test_a_row_on_the_plateau_of_the_word_frequencies_is_marked(run: RunConfig) -> None:
+    wanted = rows(run, ("objective",), seeds=1)
+    losses = {row.name: [5.0] for row in wanted} | {"no-nsp": [6.25]}
+    result = found(run, wanted, losses)
+    assert [row.name for row in result.tables[0].rows if row.on_plateau] == ["no-nsp"]
+    assert "masked LM, no next sentence, still on the plateau" in as_page(result)
+
+
+def test_the_page_speaks_in_words_and_loads_nothing(run: RunConfig) -> None:
     wanted = rows(run, ("objective",))
-    results = {row.run.name: Summary.model_validate(SUMMARY) for row in wanted}
-    page = as_page(wanted, results, title="<mine>")
+    losses = {row.name: [5.0, 5.01, 5.02] for row in wanted}
+    result = found(run, wanted, losses).model_copy(update={"title": "<mine>"})
+    page = as_page(result)
     assert "<h1>&lt;mine&gt;</h1>" in page
-    assert all(f"<th>{row.name}</th>" in page for row in wanted)
-    assert "<svg" in page
+    assert all(row.title in page for row in wanted)
+    assert "held-out loss, nats" in page
+    assert "Parts, fine-tuned: F1, %" in page
+    assert "49.9" in page
+    assert "± 0.1" in page
+    assert "mlm_loss" not in page
+    assert "1,234 predicted tokens of held-out package" in page
+    assert page.count("<svg") == len(wanted)
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
 def test_page_and_data_lie_in_a_folder_beside_the_runs(run: RunConfig, tmp_path: Path) -> None:
-    wanted = rows(run, ("objective",))
+    wanted = rows(run, ("objective",), seeds=1)
     for row in wanted:
-        folder = tmp_path / row.run.name
+        folder = tmp_path / row.runs[0].name
         folder.mkdir()
-        (folder / "summary.json").write_text(json.dumps(SUMMARY))
+        content = summary(loss=5.0, f1=0.5).model_dump_json()
+        (folder / "summary.json").write_text(content)
     written = publish(run, wanted, workspace(str(tmp_path)))
     data = json.loads((tmp_path / "try-ablations" / "ablations.json").read_text())
-    assert data == json.loads(json.dumps(written))
-    assert [row["row"] for row in data["rows"]] == [row.name for row in wanted]
-    assert data["rows"][0]["run"] == "try-objective-base"
-    assert "<h1>try: ablations</h1>" in Path(data["page"]).read_text()
-
-
-def test_scores_stand_beside_their_errors_and_the_seeds_are_named(run: RunConfig) -> None:
-    wanted = rows(run, ("objective",))
-    task = {
-        "name": "parts",
-        "kind": "tagging",
-        "metric": "f1",
-        "metrics": ["f1"],
-        "examples": {},
-        "seeds": [0, 1],
-        "comparisons": [],
-        "systems": [system("pretrained", 0.7071), system("random", 0.5)],
-    }
-    whole = Summary.model_validate({**SUMMARY, "tasks": [task]})
-    partial = Summary.model_validate(SUMMARY)
-    results = {row.run.name: whole if row.name == "base" else partial for row in wanted}
-    header, base, other, *_ = table(wanted, results)
-    assert header == ("", "parts pretrained f1", "tokens seen")
-    assert base == ("base", "0.7071 ± 0.012", "1000")
-    assert other == ("no-nsp", "", "1000")
-    assert seeds(results) == (0, 1)
-    assert "over the seeds 0, 1" in as_page(wanted, results, title="x")
-
-
-def system(role: str, mean: float) -> dict[str, Any]:
-    scores = SeedScores.of([mean, mean]).model_copy(update={"standard_error": 0.0123})
-    return {"name": role, "role": role, "test": {"f1": scores.model_dump()}}
+    assert AblationResult.model_validate(data) == written
+    assert [row["name"] for row in data["tables"][0]["rows"]] == OBJECTIVES
+    assert data["tables"][0]["rows"][0]["runs"] == ["try-objective-base"]
+    assert "<h1>try: ablations</h1>" in Path(written.page).read_text()

@@ -1,0 +1,82 @@
+"""Next-token prediction: what a language model is asked, where a masked one is asked for gaps.
+
+In:  examples as stored; the direction in which they are read.
+Out: the same examples with other questions: `masked_lm_positions` are the places whose vectors
+     predict, `masked_lm_ids` what they are to predict.
+
+Left to right, the vector of place i predicts the token of place i + 1: every token but [CLS] once,
+the last [SEP] too, which ends a text (Radford et al. 2018, 3.1). Right to left it is the reverse.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from artifacts.errors import UsageError
+from artifacts.store import Artifact
+from model.config import PretrainStage
+from model.data.shards import Examples, Sizes
+from model.encoder.batch import NO_NEXT_SENTENCE
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """The questions of a language model."""
+
+    step: Literal[1, -1]
+    """From the place that predicts to the place predicted."""
+
+    @staticmethod
+    def of(direction: str) -> "NextToken":
+        """The questions of an encoder that reads in this `attention_direction`."""
+        return NextToken(-1 if direction == "right_to_left" else 1)
+
+    def sizes(self, sizes: Sizes) -> Sizes:
+        """How much is asked of each example."""
+        return Sizes(
+            lengths=sizes.lengths,
+            masked_counts=sizes.lengths - 1,
+            next_sentence_labels=np.full_like(sizes.next_sentence_labels, NO_NEXT_SENTENCE),
+        )
+
+    def __call__(self, examples: Examples) -> Examples:
+        """Every token is asked for, but the one that is read first."""
+        ends = np.cumsum(examples.lengths)
+        places = np.arange(len(examples.input_ids)) - np.repeat(
+            ends - examples.lengths, examples.lengths
+        )
+        first = 0 if self.step == 1 else np.repeat(examples.lengths, examples.lengths) - 1
+        asked = places != first
+        return replace(
+            examples,
+            **vars(self.sizes(examples)),
+            masked_lm_positions=places[asked] - self.step,
+            masked_lm_ids=examples.input_ids[asked],
+        )
+
+    def at_masked(self, examples: Examples) -> Examples:
+        """The tokens that are masked in `examples`, from the text on one side of each as it was."""
+        starts = np.cumsum(examples.lengths) - examples.lengths
+        input_ids = examples.input_ids.copy()
+        masked = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
+        input_ids[masked] = examples.masked_lm_ids
+        return replace(
+            examples,
+            next_sentence_labels=np.full_like(examples.next_sentence_labels, NO_NEXT_SENTENCE),
+            input_ids=input_ids,
+            masked_lm_positions=examples.masked_lm_positions - self.step,
+        )
+
+
+def next_token(artifact: Artifact, stage: PretrainStage) -> NextToken | None:
+    """The stage's questions; None where it asks those that `artifact` holds."""
+    if stage.pretrain.objective != "next_token":
+        return None
+    masking = artifact.manifest.config["examples"]["masking"]
+    if masking["mask_share"] or masking["random_share"]:
+        raise UsageError(
+            f"{artifact.directory}: tokens are replaced in these examples, and a language model "
+            "reads text as it is; set examples.masking.mask_share = 0 and random_share = 0"
+        )
+    return NextToken.of(stage.encoder.attention_direction)
