@@ -243,9 +243,8 @@ class Executor:
         entry = StageRecord(
             key=key,
             digest=artifact.digest,
-            directory=artifact.directory,
             state="made" if result else "reused",
-            argv=self._argv(stage),
+            argv=("python", *self._argv(stage)[1:]),
             seconds=cost.seconds if cost else None,
             peak_memory=cost.peak_memory if cost else None,
         )

@@ -2,11 +2,16 @@
 
 In:  outcomes, stage by stage.
 Out: `<workspace>/<run>/run.json`, rewritten after every stage; a run's name is resolved through it.
+
+A workspace may be moved or copied: artifacts are found by stage and key, and what lies inside the
+workspace is written relative to it.
 """
 
 import contextlib
 import itertools
+import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,18 +28,21 @@ REPORT_FILES = ("report.html", "summary.json")
 """Files of the report that are copied into the run's folder."""
 ATTEMPTS_NAME = "attempts.json"
 
+WORKSPACE = "{workspace}"
+"""Stands for the workspace's root in `run.json`."""
+
 RunState = Literal["running", "finished", "failed", "interrupted"]
 
 
 class StageRecord(Config):
-    """One stage of a run."""
+    """One stage of a run; fields that earlier versions wrote are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     key: str
     """Key of its table."""
     digest: str
     """Content digest of its artifact."""
-    directory: str
-    """Where the artifact lies."""
     state: Literal["reused", "made"]
     """Whether this run made it."""
     seconds: float | None = None
@@ -136,8 +144,21 @@ def record_path(workspace: Workspace, run: str) -> str:
 
 def write_record(record: RunRecord, workspace: Workspace) -> None:
     """Put the record where readers look for it."""
-    content = record.model_dump_json(indent=1) + "\n"
+    table = _replaced(record.model_dump(mode="json"), workspace.root, WORKSPACE)
+    content = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
     filesystem.write_bytes(record_path(workspace, record.name), content.encode())
+
+
+def _replaced(value: JsonValue, old: str, new: str) -> JsonValue:
+    """`value` with `new` instead of `old` where a string is that folder or begins with it."""
+    if isinstance(value, str):
+        inside = value == old or value.startswith(f"{old}/")
+        return new + value.removeprefix(old) if inside else value
+    if isinstance(value, list):
+        return [_replaced(item, old, new) for item in value]
+    if isinstance(value, dict):
+        return {name: _replaced(item, old, new) for name, item in value.items()}
+    return value
 
 
 def keep_record(record: RunRecord, workspace: Workspace) -> str:
@@ -166,18 +187,28 @@ def find_record(workspace: Workspace, run: str) -> RunRecord | None:
     """
     path = record_path(workspace, run)
     try:
-        record = RunRecord.model_validate_json(filesystem.read_bytes(path))
+        record = read_record_file(path)
     except FileNotFoundError:
         return None
-    except (ValidationError, IsADirectoryError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "a folder"
-        raise UsageError(
-            f"{path}: not a run's record: {reason}; remove it, or start the run again"
-        ) from None
     if record.state == "running" and filesystem.is_local(workspace.root):
         is_held = holder_of(workspace.local) == run
         return record if is_held else record.model_copy(update={"state": "interrupted"})
     return record
+
+
+def read_record_file(path: str) -> RunRecord:
+    """The record at `<workspace>/<run>/run.json`, its places where the workspace lies now."""
+    root = path.rsplit("/", 2)[0]
+    try:
+        table = json.loads(filesystem.read_bytes(path))
+        return RunRecord.model_validate(_replaced(table, WORKSPACE, root))
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+    except IsADirectoryError:
+        reason = "a folder"
+    except ValueError as error:
+        reason = str(error)
+    raise UsageError(f"{path}: not a run's record: {reason}; remove it, or start the run again")
 
 
 def list_runs(workspace: Workspace) -> list[str]:
@@ -197,6 +228,19 @@ def read_record(workspace: Workspace, run: str) -> RunRecord:
     return found
 
 
+def stage_tables(
+    record: RunRecord, workspace: Workspace, *, stages: Sequence[str] = ()
+) -> dict[str, dict[str, JsonValue]]:
+    """Of some or all stages what the record says, and the directory of each one's artifact."""
+    return {
+        stage: {
+            **record.stages[stage].model_dump(mode="json"),
+            "directory": workspace.store.directory(stage, record.stages[stage].key),
+        }
+        for stage in stages or record.stages
+    }
+
+
 def run_artifact(workspace: Workspace, run: str, *, stage: str) -> Artifact:
     """The artifact that `stage` has in a run."""
     record = read_record(workspace, run)
@@ -206,10 +250,11 @@ def run_artifact(workspace: Workspace, run: str, *, stage: str) -> Artifact:
             f"{', '.join(record.stages) or 'none'}); run `cloze {stage} CONFIG` first"
         )
     entry = record.stages[stage]
-    artifact = open_artifact(entry.directory)
+    directory = workspace.store.directory(stage, entry.key)
+    artifact = open_artifact(directory)
     if artifact.digest != entry.digest:
         raise IntegrityError(
-            f"{entry.directory}: digest {artifact.digest[:12]}, but {RECORD_NAME} of run {run} "
+            f"{directory}: digest {artifact.digest[:12]}, but {RECORD_NAME} of run {run} "
             f"says {entry.digest[:12]}; `cloze run CONFIG` brings them together again"
         )
     return artifact

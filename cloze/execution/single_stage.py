@@ -13,7 +13,9 @@ from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, EngineOption, Target
 from flows.executor import execute
+from flows.record import stage_tables
 from flows.stages import PREPARE, chain, up_to
+from flows.workspace import workspace
 
 ENGINES = {*PREPARE, "dedup", "pretrain"}
 """Stages that Beam runs, or DeepSpeed's launcher."""
@@ -55,11 +57,10 @@ def _command(*stages: str) -> Callable[..., Answer]:
         refuse_contradictions(run, machine, [stage.name for stage in needed])
         with watching():
             record = execute(run, machine, wanted=stages, options=options)
-        made = {stage: record.stages[stage] for stage in stages}
-        data = {stage: found.model_dump(mode="json") for stage, found in made.items()}
-        lines = [f"{stage}: {found.directory}" for stage, found in made.items()]
-        if "tokens" in made:
-            lines += _account(made["tokens"].directory, run.name)
+        data = stage_tables(record, workspace(machine.workspace), stages=stages)
+        lines = [f"{stage}: {found['directory']}" for stage, found in data.items()]
+        if "tokens" in data:
+            lines += _account(str(data["tokens"]["directory"]), run.name)
         return Answer(data, "\n".join(lines), target.json)
 
     return command

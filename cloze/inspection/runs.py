@@ -10,7 +10,7 @@ from artifacts.progress import clock, say
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
 from flows.figures import figures, read_summary
-from flows.record import list_runs, read_record
+from flows.record import list_runs, read_record, stage_tables
 
 HEADER = ("run", "state", "started", "took", "stages", "headline")
 GIB = 1 << 30
@@ -64,11 +64,12 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
             stage.digest[:12],
             clock(stage.seconds) if stage.seconds is not None else "",
             f"{stage.peak_memory / GIB:.2f} GiB" if stage.peak_memory else "",
-            stage.directory,
+            space.store.directory(name, stage.key),
         )
         for name, stage in record.stages.items()
     ]
     table = [(name, f"{value:.4g}") for name, value in known.items()]
     parts = ["\n".join(lines), columns(stages), columns(table)]
-    data = {"record": record.model_dump(mode="json"), "figures": known}
+    tables = {**record.model_dump(mode="json"), "stages": stage_tables(record, space)}
+    data = {"record": tables, "figures": known}
     return Answer(data, "\n\n".join(part for part in parts if part), place.json)

@@ -157,7 +157,7 @@ def stage_rows(record: RunRecord) -> list[dict[str, str]]:
             "time": clock(found.seconds) if found.seconds is not None else "",
             "memory": f"{found.peak_memory / GIB:.2f} GiB" if found.peak_memory else "",
             "digest": found.digest[:12],
-            "directory": found.directory,
+            "artifact": f"{stage}/{found.key[:12]}",
         }
         for stage, found in record.stages.items()
     ]

@@ -7,7 +7,6 @@ Out: `Summary`. Without `show_text` no text leaves this module: no sentence, pre
 
 import os
 import statistics
-import sys
 from collections.abc import Mapping
 
 from pydantic import JsonValue
@@ -21,7 +20,7 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, open_artifact
 from artifacts.summary import FilledSentence, Predictions, Step, Summary
 from flows.config import ReportConfig, ReportStage, RunConfig
-from flows.record import RunRecord
+from flows.record import RunRecord, read_record_file
 from flows.report.collect_corpus import collect_corpus, collect_examples
 from flows.report.collect_training import (
     SIZES,
@@ -65,7 +64,7 @@ def collect(table: StageTable) -> Summary:
     record_path = table.machine.get("record")  # absent for a stage that is run by hand
     record = None
     if record_path and filesystem.exists(record_path):
-        record = RunRecord.model_validate_json(filesystem.read_bytes(record_path))
+        record = read_record_file(record_path)
     encoder = collect_encoder(pretrain) if pretrain else None
     if finished:
         parameters = scores.parameters if scores else None
@@ -187,8 +186,6 @@ def _step(manifest: Manifest, record: RunRecord | None) -> Step:
 
 def _portable(word: str) -> str:
     """An argument without the folders that only this machine has."""
-    if word == sys.executable:
-        return "python"
     inside = os.path.isabs(word) and not os.path.relpath(word).startswith("..")
     return os.path.relpath(word) if inside else word
 

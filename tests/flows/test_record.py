@@ -35,7 +35,7 @@ def record(name: str = "demo", **facts: object) -> RunRecord:
 
 
 def test_what_is_written_is_read_again(space: Workspace) -> None:
-    stage = StageRecord(key="k", digest="d", directory="x", state="made", seconds=1.5)
+    stage = StageRecord(key="k", digest="d", state="made", seconds=1.5)
     written = record(stages={"tokens": stage})
     write_record(written, space)
     assert read_record(space, "demo") == written
@@ -64,7 +64,7 @@ def test_a_damaged_record_is_no_traceback(space: Workspace, tmp_path: Path) -> N
 
 
 def test_a_stage_that_is_not_finished_is_named_with_those_that_are(space: Workspace) -> None:
-    stage = StageRecord(key="k", digest="d", directory="x", state="made")
+    stage = StageRecord(key="k", digest="d", state="made")
     write_record(record(stages={"tokens": stage}, state="failed"), space)
     with pytest.raises(UsageError, match=r"no finished stage pretrain \(failed; finished: tokens"):
         run_artifact(space, "demo", stage="pretrain")
@@ -75,6 +75,20 @@ def test_a_record_of_an_earlier_version_is_read(space: Workspace, tmp_path: Path
     file = tmp_path / "demo" / "run.json"
     file.write_text(file.read_text().replace('"failure"', '"flow_run": "id",\n "failure"'))
     assert read_record(space, "demo") == record()
+
+
+def test_what_lies_in_the_workspace_is_written_relative_to_it(
+    space: Workspace, tmp_path: Path
+) -> None:
+    encoder = f"{space.root}/artifacts/pretrain/k"
+    beside = f"{space.root}-other/model"
+    written = record(config={"pretrain": {"init": encoder}, "finetune": {"encoder": beside}})
+    write_record(written, space)
+    assert read_record(space, "demo") == written
+    told = (tmp_path / "demo" / "run.json").read_text()
+    assert '"{workspace}/artifacts/pretrain/k"' in told
+    assert encoder not in told
+    assert beside in told, "a model elsewhere does not move along"
 
 
 def test_a_run_that_does_not_hold_the_lock_is_interrupted(space: Workspace, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_keys_have_the_form_that_prefect_wants() -> None:
 
 
 def test_a_stage_is_a_row_with_its_cost() -> None:
-    cheap = StageRecord(key="k", digest="d" * 64, directory="/a", state="reused")
+    cheap = StageRecord(key="k", digest="d" * 64, state="reused")
     dear = cheap.model_copy(update={"state": "made", "seconds": 75.0, "peak_memory": 3 << 29})
     record = RunRecord(
         name="try",
