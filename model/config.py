@@ -305,7 +305,7 @@ DATASETS_PREFIX = "datasets:"
 class TaskConfig(GrownConfig):
     """One labelled task: where its data are and which family judges it."""
 
-    later_fields: ClassVar[frozenset[str]] = frozenset({"dev_share", "class_weights"})
+    later_fields: ClassVar[frozenset[str]] = frozenset({"after", "class_weights", "dev_share"})
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
     """Name in tables and file names; `labels/NAME` data of this name are used if `train` is
@@ -378,6 +378,10 @@ class TaskConfig(GrownConfig):
     epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS)
     """Passes over the training data (paper, A.3: 2 to 4)."""
 
+    after: str = ""
+    """Another task of the run: fine-tuning starts from the encoder as that task, with the same
+    seed, has left it, and with a new head (paper, 4.2: TriviaQA, then SQuAD)."""
+
     @model_validator(mode="after")
     def _weights_are_of_labels(self) -> "TaskConfig":
         if self.class_weights != "none" and "classification" not in self.kind:
@@ -440,8 +444,10 @@ class FeatureConfig(Config):
     """Passes over the features, which are computed once."""
 
 
-class FinetuneConfig(Config):
+class FinetuneConfig(GrownConfig):
     """Fine-tuning: every task × initialisation × seed in one launch."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"ensemble"})
 
     tasks: tuple[TaskConfig, ...] = ()
     """The tasks."""
@@ -466,6 +472,10 @@ class FinetuneConfig(Config):
     second_encoder: str = ""
     """A second encoder, named like `pretrain.init`, whose layers the features are joined with:
     ELMo's way, with a left-to-right and a right-to-left one."""
+
+    ensemble: bool = False
+    """Also judge the mean of all seeds' logits, one more system of every task, and submit its
+    predictions (paper, Tables 1 and 2: ensembles)."""
 
     grid: GridConfig | None = None
     """Search before the seeds; None: the tasks' own values."""
@@ -507,6 +517,37 @@ class FinetuneConfig(Config):
         if twice:
             raise ValueError(f"seed {twice[0]} stands there twice; name every seed once")
         return seeds
+
+    @model_validator(mode="after")
+    def _ensembles_have_members(self) -> "FinetuneConfig":
+        if self.ensemble and (len(self.seeds) < 2 or "pretrained" not in self.initialisations):
+            raise ValueError(
+                "finetune.ensemble averages the seeds of the pre-trained encoder: give at least "
+                'two seeds, and "pretrained" among the initialisations'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stages_follow_tasks_there_are(self) -> "FinetuneConfig":
+        known: set[str] = set()
+        for task in self.tasks:
+            if task.after and task.after not in known:
+                raise ValueError(
+                    f"task {task.name} comes after {task.after}, which no task before it is "
+                    f"called; before it: {', '.join(sorted(known)) or 'none'}"
+                )
+            if task.after and self.grid:
+                raise ValueError(
+                    f"task {task.name} comes after {task.after}, and finetune.grid searches every "
+                    "task for itself; give each its own values instead"
+                )
+            if task.after and not self.fine_tuning:
+                raise ValueError(
+                    f"task {task.name} comes after {task.after}, but fine_tuning = false trains "
+                    "no encoder; leave out one of the two"
+                )
+            known.add(task.name)
+        return self
 
     @model_validator(mode="after")
     def _bilstm_stands_on_what_is_fine_tuned(self) -> "FinetuneConfig":

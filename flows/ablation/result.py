@@ -229,7 +229,8 @@ def _task_figures(task: TaskScore) -> list[tuple[Column, float]]:
         scores = (system.test or system.dev).get(task.metric)
         if system.role != "pretrained" or scores is None:
             continue
-        way = "fine-tuned" if system.name == "pretrained" else "features"
+        ways = {"pretrained": "fine-tuned", "pretrained-ensemble": "ensemble"}
+        way = ways.get(system.name, "features")
         column = Column(
             key=f"{task.name} {system.name}",
             title=f"{task_name(task.name)}, {way}: {metric_name(task.metric)}",

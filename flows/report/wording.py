@@ -31,6 +31,7 @@ from flows.report.units import (
 SYSTEMS = {
     "random": "random initialisation",
     "pretrained": "pre-trained",
+    "pretrained-ensemble": "pre-trained, mean of the seeds",
     "majority": "always the majority",
     "lookup": "look-up table",
     "word_overlap": "word overlap",
@@ -287,8 +288,11 @@ def _heldout_quality(summary: Summary) -> str:
     if model is None:
         return ""
     where, gain = split_name(summary, model.split), model.unigram_entropy - model.mlm_loss
+    asked = "the masked tokens"
+    if summary.pretraining and summary.pretraining.objective == "next_token":
+        asked += ", each predicted from the text on one side of it,"
     return (
-        f"On the {where}, which it has never seen, its top-1 accuracy over the masked tokens is "
+        f"On the {where}, which it has never seen, its top-1 accuracy over {asked} is "
         f"{percent(model.mlm_accuracy)}; the n-gram baseline reaches "
         f"{percent(model.count_model_accuracy)}, always predicting the most frequent word-piece "
         f"{percent(model.unigram_accuracy)}. Its MLM loss is {nats(model.mlm_loss)}, "

@@ -38,12 +38,20 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
         shared = {name: records[name] for name, trial in trials.items() if trial.seed in seeds}
         if len(shared) > len(found):
             found, nearest = shared, earlier
-    for name, content in found.items():
-        if finished_file(table.output, name) is None:
-            put_bytes(table.output, content, name=name)
-    if nearest:
+    if nearest:  # an ensemble wants its members' logits as well
+        wanted = {_logits_of(name) for name in found}
+        kept = [entry.name for entry in nearest.manifest.files if entry.name in wanted]
+        found_files = {**{name: nearest.read_bytes(name) for name in kept}, **found}
+        for name, content in found_files.items():
+            if finished_file(table.output, name) is None:
+                put_bytes(table.output, content, name=name)
         say(f"finetune: {len(found)} trials are taken over from {nearest.directory}")
     return nearest
+
+
+def _logits_of(record: str) -> str:
+    """File of the logits of the trial with this record, where they are kept."""
+    return f"logits/{record.removeprefix('fits/').removesuffix('.json')}.safetensors"
 
 
 def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileEntry]:

@@ -180,16 +180,20 @@ def _finish(
     plans = [plan for group in groups for plan in group.plans]
     finished = [runner.finished(plan) for plan in plans]
     found = [trial for trial, _ in finished]
-    results = runner.results(list(zip(plans, found, strict=True)), earlier)
+    ensembles = runner.ensembles(plans)
+    means = {task: trial for task, (trial, _) in ensembles.items()}
+    results = runner.results(list(zip(plans, found, strict=True)), means, earlier)
+    logits = [entry for _, files in ensembles.values() for entry in files]
+    judged = [*found, *means.values()]
     trials = Trials(
         tasks=tuple(runner.tasks.values()),
-        fits=tuple(trial.model_copy(update={"predictions": {}}) for trial in found),
+        fits=tuple(trial.model_copy(update={"predictions": {}}) for trial in judged),
     )
     summary = put_json(table.output, trials.model_dump(mode="json"), name="fits.json")
     seconds = (finished_file(table.output, f"seconds-{number}.json") for number in count())
     commit(
         table,
-        [*(entry for _, entry in finished), *results, summary],
+        [*(entry for _, entry in finished), *logits, *results, summary],
         statistics={"fits": len(found), "steps": sum(trial.steps for trial in found)},
         records=[entry for entry in takewhile(bool, seconds) if entry],
     )

@@ -8,8 +8,8 @@ The seed decides the order of the data, the head, and dropout; nothing else is r
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from artifacts.rng import address, permutation
 from model.config import OptimizerConfig, TaskConfig
 from model.finetune.approaches import Approach, split_logits
 from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer
-from model.tasks.base import Prediction, Problem
+from model.tasks.base import Logits, Prediction, Problem
 from model.tasks.features import Places, cut_by_budget
 from model.training.environment import give_back_memory
 
@@ -82,9 +82,24 @@ class TrialResult:
     predictions: dict[str, list[Prediction]]
     """By split but the training one."""
 
+    logits: dict[str, Logits] = field(default_factory=dict)
+    """By the same splits, before predictions are made of them."""
+
     epochs: tuple[EpochRecord, ...] = ()
     steps: int = 0
     seconds: float = 0.0
+
+
+def decoded(problem: Problem, logits: Mapping[str, Logits], *, epoch: int = 0) -> TrialResult:
+    """What `problem` makes of the logits of its splits: predictions, and scores where it can."""
+    raw = {split: problem.predictions(split, found) for split, found in logits.items()}
+    dev = raw.get("dev")
+    predictions = {split: problem.thresholded(dev, found) for split, found in raw.items()}
+    scores = {
+        split: problem.score(split, found) if problem.labelled(split) else {}
+        for split, found in predictions.items()
+    }
+    return TrialResult(epoch, scores, predictions, dict(logits))
 
 
 class Trainer:
@@ -117,16 +132,19 @@ class Trainer:
             loss = self.train_epoch(epoch, advance)
             if not self._is_evaluated(epoch):
                 continue
-            dev = self._predict("dev")
+            logits = {"dev": self._logits("dev")} if "dev" in self.problem.sequences else {}
             give_back_memory()  # evaluation's batches are other ones, and larger
-            record = EpochRecord(epoch=epoch, train_loss=loss, dev=self._score("dev", dev, dev))
+            dev = decoded(self.problem, logits).scores.get("dev", {})
+            record = EpochRecord(epoch=epoch, train_loss=loss, dev=dev)
             history.append(record)
             if self.recipe.select == "last" or not record.dev:
                 better = epoch == epochs
             else:
                 better = chosen is None or record.dev[headline] > chosen.scores["dev"][headline]
             if better:
-                chosen = self._evaluated(epoch, dev)
+                others = [s for s in self.problem.sequences if s not in ("train", *logits)]
+                logits |= {split: self._logits(split) for split in others}
+                chosen = decoded(self.problem, logits, epoch=epoch)
         if chosen is None:
             raise AssertionError("the last epoch is always evaluated")
         seconds = time.monotonic() - started
@@ -185,25 +203,5 @@ class Trainer:
         before = (epoch - 1) * wanted // epochs
         return epoch * wanted // epochs > before or epoch == epochs
 
-    def _evaluated(self, epoch: int, dev: list[Prediction] | None) -> TrialResult:
-        """The result, if the trial stays with this epoch; `dev` without thresholds."""
-        predictions, scores = {}, {}
-        for split in self.problem.sequences:
-            if split != "train":
-                raw = dev if split == "dev" else self._predict(split)
-                predictions[split] = self.problem.thresholded(dev, raw or [])
-                scores[split] = self._score(split, dev, raw)
-        return TrialResult(epoch, scores, predictions)
-
-    def _predict(self, split: str) -> list[Prediction] | None:
-        """Predictions of a split; None where there is no such split."""
-        if split not in self.problem.sequences:
-            return None
-        return self.problem.predictions(split, split_logits(self.problem, self.approach, split))
-
-    def _score(
-        self, split: str, dev: list[Prediction] | None, predictions: list[Prediction] | None
-    ) -> dict[str, float]:
-        if predictions is None or not self.problem.labelled(split):
-            return {}
-        return self.problem.score(split, self.problem.thresholded(dev, predictions))
+    def _logits(self, split: str) -> Logits:
+        return split_logits(self.problem, self.approach, split)

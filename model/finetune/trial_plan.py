@@ -26,6 +26,9 @@ class TrialPlan:
     point: str = ""
     """The grid point that is tried; empty for a trial whose score counts."""
 
+    after: "TrialPlan | None" = None
+    """The trial whose encoder this one starts from; None: the one that was given."""
+
     @property
     def system(self) -> str:
         """`pretrained`, or `pretrained-last-linear` for a feature-based approach."""
@@ -38,6 +41,11 @@ class TrialPlan:
         """File of its record."""
         point = f"-{self.point}" if self.point else ""
         return f"fits/{self.task.name}-{self.system}-{self.seed}{point}.json"
+
+    @property
+    def logits(self) -> str:
+        """File of its logits, where an ensemble wants them."""
+        return f"logits/{self.task.name}-{self.system}-{self.seed}.safetensors"
 
     @property
     def title(self) -> str:
@@ -57,7 +65,11 @@ class TrialPlan:
 
 @dataclass(frozen=True)
 class TrialGroup:
-    """Trials that belong together: first the grid points, then the seeds with the best of them."""
+    """Trials that belong together.
+
+    First the grid points, then the seeds with the best of them; or the trials of one seed that
+    start from one another.
+    """
 
     seeds: tuple[TrialPlan, ...]
     points: tuple[TrialPlan, ...] = ()
@@ -74,16 +86,38 @@ class TrialGroup:
 
 
 def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialGroup, ...]:
-    """Tasks, then systems, then seeds, in the configured order."""
+    """Tasks, then systems, then seeds, in the configured order.
+
+    A task that comes after another joins the other's group, seed by seed: its trials want the
+    weights that the process has just trained.
+    """
+    first = {problem.config.name: problem for problem in problems}
+    followers: dict[str, list[Problem]] = {}
+    for problem in problems:
+        root = problem.config
+        while root.after:
+            root = first[root.after].config
+        if problem.config.after:
+            followers.setdefault(root.name, []).append(problem)
+
+    def staged(plan: TrialPlan) -> Iterator[TrialPlan]:
+        """The plan, and those that start from it or from one that does."""
+        plans = {plan.task.name: plan}
+        for problem in followers.get(plan.task.name, ()):
+            task = problem.config
+            plans[task.name] = TrialPlan(
+                problem, task, plan.initialisation, plan.seed, after=plans[task.after]
+            )
+        yield from plans.values()
 
     def groups(problem: Problem, initialisation: str) -> Iterator[TrialGroup]:
         task = problem.config
-        if config.fine_tuning:
+        if config.fine_tuning and not task.after:
             seeds = tuple(TrialPlan(problem, task, initialisation, seed) for seed in config.seeds)
             if config.grid:
                 yield TrialGroup(seeds, grid_points(seeds[0], config.grid))
             else:
-                yield from (TrialGroup((seed,)) for seed in seeds)
+                yield from (TrialGroup(tuple(staged(seed))) for seed in seeds)
         for feature in config.features:
             recipe = {"learning_rate": feature.learning_rate, "epochs": feature.epochs}
             trained = task.model_copy(update=recipe)

@@ -4,10 +4,11 @@ In:  groups of planned trials; what earlier attempts have finished.
 Out: one record a trial in the unfinished artifact; models and submissions of the best ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from artifacts import filesystem
@@ -22,15 +23,31 @@ from model.finetune.approaches import Approach, FeatureBased, FeatureCache, Fine
 from model.finetune.earlier_trials import earlier_model
 from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
 from model.finetune.heads import LAYERS, FeatureHead, TaskModel
-from model.finetune.initial_encoder import InitialEncoder
+from model.finetune.initial_encoder import ENCODER_PREFIX, InitialEncoder
 from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, missed_decay
 from model.finetune.saved import save_model
-from model.finetune.trainer import Advance, Recipe, Trainer, TrialResult
+from model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decoded
 from model.finetune.trial_plan import TrialGroup, TrialPlan
 from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS, restore_rows
 from model.finetune.workers import Worker
+from model.tasks.base import Logits
 
 Weights = dict[str, Tensor]
+
+ENSEMBLE = "pretrained-ensemble"
+"""The system that is the mean of all seeds."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trial that this process has just run."""
+
+    trial: Trial
+    weights: Weights
+    logits: dict[str, Logits]
+    """By split, of the chosen epoch."""
+
+    seconds: float
 
 
 @dataclass(kw_only=True)
@@ -62,6 +79,9 @@ class TrialRunner:
     _best: dict[str, tuple[Trial, Weights]] = field(default_factory=dict)
     """By task: the best trial so far in this process, and its weights."""
 
+    _latest: tuple[str, Weights] | None = None
+    """The trial that was trained last, by the name of its file, and its weights."""
+
     _cached: tuple[tuple[str, str, str, int], FeatureCache] | None = None
     """The features of the last frozen encoders, and which they are of."""
 
@@ -81,16 +101,18 @@ class TrialRunner:
         if finished_file(self.output, plan.name) is not None:
             self.worker.advance(plan.steps, f"{plan.name} is there")
             return self.finished(plan)[0]
-        trial, weights, seconds = self.train(
-            plan, lambda steps: self.worker.advance(steps, plan.title)
-        )
+        trained = self.train(plan, lambda steps: self.worker.advance(steps, plan.title))
+        trial = trained.trial
         if self.writes:
+            if self.config.ensemble and plan.can_be_saved:
+                tensors = {split: torch.from_numpy(v) for split, v in trained.logits.items()}
+                put_bytes(self.output, save(tensors), name=plan.logits)
             put_json(self.output, trial.model_dump(mode="json"), name=plan.name)
-            self.seconds[plan.name] = round(seconds, 3)
+            self.seconds[plan.name] = round(trained.seconds, 3)
             if self.config.save != "none" and plan.can_be_saved:
                 best = self._best.get(plan.task.name)
                 if best is None or trial.merit > best[0].merit:
-                    self._best[plan.task.name] = (trial, weights)
+                    self._best[plan.task.name] = (trial, trained.weights)
             splits = {"dev": trial.dev, "test": trial.test, **trial.more}
             found = ", ".join(
                 f"{split} {trial.metric} {scores[trial.metric]:.4f}"
@@ -100,8 +122,8 @@ class TrialRunner:
             say(f"finetune {plan.title}: {found}")
         return trial
 
-    def train(self, plan: TrialPlan, advance: Advance) -> tuple[Trial, Weights, float]:
-        """The trial, its weights, its seconds.
+    def train(self, plan: TrialPlan, advance: Advance) -> Trained:
+        """The trial, and what it leaves.
 
         What ends no better than the majority on dev is started again, as often as `restarts`
         allows (paper, 4.1).
@@ -109,8 +131,9 @@ class TrialRunner:
         headline = plan.problem.headline
         simplest = self.tasks[plan.task.name].baselines[:1]
         floor = simplest[0].dev.get(headline) if simplest and self.config.restarts else None
+        initial = self._initial(plan)
         for attempt in range(self.config.restarts + 1):
-            trainer = self._trainer(plan, attempt)
+            trainer = self._trainer(plan, initial, attempt)
             result = trainer.run(advance)
             reached = result.scores.get("dev", {}).get(headline)
             if floor is None or reached is None or reached > floor:
@@ -119,12 +142,26 @@ class TrialRunner:
         embeddings = f"encoder.{WORD_EMBEDDINGS}"
         if used is not None and embeddings in weights:
             weights[embeddings] = restore_rows(
-                self.encoders[0].word_embeddings,
+                initial.word_embeddings,
                 weights[embeddings],
                 used,
                 decay=missed_decay(trainer.schedule, steps=trainer.steps),
             )
-        return _record(plan, result, restarts=attempt), weights, result.seconds
+        trial = _record(plan, result, restarts=attempt)
+        self._latest = (plan.name, weights)
+        return Trained(trial, weights, result.logits, result.seconds)
+
+    def _initial(self, plan: TrialPlan) -> InitialEncoder:
+        """The encoder that was given, or the one that the trial before has left."""
+        given = self.encoders[0]
+        if plan.after is None:
+            return given
+        if self._latest is None or self._latest[0] != plan.after.name:
+            say(f"finetune: {plan.after.name} is trained again for its weights")
+            self.train(plan.after, lambda steps: None)
+        parameters = self._latest[1] if self._latest else {}
+        encoder = {n: value for n, value in parameters.items() if n.startswith(ENCODER_PREFIX)}
+        return replace(given, parameters=encoder)
 
     def finished(self, plan: TrialPlan) -> tuple[Trial, FileEntry]:
         """The record that this or another process has written, and its file."""
@@ -134,12 +171,39 @@ class TrialRunner:
         content = filesystem.read_bytes(filesystem.join(self.output, entry.stored_name))
         return Trial.model_validate_json(content), entry
 
-    def results(
-        self, trials: Sequence[tuple[TrialPlan, Trial]], earlier: Artifact | None = None
-    ) -> list[FileEntry]:
-        """Submissions, and models where they are kept, of each task's best pre-trained trial.
+    def ensembles(self, plans: Sequence[TrialPlan]) -> dict[str, tuple[Trial, list[FileEntry]]]:
+        """By task the mean of all seeds' logits as one more trial, and the files they lie in."""
+        if not self.config.ensemble:
+            return {}
+        found = {}
+        for task in self.tasks:
+            members = [plan for plan in plans if plan.task.name == task and plan.can_be_saved]
+            entries = [finished_file(self.output, plan.logits) for plan in members]
+            files = [entry for entry in entries if entry is not None]
+            if not members or len(files) < len(members):
+                raise IntegrityError(f"{self.output}: {task} has no logits; run the stage again")
+            each = [
+                load(filesystem.read_bytes(filesystem.join(self.output, entry.stored_name)))
+                for entry in files
+            ]
+            mean = {
+                split: torch.stack([one[split] for one in each]).mean(0).numpy()
+                for split in each[0]
+            }
+            trial = _record(members[0], decoded(members[0].problem, mean), restarts=0)
+            found[task] = (trial.model_copy(update={"system": ENSEMBLE}), files)
+        return found
 
-        `earlier`: where trials were taken over from, and the best one's model may be, too.
+    def results(
+        self,
+        trials: Sequence[tuple[TrialPlan, Trial]],
+        ensembles: Mapping[str, Trial],
+        earlier: Artifact | None = None,
+    ) -> list[FileEntry]:
+        """The model of each task's best pre-trained trial, where it is kept, and submissions.
+
+        Submitted is what that trial predicts, or the ensemble where there is one. `earlier`: where
+        trials were taken over from, and the best one's model may be, too.
         """
         entries = []
         for task in self.tasks:
@@ -157,7 +221,7 @@ class TrialRunner:
                 content = mistakes(plan.problem, split, trial.predictions[split])
                 name = f"mistakes/{task}-{split}.csv"
                 entries.append(put_bytes(self.output, content, name=name))
-            for split, predictions in trial.predictions.items():
+            for split, predictions in ensembles.get(task, trial).predictions.items():
                 for name, content in plan.problem.submission(split, predictions).items():
                     file = f"submissions/{task}/{name}"
                     entries.append(put_bytes(self.output, content, name=file))
@@ -179,9 +243,9 @@ class TrialRunner:
         task = plan.task.model_copy(update=chosen)  # a grid may have chosen them
         epochs = trial.steps // replace(plan, task=task.model_copy(update={"epochs": 1})).steps
         again = replace(plan, task=task.model_copy(update={"epochs": epochs}))
-        return self.train(again, lambda steps: None)[1]
+        return self.train(again, lambda steps: None).weights
 
-    def _trainer(self, plan: TrialPlan, attempt: int) -> Trainer:
+    def _trainer(self, plan: TrialPlan, initial: InitialEncoder, attempt: int) -> Trainer:
         recipe = Recipe(
             task=plan.task,
             optimizer=self.config.optimizer,
@@ -203,8 +267,8 @@ class TrialRunner:
             )
             approach = FeatureBased(problem, head.to(self.device), cache)
         else:
-            encoder = self.encoders[0].encoder(
-                pretrained=plan.initialisation == "pretrained",
+            encoder = initial.encoder(
+                pretrained=plan.initialisation == "pretrained" or plan.after is not None,
                 seed=recipe.seed_for("encoder"),
                 used_ids=problem.used_ids,
             )
