@@ -8,10 +8,11 @@ Shares and accuracies are fractions, losses and entropies nats, times seconds, s
 that a run does not have are None or empty. With `show_text` false no text of the corpus is in it.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from artifacts.config import GrownConfig
 from artifacts.results import LanguageModelScore, Result, TaskScore
 
 SUMMARY_VERSION = 2
@@ -158,8 +159,10 @@ class TrainingPoint(Result):
     """By split."""
 
 
-class Pretraining(Result):
+class Pretraining(GrownConfig, Result):
     """How pre-training went."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"objective"})
 
     steps: int
     batch_size: int
@@ -175,6 +178,8 @@ class Pretraining(Result):
     """(sequence length, share of the steps)."""
     curve: tuple[TrainingPoint, ...] = ()
     """In order of steps."""
+    objective: Literal["masked_lm", "next_token"] = "masked_lm"
+    """What was predicted, and what the losses of `curve` are of."""
 
 
 class Predictions(Result):

@@ -121,8 +121,14 @@ def parameters(encoder: EncoderConfig, vocabulary_size: int) -> int:
 
 
 def layer_parameters(encoder: EncoderConfig) -> int:
-    """Weights of one layer: four projections, two dense layers, two layer norms."""
+    """Weights of one layer.
+
+    Four projections, two dense layers, two layer norms; of an LSTM four gates with two biases each,
+    and the projection.
+    """
     width, inner = encoder.hidden_size, encoder.intermediate_size
+    if encoder.layer_type == "lstm":
+        return 4 * inner * (2 * width + 2) + inner * width
     attention = 4 * (width**2 + width)
     feed_forward = 2 * width * inner + inner + width
     return attention + feed_forward + 2 * 2 * width
@@ -132,11 +138,16 @@ def example_flops(
     encoder: EncoderConfig, vocabulary_size: int, *, tokens: float, masked: float
 ) -> float:
     """FLOPs of one example, forward and backward, of the matrix products alone."""
-    width, inner = encoder.hidden_size, encoder.intermediate_size
-    layers = encoder.num_hidden_layers
+    width, inner, layers = (
+        encoder.hidden_size,
+        encoder.intermediate_size,
+        encoder.num_hidden_layers,
+    )
+    head = 6.0 * (width * vocabulary_size + width**2) * masked
+    if encoder.layer_type == "lstm":
+        return 6.0 * layers * 9 * width * inner * tokens + head
     weights = layers * (4 * width**2 + 2 * width * inner)
-    head = width * vocabulary_size + width**2
-    return 6.0 * weights * tokens + 12.0 * layers * width * tokens**2 + 6.0 * head * masked
+    return 6.0 * weights * tokens + 12.0 * layers * width * tokens**2 + head
 
 
 def state_bytes(encoder: EncoderConfig, vocabulary_size: int, *, ranks: int) -> tuple[int, ...]:
@@ -228,7 +239,8 @@ def forecast_training(
     """What pre-training takes where a copy of the corpus has so many `examples` of each length."""
     recipe, vocabulary, ranks = run.pretrain, run.vocabulary.size, machine.training.ranks
     count = parameters(run.encoder, vocabulary)
-    masked = run.examples.masking.masked_lm_prob
+    is_masked = recipe.objective == "masked_lm"
+    masked = run.examples.masking.masked_lm_prob if is_masked else 1.0
     phases = []
     for phase in recipe.phases:
         length, steps = phase.max_seq_length, round(phase.share * recipe.steps)

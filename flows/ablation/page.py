@@ -75,6 +75,6 @@ def curve(table: TableResult, row: RowResult) -> Markup:
         y_label=row.name,
         x_text=short,
         y_text=lambda value: f"{value:.1f}",
-        references=[(table.unigram_loss, "")],
+        references=[] if table.unigram_loss is None else [(table.unigram_loss, "")],
     )
     return small_chart(chart, label=f"held-out loss over steps, {row.title}")

@@ -11,13 +11,13 @@ seeds already. Its error is that of pre-training: what another seed of the same 
 import math
 from collections.abc import Mapping, Sequence
 
-from artifacts.config import Config
 from artifacts.errors import ClozeError
 from artifacts.results import (
     MIN_SEEDS,
     WIN_STANDARD_ERRORS,
     LanguageModelScore,
     Outcome,
+    Result,
     SeedScores,
     TaskScore,
 )
@@ -36,7 +36,7 @@ Results = Mapping[str, Summary]
 """Summary by the run's name."""
 
 
-class Column(Config):
+class Column(Result):
     """One figure of every row."""
 
     key: str
@@ -57,7 +57,7 @@ class Column(Config):
         return f"± {self.amount(value)}"
 
 
-class Difference(Config):
+class Difference(Result):
     """A row's figure against the reference row's."""
 
     difference: float
@@ -78,7 +78,7 @@ class Difference(Config):
         return "gain" if self.better else "loss"
 
 
-class RowResult(Config):
+class RowResult(Result):
     """One row."""
 
     name: str
@@ -99,7 +99,7 @@ class RowResult(Config):
     """Whether it knows no more than the word frequencies."""
 
 
-class TableResult(Config):
+class TableResult(Result):
     """One table."""
 
     name: Table
@@ -112,10 +112,10 @@ class TableResult(Config):
     masked_tokens: int
     """Their predicted tokens."""
 
-    unigram_loss: float
-    """Of the word frequencies alone, on the same tokens."""
+    unigram_loss: float | None
+    """Of the word frequencies alone, on the same tokens; None without held-out text."""
 
-    unigram_accuracy: float
+    unigram_accuracy: float | None
     columns: tuple[Column, ...]
     rows: tuple[RowResult, ...]
 
@@ -125,7 +125,7 @@ class TableResult(Config):
         return next(row.title for row in self.rows if row.name == self.reference)
 
 
-class AblationResult(Config):
+class AblationResult(Result):
     """What `ablations.json` holds."""
 
     title: str
@@ -184,8 +184,8 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
         reference=reference,
         heldout=split_name(first, judged.split) if judged else "",
         masked_tokens=judged.masked_tokens if judged else 0,
-        unigram_loss=judged.unigram_loss if judged else math.nan,
-        unigram_accuracy=judged.unigram_accuracy if judged else math.nan,
+        unigram_loss=judged.unigram_loss if judged else None,
+        unigram_accuracy=judged.unigram_accuracy if judged else None,
         columns=tuple(columns),
         rows=tuple(
             RowResult(

@@ -133,6 +133,7 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
         ranks=execution.get("ranks"),
         phases=phases,
         curve=curve,
+        objective=recipe.get("objective", "masked_lm"),
     )
 
 

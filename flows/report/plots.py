@@ -283,7 +283,9 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
     return LineChart(
         lines=[line for line in lines if line.places],
         x_label=f"{axis.label}\nword-pieces" if has_tokens else axis.label,
-        y_label="MLM loss, nats per masked token",
+        y_label="next-token loss, nats per token"
+        if training.objective == "next_token"
+        else "MLM loss, nats per masked token",
         x_text=axis.text,
         y_text=lambda level: f"{level:g}",
         y_top=model.unigram_entropy + ABOVE_ENTROPY if model else None,

@@ -105,12 +105,16 @@ def _pretraining(manifest: Manifest) -> list[str]:
             f"{phase['max_seq_length']} tokens for {phase['share']:.0%} of the steps"
             for phase in recipe["phases"]
         )
-        both = "masked language model and next sentence"
+        losses = "masked language model"
+        if recipe["next_sentence_loss"]:
+            losses += " and next sentence"
+        if recipe.get("objective") == "next_token":
+            losses = "next token, from one side"
         rows = [
             ("steps", f"{recipe['steps']:,}"),
             ("sequences per step", recipe["batch_size"]),
             ("sequence lengths", lengths),
-            ("losses", both if recipe["next_sentence_loss"] else "masked language model"),
+            ("losses", losses),
             ("optimizer", f"{optimizer['name']}, peak rate {optimizer['learning_rate']:g}"),
             ("precision", recipe["precision"]),
             ("seed", manifest.config["seed"]),

@@ -254,11 +254,16 @@ def training_flops(
     `squared` is the sum of the squared lengths. Per token 6 FLOPs a weight, per pair of tokens
     12 H a layer, per masked token the transform and the vocabulary's logits.
     """
-    width, inner = encoder.hidden_size, encoder.intermediate_size
-    layers = encoder.num_hidden_layers
+    width, inner, layers = (
+        encoder.hidden_size,
+        encoder.intermediate_size,
+        encoder.num_hidden_layers,
+    )
+    head = 6.0 * (width * vocabulary_size + width**2) * masked
+    if encoder.layer_type == "lstm":
+        return 6.0 * layers * 9 * width * inner * tokens + head
     weights = layers * (4 * width**2 + 2 * width * inner)
-    head = width * vocabulary_size + width**2
-    return 6.0 * weights * tokens + 12.0 * layers * width * squared + 6.0 * head * masked
+    return 6.0 * weights * tokens + 12.0 * layers * width * squared + head
 
 
 def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float = 0.2) -> float:

@@ -1,5 +1,7 @@
 """What an encoder's size is said to be, against the real model, the trainer and DeepSpeed."""
 
+from typing import Any
+
 import pytest
 
 from flows.forecast import (
@@ -12,6 +14,7 @@ from flows.forecast import (
 from model.config import EncoderConfig
 
 VOCABULARY = 30_522
+LSTM = {"layer_type": "lstm", "attention_direction": "left_to_right"}
 
 
 @pytest.mark.parametrize(
@@ -23,18 +26,20 @@ def test_parameters_are_those_of_the_published_models_with_their_heads(
     assert parameters(EncoderConfig(preset=preset), VOCABULARY) == count
 
 
-def test_parameters_are_those_of_the_real_model() -> None:
+@pytest.mark.parametrize("kind", [{}, LSTM])
+def test_parameters_are_those_of_the_real_model(kind: dict[str, Any]) -> None:
     from model.encoder.pretraining import PretrainingModel
 
-    shape = EncoderConfig(preset="mini", max_position_embeddings=64)
+    shape = EncoderConfig(preset="mini", max_position_embeddings=64, **kind)
     model = PretrainingModel(shape, 1000)
     assert sum(p.numel() for p in model.parameters()) == parameters(shape, 1000)
 
 
-def test_flops_are_those_the_trainer_counts() -> None:
+@pytest.mark.parametrize("kind", [{}, LSTM])
+def test_flops_are_those_the_trainer_counts(kind: dict[str, Any]) -> None:
     from model.training.telemetry import training_flops
 
-    shape = EncoderConfig(preset="base")
+    shape = EncoderConfig(preset="base", **kind)
     counted = training_flops(shape, VOCABULARY, tokens=100, squared=100**2, masked=15)
     assert example_flops(shape, VOCABULARY, tokens=100, masked=15) == counted
 

@@ -14,7 +14,9 @@ from flows.ablation.result import AblationResult, TableResult, ablation_result, 
 from flows.ablation.rows import Row, rows
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
-from flows.workspace import workspace
+from flows.prefect import flows as prefect_flows
+from flows.record import read_record, run_artifact
+from flows.workspace import Workspace, workspace
 
 OBJECTIVES = ["base", "no-nsp", "left-to-right", "left-to-right-bilstm", "concatenated", "elmo"]
 
@@ -114,9 +116,7 @@ def test_language_models_read_running_text_in_which_nothing_is_replaced(run: Run
 
 def test_elmo_is_two_lstms_that_read_apart_and_are_only_features(run: RunConfig) -> None:
     (elmo,) = [row for row in rows(run, ("objective",)) if row.name == "elmo"]
-    pairs = list(zip(elmo.runs, elmo.partners, strict=True))
-    assert len(pairs) == 3
-    for left, right in pairs:
+    for left, right in zip(elmo.runs, elmo.partners, strict=True):
         assert left.encoder.layer_type == right.encoder.layer_type == "lstm"
         assert left.encoder.attention_direction == "left_to_right"
         assert right.encoder.attention_direction == "right_to_left"
@@ -155,6 +155,37 @@ def test_rows_share_what_they_have_in_common(
     assert made["left-to-right-bilstm"] == ["finetune", "evaluate", "report"]
 
 
+def test_every_row_is_judged_on_the_same_examples_and_two_directions_share_a_head(
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged: list[Row] = []
+
+    def collected(_: RunConfig, wanted: list[Row], space: Workspace) -> AblationResult:
+        judged.extend(wanted)
+        return AblationResult(title="", page="", seeds=(), tables=())
+
+    monkeypatch.setattr(prefect_flows, "tracked", execute)
+    monkeypatch.setattr(prefect_flows, "publish", collected)
+    prefect_flows.ablations.fn(run, machine, ("objective",), seeds=1)
+    space = workspace(machine.workspace)
+    examples = run_artifact(space, run.name, stage="examples").directory
+    for row in judged:
+        settings = RunConfig.model_validate(read_record(space, row.runs[0].name).config)
+        assert settings.evaluate.heldout_examples == examples
+        assert settings.evaluate.all_masked
+        second = settings.finetune.second_encoder
+        if row.partners:
+            partner = run_artifact(space, row.partners[0].name, stage="pretrain").directory
+            own = run_artifact(space, row.runs[0].name, stage="pretrain").directory
+            assert second == partner != own
+        else:
+            assert second == ""
+    assert [row.name for row in judged if row.partners] == ["concatenated", "elmo"]
+
+
 def test_a_difference_is_called_one_from_three_seeds_and_three_errors_on(run: RunConfig) -> None:
     wanted = rows(run, ("masking",))
     losses = {row.name: [5.0 + 0.01 * n for n in range(len(row.runs))] for row in wanted}
@@ -180,7 +211,7 @@ def test_a_row_on_the_plateau_of_the_word_frequencies_is_marked(run: RunConfig) 
 
 def test_the_page_speaks_in_words_and_loads_nothing(run: RunConfig) -> None:
     wanted = rows(run, ("objective",))
-    losses = {row.name: [5.0, 5.01, 5.02] for row in wanted}
+    losses = {row.name: [5.0, 5.01, 5.02][: len(row.runs)] for row in wanted}
     result = found(run, wanted, losses).model_copy(update={"title": "<mine>"})
     page = as_page(result)
     assert "<h1>&lt;mine&gt;</h1>" in page
