@@ -156,7 +156,9 @@ def _objectives(run: RunConfig) -> dict[str, RowSettings]:
         ),
         "left-to-right": RowSettings("left-to-right LM (OpenAI GPT)", LEFT),
         "left-to-right-bilstm": RowSettings(
-            "left-to-right LM, fine-tuned under a BiLSTM", {**LEFT, "finetune.bilstm": True}
+            "left-to-right LM, fine-tuned under a BiLSTM",
+            {**LEFT, "finetune.bilstm": True},
+            main=False,
         ),
         "concatenated": RowSettings(
             "left-to-right and right-to-left LM side by side, features",

@@ -15,7 +15,7 @@ from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.executor import execute
 from flows.inventory import garbage
 from flows.job import StageFailed
-from flows.record import RunRecord, list_runs, read_record
+from flows.record import RunRecord, list_runs, read_record, run_artifact
 from flows.workspace import workspace
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
@@ -190,7 +190,8 @@ def test_a_run_that_is_given_anothers_encoder_reuses_what_was_fine_tuned_from_it
     run_table: dict[str, Any],
     machine: MachineConfig,
 ) -> None:
-    encoder = execute(run, machine).stages["pretrain"].directory
+    execute(run, machine)
+    encoder = run_artifact(workspace(machine.workspace), run.name, stage="pretrain").directory
     finetune = {**run_table["finetune"], "encoder": encoder}
     other = {**run_table, "name": "other", "corpus": None, "finetune": finetune}
     record = execute(RunConfig.model_validate(other), machine)

@@ -21,7 +21,7 @@ name = "names"
 
 [finetune]
 encoder = "encoder"
-seeds = [1, 2, 3]
+seeds = [1, 2]
 precision = "fp32"
 ensemble = true
 
@@ -89,7 +89,7 @@ def test_a_task_starts_from_the_encoder_that_another_has_left(finished: Path) ->
         for fit in fits(finished)
         if fit["system"] == "pretrained"
     }
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         assert reached["first", seed] == reached["after", seed] == 1.0
         assert reached["alone", seed] < 1.0, "one step teaches nothing by itself"
 
@@ -100,7 +100,7 @@ def test_an_ensemble_is_the_mean_of_the_seeds_and_its_predictions_are_submitted(
 ) -> None:
     (artifact,) = (finished / "runs" / "artifacts" / "finetune").iterdir()
     members = [load_file(file) for file in sorted(artifact.glob("logits/alone-*"))]
-    assert len(members) == 3
+    assert len(members) == 2
     right = np.mean([one["dev"] for one in members], axis=0).argmax(-1) == np.tile([1, 0], 20)
     ensembles = {f["task"]: f for f in fits(finished) if f["system"] == "pretrained-ensemble"}
     assert set(ensembles) == {"first", "after", "alone"}
@@ -120,7 +120,7 @@ def test_an_ensemble_is_the_mean_of_the_seeds_and_its_predictions_are_submitted(
     ("change", "said"),
     [
         (('after = "first"', 'after = "nosuch"'), "comes after nosuch"),
-        (("seeds = [1, 2, 3]", "seeds = [1]"), "give at least two seeds"),
+        (("seeds = [1, 2]", "seeds = [1]"), "give at least two seeds"),
         (("ensemble = true", "ensemble = true\ngrid = {}"), "searches every task for itself"),
     ],
 )
