@@ -474,7 +474,7 @@ class FinetuneConfig(GrownConfig):
     ELMo's way, with a left-to-right and a right-to-left one."""
 
     ensemble: bool = False
-    """Also judge the mean of all seeds' logits, one more system of every task, and submit its
+    """Also evaluate the mean of all seeds' logits, one more system of every task, and submit its
     predictions (paper, Tables 1 and 2: ensembles)."""
 
     grid: GridConfig | None = None
