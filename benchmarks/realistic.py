@@ -42,12 +42,14 @@ def lengths(count: int, *, longest: int, seed: int) -> npt.NDArray[np.int64]:
     return np.where(rng.random(count) < FULL_SHARE[longest], longest, shorter)
 
 
-def examples(count: int, *, longest: int, seed: int) -> list[Example]:
-    """Random word-pieces with exactly as many masks as the reference draws."""
+def examples(count: int, *, longest: int, seed: int, full: bool = False) -> list[Example]:
+    """Random word-pieces with exactly as many masks as the reference draws.
+
+    `full`: all sequences have the longest length.
+    """
     rng = np.random.default_rng([seed, longest, 1])
-    return [
-        _example(rng, int(size), longest) for size in lengths(count, longest=longest, seed=seed)
-    ]
+    sizes = [longest] * count if full else lengths(count, longest=longest, seed=seed)
+    return [_example(rng, int(size), longest) for size in sizes]
 
 
 def _example(rng: np.random.Generator, size: int, longest: int) -> Example:

@@ -265,9 +265,10 @@ class GpuSource:
     """Steps of one run, on their way to a GPU on a stream of their own.
 
     Copied in the thread that makes them: from pinned memory, while the step before is computed.
+    Fillers bring them to few shapes.
     """
 
-    def __init__(self, source: BatchSource, device: torch.device) -> None:
+    def __init__(self, source: Callable[[int], StepBatch], device: torch.device) -> None:
         self.source = source
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
@@ -276,7 +277,9 @@ class GpuSource:
         """The batch of `step`; `wait_for_copies` before it is used."""
         batch = self.source(step)
         with torch.cuda.stream(self.stream):
-            there = tuple(micro_batch.to(self.device) for micro_batch in batch.micro_batches)
+            there = tuple(
+                micro_batch.bucketed().to(self.device) for micro_batch in batch.micro_batches
+            )
             return replace(batch, micro_batches=there, copied=self.stream.record_event())
 
 

@@ -88,13 +88,16 @@ class Encoder(nn.Module):
             states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
         return [state[:tokens] for state in states] if batch.tokens > tokens else states
 
-    def compile_layers(self) -> None:
+    def compile_layers(self, *, graphs: bool = False) -> None:
         """Let torch compile the layers: one compilation for all of them and for all lengths.
 
-        Pays on a GPU. On a CPU the layers are already single functions.
+        Pays on a GPU. On a CPU the layers are already single functions. `graphs`: they are replayed
+        as CUDA graphs too, one for each shape, which is for training steps alone: without a way
+        back, torch may write a layer's output over the one before.
         """
+        options = {"triton.cudagraphs": True} if graphs else None
         for layer in self.layers:
-            layer.compile(dynamic=True)
+            layer.compile(dynamic=True, options=options)
 
     def pooled(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
         """One vector per sequence, [B, H]."""

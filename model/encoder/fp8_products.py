@@ -8,7 +8,7 @@ Activations and weights are rounded to E4M3, gradients to E5M2 for its range (Mi
 nothing is carried from step to step, so checkpoints know nothing of FP8. Sums are float32.
 
 On a CPU torch multiplies the same rounded values in float32. That is slower than bfloat16; it is
-what tests and `benchmarks/fp8_loss.py` compare with it.
+what tests and `benchmarks/gpu/fp8_loss.py` compare with it.
 """
 
 from typing import NamedTuple

@@ -39,6 +39,9 @@ CUDA_ALLOCATOR = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 """Segments of a GPU's memory that grow: token counts differ from batch to batch, and blocks of
 fixed sizes would leave gaps that nothing fits into."""
 
+ON_THE_CPU = {"DS_ACCELERATOR": "cpu"}
+"""DeepSpeed moves a model to a GPU wherever there is one, unless it is told otherwise."""
+
 
 def give_back_memory() -> None:
     """Return freed memory to the kernel, from the middle of the heap too; only glibc can.
@@ -55,6 +58,7 @@ def training_environment(machine: TrainingMachine) -> dict[str, str]:
         **ALLOCATOR,
         **WAITING,
         **CUDA_ALLOCATOR,
+        **(ON_THE_CPU if machine.device == "cpu" else {}),
         "OMP_NUM_THREADS": str(threads_per_rank(machine)),
         "PYTHONSAFEPATH": "1",  # a user's own `model/` folder must not win over ours
         "TOKENIZERS_PARALLELISM": "false",

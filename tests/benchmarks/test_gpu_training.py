@@ -1,24 +1,98 @@
-"""The GPU benchmark's logic, run tiny on a CPU: it must not break where nobody has a GPU."""
+"""The GPU programs' logic, run tiny on a CPU: it must not break where nobody has a GPU."""
 
+import dataclasses
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_training.py"
+from benchmarks import gpu_training
+from benchmarks.gpu.product import Workload
+from benchmarks.gpu_training import Case, Outcome, _divided
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_first_hour.sh"
 
 
 @pytest.mark.slow
-def test_the_self_test_compares_both_sides() -> None:
+def test_the_first_hours_self_test_passes_every_part(tmp_path: Path) -> None:
     run = subprocess.run(
-        [sys.executable, str(PROGRAM), "--self-test"],
+        [str(SCRIPT), "--self-test", str(tmp_path)],
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
+        env={**os.environ, "PYTHON": sys.executable},
     )
     assert run.returncode == 0, run.stderr
-    assert "| tiny | 128 | ours |" in run.stdout
-    assert "| tiny | 128 | huggingface |" in run.stdout
-    assert "not run" not in run.stdout
+    parts = {part["part"]: part for part in json.loads((tmp_path / "summary.json").read_text())}
+    assert list(parts) == ["syncs", "parity", "shapes", "profile", "benchmark"]
+    assert parts["parity"]["found"]["largest_difference"] == 0
+    assert parts["profile"]["found"]["top"]
+    results = json.loads((tmp_path / "benchmark.json").read_text())["results"]
+    for name in ("tiny 128 ours_eager", "tiny 128 huggingface"):
+        assert results[name]["examples_per_second"] > 0
+        assert results[name]["micro_batch_tokens"] in (512, 1024)
+        assert 90 < results[name]["mean_length"] < 118
+    assert results["tiny 128-full ours_fp8"]["mean_length"] == 128
+    assert "not_run" in results["tiny 128 padding_free"]  # flash-attn is not installed
+    assert "| tiny | 128 | ours_eager |" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (subprocess.CompletedProcess("", 1, "", "Traceback\nCUDA error: no kernel\n"), "no kernel"),
+        (subprocess.CompletedProcess("", -11, "", ""), "exit code -11"),
+        (subprocess.TimeoutExpired("", 5.0), "not done after"),
+    ],
+)
+def test_a_case_that_fails_costs_one_figure_and_all_are_kept_at_once(
+    end: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "found.json"
+    kept: list[int] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        kept.append(len(json.loads(out.read_text())["results"]) if out.exists() else 0)
+        if "ours_fp8" in command[3]:
+            if isinstance(end, Exception):
+                raise end
+            return end
+        found: Outcome = {"examples_per_second": 2.0, "mean_length": 100.0, "tflops": 1.0}
+        found["micro_batch_tokens"] = 8
+        return subprocess.CompletedProcess(command, 0, json.dumps(found), "")
+
+    monkeypatch.setattr(gpu_training.platform, "processor", lambda: "")  # asks a program
+    monkeypatch.setattr(gpu_training.subprocess, "run", run)
+    cases = tuple(Case("tiny", "128", side) for side in ("ours", "ours_fp8", "huggingface"))
+    scale = dataclasses.replace(gpu_training.SELF_TEST, cases=cases)
+    record = gpu_training.run(scale, minutes=5.0, out=str(out))
+    assert kept == [0, 0, 1, 2]  # the first is the matrix rate
+    assert reason in record["results"]["tiny 128 ours_fp8"]["not_run"]
+    assert json.loads(out.read_text()) == record
+    table = gpu_training.table(record)
+    assert "| tiny | 128 | huggingface | 2 | 100 | 8 |" in table
+    assert "not run: " in table
+
+
+def test_what_time_does_not_suffice_for_is_listed(tmp_path: Path) -> None:
+    scale = dataclasses.replace(gpu_training.SELF_TEST, limit=0.01)
+    record = gpu_training.run(scale, minutes=0.0, out=str(tmp_path / "found.json"))
+    assert all("s were left" in found["not_run"] for found in record["results"].values())
+
+
+def test_no_micro_batch_of_any_side_has_more_tokens_than_promised() -> None:
+    work = Workload("tiny", 128, 64)
+    batch = work.batches[0]
+    tokens = {}
+    for side in ("huggingface", "grouped", "padding_free"):
+        parts = _divided(side, work, batch, 1024)
+        shapes = [part["input_ids"].shape for part in parts]  # type: ignore[union-attr]
+        assert all(rows * width <= 1024 for rows, width in shapes)
+        tokens[side] = sum(rows * width for rows, width in shapes)
+    assert tokens["padding_free"] == work.lengths[0].sum()
+    assert tokens["padding_free"] < tokens["grouped"] < tokens["huggingface"]

@@ -3,16 +3,25 @@
 Tests marked `gpu` go the rest.
 """
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.attention import BACKENDS, reversal
+from model.encoder import embeddings, feed_forward, self_attention
+from model.encoder.attention import BACKENDS, FlashAttention, reversal
 from model.encoder.batch import Example, PackedBatch, pack
 from model.encoder.dropout import DeviceNoise
 from model.encoder.encoder import Encoder, Layer
+from model.encoder.feed_forward import FeedForward
+from model.encoder.native_kernels import choose_kernels
+from model.encoder.pretraining import PretrainingModel
+from model.training.precision import Rounded
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,
@@ -67,6 +76,62 @@ def test_the_feed_forward_part_compiles_whole_and_once() -> None:
         for layer in layers:
             layer.feed_forward(torch.randn(tokens, 64), None)
     torch._dynamo.reset()
+    assert len(compiled) == 1
+
+
+def flash_by_products(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """What the kernel computes, without dropping anything."""
+    starts, is_causal = rest[0].tolist(), rest[5]
+    parts = [
+        functional.scaled_dot_product_attention(
+            *(t[start:stop].transpose(0, 1) for t in (query, key, value)), is_causal=is_causal
+        ).transpose(0, 1)
+        for start, stop in itertools.pairwise(starts)
+    ]
+    return (torch.cat(parts),)
+
+
+def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = []
+
+    def by_products(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
+        for node in graph.graph.nodes:
+            if "_flash_attention_forward" in str(node.target):
+                node.target = flash_by_products
+        graph.recompile()
+        compiled.append(graph)
+        return graph
+
+    original = torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module,
+        "compile",
+        lambda module, **options: original(
+            module, **{**options, "fullgraph": True, "backend": by_products, "options": None}
+        ),
+    )
+    # The way of a GPU, on a CPU: its attention, its noise, its dropout, its layers.
+    monkeypatch.setitem(BACKENDS, "grouped", FlashAttention)
+    monkeypatch.setattr(Encoder, "_noise", lambda encoder, seed: DeviceNoise())
+    for module in (feed_forward, self_attention):
+        monkeypatch.setattr(module, "dropout", lambda x, p, noise: functional.dropout(x, p))
+    monkeypatch.setattr(FeedForward, "forward", FeedForward.composed)
+    monkeypatch.setattr(embeddings, "dropout", lambda x, p, noise: x)
+    choose_kernels("torch")
+    torch._dynamo.reset()
+    model = PretrainingModel(small_config(**DROPPING), VOCABULARY)
+    model.encoder.compile_layers()
+    rounded = Rounded(model)
+    for step, lengths in enumerate(((128, 100, 37, 70), (128, 120, 61, 90, 77))):
+        batch = pack(random_examples(lengths)).bucketed()
+        loss = rounded(batch, step).masked_lm_loss
+        loss.backward()
+        assert loss.isfinite()
+        assert all(p.grad is not None for p in model.encoder.layers.parameters())
+    torch._dynamo.reset()
+    choose_kernels("auto")
     assert len(compiled) == 1
 
 

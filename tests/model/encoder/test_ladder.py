@@ -81,6 +81,43 @@ def test_a_hundred_batches_have_a_dozen_shapes() -> None:
     assert len(groups) <= 16
 
 
+def test_buckets_of_a_gpu_change_no_loss_and_no_gradient() -> None:
+    batch = pack(random_examples((*MIXED_LENGTHS, 60, 128, 41)))
+    bucketed = batch.bucketed()
+    assert bucketed.tokens > batch.tokens
+    assert bucketed.sequences > batch.sequences
+    assert len(bucketed.next_sentence_label) == bucketed.sequences
+    found, expected = (gradients(random_model(small_config()), b) for b in (bucketed, batch))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def test_the_smallest_batches_have_a_bucket_on_a_gpu() -> None:
+    for lengths in ((2,), (1,), (1, 1, 1), (2, 512), (64,)):
+        bucketed = pack(random_examples(lengths)).bucketed()
+        assert bucketed.tokens % 64 == 0
+        assert bucketed.lengths.max() <= bucketed.max_seqlen
+        assert bucketed.lengths.sum() == bucketed.tokens
+
+
+@pytest.mark.parametrize(("longest", "mean", "most"), [(128, 200, 8), (512, 40, 20)])
+def test_a_hundred_batches_have_few_shapes_on_a_gpu(longest: int, mean: int, most: int) -> None:
+    rng = np.random.default_rng(0)
+    shapes, grown = [], []
+    for _ in range(100):
+        sizes = np.where(rng.random(mean) < 0.5, longest, rng.integers(8, longest + 1, mean))
+        batch = pack(random_examples(sizes.tolist()))
+        bucketed = batch.bucketed()
+        assert bucketed.lengths.max() <= bucketed.max_seqlen
+        assert bucketed.lengths.min() > 0
+        shapes.append((bucketed.tokens, len(bucketed.masked_lm_ids), bucketed.sequences))
+        grown.append(bucketed.tokens / batch.tokens)
+    counts = [len(set(sizes)) for sizes in zip(*shapes, strict=True)]
+    assert all(count <= most for count in counts), counts
+    assert all(tokens % 64 == 0 for tokens, _, _ in shapes)
+    assert max(grown) < 1.05
+
+
 def test_filled_groups_hold_every_sequence_once() -> None:
     lengths = np.array([128] * 9 + [40, 39, 38, 17, 16, 3, 2])
     groups = group_sequences(lengths, heads=4).groups

@@ -70,6 +70,11 @@ def test_memory_that_is_kept_can_be_given_back() -> None:
     assert int(done.stdout) >= 100
 
 
+def test_training_on_the_cpu_keeps_deepspeed_off_the_gpus() -> None:
+    assert training_environment(TrainingMachine(device="cpu"))["DS_ACCELERATOR"] == "cpu"
+    assert "DS_ACCELERATOR" not in training_environment(TrainingMachine())
+
+
 def test_ranks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
