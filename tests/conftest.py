@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec
+import hypothesis
 import pytest
 
 from artifacts import filesystem
@@ -15,6 +16,10 @@ from tests.object_store.faulty_store import FaultyStore
 from tests.running import RunFolder
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 SMOKE = ("configs/smoke.toml",)
 """The configuration of the golden run."""

@@ -66,7 +66,7 @@ segment_lengths = st.lists(
 
 
 @pytest.mark.parametrize("unit", ["token", "whole_word", "span"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(lengths=segment_lengths)
 def test_predictions_are_text_in_order_and_the_rest_is_untouched(unit, lengths):
     block, before = block_of(lengths), block_of(lengths)
@@ -177,7 +177,7 @@ def words_by_hand(ids, a, b, *, segments_break_words):
     return words
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(lengths=segment_lengths, breaks=st.booleans())
 def test_words_are_tokens_with_their_continuations(lengths, breaks):
     block = block_of(lengths)
@@ -190,7 +190,7 @@ def test_words_are_tokens_with_their_continuations(lengths, breaks):
     assert words.sizes_W.tolist() == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(lengths=segment_lengths)
 def test_whole_words_are_masked_whole_and_no_skipped_word_would_have_fitted(lengths):
     block, before = block_of(lengths), block_of(lengths)

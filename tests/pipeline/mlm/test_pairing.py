@@ -80,7 +80,7 @@ def test_pairs_are_those_of_the_plain_algorithm(max_seq_length, short):
     assert found == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shapes=document_shapes, max_seq_length=st.integers(8, 80))
 def test_segments_fit_and_are_what_their_label_says(shapes, max_seq_length):
     plain = unique_documents(shapes)
@@ -98,7 +98,7 @@ def test_segments_fit_and_are_what_their_label_says(shapes, max_seq_length):
         assert label != NOT_ASKED or len(plain) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shapes=document_shapes)
 def test_without_truncation_a_true_pair_is_a_piece_of_text_and_no_sentence_is_lost(shapes):
     documents = bucket(unique_documents(shapes))

@@ -94,7 +94,7 @@ DOCUMENT = st.one_of(
 @example(documents=[b"\xe2\x80", b"\xa8x"], line_break="paragraph")
 @example(documents=[b"a\r", b"\nb"], line_break="paragraph")
 @example(documents=[b"\n\n  " + b"w" * 38 + b"\n" + b"v" * 60, b"", b"  x"], line_break="detect")
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_each_document_of_a_block_is_cleaned_as_if_alone(
     documents: list[bytes], line_break: LineBreak
 ) -> None:
@@ -172,7 +172,7 @@ def test_one_paragraph_a_line_stays_so() -> None:
         max_size=10,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_html_remains_become_what_they_mean(parts: list[str]) -> None:
     text = "".join(parts)
 

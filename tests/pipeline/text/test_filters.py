@@ -120,7 +120,7 @@ def test_code_and_placeholders() -> None:
     assert reasons(*texts, **options) == ["curly_bracket", "kept", "lorem_ipsum", "kept", "kept"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text("ab the.…-•*#{é\n ", max_size=12), min_size=1, max_size=5))
 def test_a_document_is_judged_by_itself(texts: list[str]) -> None:
     options = {setting: 1 for _, setting, _ in RULES if setting != "max_words"}

@@ -23,7 +23,7 @@ def cut(words: list[str]) -> list[list[int]]:
 
 
 @given(WORDS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_longest_piece_is_taken_each_time(words: list[str]) -> None:
     assert cut(words) == [TOKENIZER.encode(word) for word in words]
 

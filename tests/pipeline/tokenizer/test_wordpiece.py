@@ -84,7 +84,7 @@ NEAR = st.text(
 
 @pytest.mark.parametrize("name", NAMES)
 @given(text=st.one_of(st.text(CHARACTERS, max_size=60), NEAR), lowercase=st.booleans())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_random_unicode_gives_the_ids_of_tokenizers(name: str, text: str, lowercase: bool) -> None:
     assert fast(name, lowercase=lowercase).encode_text(text) == tokenizer(
         lowercase=lowercase
