@@ -1,9 +1,11 @@
-"""`cloze run`: every stage of a run, from documents to the report.
+"""`cloze run`: every stage of a run, from documents to the report; or of several variants of it.
 
-In:  a configuration.
-Out: the run's record; for people the headline figures and the path of the report.
+In:  a configuration; seeds and sweeps.
+Out: the run's record, and for people the headline figures and the path of the report; of several
+     runs a table of figures, means over the seeds with their standard errors.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated
 
@@ -11,7 +13,8 @@ from cyclopts import Parameter
 
 from artifacts import filesystem
 from artifacts.progress import clock, say
-from cloze.answer import Answer
+from artifacts.results import SeedScores
+from cloze.answer import Answer, columns
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, Target
@@ -21,7 +24,8 @@ from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server
 from flows.record import RunRecord
 from flows.report.terminal import read_lines
-from flows.workspace import locked, writable_workspace
+from flows.variants import Variant, mean_figures, variants
+from flows.workspace import Workspace, locked, writable_workspace
 
 GIB = 1 << 30
 
@@ -31,23 +35,50 @@ WithoutPrefect = Annotated[
 ]
 
 
+Seeds = Annotated[
+    list[int] | None,
+    Parameter(
+        consume_multiple=True,
+        negative="",
+        help="Pre-train with each of these seeds on the same examples, `--seeds 0 1 2`.",
+    ),
+]
+
+Sweep = Annotated[
+    list[str] | None,
+    Parameter(
+        negative="",
+        help="Run once with each value, `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`. "
+        "Repeatable: every combination.",
+    ),
+]
+
+
 def run(
     config: ConfigPath,
     /,
     *,
+    seeds: Seeds = None,
+    sweep: Sweep = None,
     target: Target = TARGET,
     without_prefect: WithoutPrefect = False,
 ) -> Answer:
     """Execute every stage of `config`; existing artifacts are reused."""
     configuration, machine = target.run(config), target.machine()
+    chosen = variants(configuration, seeds=seeds or (), sweeps=sweep or ())
+    runs = [run for variant in chosen for run in variant.runs]
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=configuration.name), watching():
-        plan(configuration, workspace=space)  # finds what is missing before anything is started
-        refuse_contradictions(configuration, machine)
+        for one in runs:
+            plan(one, workspace=space)  # finds what is missing before anything is started
+            refuse_contradictions(one, machine)
         if without_prefect:
-            record = execute(configuration, machine)
+            records = [execute(one, machine) for one in runs]
         else:
-            record = _run_with_prefect(configuration, machine)
+            records = _run_with_prefect(runs, machine)
+    if seeds or sweep:
+        return _table(chosen, space, as_json=target.json)
+    (record,) = records
     made = [stage for stage, found in record.stages.items() if found.state == "made"]
     memory = f", peak memory {record.peak_memory / GIB:.2f} GiB" if record.peak_memory else ""
     folder = filesystem.join(machine.workspace, record.name)
@@ -60,7 +91,7 @@ def run(
     return Answer(record.model_dump(mode="json"), "\n".join(lines), target.json)
 
 
-def _run_with_prefect(run: RunConfig, machine: MachineConfig) -> RunRecord:
+def _run_with_prefect(runs: Sequence[RunConfig], machine: MachineConfig) -> list[RunRecord]:
     space = writable_workspace(machine.workspace)
     server_starting = prefect_server(space, meanwhile=lambda: import_module("flows.prefect.flows"))
     try:
@@ -70,7 +101,39 @@ def _run_with_prefect(run: RunConfig, machine: MachineConfig) -> RunRecord:
             from flows.prefect.tracking import reporting_to
 
             with reporting_to(server):
-                return RunRecord.model_validate(end_to_end(run, machine))
+                return [RunRecord.model_validate(end_to_end(run, machine)) for run in runs]
     except ServerLost as error:
         say(f"warning: {error}: continuing without it")
-        return execute(run, machine)
+        return [execute(run, machine) for run in runs]  # those that are finished are reused
+
+
+def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Answer:
+    """The variants' figures, a column each."""
+    found = [mean_figures(variant, space) for variant in chosen]
+    titles = [variant.title or variant.runs[0].name for variant in chosen]
+    rows = [
+        ["", *titles],
+        ["seeds", *(str(len(variant.runs)) for variant in chosen)],
+        *(
+            [name, *(_cell(one.get(name)) for one in found)]
+            for name in dict.fromkeys(name for one in found for name in one)
+        ),
+    ]
+    names = [run.name for variant in chosen for run in variant.runs]
+    data = [
+        {
+            "variant": title,
+            "runs": [run.name for run in variant.runs],
+            "figures": {name: scores.model_dump(mode="json") for name, scores in one.items()},
+        }
+        for title, variant, one in zip(titles, chosen, found, strict=True)
+    ]
+    text = f"{columns(rows)}\n\neach run: cloze compare {' '.join(names)}"
+    return Answer({"variants": data}, text, as_json)
+
+
+def _cell(scores: SeedScores | None) -> str:
+    if scores is None:
+        return ""
+    error = f" ± {scores.standard_error:.2g}" if len(scores.values) > 1 else ""
+    return f"{scores.mean:.4g}{error}"

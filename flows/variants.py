@@ -1,0 +1,95 @@
+"""Variants of a run: several pre-training seeds, and values swept over.
+
+In:  a run's configuration, seeds, and sweeps as `place=value,value`.
+Out: one `Variant` for each combination of values with a run for each seed, all on equal data;
+     their figures, as means over the seeds.
+"""
+
+import itertools
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from artifacts.config import assign, parse
+from artifacts.errors import UsageError
+from artifacts.results import SeedScores
+from flows.config import RunConfig
+from flows.figures import ERROR, figures, read_summary
+from flows.workspace import Workspace
+
+PRETRAINING_SEED = "pretrain.seed"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination of values."""
+
+    title: str
+    """`learning_rate=0.002`; empty where nothing is swept."""
+
+    runs: tuple[RunConfig, ...]
+    """One for each seed."""
+
+
+def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> list[Variant]:
+    """Every combination of swept values, each with every seed; without either the run itself."""
+    if seeds and not run.corpus:
+        raise UsageError(
+            "--seeds are seeds of pre-training, and this run pre-trains nothing; "
+            "set finetune.seeds instead"
+        )
+    places = [_sweep(text) for text in sweeps]
+    found = []
+    for values in itertools.product(*(values for _, values in places)):
+        settings = {place: value for (place, _), value in zip(places, values, strict=True)}
+        short = [f"{place.rpartition('.')[2]}={value}" for place, value in settings.items()]
+        found.append(
+            Variant(
+                ", ".join(short),
+                tuple(
+                    _varied(run, [*short, f"seed={seed}"], {**settings, PRETRAINING_SEED: seed})
+                    for seed in seeds
+                )
+                or (_varied(run, short, settings),),
+            )
+        )
+    return found
+
+
+def mean_figures(variant: Variant, space: Workspace) -> dict[str, SeedScores]:
+    """The figures of a variant's finished runs by name, over its seeds."""
+    values: dict[str, list[float]] = {}
+    for run in variant.runs:
+        summary = read_summary(space, run.name)
+        for name, value in figures(summary, roles=("pretrained",)).items() if summary else ():
+            if not name.endswith(ERROR):
+                values.setdefault(name, []).append(value)
+    return {name: SeedScores.of(found) for name, found in values.items()}
+
+
+def _sweep(text: str) -> tuple[str, list[JsonValue]]:
+    """The place and the values of `place=value,value`; a value is TOML, or else a word."""
+    place, _, listed = text.partition("=")
+    try:
+        values: list[JsonValue] = tomllib.loads(f"values = [{listed}]")["values"]
+    except tomllib.TOMLDecodeError:
+        values = [*filter(None, (word.strip() for word in listed.split(",")))]
+    if not place or not values:
+        raise UsageError(
+            f"--sweep {text}: expected KEY=VALUE,VALUE, for example "
+            "--sweep pretrain.optimizer.learning_rate=1e-3,2e-3"
+        )
+    return place, values
+
+
+def _varied(run: RunConfig, marks: Sequence[str], settings: dict[str, JsonValue]) -> RunConfig:
+    if not marks:
+        return run
+    table = run.model_dump(mode="json")
+    for place, value in settings.items():
+        table = assign(table, place, value)
+    name = "-".join([run.name, *(re.sub(r"[^A-Za-z0-9_]+", "-", mark) for mark in marks)])
+    return parse(RunConfig, assign(table, "name", name), source=f"variant {', '.join(marks)}")
