@@ -29,6 +29,7 @@ from model.training.loop import Trainer
 from model.training.optimizer import AdamW
 from model.training.pretrain import gpu_token_budget, has_compiler
 from model.training.telemetry import Curve, Telemetry
+from tests.conftest import PROJECT
 from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, strict_cuda
 from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact
 
@@ -92,6 +93,14 @@ def _trainer(
     )
 
 
+def _documented(name: str) -> tuple[int, int]:
+    """Micro-batches and launches of a step as docs/training.md has them."""
+    table = (PROJECT / "docs" / "training.md").read_text()
+    row = next(line for line in table.splitlines() if line.startswith(f"| {name} | "))
+    micro_batches, launches = row.split("|")[2:4]
+    return int(micro_batches), int(launches.replace(",", ""))
+
+
 CONFIGURATIONS = {
     "bf16": {},
     "bf16 without dropout": {"encoder": DRY},
@@ -119,6 +128,8 @@ def test_the_host_waits_once_a_step_and_nothing_is_refused(
     trainer.train_step(batch, started=0.0, waited=0.0)
     assert len(batch.micro_batches) > 1
     assert len(cuda.reads) == 1, cuda.reads
+    found = len(batch.micro_batches), cuda.launches.total()
+    assert found == _documented(name), f"docs/training.md, launches of {name!r}: now {found}"
     if "fp32" not in name:  # without FlashAttention sequences are padded in groups
         assert cuda.pageable == []
 
