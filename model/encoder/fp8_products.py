@@ -22,9 +22,6 @@ from model.encoder.products import Context, apply
 
 # T tokens, I inputs of a product, O outputs
 
-SMALLEST_SCALE = 1e-30
-"""A tensor of zeros has no largest value to scale by."""
-
 
 class Scaled(NamedTuple):
     """A tensor in FP8: `values` times `scale` is about what it was."""
@@ -40,7 +37,10 @@ def scaled(tensor: Tensor, dtype: torch.dtype) -> Scaled:
     A tensor that is not finite stays so: its scale is NaN or infinite.
     """
     most = torch.finfo(dtype).max
-    scale = (tensor.abs().amax().float() / most).clamp_min(SMALLEST_SCALE)
+    # A tensor of zeros has no largest value. No float of the module here: torch.compile makes it an
+    # input of the graph, which a function with its own backward pass cannot take.
+    smallest = torch.finfo(torch.float32).tiny
+    scale = (tensor.abs().amax().float() / most).clamp_min(smallest)
     values = (tensor.float() / scale).clamp(-most, most).to(dtype)
     return Scaled(values.contiguous(), scale)
 

@@ -91,8 +91,9 @@ def flash_by_products(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> 
     return (torch.cat(parts),)
 
 
+@pytest.mark.parametrize("fp8", [False, True])
 def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
-    monkeypatch: pytest.MonkeyPatch,
+    fp8: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = []
 
@@ -121,7 +122,7 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     monkeypatch.setattr(embeddings, "dropout", lambda x, p, noise: x)
     choose_kernels("torch")
     torch._dynamo.reset()
-    model = PretrainingModel(small_config(**DROPPING), VOCABULARY)
+    model = PretrainingModel(small_config(**DROPPING), VOCABULARY, fp8=fp8)
     model.encoder.compile_layers()
     rounded = Rounded(model)
     for step, lengths in enumerate(((128, 100, 37, 70), (128, 120, 61, 90, 77))):
