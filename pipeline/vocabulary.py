@@ -102,7 +102,8 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     if not pre_tokens:
         raise UsageError(
             "corpus: no training document to learn a vocabulary from; "
-            "look at the paths, the readers and [cleaning]"
+            "look at the paths, the readers and [cleaning]; if there is only a document or two, "
+            "the draw may have held out all: set a smaller corpus.heldout_share or another seed"
         )
     words = count_words(pre_tokens, lowercase=config.lowercase)
     say(f"vocabulary: learning {config.size:,} word-pieces from {len(words):,} distinct words")
