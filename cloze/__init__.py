@@ -2,10 +2,12 @@
 
     cloze.load("demo").fill_mask("The default [MASK] is None.")
     cloze.load_task("demo", "tagging").predict([{"words": ["numpy", "arrays"]}])
+    cloze.load_batches("demo", padded=True)
 
 In:  a run's name, or the directory of a model.
-Out: `model.inference.load.Model`, `model.inference.predict.Predictor`. Nothing heavy is imported
-     before one of the two functions is called.
+Out: `model.inference.load.Model`, `model.inference.predict.Predictor`,
+     `model.data.torch_dataset.PretrainingBatches`. Nothing heavy is imported before one of the
+     functions is called.
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
+    from model.data.torch_dataset import PretrainingBatches
     from model.inference.load import Model, Precision
     from model.inference.predict import Predictor
 
@@ -22,6 +25,14 @@ if TYPE_CHECKING:
         device: str
         precision: Precision
         attention: str
+
+    class BatchOptions(TypedDict, total=False):
+        """Which batches; `model.data.torch_dataset.PretrainingBatches` has the defaults."""
+
+        seed: int
+        padded: bool
+        rank: int
+        ranks: int
 
 
 def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]") -> "Model":
@@ -52,3 +63,22 @@ def load_task(
 
     directory = model_directory(model, open_workspace(workspace), stage="finetune")
     return load_predictor(directory, task=task, **options)
+
+
+def load_batches(
+    run: str, *, workspace: str = "runs", **options: "Unpack[BatchOptions]"
+) -> "PretrainingBatches":
+    """The batches that a run's pre-training reads, for a training loop of one's own.
+
+    `options` (seed, padded, rank, ranks) go to `model.data.torch_dataset.PretrainingBatches`, which
+    takes other steps, batch sizes and lengths.
+    """
+    from flows.config import RunConfig
+    from flows.record import read_record, run_artifact
+    from flows.workspace import workspace as open_workspace
+    from model.data.torch_dataset import PretrainingBatches
+
+    space = open_workspace(workspace)
+    recipe = RunConfig.model_validate(read_record(space, run).config).pretrain
+    examples = run_artifact(space, run, stage="examples")
+    return PretrainingBatches(examples.directory, recipe, **options)

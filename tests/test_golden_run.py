@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+import cloze as api
+from artifacts.config import read_toml
+from flows.config import RunConfig
 from tests.conftest import SMOKE, GoldenRun, cloze
 
 STAGES = [
@@ -41,6 +44,13 @@ def test_the_report_is_one_file_that_loads_nothing(golden: GoldenRun) -> None:
     assert "<script src" not in page
     assert "<link" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_batches_of_the_run_are_there_for_a_loop_of_ones_own(golden: GoldenRun) -> None:
+    batches = api.load_batches("smoke", workspace=str(golden.workspace), padded=True)
+    batch = next(iter(batches))
+    assert batch["input_ids"].shape == batch["labels"].shape
+    assert len(batches) == RunConfig.model_validate(read_toml(SMOKE[0])).pretrain.steps
 
 
 def test_run_again_everything_is_reused(golden: GoldenRun) -> None:

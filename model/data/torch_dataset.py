@@ -1,0 +1,87 @@
+"""The batches of pre-training as a `torch.utils.data` dataset, for a training loop of one's own.
+
+In:  an examples artifact.
+Out: dictionaries of tensors, packed or padded, the same ones for the same arguments on any machine.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from artifacts.store import open_artifact
+from model.config import EncoderConfig, PretrainConfig, PretrainStage
+from model.data.micro_batches import Share
+from model.data.sources import read_inputs, training_source
+from model.encoder.batch import PackedBatch
+
+IGNORED = -100
+"""A label that PyTorch's cross-entropy passes over."""
+
+
+class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
+    """The batches that pre-training reads, in its own order.
+
+    Packed, B sequences of together T tokens, of which M are masked: input_ids, token_type_ids,
+    position_ids [T], cu_seqlens [B+1] int32, masked_lm_positions, masked_lm_ids [M],
+    next_sentence_label [B]. Padded, as `transformers` wants them: input_ids, token_type_ids,
+    attention_mask, labels [B, S], next_sentence_label [B].
+
+    Give it to `DataLoader(batches, batch_size=None, num_workers=…)`; workers share the steps, and
+    a rank gets its own part of every batch, of equal work.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        recipe: PretrainConfig,
+        *,
+        seed: int = 0,
+        padded: bool = False,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        """Of `recipe` count steps, batch_size, phases (lengths that were prepared) and masks."""
+        super().__init__()
+        longest = max(phase.max_seq_length for phase in recipe.phases)
+        shape = EncoderConfig(preset="base", max_position_embeddings=longest)
+        stage = PretrainStage(seed=seed, encoder=shape, pretrain=recipe)
+        share = Share(rank, ranks, token_budget=recipe.batch_size * longest)
+        inputs = read_inputs(open_artifact(directory), stage)
+        self.steps = recipe.steps
+        self.padded = padded
+        self._source = training_source(inputs, stage, share=share)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        worker = get_worker_info()
+        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        for step in range(first, self.steps, stride):
+            (batch,) = self._source(step).micro_batches
+            yield _padded(batch) if self.padded else _packed(batch)
+
+
+def _packed(batch: PackedBatch) -> dict[str, Tensor]:
+    return {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}
+
+
+def _padded(batch: PackedBatch) -> dict[str, Tensor]:
+    lengths = batch.cu_seqlens.diff().long()
+    shape = batch.sequences, batch.max_seqlen
+    rows = torch.arange(batch.sequences).repeat_interleave(lengths)
+
+    def spread(values: Tensor, *, filler: int = 0) -> Tensor:
+        return torch.full(shape, filler).index_put((rows, batch.position_ids), values)
+
+    labels = torch.full_like(batch.input_ids, IGNORED)
+    labels[batch.masked_lm_positions] = batch.masked_lm_ids
+    return {
+        "input_ids": spread(batch.input_ids),
+        "token_type_ids": spread(batch.token_type_ids),
+        "attention_mask": spread(torch.ones_like(batch.input_ids)),
+        "labels": spread(labels, filler=IGNORED),
+        "next_sentence_label": batch.next_sentence_label,
+    }
