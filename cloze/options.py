@@ -4,6 +4,7 @@ In:  the command line.
 Out: `RunConfig` and `MachineConfig`.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -69,11 +70,13 @@ class Target(Place):
     set: Annotated[list[str], Parameter(negative="", show_default=False)] = field(
         default_factory=list
     )
-    """Override a field of the configuration, `--set pretrain.steps=100`. Repeatable."""
+    """Override a field of the configuration, `--set pretrain.steps=100`, or of the machine file,
+    `--set training.tensorboard=logs`. Repeatable."""
 
     def run(self, config: Path) -> RunConfig:
         """The run's configuration; where a field asks for a model, a run's name is its encoder."""
-        run = parse(RunConfig, override(read_toml(config), self.set), source=config)
+        settings = [one for one in self.set if not _is_of_the_machine(one)]
+        run = parse(RunConfig, override(read_toml(config), settings), source=config)
         table = run.model_dump(mode="json")
         for place in MODEL_FIELDS:
             name = flat(table)[place]
@@ -85,6 +88,17 @@ class Target(Place):
             directory = named_artifact(named, self.space()).directory
             table = assign(table, HELDOUT_EXAMPLES, directory)
         return parse(RunConfig, table, source=config)
+
+    def machine(self) -> MachineConfig:
+        """The machine's configuration, with what `--set` changes of it."""
+        machine = super().machine()
+        settings = [one for one in self.set if _is_of_the_machine(one)]
+        table = override(machine.model_dump(mode="json"), settings)
+        return parse(MachineConfig, table, source="--set") if settings else machine
+
+
+def _is_of_the_machine(assignment: str) -> bool:
+    return re.split(r"[.=]", assignment)[0] in MachineConfig.model_fields
 
 
 OUTPUT = Output()
