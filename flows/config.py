@@ -43,15 +43,20 @@ WITH_A_CORPUS = (
 """Tables about learning from a corpus and about its held-out text; they say nothing without one."""
 
 
-_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/@\s]*:[^/@\s]+@")
+_PASSWORD = re.compile(
+    r"[A-Z][A-Z0-9+.-]*://(?:[^/@\s]*:[^/@\s]+@"  # user:password@
+    r"|\S*[?&][^=&\s]*(?:signature|token|secret|password|credential|api_?key|sig)[^=&\s]*=)",
+    re.IGNORECASE,
+)
+"""A URL that gives whoever reads it somebody's rights, signed ones among them."""
 
 
 def _without_passwords(value: JsonValue, place: str = "") -> None:
     """Refuse URLs with a password: everything here is written into records and stage tables."""
     if isinstance(value, str) and _PASSWORD.match(value):
         raise ValueError(
-            f"{place}: a URL with a password, which would be written into run.json and stage "
-            "tables; take it out, and keep it in ~/.config/fsspec or an FSSPEC_… variable"
+            f"{place}: a URL with a password or token, which would be written into run.json and "
+            "stage tables; take it out, and keep it in ~/.config/fsspec or an FSSPEC_… variable"
         )
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):

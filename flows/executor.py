@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 
 from pydantic import ValidationError
 
@@ -111,6 +112,7 @@ class Executor:
             state="running",
             config=run.model_dump(mode="json"),
             machine=machine.model_dump(mode="json"),
+            host=gethostname(),
             started_at=utc_now(),
         )
         self._previous: RunRecord | None = None

@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from socket import gethostname
 from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError
@@ -66,6 +67,8 @@ class RunRecord(Config):
     """The whole resolved configuration."""
     machine: dict[str, JsonValue]
     """Where it ran."""
+    host: str = ""
+    """On which machine it was started, whose lock says whether it still runs."""
     stages: dict[str, StageRecord] = Field(default_factory=dict)
     """The stages finished so far, in order."""
     started_at: str
@@ -183,14 +186,16 @@ def keep_record(record: RunRecord, workspace: Workspace) -> str:
 def find_record(workspace: Workspace, run: str) -> RunRecord | None:
     """The record of the run called `run`, or None.
 
-    One that was killed could not write so: it is interrupted if it does not hold the lock.
+    One that was killed could not write so: it is interrupted if it does not hold the lock, which
+    of an object store only the machine knows that started it.
     """
     path = record_path(workspace, run)
     try:
         record = read_record_file(path)
     except FileNotFoundError:
         return None
-    if record.state == "running" and filesystem.is_local(workspace.root):
+    knows = filesystem.is_local(workspace.root) or record.host == gethostname()
+    if record.state == "running" and knows:
         is_held = holder_of(workspace.local) == run
         return record if is_held else record.model_copy(update={"state": "interrupted"})
     return record
@@ -206,7 +211,7 @@ def read_record_file(path: str) -> RunRecord:
         reason = error.errors()[0]["msg"]
     except IsADirectoryError:
         reason = "a folder"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reason = str(error)
     raise UsageError(f"{path}: not a run's record: {reason}; remove it, or start the run again")
 

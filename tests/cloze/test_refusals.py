@@ -42,6 +42,7 @@ VALUES = {
     "corpus.sources.0.path=foo://x": "foo://x: no file system for this URL (Protocol not known",
     "corpus.sources.0.path=http://": "http://: no files can be looked for there",
     "corpus.sources.0.path=ftp://me:secret@host/x": "corpus.sources.0.path: a URL with a password",
+    "corpus.sources.0.path=https://host/x?X-Amz-Signature=9": "a URL with a password or token",
 }
 CONTRADICTIONS = {
     "examples.max_seq_lengths=[128]": "pretrain.phases asks for length 512, examples.max_seq_len",

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -40,6 +41,14 @@ def test_what_is_written_is_read_again(space: Workspace) -> None:
     write_record(written, space)
     assert read_record(space, "demo") == written
     assert list_runs(space) == ["demo"]
+
+
+def test_a_killed_run_of_an_object_store_is_interrupted_where_it_was_started() -> None:
+    store = workspace("memory://killed/runs")
+    write_record(record("here", state="running", host=gethostname()), store)
+    write_record(record("elsewhere", state="running", host="another"), store)
+    assert read_record(store, "here").state == "interrupted"
+    assert read_record(store, "elsewhere").state == "running"
 
 
 def test_other_folders_of_the_workspace_are_no_runs(space: Workspace, tmp_path: Path) -> None:

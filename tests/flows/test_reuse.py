@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -11,23 +12,38 @@ from artifacts.stage import StageTable, read_stage_table
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.job import JobResult
-from flows.record import StageRecord
 from flows.reuse import look_up
+from flows.workspace import workspace
 
-Make = Callable[[], StageRecord]
+
+class Made(NamedTuple):
+    """The report of a run."""
+
+    state: str
+    digest: str
+    directory: str
+
+
+Make = Callable[[], Made]
 
 
 @pytest.fixture
 def make(inline: Callable[..., None], run: RunConfig, machine: MachineConfig) -> Make:
-    """Executes the run; the record of its report, an artifact of two files."""
-    return lambda: execute(run, machine).stages["report"]
+    """Executes the run; its report, an artifact of two files."""
+
+    def report() -> Made:
+        found = execute(run, machine).stages["report"]
+        directory = workspace(machine.workspace).store.directory("report", found.key)
+        return Made(found.state, found.digest, directory)
+
+    return report
 
 
 def table(machine: MachineConfig) -> StageTable:
     return read_stage_table(Path(machine.workspace) / "try" / "stages" / "report.json")
 
 
-def stored(made: StageRecord, name: str) -> Path:
+def stored(made: Made, name: str) -> Path:
     stem, _, extension = name.partition(".")
     (found,) = Path(made.directory).glob(f"{stem}.*.{extension}")
     return found

@@ -122,7 +122,7 @@ def test_a_wrong_question_is_refused(text: str, top_k: int, said: str, tiny: Mod
 
 
 def test_an_encoder_without_the_head_says_so(minilm: Model) -> None:
-    with pytest.raises(UsageError, match="no masked-language-model head"):
+    with pytest.raises(UsageError, match="came without that head, so it cannot fill masks"):
         minilm.fill_mask("a [MASK]")
 
 
