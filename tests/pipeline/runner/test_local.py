@@ -185,7 +185,8 @@ def test_an_error_inside_a_traceback_is_recognised():
 
 def ports() -> set[str]:
     """Where this process, its parent and the one above listen."""
-    family = [psutil.Process(), *psutil.Process().parents()[:2]]
+    parents = [parent for parent in psutil.Process().parents()[:2] if parent.pid > 1]
+    family = [psutil.Process(), *parents]
     sockets = [one for process in family for one in process.net_connections("tcp")]
     return {str(one.laddr) for one in sockets if one.status == psutil.CONN_LISTEN}
 
