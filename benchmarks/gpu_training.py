@@ -36,7 +36,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.gpu.product import DISTINCT, Workload, encoder_config, trainer, training_steps
+from benchmarks.gpu_product import DISTINCT, Workload, encoder_config, trainer, training_steps
 from benchmarks.measuring import ROOT, write_result
 from benchmarks.realistic import VOCABULARY, padded
 from benchmarks.training_steps import cut

@@ -25,7 +25,7 @@ from contextlib import closing
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.product import Workload, trainer, training_steps
+from benchmarks.gpu_product import Workload, trainer, training_steps
 from model.config import TrainingMachine
 from model.training.environment import training_environment
 

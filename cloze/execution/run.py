@@ -18,13 +18,13 @@ from cloze.answer import Answer, columns
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, Target
+from flows.ablation.variants import Variant, mean_figures, variants
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server
 from flows.record import RunRecord
 from flows.report.terminal import read_lines
-from flows.variants import Variant, mean_figures, variants
 from flows.workspace import Workspace, locked, writable_workspace
 
 GIB = 1 << 30

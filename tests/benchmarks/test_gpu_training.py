@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu_training
-from benchmarks.gpu.product import Workload
+from benchmarks.gpu_product import Workload
 from benchmarks.gpu_training import Case, Outcome, _divided
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_first_hour.sh"

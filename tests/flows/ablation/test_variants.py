@@ -10,10 +10,10 @@ import tomli_w
 
 from artifacts.errors import UsageError
 from cloze.command import exit_code
+from flows.ablation.variants import variants
 from flows.config import RunConfig
 from flows.record import read_record
 from flows.stages import chain, keyed_config
-from flows.variants import variants
 from flows.workspace import workspace
 
 RUN = RunConfig.model_validate(
