@@ -86,6 +86,17 @@ class LabelScore(Result):
     """Harmonic mean of both."""
 
 
+def no_verdict(
+    difference: float, standard_error: float, *, seeds: int
+) -> Literal["undecided", "none"] | None:
+    """Why a difference of two means bears no verdict; None if it bears one."""
+    if seeds < MIN_SEEDS:
+        return "undecided"
+    if abs(difference) < WIN_STANDARD_ERRORS * standard_error or not difference:
+        return "none"
+    return None
+
+
 class Confusion(Result):
     """How often each label was predicted for each, in one trial."""
 
@@ -292,10 +303,9 @@ class Comparison(Result):
     @property
     def outcome(self) -> Outcome:
         """`undecided` with too few seeds, `none` within chance, `gain` below the margin."""
-        if self.seeds < MIN_SEEDS:
-            return "undecided"
-        if abs(self.difference) < WIN_STANDARD_ERRORS * self.standard_error or not self.difference:
-            return "none"
+        unclear = no_verdict(self.difference, self.standard_error, seeds=self.seeds)
+        if unclear:
+            return unclear
         if self.difference < 0:
             return "loss"
         return "win" if self.difference >= WIN_DIFFERENCE else "gain"

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 
 from artifacts.errors import ClozeError
 from artifacts.results import (
-    MIN_SEEDS,
-    WIN_STANDARD_ERRORS,
     LanguageModelScore,
     Outcome,
     Result,
     SeedScores,
     TaskScore,
+    no_verdict,
 )
 from artifacts.summary import Summary
 from flows.ablation.rows import REFERENCE, Row, Table
@@ -71,11 +70,8 @@ class Difference(Result):
     @property
     def outcome(self) -> Outcome:
         """By the evaluation's own rule: no verdict below three seeds, none within three errors."""
-        if self.seeds < MIN_SEEDS:
-            return "undecided"
-        if abs(self.difference) < WIN_STANDARD_ERRORS * self.standard_error or not self.difference:
-            return "none"
-        return "gain" if self.better else "loss"
+        unclear = no_verdict(self.difference, self.standard_error, seeds=self.seeds)
+        return unclear or ("gain" if self.better else "loss")
 
 
 class RowResult(Result):

@@ -56,6 +56,13 @@ def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> 
                 or (_varied(run, short, settings),),
             )
         )
+    names = [one.name for variant in found for one in variant.runs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(
+            f"two variants would be run {twice[0]}; name every seed and every value once, and "
+            "values that differ in more than signs"
+        )
     return found
 
 

@@ -54,6 +54,15 @@ def test_a_sweep_without_place_or_values_is_refused(sweep: str) -> None:
         variants(RUN, seeds=(), sweeps=(sweep,))
 
 
+@pytest.mark.parametrize(
+    ("seeds", "sweeps"),
+    [((0, 0), ()), ((), ("pretrain.steps=5,5",)), ((), ("report.title=a.b,a-b",))],
+)
+def test_nothing_is_counted_twice(seeds: tuple[int, ...], sweeps: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="two variants would be run base-"):
+        variants(RUN, seeds=seeds, sweeps=sweeps)
+
+
 def test_seeds_of_a_run_that_pretrains_nothing_are_refused() -> None:
     run = RunConfig.model_validate(
         {
