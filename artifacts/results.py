@@ -11,11 +11,11 @@ several seeds keeps all its values: five seeds are too few to hide behind a mean
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from artifacts.config import Config
+from artifacts.config import Config, GrownConfig
 
 Role = Literal["baseline", "random", "pretrained"]
 Outcome = Literal["win", "gain", "none", "loss", "undecided"]
@@ -382,8 +382,10 @@ class TaskScore(Result):
     published: tuple[ReferenceScore, ...] = ()
 
 
-class LanguageModelScore(Result):
+class LanguageModelScore(GrownConfig, Result):
     """Masked-token and next-sentence quality on one held-out split, and its baselines."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"initial_mlm_loss", "initial_mlm_accuracy"})
 
     split: str
     """`heldout` (documents drawn by digest) or the name of a held-out source, such as `package`."""
@@ -406,6 +408,13 @@ class LanguageModelScore(Result):
 
     mlm_perplexity: float
     """exp(mlm_loss), as in the paper's Table 6."""
+
+    initial_mlm_loss: float | None = None
+    """Of the encoder that pre-training began from, before it; None where it began from random
+    weights, or that encoder cannot fill masks."""
+
+    initial_mlm_accuracy: float | None = None
+    """Top-1 accuracy of that encoder."""
 
     random_mlm_loss: float
     """The same architecture before training."""

@@ -53,6 +53,11 @@ COMMANDS = {
         "Inspect a corpus and write a complete configuration for it.",
         "cloze init ~/documents --output documents.toml",
     ),
+    "adapt": Verb(
+        "cloze.execution.adaptation:adapt",
+        "Continue the training of a given encoder on a folder of documents; report before, after.",
+        "cloze adapt bert-base-uncased ~/documents --minutes 10",
+    ),
     "run": Verb(
         "cloze.execution.run:run",
         "Run every stage from documents to report; existing artifacts are reused.",

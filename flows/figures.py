@@ -35,6 +35,8 @@ def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
     for model in summary.language_model:
         found[f"{model.split} mlm_loss"] = model.mlm_loss
         found[f"{model.split} mlm_accuracy"] = model.mlm_accuracy
+        if model.initial_mlm_loss is not None:
+            found[f"{model.split} initial_mlm_loss"] = model.initial_mlm_loss
         if model.next_sentence_accuracy is not None:
             found[f"{model.split} nsp_accuracy"] = model.next_sentence_accuracy
     for task in summary.tasks:

@@ -6,7 +6,7 @@ Out: one `PlannedStage` per stage. A stage that would run is compared with the n
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pydantic import JsonValue
@@ -16,7 +16,7 @@ from artifacts.store import Artifact, Store
 from flows.config import RunConfig
 from flows.inventory import store_entries
 from flows.reuse import look_up
-from flows.stages import chain, keyed_config, stage_table
+from flows.stages import chain, keyed_config, stage_table, up_to
 from flows.workspace import Workspace
 
 INPUT = "input "
@@ -49,17 +49,19 @@ Facts = Mapping[str, JsonValue]
 """Everything a key is made of, flat: `examples.copies` → 10, `input tokens` → a digest."""
 
 
-def plan(run: RunConfig, *, workspace: Workspace) -> tuple[PlannedStage, ...]:
-    """What `cloze run` would do now, stage by stage."""
+def plan(
+    run: RunConfig, *, workspace: Workspace, wanted: Sequence[str] = ()
+) -> tuple[PlannedStage, ...]:
+    """What `cloze run` would do now, stage by stage; or only for `wanted` and what it needs."""
     finished: dict[str, Artifact] = {}
     planned, store = [], workspace.store
-    for stage in chain(run):
+    for stage in up_to(chain(run), wanted) if wanted else chain(run):
         version = stage.config.format_version
         missing = [name for name in dict.fromkeys(stage.inputs.values()) if name not in finished]
         if missing:
             # inputs that are made anew have no digest yet: only the configuration is compared
-            wanted = _facts(version, keyed_config(stage), {})
-            changes = _changes(stage.name, wanted, store=store, inputs=False)
+            facts = _facts(version, keyed_config(stage), {})
+            changes = _changes(stage.name, facts, store=store, inputs=False)
             reasons = (f"new {', '.join(missing)}", *changes)
             planned.append(PlannedStage(stage=stage.name, action="run", reasons=reasons))
             continue
@@ -73,8 +75,8 @@ def plan(run: RunConfig, *, workspace: Workspace) -> tuple[PlannedStage, ...]:
             )
             continue
         digests = {role: reference.digest for role, reference in table.inputs.items()}
-        wanted = _facts(version, table.keyed_config, digests)
-        changes = _changes(stage.name, wanted, store=store, inputs=True)
+        facts = _facts(version, table.keyed_config, digests)
+        changes = _changes(stage.name, facts, store=store, inputs=True)
         reasons = (found.damage,) if found.damage else changes or (NEVER_MADE,)
         planned.append(PlannedStage(stage=stage.name, action="run", reasons=reasons))
     return tuple(planned)

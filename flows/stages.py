@@ -90,12 +90,13 @@ def chain(run: RunConfig) -> tuple[Stage, ...]:
         **({"examples": "examples", "tokens": "tokens"} if trained else {}),
         **({"finetune": "finetune"} if run.finetune.tasks else {}),
     }
+    initial = {"init": run.pretrain.init} if trained and run.pretrain.init else {}
     heldout = {"evaluate.heldout_examples": run.evaluate.heldout_examples}
     stages.append(
         Stage(
             EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=reference),
             inputs={**encoder, **evaluated},
-            models=finished,
+            models={**finished, **initial},
             external=(
                 {"heldout": ExternalInput(artifacts=heldout)}
                 if run.evaluate.heldout_examples

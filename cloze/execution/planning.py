@@ -63,7 +63,7 @@ def plan(
     stages = () if gigabytes else plan_run(run, workspace=target.space())
     to_run = [stage.stage for stage in stages if stage.action == "run"]
     if to_run:
-        refuse_contradictions(run, machine, to_run)
+        refuse_contradictions(run, machine, stages)
     data: dict[str, object] = {}
     lines: list[str] = []
     for stage in stages:

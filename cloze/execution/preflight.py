@@ -1,6 +1,6 @@
 """What a stage would refuse hours later, refused before the first one starts.
 
-In:  a run's configuration, valid in itself, a machine's, and the names of the stages to be made.
+In:  a run's configuration, valid in itself, a machine's, and what is planned.
 Out: nothing, or a `UsageError`. Only files that the configuration names are read.
 
 What contradicts itself within one table or between two is refused when it is read (flows/config.py,
@@ -9,13 +9,15 @@ model/config.py, pipeline/config/settings.py); here is what takes a look at the 
 
 import json
 import resource
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from artifacts.errors import UsageError
 from artifacts.filesystem import is_local
+from artifacts.store import open_artifact
 from artifacts.tokenizer import read_vocabulary
 from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located, read_model_config
+from flows.plan import PlannedStage
 from model.config import DATASETS_PREFIX, TaskConfig
 
 LEAST_ADDRESS_SPACE = 4 << 30
@@ -24,20 +26,24 @@ with 3 GiB preparation works."""
 
 
 def refuse_contradictions(
-    run: RunConfig, machine: MachineConfig, stages: Collection[str] = ()
+    run: RunConfig, machine: MachineConfig, planned: Sequence[PlannedStage]
 ) -> None:
-    """Refuse what one of the `stages` would refuse; without names, one of all."""
+    """Refuse what one of the stages that are to run would refuse."""
+    stages = {stage.stage for stage in planned if stage.action == "run"}
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     if resource.RLIM_INFINITY != allowed < LEAST_ADDRESS_SPACE:
         raise UsageError(
             f"ulimit -v allows {allowed / 1e9:.1f} GB of address space, of which threads reserve "
             f"more than they use; allow {LEAST_ADDRESS_SPACE >> 10} (kB) or more, or unlimited"
         )
-    if run.corpus and (not stages or "vocabulary" in stages):
+    if "vocabulary" in stages:
         _check_vocabulary(run)
-    if run.corpus and (not stages or "pretrain" in stages):
+    if "pretrain" in stages:
         _check_training(run, machine)
-    if not stages or "finetune" in stages:
+    if "pretrain" in stages and run.pretrain.init:
+        made = next((stage.directory for stage in planned if stage.stage == "vocabulary"), "")
+        _check_initial_encoder(run, made)
+    if "finetune" in stages:
         _check_tasks(run)
 
 
@@ -69,6 +75,29 @@ def _check_training(run: RunConfig, machine: MachineConfig) -> None:
         raise UsageError(
             f"training.token_budget = {training.token_budget}, pretrain.phases asks for sequences "
             f"of {longest} tokens; raise it to at least that, or set it to 0"
+        )
+
+
+def _check_initial_encoder(run: RunConfig, vocabulary: str) -> None:
+    """Shape and tokenizer of the encoder to begin from; `vocabulary`: its artifact, if reused."""
+    from model.hugging_face.encoder_files import read_shape, refuse_another_shape  # takes torch
+
+    where, path = f"pretrain.init = {run.pretrain.init}", run.vocabulary.path
+    shape, tokenizer = read_shape(located(run.pretrain.init))
+    refuse_another_shape(shape, run.encoder, where=where)
+    if vocabulary:
+        digest = open_artifact(vocabulary).manifest.statistics["tokenizer_digest"]
+    elif path and is_local(path):
+        digest = read_vocabulary(located(path), lowercase=run.vocabulary.lowercase).digest
+    elif path:
+        return
+    else:
+        digest = ""
+    if digest != tokenizer.digest:
+        what = f"the run's is {digest[:12]}" if digest else "the run would learn its own"
+        raise UsageError(
+            f"{where}: its tokenizer is {tokenizer.digest[:12]}, {what}; set vocabulary.path to "
+            "its tokenizer.json or vocab.txt (`cloze init FOLDER --from MODEL` writes all of it)"
         )
 
 

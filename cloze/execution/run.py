@@ -69,9 +69,8 @@ def run(
     runs = [run for variant in chosen for run in variant.runs]
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=configuration.name), watching():
-        for one in runs:
-            plan(one, workspace=space)  # finds what is missing before anything is started
-            refuse_contradictions(one, machine)
+        for one in runs:  # finds what is missing before anything is started
+            refuse_contradictions(one, machine, plan(one, workspace=space))
         if without_prefect:
             records = [execute(one, machine) for one in runs]
         else:

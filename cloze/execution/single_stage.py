@@ -13,8 +13,9 @@ from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, EngineOption, Target
 from flows.executor import execute
+from flows.plan import plan
 from flows.record import stage_tables
-from flows.stages import PREPARE, chain, up_to
+from flows.stages import PREPARE
 from flows.workspace import workspace
 
 ENGINES = {*PREPARE, "dedup", "pretrain"}
@@ -53,11 +54,11 @@ def _command(*stages: str) -> Callable[..., Answer]:
                 "what follows --"
             )
         run, machine = target.run(config), target.machine()
-        needed = up_to(chain(run), stages)
-        refuse_contradictions(run, machine, [stage.name for stage in needed])
+        space = workspace(machine.workspace)
+        refuse_contradictions(run, machine, plan(run, workspace=space, wanted=stages))
         with watching():
             record = execute(run, machine, wanted=stages, options=options)
-        data = stage_tables(record, workspace(machine.workspace), stages=stages)
+        data = stage_tables(record, space, stages=stages)
         lines = [f"{stage}: {found['directory']}" for stage, found in data.items()]
         if "tokens" in data:
             lines += _account(str(data["tokens"]["directory"]), run.name)

@@ -1,11 +1,12 @@
 """`cloze init`: a complete configuration for one's own corpus, or for one's own labelled files.
 
-In:  a file, folder, glob or URL.
-Out: a TOML file with the reader that fits and sizes that suit the amount of text, each explained;
-     and what the samples say about the corpus: documents, languages, odd files, fertility, cost.
-     Of labelled files a fine-tuning task.
+In:  a file, folder, glob or URL; with --from, an encoder to begin from.
+Out: a TOML file with the reader that fits and sizes that suit the amount of text, each explained,
+     or those of the encoder; and what the samples say about the corpus: documents, languages, odd
+     files, fertility, cost. Of labelled files a fine-tuning task.
 """
 
+import json
 import os
 import re
 import tomllib
@@ -23,11 +24,14 @@ from artifacts.filesystem import find_files, write_bytes
 from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from cloze.answer import Answer
 from cloze.init.corpus_samples import Look, look
+from cloze.init.initial_model import MINUTES, PROVISIONAL_STEPS, InitialModel, steps_within
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.init.languages import language
-from cloze.options import OUTPUT, Output
-from flows.config import RatesConfig, RunConfig
+from cloze.lookup import model_directory
+from cloze.options import PLACE, Place
+from flows.config import MachineConfig, RatesConfig, RunConfig
 from flows.forecast import forecast_corpus
+from flows.workspace import Workspace
 
 Source = Annotated[str, Parameter(help="File, folder, glob or URL of the corpus.")]
 OutputFile = Annotated[
@@ -41,6 +45,15 @@ Vocabulary = Annotated[
     Parameter(
         help="A vocab.txt or tokenizer.json, for example Google's, to measure its fertility "
         "(tokens per word) on the corpus."
+    ),
+]
+From = Annotated[
+    str,
+    Parameter(
+        name="--from",
+        help="Encoder whose training is continued on the corpus, or that is fine-tuned: a run's "
+        "name, an artifact's directory, or a folder in Hugging Face's layout.",
+        show_default=False,
     ),
 ]
 
@@ -120,7 +133,7 @@ batch_size = 256
 """
 FINETUNE = """\
 [finetune]
-encoder = "bert-base-uncased"  # a run's name, an artifact's directory, or a Hugging Face folder
+encoder = {encoder}  # a run's name, an artifact's directory, or a Hugging Face folder
 seeds = [0, 1, 2]
 """
 SIZES = (Size(2e8, TOY), Size(2e9, MIDDLE), Size(float("inf"), PAPER))
@@ -133,27 +146,33 @@ def init(
     output_file: OutputFile = None,
     name: Name = "",
     vocabulary: Vocabulary = None,
-    output: Output = OUTPUT,
+    initial: From = "",
+    place: Place = PLACE,
 ) -> Answer:
     """Write a configuration."""
-    if not name:
-        last = re.sub(r"[*?\[\]]", "", source.rstrip("/*")).rsplit("/", 1)[-1].partition(".")[0]
-        name = re.sub(r"[^A-Za-z0-9_-]+", "_", last).strip("_-") or "corpus"
+    name = name or run_name(source)
+    model = InitialModel(initial, model_directory(initial, place.space())) if initial else None
     data: dict[str, object]
     task = labelled_files(find_files(source))
     if task:
         text, why, facts = (
-            task_configuration(task, name),
-            "set finetune.encoder",
+            task_configuration(task, name, encoder=initial or "bert-base-uncased"),
+            task.description if initial else "set finetune.encoder",
             [task.description],
         )
         parse(RunConfig, tomllib.loads(text), source="the new configuration")
         data = {"task": asdict(task), "facts": facts}
     else:
         found = look(source)
-        text, why = configuration(found, name), found.why
+        if model:
+            text = continuation(found, name, model, machine=place.machine(), space=place.space())
+            vocabulary = vocabulary or Path(model.vocabulary)
+        else:
+            text = configuration(found, name)
         run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
-        facts = list(corpus_facts(found, run, vocabulary=vocabulary))
+        facts = [*(model.facts() if model else ())]
+        facts += corpus_facts(found, run, vocabulary=vocabulary)
+        why = found.why
         data = {
             "reader": found.reader,
             "text_bytes": found.text_bytes,
@@ -163,16 +182,22 @@ def init(
         }
     if output_file is None:
         comments = "\n".join(f"# {fact}" for fact in facts)
-        return Answer({"configuration": text, **data}, f"{comments}\n{text.rstrip()}", output.json)
+        return Answer({"configuration": text, **data}, f"{comments}\n{text.rstrip()}", place.json)
     if output_file.exists():
         raise UsageError(f"{output_file}: already exists; choose another --output")
     write_bytes(str(output_file), text.encode())
     lines = [*facts, f"{output_file}: {why}", f"next: cloze plan {output_file}"]
-    return Answer({"file": str(output_file), **data}, "\n".join(lines), output.json)
+    return Answer({"file": str(output_file), **data}, "\n".join(lines), place.json)
 
 
-def configuration(found: Look, name: str) -> str:
-    """The configuration as TOML, with the settings that suit the amount of text."""
+def run_name(source: str) -> str:
+    """What a run on the corpus `source` is called."""
+    last = re.sub(r"[*?\[\]]", "", source.rstrip("/*")).rsplit("/", 1)[-1].partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", last).strip("_-") or "corpus"
+
+
+def configuration(found: Look, name: str, settings: str = "") -> str:
+    """The configuration as TOML, with `settings`, or those that suit the amount of text."""
     import tomli_w
 
     size = next(size for size in SIZES if found.text_bytes < size.below)
@@ -192,12 +217,30 @@ def configuration(found: Look, name: str) -> str:
         f"{tomli_w.dumps({'name': name, 'seed': 12345})}\n"
         f"[[corpus.sources]]\n{tomli_w.dumps(source)}\n"
         f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n\n"
-        f"{size.settings}"
+        f"{settings or size.settings}"
     )
 
 
-def task_configuration(task: LabelledFiles, name: str) -> str:
-    """The configuration of a run that fine-tunes on labelled files."""
+def continuation(
+    found: Look,
+    name: str,
+    model: InitialModel,
+    *,
+    machine: MachineConfig,
+    space: Workspace,
+    steps: int = 0,
+    minutes: float = MINUTES,
+) -> str:
+    """The configuration that continues `model` on the corpus: so many steps, else minutes."""
+    if not steps:
+        text = configuration(found, name, model.settings(steps=PROVISIONAL_STEPS))
+        run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
+        steps = steps_within(minutes, run, machine, space=space)
+    return configuration(found, name, model.settings(steps=steps))
+
+
+def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
+    """The configuration of a run that fine-tunes `encoder` on labelled files."""
     import tomli_w
 
     table = {"name": name, "kind": task.kind, **task.paths}
@@ -205,7 +248,7 @@ def task_configuration(task: LabelledFiles, name: str) -> str:
     return (
         f"# {task.description}.\n"
         f"{tomli_w.dumps({'name': name})}\n"
-        f"{FINETUNE}\n"
+        f"{FINETUNE.format(encoder=json.dumps(encoder))}\n"
         f"[[finetune.tasks]]\n{tomli_w.dumps(table)}{columns}"
     )
 

@@ -97,16 +97,19 @@ def quality(model: LanguageModelScore) -> Markup:
 
     The untrained encoder's accuracy is not measured: one in the vocabulary.
     """
+    loss, accuracy = model.initial_mlm_loss, model.initial_mlm_accuracy
     losses = [
         Bar("untrained encoder", model.random_mlm_loss, nats(model.random_mlm_loss)),
         Bar("word frequencies", model.unigram_entropy, nats(model.unigram_entropy)),
         Bar("n-gram baseline", model.count_model_loss, nats(model.count_model_loss)),
+        *([Bar("as it came", loss, nats(loss))] if loss is not None else []),
         Bar("this encoder", model.mlm_loss, nats(model.mlm_loss), kind="ours"),
     ]
     accuracies = [
         Bar("untrained encoder", 0.0, "chance"),
         Bar("word frequencies", model.unigram_accuracy, percent(model.unigram_accuracy)),
         Bar("n-gram baseline", model.count_model_accuracy, percent(model.count_model_accuracy)),
+        *([Bar("as it came", accuracy, percent(accuracy))] if accuracy is not None else []),
         Bar("this encoder", model.mlm_accuracy, percent(model.mlm_accuracy), kind="ours"),
     ]
     return side_by_side(

@@ -1,7 +1,7 @@
 """The last lines of a run: its headline figures, for a terminal.
 
 In:  `Summary`, or the path of the `summary.json` in which one lies.
-Out: at most six lines of plain text.
+Out: at most seven lines of plain text.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from artifacts.summary import Summary
 from flows.report import wording
 from flows.report.units import duration, memory, nats, percent
 
-MOST = 6
+MOST = 7
 NAME_WIDTH = 15
 
 
@@ -34,6 +34,9 @@ def read_lines(path: str) -> list[str]:
 
 def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     model = wording.headline(summary)
+    init = wording.began_from(summary)
+    if init:
+        yield "began from", "; ".join(part for part in (init, wording.before(summary)) if part)
     if model:
         where = wording.split_name(summary, model.split)
         yield (

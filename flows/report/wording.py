@@ -268,12 +268,33 @@ def _training_data(summary: Summary) -> str:
     )
 
 
+def began_from(summary: Summary) -> str:
+    """The encoder that pre-training started from, as the configuration names it; or nothing."""
+    pretrain = summary.configuration.get("pretrain")
+    return str(pretrain.get("init") or "") if isinstance(pretrain, dict) else ""
+
+
+def before(summary: Summary) -> str:
+    """What that encoder scored on the headline's text, before and after; nothing if unknown."""
+    model = headline(summary)
+    if model is None or model.initial_mlm_loss is None or model.initial_mlm_accuracy is None:
+        return ""
+    return (
+        f"MLM loss {nats(model.initial_mlm_loss)} and top-1 accuracy "
+        f"{percent(model.initial_mlm_accuracy)} before, {nats(model.mlm_loss)} and "
+        f"{percent(model.mlm_accuracy)} after"
+    )
+
+
 def _starting_point(summary: Summary) -> str:
     """What the encoder started from, where it was not random weights; said first."""
-    pretrain = summary.configuration.get("pretrain")
-    init = pretrain.get("init") if isinstance(pretrain, dict) else None
+    init = began_from(summary)
     if init:
-        return f"Training started from the encoder {init}, not from random weights."
+        start = f"Training started from the encoder {init}, not from random weights"
+        found, model = before(summary), headline(summary)
+        if not found or not model:
+            return f"{start}."
+        return f"{start}: {found}, on the {split_name(summary, model.split)}."
     if summary.pretraining or not (summary.encoder and summary.tasks):
         return ""
     trials = sum(system.fits for task in summary.tasks for system in task.systems)

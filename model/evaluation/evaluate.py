@@ -1,7 +1,7 @@
 """Stage evaluate: what the encoder is worth, beside what it must beat.
 
-In:  the encoder; where it was trained on a corpus, held-out examples and the training tokens; where
-     it was fine-tuned, the trials.
+In:  the encoder; where it was trained on a corpus, held-out examples and the training tokens, and
+     the encoder that pre-training began from, if it did; where it was fine-tuned, the trials.
 Out: `scores.json` and `masked_sentences.json` (schema: artifacts/results.py).
 """
 
@@ -116,8 +116,14 @@ def _evaluate_language_model(
     own = () if configured else heldout_sentences(tokens, tokenizer, seed=stage.seed)
     asked = config.masked_sentences or tuple(sentence.text for sentence in own)
     contexts = [(part.masked.left, part.masked.right) for part in parts]
+    initial = read_initial_encoder(table.input_path("init")) if "init" in table.inputs else None
     models = LanguageModels(
         pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),
+        initial=(
+            initial.pretraining_model(pretrained=True, seed=0).to(device)
+            if initial and initial.fills_masks and next_token is None
+            else None
+        ),
         random=encoder.pretraining_model(
             pretrained=False, seed=address(stage.seed, "random encoder") >> 2
         ).to(device),

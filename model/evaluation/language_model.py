@@ -150,6 +150,8 @@ class LanguageModels:
     random: PretrainingModel
     ngram: NgramModel
     unigram_entropy: float
+    initial: PretrainingModel | None = None
+    """The encoder that pre-training began from, if it can fill masks."""
     next_token: NextToken | None = None
     """How the encoder is asked, if it is a language model of one direction."""
 
@@ -164,6 +166,7 @@ def score_held_out(
     # The same tokens for every encoder; a language model reads the text on one side of each.
     asked = models.next_token.at_masked(part.examples) if models.next_token else part.examples
     pretrained = evaluate_encoder(models.pretrained, asked)
+    initial = evaluate_encoder(models.initial, asked) if models.initial else None
     ngram = evaluate_ngram(models.ngram, part.masked)
     unigram = evaluate_unigram(models.ngram.unigram_V, part.masked)
     labels = part.examples.next_sentence_labels
@@ -176,6 +179,8 @@ def score_held_out(
         mlm_loss=pretrained.mlm_loss,
         mlm_accuracy=pretrained.mlm_accuracy,
         mlm_perplexity=math.exp(min(pretrained.mlm_loss, 700.0)),
+        initial_mlm_loss=initial.mlm_loss if initial else None,
+        initial_mlm_accuracy=initial.mlm_accuracy if initial else None,
         random_mlm_loss=evaluate_encoder(models.random, asked).mlm_loss,
         unigram_entropy=models.unigram_entropy,
         unigram_loss=unigram.mlm_loss,

@@ -46,6 +46,11 @@ class InitialEncoder:
             model = PretrainingModel(self.config, self.tokenizer.size)
         return sum(parameter.numel() for parameter in model.parameters())
 
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it came with the head of a masked language model, and was trained as one."""
+        return "masked_lm.output_bias" in self.parameters and self.objective == "masked_lm"
+
     def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
         """The encoder with both pre-training heads, in fp32; what is missing is drawn."""
         with torch.device("meta"):

@@ -20,6 +20,7 @@ from model.hugging_face.layout import encoder_config, to_hugging_face
 from model.hugging_face.source import Source, check_tied, open_source, read_weights
 
 CARD = "README.md"
+CONFIG = "config.json"
 KNOWN_EXTRAS = (
     "bert.embeddings.position_ids",
     "cls.predictions.decoder.weight",
@@ -33,6 +34,14 @@ OVER_VOCABULARY = (WORD_EMBEDDINGS, "cls.predictions.bias", *KNOWN_EXTRAS[1:])
 
 PADDED_TO = (8, 16, 32, 64, 128)
 """Multiples to which vocabularies are padded, since matrix products are faster there."""
+
+NOT_IN_THE_WEIGHTS = {
+    "preset",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+}
+"""What may change between an initial checkpoint and the run that starts from it."""
 
 _REPLACEABLE = ("bert.pooler.", "cls.")
 """Parts that an encoder is usable without."""
@@ -73,17 +82,33 @@ class EncoderFiles:
         return not any(name.startswith("cls.") for name in self.missing)
 
 
-def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
-    """Read and check the model at `location`."""
+def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, WordPieceTokenizer]:
+    """Shape and tokenizer of the model at `location`, whose weights are not read."""
     source = location if isinstance(location, Source) else open_source(location)
-    if "config.json" not in source.names:
+    if CONFIG not in source.names:
         raise UsageError(
             f"{source.directory}: no config.json; expected an artifact of Cloze or Hugging Face's "
             "layout (config.json, model.safetensors, tokenizer.json or vocab.txt)"
         )
-    table = source.read_table("config.json")
-    config = encoder_config(table, source=f"{source.directory}/config.json")
-    tokenizer = read_tokenizer(source)
+    table = source.read_table(CONFIG)
+    return encoder_config(table, source=f"{source.directory}/{CONFIG}"), read_tokenizer(source)
+
+
+def refuse_another_shape(given: EncoderConfig, wanted: EncoderConfig, *, where: str) -> None:
+    """Refuse an initial checkpoint `where` whose weights do not fit the encoder that is wanted."""
+    changed = [
+        f"{name}: it has {getattr(given, name)}, wanted {getattr(wanted, name)}"
+        for name in sorted(set(EncoderConfig.model_fields) - NOT_IN_THE_WEIGHTS)
+        if getattr(given, name) != getattr(wanted, name)
+    ]
+    if changed:
+        raise UsageError(f"{where}: another shape ({'; '.join(changed)}); set [encoder] to its own")
+
+
+def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
+    """Read and check the model at `location`."""
+    source = location if isinstance(location, Source) else open_source(location)
+    config, tokenizer = read_shape(source)
     tensors = read_weights(source)
     check_tied(tensors, source=source.directory)
     tensors = _without_padding(tensors, tokenizer.size)
@@ -110,7 +135,11 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
         ignored=tuple(sorted(set(tensors) - set(wanted) - set(KNOWN_EXTRAS))),
         card=source.read_text(CARD) if CARD in source.names else None,
         manifest=source.manifest,
-        objective="next_token" if table.get("cloze_objective") == "next_token" else "masked_lm",
+        objective=(
+            "next_token"
+            if source.read_table(CONFIG).get("cloze_objective") == "next_token"
+            else "masked_lm"
+        ),
     )
 
 

@@ -37,7 +37,11 @@ from model.data.sources import (
     training_source,
 )
 from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.encoder_files import (
+    EncoderFiles,
+    read_encoder_files,
+    refuse_another_shape,
+)
 from model.hugging_face.layout import (
     from_hugging_face,
     hugging_face_config,
@@ -67,14 +71,6 @@ MASKED_SHARE = 6
 
 CLEARLY_SLOWER = 0.8
 """Matrix products of the chosen precision at this share of the other's rate are worth a warning."""
-
-NOT_IN_THE_WEIGHTS = {
-    "preset",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-}
-"""What may change between an initial checkpoint and the run that starts from it."""
 
 
 def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fault) -> Artifact:
@@ -271,14 +267,7 @@ def warm_start(
             f"{where}: its tokenizer is {files.tokenizer.digest[:12]}, the examples were made "
             f"with {tokenizer.digest[:12]}; set vocabulary.path to its vocab.txt"
         )
-    ours, theirs = dict(stage.encoder), dict(files.config)
-    changed = [
-        f"{name}: it has {theirs[name]}, wanted {ours[name]}"
-        for name in sorted(set(ours) - NOT_IN_THE_WEIGHTS)
-        if theirs[name] != ours[name]
-    ]
-    if changed:
-        raise UsageError(f"{where}: another shape ({'; '.join(changed)}); set [encoder] to its own")
+    refuse_another_shape(files.config, stage.encoder, where=where)
     present = [n for n in model.state_dict() if hugging_face_name(n) not in files.missing]
     model.load_state_dict(from_hugging_face(files.tensors, present), strict=False)
 

@@ -183,3 +183,21 @@ def test_an_encoder_that_started_from_another_says_so_first(summary: Summary) ->
     started = {**summary.configuration, "pretrain": {"init": "google/bert"}}
     first = lede(summary.model_copy(update={"configuration": started}))[0]
     assert first == "Training started from the encoder google/bert, not from random weights."
+
+
+def test_an_encoder_that_started_from_another_is_told_beside_what_that_was_worth(
+    summary: Summary,
+) -> None:
+    came = {"initial_mlm_loss": 3.5, "initial_mlm_accuracy": 0.38}
+    changed = {
+        "configuration": {**summary.configuration, "pretrain": {"init": "google/bert"}},
+        "language_model": (summary.language_model[0].model_copy(update=came),),
+    }
+    started = summary.model_copy(update=changed)
+    found = "MLM loss 3.50 nats and top-1 accuracy 38.0 % before, 3.25 nats and 40.5 % after"
+    assert lede(started)[0].replace("\u202f", " ") == (
+        "Training started from the encoder google/bert, not from random weights: "
+        f"{found}, on the held-out package rich."
+    )
+    assert lines(started)[1].replace("\u202f", " ") == f"  began from      google/bert; {found}"
+    assert "as it came" in render(started)

@@ -1,0 +1,84 @@
+"""`cloze adapt`: an encoder that somebody trained, trained on with one's own folder of documents.
+
+In:  a model and a folder.
+Out: NAME.toml, the configuration that was run; the run's record, artifacts and report, which say
+     what the encoder was worth on held-out documents of the folder before and after.
+
+It is `cloze init --from` and `cloze run`. The same command goes on where it was interrupted, and
+reuses what is finished.
+"""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from artifacts.errors import UsageError
+from artifacts.filesystem import find_files, write_bytes
+from artifacts.progress import say
+from cloze.answer import Answer
+from cloze.execution.run import WithoutPrefect, run
+from cloze.inference.input_texts import ModelName
+from cloze.init.configuration import Name, continuation, run_name
+from cloze.init.corpus_samples import look
+from cloze.init.initial_model import MINUTES, InitialModel
+from cloze.init.labelled_files import labelled_files
+from cloze.lookup import model_directory
+from cloze.options import TARGET, Target
+
+Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
+Minutes = Annotated[
+    float,
+    Parameter(help="Time for training, from which the number of steps is estimated."),
+]
+Steps = Annotated[int, Parameter(help="Steps of training, instead of minutes.", show_default=False)]
+
+
+def adapt(
+    model: ModelName,
+    folder: Folder,
+    /,
+    *,
+    minutes: Minutes = MINUTES,
+    steps: Steps = 0,
+    name: Name = "",
+    target: Target = TARGET,
+    without_prefect: WithoutPrefect = False,
+) -> Answer:
+    """Continue a model's training on a folder."""
+    if minutes <= 0 or steps < 0:
+        raise UsageError(f"--minutes {minutes:g} --steps {steps}: expected positive numbers")
+    name = name or run_name(folder)
+    asked = ["--steps", str(steps)] if steps else ["--minutes", f"{minutes:g}"]
+    first_line = f"# {shlex.join(['cloze', 'adapt', model, folder, *asked])}"
+    config = Path(f"{name}.toml")
+    if not config.exists():
+        initial = InitialModel(model, model_directory(model, target.space()))
+        for fact in initial.facts():
+            say(fact)
+        if task := labelled_files(find_files(folder)):
+            raise UsageError(
+                f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "
+                f"{model}` writes the configuration that fine-tunes on them"
+            )
+        found = look(folder)
+        for file in found.odd:
+            say(f"left out: {file}")
+        text = continuation(
+            found,
+            name,
+            initial,
+            machine=target.machine(),
+            space=target.space(),
+            steps=steps,
+            minutes=minutes,
+        )
+        write_bytes(str(config), f"{first_line}\n{text}".encode())
+        say(f"{config}: written; to go on from here change it and use `cloze run {config}`")
+    elif config.read_text("utf-8").partition("\n")[0] != first_line:
+        raise UsageError(
+            f"{config}: already exists, and another command wrote it; choose another --name, or "
+            f"use `cloze run {config}`"
+        )
+    return run(config, target=target, without_prefect=without_prefect)

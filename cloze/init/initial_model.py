@@ -1,0 +1,176 @@
+"""The part of a configuration that continues the pre-training of an encoder on another corpus.
+
+In:  a model's name as a configuration takes it, and the directory it stands for.
+Out: the tables from [vocabulary] to [evaluate], everything that must agree with the encoder taken
+     over from it; and what a person should know about beginning from it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from artifacts.errors import UsageError
+from flows.config import MachineConfig, RunConfig
+from flows.expected import START_SECONDS, expected_times
+from flows.workspace import Workspace
+from model.config import PRESETS, EncoderConfig
+
+if TYPE_CHECKING:
+    from model.hugging_face.encoder_files import EncoderFiles
+
+MINUTES = 10.0
+"""Of training, unless the user says otherwise."""
+
+PROVISIONAL_STEPS = 1000
+
+LONGEST = 128
+"""Tokens of an example: what continuing needs, at a fraction of the time that 512 take."""
+
+PEAK_RATE = 1e-4
+"""The paper's, also for encoders of which it is not known how they were trained."""
+
+OWN_SHARE = 0.5
+"""Of the peak rate that an encoder of ours was trained with: small ones were trained faster than
+the paper's, and forget nothing at half of it that they do not learn again."""
+
+WARMUP_SHARE = 0.06
+"""Of the steps; optimizer and moments begin fresh (Gururangan et al. 2020, table 13)."""
+
+SMALLEST_VOCABULARY = 64
+"""That `vocabulary.size` can say."""
+
+SETTINGS = """\
+# All that must agree with the encoder is its own.
+[vocabulary]
+{vocabulary}
+[examples]
+max_seq_lengths = [{length}]
+copies = 1
+second_segment = "none"
+
+[encoder]
+{encoder}
+[pretrain]
+{init}steps = {steps}
+batch_size = 32
+phases = [{{ max_seq_length = {length}, share = 1.0 }}]
+masks = "dynamic"
+next_sentence_loss = false
+evaluate_every = {evaluate_every}
+evaluation_examples = 256
+
+[pretrain.optimizer]
+learning_rate = {rate:g}  # {why_rate}
+warmup_steps = {warmup_steps}
+bias_correction = true  # the warm-up is short
+
+[evaluate]
+examples = 1000
+"""
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """An encoder to begin from."""
+
+    name: str
+    """What `pretrain.init` will say."""
+
+    directory: str
+    """Where it lies: a run's artifact, or a folder in Hugging Face's layout."""
+
+    @cached_property
+    def files(self) -> "EncoderFiles":
+        """Read whole and checked, as the training will."""
+        from model.hugging_face.encoder_files import read_encoder_files  # takes torch along
+
+        files = read_encoder_files(self.directory)
+        if files.config.attention_direction != "bidirectional":
+            raise UsageError(
+                f"{self.name}: its attention is {files.config.attention_direction}; expected a "
+                "masked language model, which sees both sides"
+            )
+        if not files.tokenizer.is_plain:
+            raise UsageError(
+                f"{self.name}: its tokenizer strips accents, splits Chinese or has added tokens "
+                "otherwise than BERT, and a corpus cannot be tokenised so; choose another encoder"
+            )
+        return files
+
+    @property
+    def vocabulary(self) -> str:
+        """Path of its tokenizer.json, else its vocab.txt."""
+        from model.hugging_face.source import open_source
+
+        source = open_source(self.directory)
+        names = ("tokenizer.json", "vocab.txt")
+        return source.path(next(name for name in names if name in source.names))
+
+    def settings(self, *, steps: int) -> str:
+        """The tables of the configuration."""
+        import tomli_w
+
+        tokenizer, rate = self.files.tokenizer, self._rate()
+        size = max(tokenizer.size, SMALLEST_VOCABULARY)  # beside a path it only serves estimates
+        vocabulary: dict[str, object] = {"path": self.vocabulary, "size": size}
+        if not tokenizer.lowercase:
+            vocabulary["lowercase"] = False
+        return SETTINGS.format(
+            vocabulary=tomli_w.dumps(vocabulary),
+            encoder=tomli_w.dumps(shape_table(self.files.config)),
+            init=tomli_w.dumps({"init": self.name}),
+            length=min(LONGEST, self.files.config.max_position_embeddings),
+            steps=steps,
+            evaluate_every=max(1, steps // 10),
+            rate=rate or PEAK_RATE,
+            why_rate="half of the encoder's own peak" if rate else "the paper's peak",
+            warmup_steps=max(1, round(WARMUP_SHARE * steps)),
+        )
+
+    def facts(self) -> Iterator[str]:
+        """What a person should know."""
+        config, tokenizer = self.files.config, self.files.tokenizer
+        yield (
+            f"begins from {self.name}: {config.num_hidden_layers} layers × {config.hidden_size}, "
+            f"{tokenizer.size:,} tokens ({'uncased' if tokenizer.lowercase else 'cased'})"
+        )
+        if any(name.startswith("cls.predictions.") for name in self.files.missing):
+            yield (
+                f"{self.name} has no masked-language-model head: one is trained from random "
+                "weights, and there is no loss from before to compare with"
+            )
+            yield (
+                "warning: if it was trained for sentence vectors, this training does not keep "
+                f"them; compare `cloze search` with {self.name} before replacing it"
+            )
+
+    def _rate(self) -> float:
+        """Half of the peak rate at which we trained it; 0 if somebody else did."""
+        manifest = self.files.manifest
+        recipe = manifest.config.get("pretrain") if manifest else None
+        return OWN_SHARE * float(recipe["optimizer"]["learning_rate"]) if recipe else 0.0
+
+
+def shape_table(config: EncoderConfig) -> dict[str, object]:
+    """[encoder] of this shape: the preset with its sizes, or the sizes; and what else differs."""
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    sizes = {name: getattr(config, name) for name in names}
+    preset = next((name for name, known in PRESETS.items() if known == (*sizes.values(),)), "")
+    shape: dict[str, object] = {"preset": preset} if preset else dict(sizes)
+    usual = EncoderConfig().model_dump(exclude={"preset", *names})
+    return shape | {
+        name: getattr(config, name) for name in usual if getattr(config, name) != usual[name]
+    }
+
+
+def steps_within(
+    minutes: float, run: RunConfig, machine: MachineConfig, *, space: Workspace
+) -> int:
+    """How many steps of `run` this machine is expected to train in so many minutes.
+
+    Two significant digits, at least ten.
+    """
+    (expected,) = expected_times(run, machine, ["pretrain"], space=space)
+    each = max(expected.seconds - START_SECONDS["pretrain"], 1e-3) / run.pretrain.steps
+    return max(10, int(float(f"{60 * minutes / each:.2g}")))

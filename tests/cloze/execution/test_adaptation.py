@@ -1,0 +1,116 @@
+"""Beginning from an encoder that is there already: `cloze init --from`, `cloze adapt`, `plan`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from artifacts.config import read_toml
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from tests.cloze.tiny_model import CONFIG, write_model
+
+Cloze = Callable[..., Any]
+
+HEADLESS = "has no masked-language-model head"
+
+
+@pytest.fixture
+def begun(folder: Path) -> Path:
+    """A tiny encoder, and documents in its words."""
+    write_model(folder / "encoder")
+    (folder / "texts" / "one.txt").unlink()
+    for number in range(30):
+        words = " ".join(("a", "b", "names")[(number + i) % 3] for i in range(4 + number))
+        (folder / "texts" / f"{number}.txt").write_text(f"The list of {words}.\n" * 20)
+    return folder
+
+
+def without_heads(model: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("cls.")}
+    save_file(kept, model / "model.safetensors")
+
+
+def test_init_from_an_encoder_takes_over_its_vocabulary_and_shape(
+    cloze: Cloze, begun: Path
+) -> None:
+    done = cloze("init", "texts", "--from", "encoder", "--output", "more.toml")
+    assert done.returncode == 0, done.stderr
+    assert "begins from encoder: 2 layers × 8, 11 tokens (uncased)" in done.stdout
+    table = read_toml(begun / "more.toml")
+    assert Path(table["vocabulary"]["path"]).samefile("encoder/vocab.txt")
+    assert table["encoder"]["hidden_size"] == CONFIG.hidden_size
+    assert table["encoder"]["max_position_embeddings"] == CONFIG.max_position_embeddings
+    assert table["pretrain"]["init"] == "encoder"
+    planned = cloze("plan", "more.toml")
+    assert planned.returncode == 0, planned.stderr
+
+
+def test_init_from_an_encoder_fine_tunes_it_on_labelled_files(cloze: Cloze, begun: Path) -> None:
+    rows = "".join(f"the list {n},{('yes', 'no')[n % 2]}\n" for n in range(20))
+    (begun / "train.csv").write_text(f"text,label\n{rows}")
+    done = cloze("init", "train.csv", "--from", "encoder", "--output", "task.toml")
+    assert done.returncode == 0, done.stderr
+    assert read_toml(begun / "task.toml")["finetune"]["encoder"] == "encoder"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("encoder.hidden_size=16", "another shape (hidden_size: it has 8, wanted 16)"),
+        ("vocabulary.path=''", "the run would learn its own; set vocabulary.path"),
+        ("vocabulary.path=other.txt", "its tokenizer is "),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "pretrain"])
+def test_an_initial_encoder_that_does_not_fit_is_refused_before_anything_runs(
+    cloze: Cloze, begun: Path, command: str, setting: str, message: str
+) -> None:
+    other = WordPieceTokenizer((*SPECIAL_TOKENS, "c"), lowercase=True)
+    (begun / "other.txt").write_text(other.vocab_txt())
+    assert cloze("init", "texts", "--from", "encoder", "--output", "more.toml").returncode == 0
+    refused = cloze(command, "more.toml", "--set", setting)
+    assert refused.returncode == 2
+    assert "pretrain.init = encoder: " in refused.stderr
+    assert message in refused.stderr
+    assert not (begun / "runs" / "artifacts").exists()
+
+
+def test_an_encoder_without_the_head_is_said_to_have_none(cloze: Cloze, begun: Path) -> None:
+    without_heads(begun / "encoder")
+    assert HEADLESS in cloze("init", "texts", "--from", "encoder").stdout
+
+
+def test_adapt_refuses_what_it_cannot_adapt(cloze: Cloze, begun: Path) -> None:
+    (begun / "nothing").mkdir()
+    assert "nothing" in cloze("adapt", "encoder", "nothing").stderr
+    assert "no run of this name" in cloze("adapt", "nobody", "texts").stderr
+    (begun / "texts.toml").write_text("# mine\n")
+    refused = cloze("adapt", "encoder", "texts")
+    assert refused.returncode == 2
+    assert "texts.toml: already exists, and another command wrote it" in refused.stderr
+    assert (begun / "texts.toml").read_text() == "# mine\n"
+
+
+@pytest.mark.slow
+def test_adapt_reports_what_the_encoder_was_worth_before_and_after_and_is_reused(
+    cloze: Cloze, begun: Path
+) -> None:
+    (begun / "texts" / "scan.pdf").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 20)
+    command = ("adapt", "encoder", "texts", "--steps", "40", "--without-prefect")
+    done = cloze(*command)
+    assert done.returncode == 0, done.stderr
+    assert "left out: scan.pdf" in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1].startswith("  began from      encoder; MLM loss ")
+    summary = json.loads((begun / "runs" / "texts" / "summary.json").read_text())
+    (heldout,) = summary["language_model"]
+    assert heldout["mlm_loss"] < heldout["initial_mlm_loss"]
+    assert "Training started from the encoder encoder, not from random weights: MLM loss" in (
+        begun / "runs" / "texts" / "report.html"
+    ).read_text().replace("\n", " ")
+    again = cloze(*command)
+    assert "0 stages made" in again.stdout
