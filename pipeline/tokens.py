@@ -45,14 +45,29 @@ from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import gather, run_graph, share_out, spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, partition_bits
-from pipeline.shuffle.buckets import BucketGroup, ShuffleBackend, bucket_groups, write_group
+from pipeline.shuffle.buckets import (
+    BucketGroup,
+    ShuffleBackend,
+    bucket_groups,
+    division_of,
+    write_group,
+)
 from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
 from pipeline.shuffle.token_statistics import summary
 from pipeline.shuffle.tokenization import TokensJob
-from pipeline.text.texts import HELDOUT, HELDOUT_SPLIT, TRAIN
+from pipeline.text.texts import TRAIN
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
+
+HELD_OUT_OF_FEW = {
+    "tails": "held out is the end of each document, {share:.1%} of its sentences or one",
+    "smallest": "corpus.heldout_share = {share} draws none of so few documents; held out is the "
+    "one with the smallest digest",
+    "largest": "corpus.heldout_share = {share} draws all of so few documents; only the one with "
+    "the largest digest trains",
+}
+"""What is said where the draw has not decided, by the rule of the `Division` that has."""
 
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
@@ -200,7 +215,14 @@ def _commit(
     by_split: dict[str, list[FileEntry]] = {}
     for entry in entries:
         by_split.setdefault(entry.statistics["split"], []).append(entry)
-    _say_what_is_held_out(groups, by_split, job.stage.corpus.heldout_share)
+    share = job.stage.corpus.heldout_share
+    if share and by_split.keys() == {TRAIN}:
+        say(
+            "warning: nothing can be held out of documents of one sentence, so nothing can be "
+            "evaluated on unseen text; give more text, or hold out a source"
+        )
+    elif said := HELD_OUT_OF_FEW.get(division_of(backend, job).rule):
+        say(f"tokens: {said.format(share=share)}")
     with backend.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
         paths = chain(early, _late_lists(groups, job.output, local))
         listed, dropped = put_dropped(paths, shards=shards, output=job.output, scratch=local)
@@ -221,25 +243,6 @@ def _commit(
             "dropped": {reason: found.documents for reason, found in dropped.items()},
         },
     )
-
-
-def _say_what_is_held_out(
-    groups: list[BucketGroup], by_split: dict[str, list[FileEntry]], share: float
-) -> None:
-    """A line for the reader where the draw by digest has found no document to hold out."""
-    heldout = next((group for group in groups if group.split == HELDOUT), None)
-    if share and by_split.keys() == {TRAIN}:
-        say(
-            "warning: nothing can be held out of documents of one sentence, so nothing can be "
-            "evaluated on unseen text; give more text, or hold out a source"
-        )
-    elif heldout and heldout.part == "tail":
-        say(f"tokens: held out is the end of each document, {share:.1%} of its sentences or one")
-    elif heldout and heldout.buckets[0].split != HELDOUT_SPLIT:
-        say(
-            f"tokens: corpus.heldout_share = {share} draws none of so few documents; held out is "
-            "the one with the smallest digest"
-        )
 
 
 def _occurrences(groups: list[BucketGroup], job: TokensJob) -> list[int]:

@@ -28,7 +28,6 @@ from pipeline.runner.beam import Map, PCollection, Pipeline
 from pipeline.runner.graph import run_graph, spread
 from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
-from pipeline.text.texts import fallback_share
 from pipeline.tokenizer.learning import (
     Sampling,
     candidate_bytes,
@@ -96,14 +95,13 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
         paths,
         wanted_bytes=config.sample_bytes,
         drop_list=drop_list,
-        fallback_share=fallback_share(stage.corpus),
+        corpus=stage.corpus,
     ):
         pre_tokens.update(count_pre_tokens(text, lowercase=config.lowercase))
     if not pre_tokens:
         raise UsageError(
             "corpus: no training document to learn a vocabulary from; "
-            "look at the paths, the readers and [cleaning]; if there is only a document or two, "
-            "the draw may have held out all: set a smaller corpus.heldout_share or another seed"
+            "look at the paths, the readers and [cleaning]"
         )
     words = count_words(pre_tokens, lowercase=config.lowercase)
     say(f"vocabulary: learning {config.size:,} word-pieces from {len(words):,} distinct words")

@@ -78,9 +78,9 @@ class CorpusConfig(Config):
 
     heldout_share: float = Field(default=0.01, ge=0.0, lt=0.5)
     """Share of the documents, drawn by digest, that forms the split `heldout`. Where none is drawn
-    and no source is held out, it is the document with the smallest digest; of fewer than three
-    documents this share of the sentences, at the end of each. Not in the paper, which reports its
-    pre-training loss on training data."""
+    and no source is held out, it is the document with the smallest digest; where all are, that with
+    the largest trains; of fewer than three documents this share of the sentences is held out, at
+    the end of each. Not in the paper, which reports its pre-training loss on training data."""
 
 
 class VocabularyConfig(Config):

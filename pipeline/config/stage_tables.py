@@ -41,7 +41,7 @@ class VocabularyStage(StageConfig):
 
     stage: ClassVar[str] = "vocabulary"
     program: ClassVar[str] = "pipeline.vocabulary"
-    format_version: ClassVar[int] = 5
+    format_version: ClassVar[int] = 6
 
     seed: int
     """The run's seed: it draws the sample, and what is held out and not in it."""
@@ -58,7 +58,7 @@ class TokensStage(StageConfig):
 
     stage: ClassVar[str] = "tokens"
     program: ClassVar[str] = "pipeline.tokens"
-    format_version: ClassVar[int] = 5
+    format_version: ClassVar[int] = 6
 
     seed: int
     """The run's seed: it draws what is held out."""

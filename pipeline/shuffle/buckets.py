@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -47,11 +48,12 @@ from pipeline.shuffle.token_statistics import statistics_of
 from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.filters import Reason
 from pipeline.text.texts import (
-    FEWEST_DOCUMENTS,
     HELDOUT,
     HELDOUT_SPLIT,
+    TRAIN,
     TRAIN_SPLIT,
-    fallback_share,
+    Division,
+    divide,
     heldout_sentences,
     split_names,
     stronger_splits,
@@ -70,8 +72,8 @@ Part = Literal["whole", "head", "tail"]
 class BucketRange:
     """One bucket of a split: the digests whose first bits are its number."""
 
-    split: int
-    """The split whose documents they are in the sorted runs."""
+    splits: tuple[int, ...]
+    """The splits whose documents they are in the sorted runs."""
     number: int
     bits: int
     first: int = 0
@@ -150,30 +152,50 @@ def bucket_groups(backend: ShuffleBackend, job: TokensJob) -> list[BucketGroup]:
     """All buckets of all splits, in groups; splits without documents have none."""
     names = split_names(job.stage.corpus)
     found = [backend.cardinality(split) for split in range(len(names))]
-    groups = []
-    first_key = 0
-    part: Part = "whole"
-    is_drawn = len(found[HELDOUT_SPLIT].keys_D) or not len(found[TRAIN_SPLIT].keys_D)
-    if fallback_share(job.stage.corpus) and not is_drawn:
-        listed = read_drop_list(job.stage.cleaning.drop_list).digests_D2[:, 0]
-        trained = np.setdiff1d(found[TRAIN_SPLIT].keys_D, listed)
-        if len(trained) >= FEWEST_DOCUMENTS:
-            first_key = int(trained[0]) + 1
-            smallest = BucketRange(TRAIN_SPLIT, 0, 0, end=first_key)
-            groups.append(BucketGroup(HELDOUT, 0, (smallest,)))
+    division = division_of(backend, job)
+    if division.rule == "draw":
+        every = [
+            _groups(name, BucketRange((split,), 0, 0), found[split])
+            for split, name in enumerate(names)
+        ]
+        return list(chain.from_iterable(every))
+    both = BucketRange((TRAIN_SPLIT, HELDOUT_SPLIT), 0, 0)
+    drawn = found[TRAIN_SPLIT] + found[HELDOUT_SPLIT]
+    if division.rule == "tails":
+        tails = BucketGroup(HELDOUT, 0, (both,), "tail")
+        groups = [tails, *_groups(TRAIN, both, drawn, part="head")]
+    else:
+        heldout = replace(both, end=division.border)
+        trained = replace(both, first=division.border)
+        if division.rule == "smallest":
+            groups = [BucketGroup(HELDOUT, 0, (heldout,)), *_groups(TRAIN, trained, drawn)]
         else:
-            part = "head"
-            groups.append(BucketGroup(HELDOUT, 0, (BucketRange(TRAIN_SPLIT, 0, 0),), "tail"))
-    for split, name in enumerate(names):
-        bits = found[split].bucket_bits()
-        if bits is None:
-            continue
-        size = max(1, (1 << bits) // MOST_GROUPS)
-        for first in range(0, 1 << bits, size):
-            numbers = range(first, first + size)
-            buckets = tuple(BucketRange(split, number, bits, first_key) for number in numbers)
-            groups.append(BucketGroup(name, first // size, buckets, part))
+            groups = [BucketGroup(TRAIN, 0, (trained,)), *_groups(HELDOUT, heldout, drawn)]
+    for split, name in list(enumerate(names))[HELDOUT_SPLIT + 1 :]:
+        groups += _groups(name, BucketRange((split,), 0, 0), found[split])
     return groups
+
+
+def division_of(backend: ShuffleBackend, job: TokensJob) -> Division:
+    """How the documents of `train` and `heldout` are told apart; listed ones do not count."""
+    listed = read_drop_list(job.stage.cleaning.drop_list).digests_D2[:, 0]
+    keys = (backend.cardinality(split).keys_D for split in (TRAIN_SPLIT, HELDOUT_SPLIT))
+    trained_D, drawn_D = (np.setdiff1d(keys_D, listed) for keys_D in keys)
+    return divide(trained_D, drawn_D, job.stage.corpus)
+
+
+def _groups(
+    name: str, every: BucketRange, documents: Cardinality, *, part: Part = "whole"
+) -> Iterator[BucketGroup]:
+    """The range `every` cut into as many buckets as its `documents` want; none for none."""
+    bits = documents.bucket_bits()
+    if bits is None:
+        return
+    size = max(1, (1 << bits) // MOST_GROUPS)
+    for first in range(0, 1 << bits, size):
+        numbers = range(first, first + size)
+        buckets = tuple(replace(every, number=number, bits=bits) for number in numbers)
+        yield BucketGroup(name, first // size, buckets, part)
 
 
 def write_group(
@@ -213,10 +235,10 @@ def read_bucket(
     runs: Sequence[str], bucket: BucketRange, *, splits: int, drop_list: DropList
 ) -> tuple[pa.Table, pa.Table]:
     """The bucket's documents in order of digest, each once; and those dropped here."""
-    own = _rows(runs, bucket, bucket.split)
+    own = _rows(runs, bucket, bucket.splits)
     stronger = [
-        _rows(runs, bucket, split).select(IDENTITY)
-        for split in stronger_splits(bucket.split, count=splits)
+        _rows(runs, bucket, (split,)).select(IDENTITY)
+        for split in stronger_splits(bucket.splits[0], count=splits)
     ]
     identity = pa.concat_tables([*stronger, own.select(IDENTITY)]).combine_chunks()
     strength = np.repeat(np.arange(len(stronger) + 1), [*map(len, stronger), len(own)])
@@ -246,12 +268,11 @@ def _open(run: str) -> list[pa.RecordBatch]:
     return open_batches(run)
 
 
-def _rows(runs: Sequence[str], bucket: BucketRange, split: int) -> pa.Table:
-    """The rows of a split in the bucket's range of digests, from all runs."""
+def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa.Table:
+    """The rows of some splits in the bucket's range of digests, from all runs."""
     low, high = bucket.bounds()
     slices = []
-    for run in runs:
-        batch = _open(run)[split]
+    for batch in (_open(run)[split] for run in runs for split in splits):
         keys_D = batch[KEY].to_numpy()
         start = int(np.searchsorted(keys_D, np.uint64(low)))
         stop = len(keys_D) if high >> 64 else int(np.searchsorted(keys_D, np.uint64(high)))

@@ -11,6 +11,7 @@ two equal documents survives, the same tokens come of it.
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -116,14 +117,31 @@ def split_names(corpus: CorpusConfig) -> list[str]:
     return [TRAIN, HELDOUT, *(name for name in named if name != HELDOUT)]
 
 
-def fallback_share(corpus: CorpusConfig) -> float:
-    """The share of the text to be held out even if the draw finds no document; 0: none.
+@dataclass(frozen=True)
+class Division:
+    """How the documents of `train` and `heldout` are told apart in the end."""
 
-    A draw finds nothing in a few documents; then the one with the smallest digest is held out, or,
-    of fewer than `FEWEST_DOCUMENTS`, the last sentences of each.
+    rule: Literal["draw", "smallest", "largest", "tails"]
+    """As they were drawn; only the smallest digest is held out, where none was drawn; only the
+    largest trains, where all were; or the last sentences of each document are held out."""
+    border: int = 0
+    """By `smallest` and `largest`: the first key of a digest that trains."""
+
+
+def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Division:
+    """What becomes of a draw among few documents, which may find none of them or all.
+
+    trained_D, drawn_D: first halves of the distinct digests that were not drawn to be held out and
+                        of those that were, ascending; of many, the smallest are enough.
     """
-    is_split_named = any(source.heldout for source in corpus.sources)
-    return 0.0 if is_split_named else corpus.heldout_share
+    is_wanted = corpus.heldout_share and not any(source.heldout for source in corpus.sources)
+    if is_wanted and 0 < len(trained_D) + len(drawn_D) < FEWEST_DOCUMENTS:
+        return Division("tails")
+    if is_wanted and len(trained_D) and not len(drawn_D):
+        return Division("smallest", int(trained_D[0]) + 1)
+    if len(drawn_D) and not len(trained_D):
+        return Division("largest", int(drawn_D[-1]))
+    return Division("draw")
 
 
 def heldout_sentences(sentences: int, share: float) -> int:

@@ -47,6 +47,7 @@ from pipeline.text.texts import (
     TRAIN_SPLIT,
     TextBlock,
     assign_splits,
+    divide,
     heldout_sentences,
     read_texts,
 )
@@ -105,27 +106,29 @@ def ranks_of(digests_D2: UInt64s, *, seed: int) -> UInt64s:
 
 
 def draw_sample(
-    paths: Sequence[str], *, wanted_bytes: int, drop_list: DropList, fallback_share: float
+    paths: Sequence[str], *, wanted_bytes: int, drop_list: DropList, corpus: CorpusConfig
 ) -> Iterator[bytes]:
     """The sample's texts from the files of candidates, joined to a text for each file.
 
     It is taken in order of rank until there are enough bytes, at least one document. What is held
-    out where no document was drawn (`fallback_share`, pipeline/text/texts.py) is not in it.
+    out of few documents (`divide`, pipeline/text/texts.py) is not in it.
     """
     tables = [_read(path) for path in paths]
     candidates = pa.concat_tables(tables)
     digests_D2 = digest_halves(digest_bytes(candidates["document_digest"]))
     ranks, splits = candidates["rank"].to_numpy(), candidates["split"].to_numpy()
-    trains = splits == TRAIN_SPLIT
+    trains, is_drawn = splits == TRAIN_SPLIT, splits == HELDOUT_SPLIT
     order = np.lexsort((trains, digests_D2[:, 1], digests_D2[:, 0], ranks))  # held-out ones first
     first = is_first_of_equals(digests_D2[order])
-    once = order[first & trains[order] & ~drop_list.holds(digests_D2[order])]
-    tail_share = 0.0
-    if fallback_share and not np.any(splits == HELDOUT_SPLIT):
-        if len(once) >= FEWEST_DOCUMENTS:
-            once = np.delete(once, np.lexsort((digests_D2[once, 1], digests_D2[once, 0]))[0])
-        else:
-            tail_share = fallback_share
+    once = order[first & ~drop_list.holds(digests_D2[order])]
+    keys_D = digests_D2[once, 0]
+    trained_D, drawn_D = (np.sort(keys_D[those[once]]) for those in (trains, is_drawn))
+    division = divide(trained_D, drawn_D, corpus)
+    if division.rule == "draw":
+        once = once[trains[once]]
+    else:
+        once = once[(trains | is_drawn)[once] & (keys_D >= np.uint64(division.border))]
+    tail_share = corpus.heldout_share if division.rule == "tails" else 0.0
     sizes = pc.binary_length(candidates["text"]).to_numpy()[once]
     chosen = once[np.cumsum(sizes) - sizes < wanted_bytes]
     start = 0
@@ -142,9 +145,10 @@ def _without_tail(text: bytes, share: float) -> bytes:
 
 
 def candidate_bytes(paths: Sequence[str]) -> int:
-    """Text of all candidates."""
-    lengths = (pc.binary_length(_read(path)["text"]) for path in paths)
-    return sum(pc.sum(length).as_py() or 0 for length in lengths)
+    """Text of all candidates that were not drawn to be held out."""
+    tables = (_read(path) for path in paths)
+    texts = (table["text"].filter(pc.equal(table["split"], TRAIN_SPLIT)) for table in tables)
+    return sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts)
 
 
 def count_words(pre_tokens: Mapping[bytes, int], *, lowercase: bool) -> Counter[str]:
@@ -197,8 +201,9 @@ def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
 def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
     """Training documents below the limit with their text, documents of held-out sources without.
 
-    Without text, too: one document that was drawn to be held out, and the smallest digests of the
-    others, since the launcher must know what is held out if none was drawn.
+    Only the launcher knows what becomes of a draw among few documents (`divide`). For it there are
+    the smallest digests as well, without text; and of the documents drawn to be held out those with
+    the smallest digests and with the largest one, with the text, since they may have to train.
     """
     digests_D2 = block.digests_D2
     splits_D = assign_splits(block, corpus=sampling.corpus, seed=sampling.seed)
@@ -211,10 +216,15 @@ def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
     _, smallest = np.unique(digests_D2[trains, 0], return_index=True)
     listed_D = sampled_D.copy()
     listed_D[trains[smallest[:FEWEST_DOCUMENTS]]] = True
-    listed_D[np.flatnonzero(kept_D & (splits_D == HELDOUT_SPLIT))[:1]] = True
+    drawn = np.flatnonzero(kept_D & (splits_D == HELDOUT_SPLIT))
+    _, smallest = np.unique(digests_D2[drawn, 0], return_index=True)
+    drawn = drawn[[*smallest[:FEWEST_DOCUMENTS], *smallest[-1:]]]
+    listed_D[drawn] = True
+    with_text_D = sampled_D & (splits_D == TRAIN_SPLIT)
+    with_text_D[drawn] = True
     which = np.flatnonzero(listed_D)
-    with_text = sampled_D[which] & (splits_D[which] == TRAIN_SPLIT)
     starts_D = block.ends_D - np.diff(block.ends_D, prepend=0)
+    with_text = with_text_D[which].tolist()
     bounds = zip(starts_D[which].tolist(), block.ends_D[which].tolist(), with_text, strict=True)
     raw = block.text.tobytes()
     texts = [raw[start:end] if is_wanted else b"" for start, end, is_wanted in bounds]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from artifacts.store import Artifact
-from artifacts.tokenizer import read_tokenizer_json
+from artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
 from pipeline.tokens import make_tokens
 from pipeline.vocabulary import make_vocabulary
 from tests.pipeline.corpora import documents, source, tokens_table, vocabulary_table, write_jsonl
@@ -69,6 +69,34 @@ def test_the_vocabulary_has_not_seen_what_is_held_out_where_the_draw_finds_nothi
     assert trained <= set(vocabulary)
     assert trained < every
     assert not (every - trained) & set(vocabulary)
+
+
+DRAWN, NOT_DRAWN = (105, 106, 108), 100
+"""Seeds of documents, by whether a share of 0.49 with the seed of these tables draws them."""
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (DRAWN[:1], "held out is the end of each document"),
+        (DRAWN[:2], "held out is the end of each document"),
+        ((DRAWN[0], NOT_DRAWN), "held out is the end of each document"),
+        (DRAWN, "draws all of so few documents"),
+    ],
+)
+def test_some_text_trains_and_some_is_held_out_when_the_draw_takes_half_or_all(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], seeds: tuple[int, ...], said: str
+) -> None:
+    texts = [" ".join(documents(seed, 6)) for seed in seeds]
+    words, tokens = prepared(tmp_path, [*texts, *texts], heldout_share=0.49)
+    heldout, trained = sentences(tokens, "heldout"), sentences(tokens, "train")
+    assert heldout
+    assert trained
+    assert not set(heldout) & set(trained)
+    assert said in capfd.readouterr().err
+    vocabulary = read_tokenizer_json(words.path("tokenizer.json")).vocabulary
+    pieces = {piece.removeprefix("##") for piece in vocabulary}
+    assert max(map(len, pieces - set(SPECIAL_TOKENS))) > 1  # learnt from the text that trains
 
 
 def test_the_document_held_out_does_not_depend_on_files_and_their_names(tmp_path: Path) -> None:
