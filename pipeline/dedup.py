@@ -103,6 +103,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
             machine=machine,
             options=options,
             progress=Progress("dedup", total=total, unit="MB"),
+            megabytes=total,
         )
     files.require_unchanged()
     with _scratch_beside(table.output) as scratch, naming_full_disk(scratch):

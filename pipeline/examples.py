@@ -59,7 +59,9 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
                 scratch=scratch if machine.runner == "local" else "",
             )
             progress = Progress("examples", total=megabytes, unit="MB")
-            run_graph(graph, machine=machine, options=options, progress=progress)
+            run_graph(
+                graph, machine=machine, options=options, progress=progress, megabytes=megabytes
+            )
     entries = all_finished(table.output, names)
     copied = [
         put_bytes(table.output, tokens.read_bytes(name), name=name)

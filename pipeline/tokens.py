@@ -171,6 +171,7 @@ def _run_what_is_missing(
     options: list[str],
 ) -> None:
     """Run the graph of what earlier attempts have not finished."""
+    megabytes = sum(shard.megabytes for shard in shards)
     missing = backend.unfinished(shards)
     if missing:
         if len(missing) < len(shards):
@@ -180,7 +181,7 @@ def _run_what_is_missing(
         graph = partial(tokens_graph, shards=missing, backend=backend, job=job)
         total = sum(shard.megabytes for shard in missing)
         progress = Progress("tokens", total=total, unit="MB")
-        run_graph(graph, machine=machine, options=options, progress=progress)
+        run_graph(graph, machine=machine, options=options, progress=progress, megabytes=megabytes)
         return
     every = bucket_groups(backend, job)
     finished = finished_files(job.output, [group.counts_name for group in every])
@@ -190,7 +191,7 @@ def _run_what_is_missing(
     rest = partial(buckets_graph, groups=groups, backend=backend, job=job)
     buckets = sum(len(group.buckets) for group in groups)
     progress = Progress("tokens", total=buckets, unit="buckets")
-    run_graph(rest, machine=machine, options=options, progress=progress)
+    run_graph(rest, machine=machine, options=options, progress=progress, megabytes=megabytes)
 
 
 def _commit(

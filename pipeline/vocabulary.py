@@ -132,6 +132,7 @@ def _sample(
             machine=machine,
             options=options,
             progress=Progress("vocabulary", total=total, unit="MB"),
+            megabytes=total,
         )
         for path in paths if directory != scratch else ():
             filesystem.fetch_file(filesystem.join(directory, os.path.basename(path)), path)

@@ -21,8 +21,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
-SMOKE = ("configs/smoke.toml",)
-"""The configuration of the golden run."""
+SMOKE = ("configs/smoke.toml", "--set", "pipeline.worker_mode=processes")
+"""The configuration of the golden run; so small a corpus would be prepared without workers."""
 
 
 @pytest.fixture(scope="session")

@@ -105,9 +105,10 @@ class PipelineMachine(Config):
     workers: int = Field(default=2, ge=1)
     """Local workers, each with a tokenizer of its own; one a core is right."""
 
-    worker_mode: Literal["processes", "threads", "inline"] = "processes"
+    worker_mode: Literal["auto", "processes", "threads", "inline"] = "auto"
     """How local workers run: forked `processes`; `threads` of one; or `inline`, one task after
-    another in this very process, for debuggers and small inputs."""
+    another in this very process, for debuggers and small inputs. `auto` is `inline` where there is
+    so little to do that starting workers would take longer, `processes` otherwise."""
 
     stall_timeout: float = Field(default=900.0, gt=0.0)
     """Seconds without a finished unit of work after which a local job is stopped."""

@@ -7,6 +7,7 @@ Out: nothing; the graph's products are the files its functions have put into the
 runner. Every other name is a Beam runner, and its options are passed through as they are.
 """
 
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -28,6 +29,10 @@ from pipeline.runner.beam import (
 from pipeline.runner.local_runner import JobFailed, run_inline, run_supervised
 from pipeline.runner.work_queue import ReportReader, WorkQueue
 
+INLINE_MEGABYTES = 4.0
+"""Up to here `worker_mode = "auto"` starts no workers: that takes 0.3 s, and so little is a single
+task of theirs anyway."""
+
 LONGEST_DIRECTORY = 70
 """Bytes of the temporary directory's name; a socket's address has 107 at most."""
 
@@ -39,14 +44,19 @@ whatever does work calls `WorkQueue.report` once per finished task, seconds apar
 
 
 def run_graph(
-    build: Build[Task], *, machine: PipelineMachine, options: Sequence[str], progress: Progress
+    build: Build[Task],
+    *,
+    machine: PipelineMachine,
+    options: Sequence[str],
+    progress: Progress,
+    megabytes: float = math.inf,
 ) -> None:
-    """Run the graph that `build` adds to an empty pipeline, to its end.
+    """Run the graph that `build` adds to an empty pipeline, to its end; it reads `megabytes`.
 
-    Local jobs report through `progress`, fail if nothing is reported for `machine.stall_timeout`
-    seconds, and leave no process behind, however they end. `JobFailed` says what went wrong; an
-    error of our own that a worker raised is raised here again. An option that Beam does not know
-    is a `UsageError` here, where nobody else could know it.
+    Local jobs report through `progress` and leave no process behind, however they end; unless they
+    run inline, they fail if nothing is reported for `machine.stall_timeout` seconds. `JobFailed`
+    says what went wrong; an error of our own that a worker raised is raised here again. An option
+    that Beam does not know is a `UsageError` here, where nobody else could know it.
     """
     if machine.runner == "local" and (unknown := unknown_options(options)):
         raise UsageError(
@@ -56,7 +66,8 @@ def run_graph(
     if machine.runner != "local":
         _run_on_engine(build, machine=machine, options=options)
         return
-    inline = machine.worker_mode == "inline"
+    small = machine.worker_mode == "auto" and megabytes <= INLINE_MEGABYTES
+    inline = small or machine.worker_mode == "inline"
     short = len(tempfile.gettempdir()) < LONGEST_DIRECTORY
     directory = tempfile.gettempdir() if short else "/tmp"
     with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=directory) as scratch:

@@ -207,6 +207,29 @@ def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_p
     folder.rmdir()
 
 
+@pytest.mark.parametrize(("megabytes", "has_workers"), [(1.0, False), (100.0, True)])
+def test_workers_are_started_only_where_there_is_enough_for_them(
+    tmp_path, megabytes: float, has_workers: bool
+) -> None:
+    def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
+        return spread(pipeline, range(UNITS), queue) | Map(partial(note_process, folder=tmp_path))
+
+    run_graph(
+        build,
+        machine=PipelineMachine(workers=2),
+        options=[],
+        progress=Progress("test", total=1, unit="MB"),
+        megabytes=megabytes,
+    )
+    here = (tmp_path / str(os.getpid())).exists()
+    assert here != has_workers
+
+
+def note_process(unit: int, *, folder: Path) -> int:
+    (folder / str(os.getpid())).touch()
+    return unit
+
+
 def test_the_sockets_of_a_job_are_its_users_alone(tmp_path):
     def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
         return spread(pipeline, range(UNITS), queue) | Map(partial(note_mode, queue=queue))
