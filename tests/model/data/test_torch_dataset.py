@@ -1,5 +1,9 @@
 """The batches of pre-training for a loop of one's own."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -48,11 +52,25 @@ def test_a_loop_of_transformers_trains_on_them(artifact: Artifact) -> None:
     assert all(loss.isfinite() for loss in losses)
 
 
+LOADED_BY_WORKERS = """
+import json, sys
+from torch.utils.data import DataLoader
+from model.config import PretrainConfig
+from model.data.torch_dataset import PretrainingBatches
+
+batches = PretrainingBatches(sys.argv[1], PretrainConfig.model_validate_json(sys.argv[2]))
+loaded = DataLoader(batches, batch_size=None, num_workers=2)
+print(json.dumps(sorted(batch["input_ids"].tolist() for batch in loaded)))
+"""
+
+
 def test_workers_of_a_loader_share_the_steps(artifact: Artifact) -> None:
-    batches = PretrainingBatches(artifact.directory, recipe(5))
-    loaded = DataLoader(batches, batch_size=None, num_workers=2)
-    alone = [batch["input_ids"].tolist() for batch in batches]
-    assert sorted(batch["input_ids"].tolist() for batch in loaded) == sorted(alone)
+    # A program of its own, as a user's loop is: the loader forks, and pytest's process has threads.
+    five = recipe(5)
+    command = [sys.executable, "-c", LOADED_BY_WORKERS, artifact.directory, five.model_dump_json()]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    alone = [batch["input_ids"].tolist() for batch in PretrainingBatches(artifact.directory, five)]
+    assert json.loads(loaded) == sorted(alone)
 
 
 def test_ranks_share_every_batch(artifact: Artifact) -> None:
