@@ -318,6 +318,12 @@ def finished_record(directory: str, name: str) -> str:
     return filesystem.join(directory, f"{FINISHED}/{name}.json")
 
 
+def clear_work(directory: str) -> None:
+    """Remove what only the artifact's own stage needed, and that it was finished."""
+    for leftover in (WORK, f"{FINISHED}/{WORK}"):
+        filesystem.remove(filesystem.join(directory, leftover))
+
+
 def _scratch(directory: str) -> str:
     return (
         filesystem.local_path(directory)

@@ -30,9 +30,9 @@ from artifacts.progress import Progress, say
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import (
-    FINISHED,
     WORK,
     Artifact,
+    clear_work,
     commit,
     finished_files,
     put_file,
@@ -119,8 +119,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     # the stage's former name: statistics are part of the digest, and the content is no other
     statistics = {"distinct_documents": len(distinct), "unwanted": reasons}
     artifact = commit(table, [entry], statistics=statistics)
-    for leftover in (WORK, f"{FINISHED}/{WORK}"):
-        filesystem.remove(filesystem.join(table.output, leftover))
+    clear_work(table.output)
     return artifact
 
 

@@ -26,10 +26,10 @@ from artifacts.progress import Progress, say
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import (
-    FINISHED,
     WORK,
     Artifact,
     all_finished,
+    clear_work,
     commit,
     finished_files,
     open_artifact,
@@ -89,8 +89,7 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
             f"({reasons or 'it has none'}); look at the paths, the reader and [cleaning]"
         )
     artifact = _commit(table, shards=shards, groups=groups, backend=backend, job=job)
-    for leftover in (WORK, f"{FINISHED}/{WORK}"):
-        filesystem.remove(filesystem.join(table.output, leftover))
+    clear_work(table.output)
     return artifact
 
 

@@ -21,7 +21,14 @@ from artifacts.progress import Progress, say
 from artifacts.results import TaskRecord, Trials
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, finished_file, open_artifact, put_json
+from artifacts.store import (
+    Artifact,
+    clear_work,
+    commit,
+    finished_file,
+    open_artifact,
+    put_json,
+)
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
 from model.finetune.earlier_trials import take_over
 from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
@@ -65,15 +72,15 @@ def finetune(
     world = _world(threads, machine.device)
     earlier = take_over(table, config.seeds) if world.is_first else None
     world.barrier()
+    encoders = _read_encoders(encoder, config)
+    labels = open_artifact(table.input_path("labels")) if "labels" in table.inputs else None
+    loaded = [_load(task, encoders[0], labels, quiet=not world.is_first) for task in config.tasks]
+    groups = plan_trials(config, [problem for problem, _ in loaded])
+    shared = share_batches is not None and world.ranks > len(groups)
 
-    def run_share(worker: Worker) -> tuple[TrialRunner, tuple[TrialGroup, ...]]:
+    def run_share(worker: Worker) -> TrialRunner:
         """This process's share of the trials; ranks and workers never communicate."""
         number, size = world.rank + worker.number, world.ranks * worker.size
-        encoders = _read_encoders(encoder, config)
-        labels = open_artifact(table.input_path("labels")) if "labels" in table.inputs else None
-        loaded = [_load(task, encoders[0], labels, quiet=number > 0) for task in config.tasks]
-        groups = plan_trials(config, [problem for problem, _ in loaded])
-        shared = share_batches is not None and world.ranks > len(groups)
         runner = TrialRunner(
             output=table.output,
             config=config,
@@ -93,10 +100,12 @@ def finetune(
             runner.run_group(group)
         if runner.writes:
             put_json(table.output, runner.seconds, name=f"seconds-{number}.json")
-        return runner, groups
+        if number:
+            runner.leave_best()
+        return runner
 
     with patient_threads(threads):
-        runner, groups = run_workers(workers, run_share)
+        runner = run_workers(workers, run_share)
         world.barrier()
         if world.is_first:
             _finish(table, runner, groups, earlier)
@@ -197,6 +206,7 @@ def _finish(
         statistics={"fits": len(found), "steps": sum(trial.steps for trial in found)},
         records=[entry for entry in takewhile(bool, seconds) if entry],
     )
+    clear_work(table.output)
 
 
 if __name__ == "__main__":

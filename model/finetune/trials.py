@@ -17,7 +17,7 @@ from artifacts.manifest import FileEntry
 from artifacts.progress import say
 from artifacts.results import TaskRecord, Trial
 from artifacts.rng import address
-from artifacts.store import Artifact, finished_file, put_bytes, put_json
+from artifacts.store import WORK, Artifact, finished_file, put_bytes, put_json
 from model.config import FeatureConfig, FinetuneConfig
 from model.finetune.approaches import Approach, FeatureBased, FeatureCache, FineTuning
 from model.finetune.earlier_trials import earlier_model
@@ -232,11 +232,20 @@ class TrialRunner:
         weights = self._weights(plan, trial)
         return save_model(self.output, plan.problem, task, weights, self.encoders[0])
 
+    def leave_best(self) -> None:
+        """Write the weights of this process's best trials to where the first process finds them."""
+        for trial, weights in self._best.values():
+            contiguous = {name: value.cpu().contiguous() for name, value in weights.items()}
+            put_bytes(self.output, save(contiguous), name=_left(trial))
+
     def _weights(self, plan: TrialPlan, trial: Trial) -> Weights:
-        """The weights that this process has kept; trained again if another one had the trial."""
+        """The weights that a process has kept; trained again if that was an earlier attempt."""
         best = self._best.get(plan.task.name)
         if best is not None and (best[0].seed, best[0].system) == (trial.seed, trial.system):
             return best[1]
+        left = finished_file(self.output, _left(trial))
+        if left is not None:
+            return load(filesystem.read_bytes(filesystem.join(self.output, left.stored_name)))
         say(f"finetune: {plan.name} is trained again for its weights")
         self.make_optimizer = LocalOptimizer  # the other ranks have gone on
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
@@ -303,6 +312,10 @@ class TrialRunner:
             cache = FeatureCache(plan.problem, encoders, layers, precision=precision)
             self._cached = (key, cache)
         return self._cached[1]
+
+
+def _left(trial: Trial) -> str:
+    return f"{WORK}/{trial.task}-{trial.system}-{trial.seed}.safetensors"
 
 
 def _record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Trial:
