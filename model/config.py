@@ -146,8 +146,9 @@ class EncoderConfig(GrownConfig):
 class OptimizerConfig(Config):
     """AdamW as the reference has it, and its alternatives (reference: optimization.py)."""
 
-    name: Literal["adamw", "lamb"] = "adamw"
-    """LAMB runs with ZeRO 0 only: its trust ratios need whole tensors."""
+    name: Literal["adamw", "lamb", "muon"] = "adamw"
+    """LAMB is for batches of tens of thousands; Muon learns the same from fewer steps. Both need
+    whole tensors, so they run with ZeRO 0 only."""
 
     learning_rate: float = Field(default=1e-4, gt=0.0, le=100.0)
     """Peak (paper, A.2: 1e-4)."""

@@ -61,10 +61,12 @@ def _check_vocabulary(run: RunConfig) -> None:
 
 def _check_training(run: RunConfig, machine: MachineConfig) -> None:
     training, longest = machine.training, max(p.max_seq_length for p in run.pretrain.phases)
-    if run.pretrain.optimizer.name == "lamb" and training.zero_stage:
+    optimizer = run.pretrain.optimizer.name
+    if optimizer != "adamw" and training.zero_stage:
         raise UsageError(
-            f"pretrain.optimizer.name = lamb with training.zero_stage = {training.zero_stage}: "
-            "LAMB's trust ratios need whole tensors; set zero_stage = 0, or use adamw"
+            f"pretrain.optimizer.name = {optimizer} with training.zero_stage = "
+            f"{training.zero_stage}: {optimizer} needs whole tensors, which ZeRO cuts into slices; "
+            "set zero_stage = 0, or use adamw"
         )
     if training.offload_optimizer and not training.zero_stage:
         raise UsageError(

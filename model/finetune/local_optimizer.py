@@ -61,7 +61,10 @@ class LocalOptimizer:
         self.steps = steps
         self._parameters = list(approach.module.parameters())
         self._optimizer = build_optimizer(
-            approach.module.named_parameters(), config=schedule, zero_stage=0
+            approach.module.named_parameters(),
+            config=schedule,
+            zero_stage=0,
+            precision=precision or "fp32",
         )
 
     def backward(self, loss: Tensor) -> None:

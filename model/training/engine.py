@@ -168,7 +168,10 @@ class Engine:
         self._world = world
         self._zero_stage = machine.zero_stage
         self._optimizer = build_optimizer(
-            model.named_parameters(), config=recipe.optimizer, zero_stage=machine.zero_stage
+            model.named_parameters(),
+            config=recipe.optimizer,
+            zero_stage=machine.zero_stage,
+            precision=recipe.precision,
         )
         self._max_grad_norm = recipe.optimizer.max_grad_norm
         buckets = gradient_buckets(model.parameters())

@@ -112,6 +112,7 @@ CONFIGURATIONS = {
     "without next sentences": {"next_sentence_loss": False},
     "bias correction": {"optimizer": {"bias_correction": True}},
     "lamb": {"optimizer": {"name": "lamb"}},
+    "muon": {"optimizer": {"name": "muon"}},
     "fp8": {"precision": "fp8"},
 }
 
@@ -166,7 +167,7 @@ def test_an_evaluation_waits_once(artifact: Artifact, tmp_path: Path, cuda: Stri
     assert len(cuda.reads) == 1, cuda.reads
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "muon"])
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(
     optimizer: str,
     artifact: Artifact,

@@ -99,9 +99,78 @@ def test_lamb_equals_its_paper(bias_correction: bool) -> None:
     np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-10, atol=1e-10)
 
 
-def test_lamb_is_refused_where_zero_cuts_tensors() -> None:
-    with pytest.raises(UsageError, match="zero_stage 1.*trust ratios"):
-        build_optimizer([], config=OptimizerConfig(name="lamb"), zero_stage=1)
+@pytest.mark.parametrize("name", ["lamb", "muon"])
+def test_what_needs_whole_tensors_is_refused_where_zero_cuts_them(name: str) -> None:
+    config = OptimizerConfig.model_validate({"name": name})
+    with pytest.raises(UsageError, match=f"{name} with training.zero_stage 1.*whole ones"):
+        build_optimizer([], config=config, zero_stage=1)
+
+
+def _muon(
+    shapes: dict[str, tuple[int, ...]], *, precision: str = "fp32"
+) -> tuple[torch.optim.Optimizer, dict[str, torch.nn.Parameter]]:
+    torch.manual_seed(3)
+    parameters = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
+    config = OptimizerConfig(name="muon", weight_decay=0.1, bias_correction=True)
+    optimizer = build_optimizer(
+        parameters.items(), config=config, zero_stage=0, precision=precision
+    )
+    return optimizer, parameters
+
+
+def _train(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]) -> None:
+    draws = torch.Generator().manual_seed(4)
+    for _ in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2
+        for parameter in parameters:
+            parameter.grad = torch.randn(parameter.shape, generator=draws)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 16), (16, 4)])
+def test_muon_equals_its_definition(shape: tuple[int, int]) -> None:
+    optimizer, parameters = _muon({"layers.0.weight": shape})
+    (parameter,) = parameters.values()
+    w = parameter.detach().numpy().astype(np.float64)
+    _train(optimizer, [parameter])
+    draws, m = torch.Generator().manual_seed(4), np.zeros(shape)
+    for _ in range(STEPS):
+        g = torch.randn(shape, generator=draws).numpy().astype(np.float64)
+        m = 0.95 * m + 0.05 * g
+        x = 0.05 * g + 0.95 * m
+        x = x / np.linalg.norm(x)
+        x = x.T if shape[0] > shape[1] else x
+        for _ in range(5):
+            s = x @ x.T
+            x = 3.4445 * x + (-4.7750 * s + 2.0315 * s @ s) @ x
+        x = x.T if shape[0] > shape[1] else x
+        w = w * (1 - 1e-2 * 0.1) - 1e-2 * 0.2 * np.sqrt(max(shape)) * x
+    np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-4, atol=1e-4)
+
+
+def test_muon_in_bf16_equals_torchs_own() -> None:
+    shapes = {"layers.0.in": (32, 8), "layers.0.out": (8, 32), "layers.1.in": (32, 8)}
+    optimizer, parameters = _muon(shapes, precision="bf16")
+    theirs = [torch.nn.Parameter(p.detach().clone()) for p in parameters.values()]
+    reference = torch.optim.Muon(theirs, lr=0.0, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    _train(optimizer, list(parameters.values()))
+    _train(reference, theirs)
+    for one, other in zip(parameters.values(), theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-3)  # 12 steps of about 2e-3 each
+
+
+def test_muon_leaves_all_but_the_layers_matrices_to_adamw() -> None:
+    names = ("embeddings.word_embeddings.weight", "layers.0.bias", "pooler.weight")
+    shapes: dict[str, tuple[int, ...]] = dict(zip(names, [(9, 4), (4,), (4, 4)], strict=True))
+    muon, ours = _muon(shapes | {"layers.0.weight": (4, 4)})
+    rest = {name: torch.nn.Parameter(ours[name].detach().clone()) for name in names}
+    config = OptimizerConfig(weight_decay=0.1, bias_correction=True)
+    adamw = build_optimizer(rest.items(), config=config, zero_stage=0)
+    _train(muon, [ours[name] for name in names])
+    _train(adamw, list(rest.values()))
+    for name in names:
+        assert torch.equal(ours[name], rest[name])
 
 
 def test_biases_and_layer_norms_are_not_decayed_and_embeddings_are() -> None:

@@ -161,10 +161,14 @@ def test_a_checkpoint_of_one_zero_stage_continues_in_another(
     assert max(abs(a - b) for a, b in zip(*curves, strict=True)) < 1e-5
 
 
-def test_bf16_trains_and_resumes_bit_for_bit(examples: Artifact, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_bf16_trains_and_resumes_bit_for_bit(
+    optimizer: str, examples: Artifact, tmp_path: Path
+) -> None:
+    recipe = {"optimizer": {"name": optimizer}, "precision": "bf16", "steps": 12}
     for name in ("whole", "struck"):
         (tmp_path / name).mkdir()
-        table = stage_table(tmp_path / name, examples, precision="bf16", steps=12)
+        table = stage_table(tmp_path / name, examples, **recipe)
         if name == "struck":
             with pytest.raises(StruckDown):
                 run(table, site="after_step", step=8, do="raise")
