@@ -70,13 +70,13 @@ def build_optimizer(
             f"into slices, and {config.name} needs whole ones; set zero_stage = 0"
         )
     if config.name == "muon":
-        matrices, others = [], []
-        for name, parameter in named:
-            inner = ".layers." in f".{name}" and parameter.ndim == 2
-            (matrices if inner else others).append((name, parameter))
+        everything = dict(named)
+        inner = {name for name, p in everything.items() if "layers." in name and p.ndim == 2}
+        matrices = [p for name, p in everything.items() if name in inner]
+        others = [(name, p) for name, p in everything.items() if name not in inner]
         kind = torch.float32 if precision == "fp32" else torch.bfloat16
         rest = parameter_groups(others, weight_decay=config.weight_decay)
-        return Muon([p for _, p in matrices], rest, config=config, dtype=kind)
+        return Muon(matrices, rest, config=config, dtype=kind)
     groups = parameter_groups(named, weight_decay=config.weight_decay)
     return AdamW(groups, config=config) if config.name == "adamw" else Lamb(groups, config=config)
 
@@ -182,7 +182,7 @@ class Muon(AdamW):
 
     @torch.no_grad()
     def _update_matrices(self, group: ParameterGroup) -> None:
-        by_shape: dict[torch.Size, list[Parameter]] = {}
+        by_shape: dict[torch.Size, list[Tensor]] = {}
         for parameter in (p for p in group["params"] if p.grad is not None):
             by_shape.setdefault(parameter.shape, []).append(parameter)
         for shape, parameters in by_shape.items():
@@ -200,7 +200,7 @@ class Muon(AdamW):
             length = group["lr"] * MUON_SCALE * math.sqrt(max(shape))
             torch._foreach_add_(parameters, list(moves.unbind()), alpha=-length)
 
-    def _state_of(self, parameter: Parameter) -> dict[str, Tensor]:
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())
