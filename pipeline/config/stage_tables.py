@@ -85,6 +85,7 @@ class LabelsStage(StageConfig):
 
     stage: ClassVar[str] = "labels"
     program: ClassVar[str] = "pipeline.demo.labels"
+    format_version: ClassVar[int] = 2
 
     seed: int
     """The run's seed: it draws what is labelled, and which modules are for development."""

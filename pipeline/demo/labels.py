@@ -67,6 +67,7 @@ def make_labels(table: StageTable, options: list[str]) -> Artifact:
         lambda name, module: pairs(module.docstrings, seed=seed),
         counts=_counts(labels.pair_train_examples // 2, labels.evaluation_examples // 2),
         address=(seed, "pairs"),
+        examples=iter,
     )
     paired = {split: list(itertools.chain(*found)) for split, found in couples.items()}
     files = [
@@ -82,20 +83,21 @@ def choose(
     *,
     counts: Mapping[str, int],
     address: tuple[int, str],
+    examples: Callable[[Item], Iterable[object]] = lambda item: (item,),
 ) -> dict[str, list[Item]]:
-    """So many different items of every split, none of them in two.
+    """So many different items of every split, no example of theirs in two.
 
     Packages take turns, and modules come in the order of a hash; no more of them are labelled than
     are needed.
     """
-    taken: set[Item] = set()
+    taken: set[object] = set()
     chosen: dict[str, list[Item]] = {}
     for split in SPLITS:
         by_package = [
             _items(modules, partial(label, name), address)
             for name, modules in splits[split].items()
         ]
-        fresh = _unseen(_in_turn(by_package), taken)
+        fresh = _unseen(_in_turn(by_package), examples, taken)
         chosen[split] = list(itertools.islice(fresh, counts[split]))
         if not chosen[split]:
             raise UsageError(
@@ -157,11 +159,14 @@ def _in_turn(sources: list[Iterator[Item]]) -> Iterator[Item]:
                 sources.remove(source)
 
 
-def _unseen(items: Iterable[Item], seen: set[Item]) -> Iterator[Item]:
-    """The items that are not in `seen`, which grows by them."""
+def _unseen(
+    items: Iterable[Item], examples: Callable[[Item], Iterable[object]], seen: set[object]
+) -> Iterator[Item]:
+    """The items of which no example is in `seen`, which grows by theirs."""
     for item in items:
-        if item not in seen:
-            seen.add(item)
+        own = set(examples(item))
+        if own.isdisjoint(seen):
+            seen |= own
             yield item
 
 

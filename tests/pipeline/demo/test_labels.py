@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
 from pipeline.config.stage_tables import LabelsStage
-from pipeline.demo.labels import make_labels
+from pipeline.demo.labels import choose, make_labels
 from tests.pipeline.installed import install, use
 
 SPLITS = ("train", "dev", "test")
@@ -74,6 +75,18 @@ def test_no_text_is_in_two_splits(artifact: Artifact, task: str) -> None:
     texts = {split: {json.dumps(row) for row in rows(artifact, task, split)} for split in SPLITS}
     assert not texts["train"] & texts["dev"]
     assert not (texts["train"] | texts["dev"]) & texts["test"]
+
+
+def test_two_items_that_share_an_example_are_not_in_two_splits() -> None:
+    couples = {"train": [("a", "b")], "dev": [("a", "c"), ("d", "e")], "test": [("f", "e"), ("g",)]}
+    chosen = choose(
+        {split: {split: [SimpleNamespace(name="module")]} for split in SPLITS},
+        lambda split, module: couples[split],
+        counts=dict.fromkeys(SPLITS, 5),
+        address=(0, "pairs"),
+        examples=iter,
+    )
+    assert chosen == {"train": [("a", "b")], "dev": [("d", "e")], "test": [("g",)]}
 
 
 def test_statistics_count_what_is_in_the_files(artifact: Artifact) -> None:
