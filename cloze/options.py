@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from artifacts.config import assign, override, parse, read_toml
+from artifacts.errors import UsageError
 from cloze.lookup import model_directory, named_artifact
 from flows.config import MachineConfig, RunConfig
 from flows.plan import flat
@@ -24,7 +25,11 @@ EngineOption = Annotated[
     str, Parameter(help="Options for the engine (Beam or DeepSpeed's launcher), after --.")
 ]
 
-MODEL_FIELDS = ("pretrain.init", "finetune.encoder", "finetune.second_encoder")
+CONTINUE_FROM = "pretrain.continue_from"
+MODEL_FIELDS = (
+    *("pretrain.init", CONTINUE_FROM),
+    *("finetune.encoder", "finetune.second_encoder"),
+)
 """Fields of a configuration that name a model."""
 
 HELDOUT_EXAMPLES = "evaluate.heldout_examples"
@@ -79,7 +84,12 @@ class Target(Place):
         run = parse(RunConfig, override(read_toml(config), settings), source=config)
         table = run.model_dump(mode="json")
         for place in MODEL_FIELDS:
-            name = flat(table)[place]
+            name = flat(table).get(place)
+            if name == run.name and place == CONTINUE_FROM:
+                raise UsageError(
+                    f"{place} = {name}: this run itself; give the longer one a name of its own, "
+                    f"for example --set name={name}-{run.pretrain.steps}"
+                )
             if name:
                 table = assign(table, place, model_directory(str(name), self.space()))
         examples = run.evaluate.heldout_examples

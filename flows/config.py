@@ -71,6 +71,17 @@ class TaskRunConfig(TaskConfig):
     where it has an encoder of the same size. GLUE's tasks are known by `glue`."""
 
 
+class PretrainRunConfig(PretrainConfig):
+    """Pre-training, and after which: the stage itself is given the finished run as an input."""
+
+    later_fields: ClassVar[frozenset[str]] = PretrainConfig.later_fields | {"continue_from"}
+
+    continue_from: str = ""
+    """Finished run (its name, or its encoder's directory) whose training goes on, with its
+    optimizer's state, until `steps` steps are done in all; empty: from the start. The learning rate
+    warms up a second time, over `optimizer.warmup_steps` (docs/training.md)."""
+
+
 class FinetuneRunConfig(FinetuneConfig):
     """Fine-tuning, and of what: the stage itself is given its encoder as an input."""
 
@@ -128,7 +139,7 @@ class RunConfig(Config):
     encoder: EncoderConfig = EncoderConfig()
     """Shape of the encoder."""
 
-    pretrain: PretrainConfig = PretrainConfig()
+    pretrain: PretrainRunConfig = PretrainRunConfig()
     """Pre-training."""
 
     labels: LabelsConfig | None = None

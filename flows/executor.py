@@ -163,6 +163,11 @@ class Executor:
             kept = keep_record(previous, self.space)
             shown = ", ".join(changes[:3]) + (", …" if len(changes) > 3 else "")
             say(f"run {previous.name} had other settings ({shown}); it is kept as {kept}")
+            if changes == ["pretrain.steps"]:
+                say(
+                    "its training begins anew; to go on from its end instead: --set "
+                    f"name=NAME --set pretrain.continue_from={kept}"
+                )
 
     def ensure(self, name: str) -> None:
         """Reuse or make the artifact of the stage called `name`."""

@@ -27,7 +27,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located
-from flows.forecast import EXAMPLES_RATE, TOKENS_RATE, example_flops, expected_yield
+from flows.forecast import EXAMPLES_RATE, TOKENS_RATE, example_flops, expected_yield, steps_to_do
 from flows.record import find_record, list_runs
 from flows.workspace import Workspace
 from model.config import EncoderConfig, TaskConfig
@@ -109,7 +109,7 @@ def expected_times(
             basis = f"{machine.rates.gpu_tflops:g} TFLOP/s (rates.gpu_tflops)"
         else:
             rate = rate or matrix_rate() * bf16_gain()
-            steps = run.pretrain.steps if stage == "pretrain" else 0
+            steps = sum(steps_to_do(run)) if stage == "pretrain" else 0
             seconds = wanted / (CPU_SHARE * rate) + CPU_STEP_SECONDS * steps
             basis = f"no GPU; {rate / 1e9:,.0f} GFLOP/s measured on this machine"
         found.append(ExpectedTime(stage, start + seconds, basis))
@@ -173,11 +173,12 @@ class Work:
 
     def _pretraining_flops(self) -> float:
         recipe = self.run.pretrain
+        steps = steps_to_do(self.run)
         trained = sum(
-            phase.share * recipe.steps * recipe.batch_size * self._flops(phase.max_seq_length)
-            for phase in recipe.phases
+            count * recipe.batch_size * self._flops(phase.max_seq_length)
+            for phase, count in zip(recipe.phases, steps, strict=True)
         )
-        looks = recipe.steps // recipe.evaluate_every if recipe.evaluate_every else 0
+        looks = sum(steps) // recipe.evaluate_every if recipe.evaluate_every else 0
         return trained + looks * recipe.evaluation_examples * self._flops(self._longest()) / 3
 
     def _finetuning_flops(self) -> float:

@@ -10,9 +10,13 @@ one core of the machine in docs/benchmarks.md). Longer documents fill examples b
 languages and vocabularies have other lengths: `cloze prepare` on a sample says more than any table.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
+from artifacts.errors import ClozeError
+from artifacts.store import open_artifact
 from flows.config import MachineConfig, RunConfig
 from model.config import EncoderConfig
 from pipeline.config.settings import ExamplesConfig
@@ -233,6 +237,17 @@ class TrainingForecast:
     """By number of GPUs."""
 
 
+def steps_to_do(run: RunConfig) -> list[int]:
+    """Steps of each phase, without those that the finished run has done which it goes on from."""
+    recipe, done = run.pretrain, 0
+    if recipe.continue_from:
+        with contextlib.suppress(ClozeError):  # of an earlier run, removed since
+            done = open_artifact(recipe.continue_from).manifest.config["pretrain"]["steps"]
+    ends = [round(share * recipe.steps) for share in accumulate(p.share for p in recipe.phases)]
+    left = [max(end, done) for end in ends]
+    return [end - begin for begin, end in pairwise([done, *left])]
+
+
 def forecast_training(
     run: RunConfig, machine: MachineConfig, *, examples: Mapping[int, float]
 ) -> TrainingForecast:
@@ -242,8 +257,8 @@ def forecast_training(
     is_masked = recipe.objective == "masked_lm"
     masked = run.examples.masking.masked_lm_prob if is_masked else 1.0
     phases = []
-    for phase in recipe.phases:
-        length, steps = phase.max_seq_length, round(phase.share * recipe.steps)
+    for phase, steps in zip(recipe.phases, steps_to_do(run), strict=True):
+        length = phase.max_seq_length
         tokens = expected_yield(length).mean_length
         one = example_flops(run.encoder, vocabulary, tokens=tokens, masked=masked * tokens)
         read = steps * recipe.batch_size
@@ -258,7 +273,7 @@ def forecast_training(
     for gpus in sorted({*GPUS, ranks}):
         if gpus <= recipe.batch_size:
             rates = machine.rates
-            fixed = recipe.steps * rates.step_seconds
+            fixed = sum(steps_to_do(run)) * rates.step_seconds
             hours = (fixed + flops / (rates.gpu_tflops * 1e12 * gpus)) / 3600
             cost = gpus * hours * rates.gpu_hour
             clusters.append(Cluster(gpus, recipe.batch_size / gpus, hours, cost))

@@ -214,12 +214,16 @@ def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
 
 
 def _pretrain(run: RunConfig) -> Stage:
-    init = {"init": ExternalInput(models={"pretrain.init": run.pretrain.init})}
-    seed = run.seed if run.pretrain.seed is None else run.pretrain.seed
+    recipe, finished = run.pretrain, run.pretrain.continue_from
+    if finished:  # in which an initial encoder has played its part
+        recipe = recipe.model_copy(update={"init": ""})
+    init = {"init": ExternalInput(models={"pretrain.init": recipe.init})}
+    seed = run.seed if recipe.seed is None else recipe.seed
     return Stage(
-        PretrainStage(seed=seed, encoder=run.encoder, pretrain=run.pretrain),
+        PretrainStage(seed=seed, encoder=run.encoder, pretrain=recipe),
         inputs={"examples": "examples"},
-        external=init if run.pretrain.init else {},
+        models={"continued": finished} if finished else {},
+        external=init if recipe.init else {},
     )
 
 

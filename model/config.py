@@ -701,8 +701,20 @@ class TrainingMachine(Config):
     """Folder for checkpoints, on a local or shared file system; empty: inside the unfinished
     artifact."""
 
+    keep_optimizer: bool = True
+    """Keep the optimizer's state beside the finished encoder (8 bytes a parameter), from which
+    `pretrain.continue_from` goes on with more steps."""
+
     tensorboard: str = ""
     """Folder for TensorBoard's event files; empty: none."""
+
+    wandb: str = ""
+    """Project in Weights & Biases (`pip install 'cloze[wandb]'`); empty: none. With the variable
+    WANDB_MODE=offline nothing is sent until `wandb sync`."""
+
+    mlflow: str = ""
+    """MLflow's tracking store (`pip install 'cloze[mlflow]'`): `sqlite:///mlflow.db`, or a
+    server's address; empty: none."""
 
     max_skipped_steps: int = Field(default=10, ge=1)
     """So many steps in a row without a finite gradient end the run."""

@@ -161,6 +161,36 @@ def test_a_run_can_begin_from_another_runs_encoder(golden: GoldenRun) -> None:
     assert any(reason.startswith("input init: absent") for reason in pretrain["reasons"])
 
 
+@pytest.mark.slow
+def test_a_finished_run_is_given_more_steps_as_a_run_of_its_own(
+    golden: GoldenRun, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "runs"
+    shutil.copytree(golden.workspace, workspace, ignore=shutil.ignore_patterns("prefect"))
+    more = ("--set", "pretrain.continue_from=smoke", "--workspace", str(workspace))
+    itself = cloze("pretrain", *SMOKE, *more, "--set", "pretrain.steps=44")
+    assert itself.returncode == 2
+    assert "this run itself; give the longer one a name of its own" in itself.stderr
+    named = (*more, "--set", "name=longer")
+    as_many = cloze("pretrain", *SMOKE, *named)
+    assert as_many.returncode == 2
+    assert "has done 40 steps, and pretrain.steps = 40 counts them" in as_many.stderr
+    done = cloze("pretrain", *SMOKE, *named, "--set", "pretrain.steps=44", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "going on after step 40" in done.stderr
+    made = json.loads(done.stdout)["pretrain"]
+    manifest = json.loads((Path(made["directory"]) / "manifest.json").read_text())
+    before = answer(golden, "inspect", "smoke/pretrain")
+    assert manifest["inputs"]["continued"] == before["digest"]
+    again = cloze("pretrain", *SMOKE, *named, "--set", "pretrain.steps=44", "--json")
+    assert json.loads(again.stdout)["pretrain"]["state"] == "reused"
+    shutil.rmtree(workspace / "smoke")
+    listed = json.loads(cloze("gc", "--workspace", str(workspace), "--json").stdout)["found"]
+    doomed = {Path(item["path"]).parent.name for item in listed}
+    assert "finetune" in doomed
+    assert not doomed & {"pretrain", "examples"}, "the longer run was made from them"
+
+
 def test_without_show_text_no_text_of_the_corpus_is_in_any_report_or_log(
     golden: GoldenRun, tmp_path: Path
 ) -> None:

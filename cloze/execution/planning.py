@@ -123,10 +123,11 @@ def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) 
 def _pretraining(found: TrainingForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:
     """What pre-training the encoder takes."""
     encoder, recipe, ranks = run.encoder, run.pretrain, machine.training.ranks
+    steps = sum(phase.steps for phase in found.phases)
     yield ""
     yield (
         f"pre-training: {encoder.num_hidden_layers} layers × {encoder.hidden_size}, "
-        f"{found.parameters:,} parameters, {recipe.steps:,} steps of {recipe.batch_size:,}, "
+        f"{found.parameters:,} parameters, {steps:,} steps of {recipe.batch_size:,}, "
         f"{found.flops:.2g} FLOPs"
     )
     for phase in found.phases:

@@ -18,6 +18,7 @@ from artifacts.tokenizer import read_vocabulary
 from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located, read_model_config
 from flows.plan import PlannedStage
+from flows.stages import chain, keyed_config
 from model.config import DATASETS_PREFIX, TaskConfig
 
 LEAST_ADDRESS_SPACE = 4 << 30
@@ -78,6 +79,16 @@ def _check_training(run: RunConfig, machine: MachineConfig) -> None:
             f"training.token_budget = {training.token_budget}, pretrain.phases asks for sequences "
             f"of {longest} tokens; raise it to at least that, or set it to 0"
         )
+    if (training.wandb or training.mlflow) and machine.jobs.launcher == "local":
+        from model.training.trackers import check_installed
+
+        check_installed(training)
+    if run.pretrain.continue_from:  # only now: it takes torch along
+        from model.training.continuation import check_continuation
+
+        (stage,) = (one for one in chain(run) if one.name == "pretrain")
+        finished = open_artifact(located(run.pretrain.continue_from))
+        check_continuation(finished, keyed_config(stage))
 
 
 def _check_initial_encoder(run: RunConfig, vocabulary: str) -> None:

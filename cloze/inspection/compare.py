@@ -2,17 +2,21 @@
 
 In:  the names of runs.
 Out: the fields in which their configurations differ, and their figures beside each other, as text,
-     CSV, Markdown or LaTeX.
+     CSV, Markdown or LaTeX; on demand a page with their curves, too.
 """
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from artifacts import filesystem
 from artifacts.errors import UsageError
+from artifacts.progress import say
+from artifacts.summary import Summary
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
 from flows.figures import figures, read_summary
@@ -28,6 +32,11 @@ Format = Annotated[
     Parameter(help="Form of the table; LaTeX wants the package booktabs."),
 ]
 
+PageFile = Annotated[
+    Path | None,
+    Parameter(show_default=False, help="Also write a page with the runs' curves side by side."),
+]
+
 LATEX_ESCAPES = str.maketrans(
     {
         **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -37,7 +46,9 @@ LATEX_ESCAPES = str.maketrans(
 )
 
 
-def compare(*names: RunName, format: Format = "text", place: Place = PLACE) -> Answer:
+def compare(
+    *names: RunName, format: Format = "text", page: PageFile = None, place: Place = PLACE
+) -> Answer:
     """Compare runs."""
     if len(names) < 2:
         raise UsageError("compare needs at least two runs; `cloze runs` lists them")
@@ -48,16 +59,44 @@ def compare(*names: RunName, format: Format = "text", place: Place = PLACE) -> A
         values = [str(one.get(field, ABSENT)) for one in configurations]
         if field != "name" and len(set(values)) > 1:
             settings[field] = values
-    summaries = [read_summary(space, run) for run in names]
-    known = [figures(summary) if summary else {} for summary in summaries]
+    read = {run: read_summary(space, run) for run in names}
+    summaries = {run: summary for run, summary in read.items() if summary}
+    known = [figures(summaries[run]) if run in summaries else {} for run in names]
     found = dict.fromkeys(figure for one in known for figure in one)
     numbers = {figure: [one.get(figure) for one in known] for figure in found}
     rows = [["", *names], *([field, *values] for field, values in settings.items())]
     for figure, measured in numbers.items():
         rows.append([figure, *(ABSENT if one is None else f"{one:.4g}" for one in measured)])
-    data = {"runs": list(names), "configuration": settings, "figures": numbers}
+    notes = _notes(summaries)
+    for note in notes:
+        say(f"warning: {note}")
+    data: dict[str, object] = {"runs": list(names), "configuration": settings, "figures": numbers}
+    data["notes"] = notes
+    if page:
+        from flows.report.comparison import comparison_page  # only now: it takes matplotlib along
+
+        filesystem.write_bytes(str(page), comparison_page(summaries, rows, notes).encode())
+        data["page"] = str(page)
+        say(f"page: {page}")
     write = {"text": columns, "csv": _csv, "latex": _latex, "markdown": _markdown}[format]
     return Answer(data, write(rows), place.json)
+
+
+def _notes(summaries: Mapping[str, Summary]) -> list[str]:
+    """What a reader must know before comparing losses: whether they are of the same text."""
+    judged_on = {}
+    for run, summary in summaries.items():
+        inputs = {step.stage: step.inputs for step in summary.steps}.get("evaluate", {})
+        judged_on[run] = inputs.get("heldout") or inputs.get("examples")
+    first, *others = judged_on or {"": None}
+    apart = [run for run in others if judged_on[run] and judged_on[run] != judged_on[first]]
+    if not apart or not judged_on[first]:
+        return []
+    return [
+        f"{', '.join(apart)}: evaluated on other held-out examples than {first}, so losses and "
+        "accuracies do not compare; evaluate.heldout_examples gives runs the same ones, and "
+        "pretrain.seed (or cloze run --seeds) repeats a training on equal data"
+    ]
 
 
 def _csv(rows: Rows) -> str:

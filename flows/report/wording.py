@@ -288,6 +288,14 @@ def before(summary: Summary) -> str:
 
 def _starting_point(summary: Summary) -> str:
     """What the encoder started from, where it was not random weights; said first."""
+    pretrain = summary.configuration.get("pretrain")
+    finished = pretrain.get("continue_from") if isinstance(pretrain, dict) else None
+    if finished:
+        return (
+            f"Training went on from the end of a finished run, {finished}, with its optimizer's "
+            "state and a second warm-up of the learning rate; the steps and times here are those "
+            "of both together."
+        )
     init = began_from(summary)
     if init:
         start = f"Training started from the encoder {init}, not from random weights"

@@ -20,11 +20,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, Protocol, TypedDict
 
 import torch
 from pydantic import JsonValue
@@ -204,7 +204,7 @@ class Checkpoints:
         """Write the checkpoint of a step, then remove those no longer wanted."""
         step = state["step"]
         self.fault("checkpoint.begin", step)
-        final = self.directory / f"step-{step:08}"
+        final = self.folder(step)
         temporary = self.directory / f"{_TEMPORARY}{final.name}-{os.getpid()}"
         shutil.rmtree(temporary, ignore_errors=True)
         try:
@@ -234,7 +234,7 @@ class Checkpoints:
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that verifies; damaged ones are named loudly and passed over."""
         for step in sorted(self.steps(), reverse=True):
-            directory = self.directory / f"step-{step:08}"
+            directory = self.folder(step)
             reason = damage(directory)
             if reason is None:
                 return Checkpoint(directory, json.loads((directory / "state.json").read_text()))
@@ -245,6 +245,10 @@ class Checkpoints:
                 "remove them to begin again from step 0"
             )
         return None
+
+    def folder(self, step: int) -> Path:
+        """Where the checkpoint of a step lies, if there is one."""
+        return self.directory / f"step-{step:08}"
 
     def steps(self) -> list[int]:
         """Steps of all checkpoints there, damaged or not."""
@@ -283,7 +287,7 @@ class Checkpoints:
         losses = {}
         for step in self.steps():
             try:
-                state = json.loads((self.directory / f"step-{step:08}/state.json").read_text())
+                state = json.loads((self.folder(step) / "state.json").read_text())
             except (OSError, ValueError):
                 continue
             if state.get("heldout_loss") is not None:
@@ -291,7 +295,7 @@ class Checkpoints:
         best = {min(losses, key=lambda step: (losses[step], step))} if losses else set()
         for step in set(sorted(self.steps())[: -self.keep]) - best - {newest}:
             doomed = self.directory / f"{_TEMPORARY}purged-step-{step:08}-{os.getpid()}"
-            os.rename(self.directory / f"step-{step:08}", doomed)
+            os.rename(self.folder(step), doomed)
             self.fault("checkpoint.purge", newest)
             shutil.rmtree(doomed, ignore_errors=True)
 
@@ -313,12 +317,19 @@ def damage(directory: Path) -> str | None:
     return None
 
 
+class SavedRun(Protocol):
+    """Where parameters are read from: a checkpoint, or what a finished run has left."""
+
+    def parameters(self) -> dict[str, ParameterState]:
+        """Every parameter's state."""
+
+
 @dataclass(frozen=True)
 class Resumed:
     """A saved run, on every rank."""
 
     state: RunState
-    _found: Checkpoint | None
+    _found: SavedRun | None
     """None on all ranks but the first, whose disk is the only one that is read."""
 
     _world: World
@@ -351,21 +362,25 @@ def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Res
 
 def refuse_changes(state: Mapping[str, object], identity: Identity, *, where: str) -> None:
     """A checkpoint of another configuration is refused, and what differs is named."""
-    ours, theirs = _leaves(identity), _leaves({name: state.get(name) for name in identity})
-    changed = sorted(
-        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
-    )
+    changed = differences({name: state.get(name) for name in identity}, identity)
     if changed:
-        diff = "; ".join(
-            f"{name}: checkpoint {theirs.get(name)!r}, now {ours.get(name)!r}" for name in changed
-        )
         raise UsageError(
-            f"{where}: the checkpoints there belong to another configuration ({diff}); "
-            "change it back, or remove them to begin anew"
+            f"{where}: the checkpoints there belong to another configuration "
+            f"({'; '.join(changed)}); change it back, or remove them to begin anew"
         )
 
 
-def _leaves(value: object, prefix: str = "") -> dict[str, object]:
+def differences(saved: object, wanted: object, may_differ: Collection[str] = ()) -> list[str]:
+    """Where two nested tables differ, other than in the places that may."""
+    theirs, ours = leaves(saved), leaves(wanted)
+    return [
+        f"{name}: checkpoint {theirs.get(name)!r}, now {ours.get(name)!r}"
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name) != theirs.get(name) and name not in may_differ
+    ]
+
+
+def leaves(value: object, prefix: str = "") -> dict[str, object]:
     """Nested mappings and lists as `a.b.0` → value."""
     if isinstance(value, Mapping):
         items = [(str(key), inner) for key, inner in value.items()]
@@ -376,7 +391,7 @@ def _leaves(value: object, prefix: str = "") -> dict[str, object]:
     return {
         name: leaf
         for key, inner in items
-        for name, leaf in _leaves(inner, f"{prefix}.{key}" if prefix else key).items()
+        for name, leaf in leaves(inner, f"{prefix}.{key}" if prefix else key).items()
     }
 
 

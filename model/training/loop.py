@@ -50,6 +50,9 @@ class Trainer:
     stop: Stop
     curve: Curve
 
+    steps_before: int = 0
+    """Steps of a finished run that this one goes on from."""
+
     step: int = 0
     """Steps done."""
 
@@ -95,7 +98,12 @@ class Trainer:
     def train_step(self, batch: StepBatch, *, started: float, waited: float) -> bool:
         """Accumulate the micro-batches' gradients, update once; whether a rank wants to stop."""
         recipe = self.stage.pretrain
-        rate = learning_rate(batch.step, steps=recipe.steps, optimizer=recipe.optimizer)
+        rate = learning_rate(
+            batch.step,
+            steps=recipe.steps,
+            optimizer=recipe.optimizer,
+            steps_before=self.steps_before,
+        )
         sums = torch.zeros(5, device=self.world.device)
         batch.wait_for_copies()
         for micro, micro_batch in enumerate(batch.micro_batches):

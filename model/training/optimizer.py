@@ -42,15 +42,23 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def learning_rate(step: int, *, steps: int, optimizer: OptimizerConfig) -> float:
+def learning_rate(
+    step: int, *, steps: int, optimizer: OptimizerConfig, steps_before: int = 0
+) -> float:
     """Rate of `step` (from 0) out of `steps`: linear warm-up, then linear decay from step 0 on.
 
     At step 0 it is 0, and at the end of the warm-up it drops from the peak to
     peak × (1 - warmup/N) (reference: optimization.py:32-54). This is not Hugging Face's schedule.
+
+    A run that goes on after the `steps_before` of a finished one, whose rate has come down to 0,
+    warms up a second time, to the line of the longer run: a jump there would cost what was learnt
+    (Gupta et al. 2023, "Continual pre-training of large language models: how to (re)warm").
     """
-    if step < optimizer.warmup_steps:
-        return optimizer.learning_rate * step / optimizer.warmup_steps
-    return optimizer.learning_rate * max(0.0, 1.0 - step / steps)
+    line = optimizer.learning_rate * max(0.0, 1.0 - step / steps)
+    done = step - steps_before
+    if done >= optimizer.warmup_steps:
+        return line
+    return (line if steps_before else optimizer.learning_rate) * done / optimizer.warmup_steps
 
 
 def build_optimizer(

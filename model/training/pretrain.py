@@ -17,7 +17,6 @@ from typing import IO
 import torch
 from safetensors.torch import save
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
 from artifacts import filesystem
 from artifacts.config import parse
@@ -49,6 +48,7 @@ from model.hugging_face.layout import (
     to_hugging_face,
 )
 from model.training.checkpoints import Checkpoints, Identity, ParameterState, Resumed, resume
+from model.training.continuation import SCHEDULE, go_on, keep_end, steps_before
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.environment import restart_prepared, threads_per_rank
@@ -56,6 +56,7 @@ from model.training.health import Alarms, FaultHook, Stop, Watchdog, entropy, no
 from model.training.loop import Trainer
 from model.training.precision import require_fp8
 from model.training.telemetry import Curve, Telemetry, matrix_rate, metrics_log
+from model.training.trackers import start_trackers
 from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET = 4096
@@ -84,6 +85,7 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
     with patient_threads(threads), Watchdog(world.rank, timeout, fault) as watchdog:
         inputs = read_inputs(open_artifact(table.input_path("examples")), stage)
         world.require_agreement({"stage table": table.key, "examples": inputs.artifact.digest})
+        before = steps_before(table)
         folder = checkpoint_folder(table, machine)
         checkpoints = Checkpoints(folder, machine.keep_checkpoints, fault)
         identity: Identity = {
@@ -92,6 +94,8 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
         }
         resumed = resume(checkpoints, world=world, identity=identity)
         metrics = folder / "metrics.jsonl"
+        if resumed is None and before:
+            resumed = go_on(table, metrics, world=world)
         done = resumed.state["step"] if resumed else 0
         with (
             Stop().listening() as stop,
@@ -109,15 +113,18 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
                 source=source,
                 heldout_sources=heldout_sources(inputs, stage, share=source.share),
                 checkpoints=checkpoints,
-                telemetry=telemetry_of(stage, machine, world=world, log=log),
+                telemetry=telemetry_of(table, stage, machine, world=world, log=log),
                 alarms=Alarms(entropy(masked_token_counts(source)) if world.is_first else 0.0),
                 watchdog=watchdog,
                 stop=stop,
                 curve=Curve(stage.pretrain.steps),
+                steps_before=before,
             )
             if resumed is not None:
                 trainer.restore(resumed.state)
             trainer.train()
+            for tracker in trainer.telemetry.trackers:
+                tracker.finish()
         masters = {
             name: kept.master.cpu() for name, kept in trainer.engine.state() if world.is_first
         }
@@ -188,7 +195,7 @@ def has_compiler() -> bool:
 
 
 def telemetry_of(
-    stage: PretrainStage, machine: TrainingMachine, *, world: World, log: IO[str]
+    table: StageTable, stage: PretrainStage, machine: TrainingMachine, *, world: World, log: IO[str]
 ) -> Telemetry:
     """The run's log; every rank measures its matrix rate, and on a CPU that of both precisions.
 
@@ -203,7 +210,6 @@ def telemetry_of(
         say(f"pretrain precision={chosen}, its matrix products run at {times:.1f} times {other}'s")
         if times < CLEARLY_SLOWER:
             say(f'warning: {other} would train faster here; set pretrain.precision = "{other}"')
-    folder = machine.tensorboard if world.is_first else ""
     return Telemetry(
         stage=stage.stage,
         steps=stage.pretrain.steps,
@@ -211,7 +217,7 @@ def telemetry_of(
         flops_per_second=rate,
         device=world.device,
         log=log,
-        tensorboard=SummaryWriter(folder) if folder else None,
+        trackers=start_trackers(machine, table) if world.is_first else (),
         logs=world.is_first,
     )
 
@@ -283,7 +289,7 @@ def export(
     """Commit the encoder as an artifact that Hugging Face's `BertForPreTraining` reads too."""
     output, tokenizer = table.output, inputs.tokenizer
     weights = save(to_hugging_face(masters), metadata={"format": "pt"})
-    objective = trainer.stage.pretrain.objective
+    objective, before = trainer.stage.pretrain.objective, trainer.steps_before
     config = hugging_face_config(trainer.stage.encoder, tokenizer.size, objective=objective)
     files = [
         put_bytes(output, weights, name="model.safetensors"),
@@ -292,6 +298,9 @@ def export(
         put_bytes(output, tokenizer.vocab_txt().encode(), name="vocab.txt"),
         put_bytes(output, trainer.curve.json_lines(), name="curve.jsonl"),
     ]
+    records = [put_bytes(output, metrics, name="metrics.jsonl")]
+    if trainer.machine.keep_optimizer:
+        records += keep_end(trainer.checkpoints.folder(trainer.step), output)
     commit(
         table,
         files,
@@ -301,8 +310,9 @@ def export(
             "parameters": sum(tensor.numel() for tensor in masters.values()),
             "updates": trainer.engine.updates,
             "heldout": asdict(trainer.heldout) if trainer.heldout else None,
+            **({"continued": {"steps_before": before, "schedule": SCHEDULE}} if before else {}),
         },
-        records=[put_bytes(output, metrics, name="metrics.jsonl")],
+        records=records,
         execution={
             "device": trainer.world.device.type,
             "ranks": trainer.world.ranks,

@@ -1,7 +1,7 @@
 """What a training run says about itself while it runs, and the loss curve it leaves.
 
 In:  one `StepRecord` per step; held-out scores.
-Out: a plain line a second on standard error, JSON lines in a file, TensorBoard if wanted; `Curve`,
+Out: a plain line a second on standard error, JSON lines in a file, trackers if wanted; `Curve`,
      which is part of the artifact.
 
     pretrain step=1200/8000 loss=3.41 mlm=2.81 nsp=0.60 tokens_per_s=41,200 remaining=3:12
@@ -13,7 +13,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,11 +123,14 @@ class Curve:
         return "".join(json.dumps(point) + "\n" for point in self.points).encode()
 
 
-class ScalarWriter(Protocol):
-    """What TensorBoard's SummaryWriter offers."""
+class Tracker(Protocol):
+    """What takes numbers by step."""
 
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Add one number to one curve."""
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Take the numbers of a step."""
+
+    def finish(self) -> None:
+        """The run has ended well."""
 
 
 @dataclass
@@ -142,7 +145,7 @@ class Telemetry:
 
     device: torch.device
     log: IO[str] | None = None
-    tensorboard: ScalarWriter | None = None
+    trackers: Sequence[Tracker] = ()
     logs: bool = True
     """Whether this is the rank that logs."""
 
@@ -187,9 +190,8 @@ class Telemetry:
             f"heldout_mlm_accuracy={scores['masked_lm_accuracy']:.3f} "
             f"heldout_nsp_accuracy={scores['next_sentence_accuracy']:.3f}"
         )
-        if self.tensorboard is not None:
-            for name, value in scores.items():
-                self.tensorboard.add_scalar(f"heldout_{name}", value, step)
+        for tracker in self.trackers:
+            tracker.log(step, {f"heldout_{name}": value for name, value in scores.items()})
 
     def _write(self, step: int, numbers: Mapping[str, float]) -> None:
         if self.log is not None:
@@ -202,9 +204,8 @@ class Telemetry:
                     f"{self.log.name}: cannot write the log of step {step}: {error}; the "
                     "checkpoints are intact: make room and start the same command again"
                 ) from error
-        if self.tensorboard is not None:
-            for name, value in numbers.items():
-                self.tensorboard.add_scalar(name, value, step)
+        for tracker in self.trackers:
+            tracker.log(step, numbers)
 
 
 @contextmanager

@@ -22,9 +22,17 @@ def three_runs(folder: Path) -> list[str]:
         run.mkdir(parents=True)
         config = {"name": name, "pretrain": {"steps": 10 * (place + 1)}, "seed": 1}
         (run / "run.json").write_text(json.dumps({**RECORD, "name": name, "config": config}))
-        training = {"steps": 10, "batch_size": 2, "tokens": 1000 * (place + 1)}
+        curve = [
+            {"step": step, "heldout": {"heldout": {"mlm_loss": 9.0 - step / 5 - place}}}
+            for step in (5, 10)
+        ]
+        training = {
+            "steps": 10, "batch_size": 2, "tokens": 1000 * (place + 1), "curve": curve
+        }  # fmt: skip
         if place < 2:
-            summary = {"name": name, "title": name, "pretraining": training}
+            evaluate = {"stage": "evaluate", "digest": "e", "key": "e", "files": 1, "bytes": 1}
+            evaluate["inputs"] = {"examples": f"e{place}"}
+            summary = {"name": name, "title": name, "pretraining": training, "steps": [evaluate]}
             (run / "summary.json").write_text(json.dumps(summary))
     return names
 
@@ -65,3 +73,27 @@ def test_one_run_alone_is_refused(cloze: Cloze, three_runs: list[str]) -> None:
     done = cloze("compare", "small_a")
     assert done.returncode == 2
     assert "compare needs at least two runs" in done.stderr
+
+
+def test_their_curves_stand_side_by_side_in_one_page_that_loads_nothing(
+    cloze: Cloze, three_runs: list[str], folder: Path
+) -> None:
+    done = cloze("compare", *three_runs, "--page", "compare.html")
+    assert done.returncode == 0
+    assert "page: compare.html" in done.stderr
+    page = (folder / "compare.html").read_text()
+    for name, last in (("small_a", "7.00"), ("small_b", "6.00")):
+        assert f"{name}: held-out loss {last} nats after 10 steps" in page
+    assert page.count("<svg") == 2, "the third has no report, and stands in the table alone"
+    assert '<th class="number">small_c</th>' in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_runs_that_were_judged_on_different_examples_are_said_to_be(
+    cloze: Cloze, three_runs: list[str]
+) -> None:
+    done = cloze("compare", *three_runs, "--json")
+    assert "small_b: evaluated on other held-out examples than small_a" in done.stderr
+    (note,) = json.loads(done.stdout)["notes"]
+    assert note in done.stderr

@@ -215,3 +215,13 @@ def test_it_ends_at_zero() -> None:
 
 def test_no_warmup_begins_at_the_peak() -> None:
     assert learning_rate(0, steps=10, optimizer=OptimizerConfig(warmup_steps=0)) == 1e-4
+
+
+def test_further_steps_warm_up_a_second_time_to_the_line_of_the_longer_run() -> None:
+    def rate(step: int) -> float:
+        return learning_rate(step, steps=200, optimizer=RECIPE, steps_before=100)
+
+    assert rate(100) == 0.0
+    assert rate(105) == pytest.approx(0.5 * 1e-4 * (1 - 105 / 200))
+    assert rate(110) == pytest.approx(1e-4 * (1 - 110 / 200))
+    assert rate(200) == 0.0

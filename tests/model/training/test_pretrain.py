@@ -51,8 +51,10 @@ def test_the_artifact_holds_the_encoder_its_tokenizer_and_its_curve(golden: Path
     assert artifact.manifest.statistics["heldout"]["masked_lm_loss"] > 0
     assert len(losses(golden)) == 20
     assert not (golden / "out" / "checkpoints").exists()
-    (record,) = artifact.manifest.records
-    lines = [json.loads(line) for line in artifact.read_bytes(record.name).splitlines()]
+    assert [entry.name for entry in artifact.manifest.records] == [
+        "exp_avg.safetensors", "exp_avg_sq.safetensors", "metrics.jsonl", "state.json",
+    ]  # fmt: skip
+    lines = [json.loads(line) for line in artifact.read_bytes("metrics.jsonl").splitlines()]
     assert [line["step"] for line in lines] == [5, 10, 15, 20]
     assert [line["seconds"] for line in lines] == sorted(line["seconds"] for line in lines)
 

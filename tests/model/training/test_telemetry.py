@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -72,19 +73,21 @@ def test_only_the_first_rank_speaks(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == log.getvalue() == ""
 
 
-def test_tensorboard_gets_every_number() -> None:
-    class Writer:
-        scalars: dict[str, tuple[float, int]]
+def test_a_tracker_gets_every_number() -> None:
+    class Kept:
+        numbers: dict[str, tuple[float, int]]
 
         def __init__(self) -> None:
-            self.scalars = {}
+            self.numbers = {}
 
-        def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-            self.scalars[tag] = (scalar_value, global_step)
+        def log(self, step: int, numbers: Mapping[str, float]) -> None:
+            self.numbers |= {name: (value, step) for name, value in numbers.items()}
 
-    writer = Writer()
-    _telemetry(tensorboard=writer).add(step_record(2))
-    assert writer.scalars["masked_lm_loss"] == (2.81, 2)
+        def finish(self) -> None: ...
+
+    kept = Kept()
+    _telemetry(trackers=[kept]).add(step_record(2))
+    assert kept.numbers["masked_lm_loss"] == (2.81, 2)
 
 
 def test_flops_of_bert_base_are_the_published_ones() -> None:

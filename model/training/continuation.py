@@ -1,0 +1,133 @@
+"""More steps for a finished run: what it leaves for them, and where they begin.
+
+In:  the last checkpoint of a run that finishes; later its artifact, as the input `continued` of a
+     stage table with more steps.
+Out: the optimizer's moments and the run's state as records of that artifact; the same as `Resumed`.
+
+A finished artifact is named by what it was made from, so its successor is another artifact with the
+finished one among its inputs: never one that was there already, and never the one that a longer run
+without a stop would have made. That one cannot be had: with the linear decay every step's rate
+depends on the number of steps, and the finished run's has come down to 0. So the schedule goes on
+differently (`model.training.optimizer.learning_rate`). The order of the examples, dropout, moments
+and the curve go on as if there had been no end.
+
+Records are verified like content but are no part of the artifact's digest: keeping them changes no
+key. Weights are not kept twice: fp32 masters are what the artifact consists of.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from artifacts.config import JsonObject
+from artifacts.errors import UsageError
+from artifacts.manifest import FileEntry, Manifest
+from artifacts.progress import say
+from artifacts.stage import StageTable
+from artifacts.store import Artifact, open_input, put_bytes
+from model.hugging_face.layout import from_hugging_face
+from model.training.checkpoints import ParameterState, Resumed, RunState, differences
+from model.training.distributed import World
+
+CONTINUED = "continued"
+"""Role of the finished run's artifact among the inputs."""
+
+STATE = "state.json"
+MOMENTS = ("exp_avg.safetensors", "exp_avg_sq.safetensors")
+"""Files of a checkpoint that a finished artifact keeps as records, by the same names."""
+
+SCHEDULE = "second warm-up, then the linear decay of all steps"
+"""What the records call the learning rate of further steps."""
+
+MAY_DIFFER = {
+    *("pretrain.steps", "pretrain.optimizer.learning_rate", "pretrain.optimizer.warmup_steps"),
+    *("pretrain.evaluate_every", "pretrain.evaluation_examples", "pretrain.init"),
+}
+"""What further steps may do otherwise than those before; an initial encoder has played its part."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The end of a finished run."""
+
+    artifact: Artifact
+
+    @property
+    def state(self) -> RunState:
+        """As its last checkpoint had it."""
+        state: RunState = self.artifact.read_json(STATE)
+        return state
+
+    def parameters(self) -> dict[str, ParameterState]:
+        """Every parameter's state."""
+        moments = [load_file(self.artifact.path(name)) for name in MOMENTS]
+        weights = load_file(self.artifact.path("model.safetensors"))
+        masters = from_hugging_face(weights, moments[0])
+        return {
+            name: ParameterState(masters[name], *(part[name] for part in moments))
+            for name in masters
+        }
+
+
+def keep_end(checkpoint: Path, output: str) -> list[FileEntry]:
+    """Copy what further steps need out of a run's last checkpoint into its unfinished artifact.
+
+    Copied, not moved: until the artifact is committed the checkpoint is all there is.
+    """
+    names = (STATE, *MOMENTS)
+    return [put_bytes(output, (checkpoint / name).read_bytes(), name=name) for name in names]
+
+
+def steps_before(table: StageTable) -> int:
+    """Steps of the finished run that the table's run goes on from; 0 where there is none."""
+    if CONTINUED not in table.inputs:
+        return 0
+    finished = open_input(table, CONTINUED)
+    check_continuation(finished, table.keyed_config)
+    ours, theirs = table.inputs["examples"].digest, finished.manifest.inputs["examples"]
+    if ours != theirs:
+        raise UsageError(
+            f"{finished.directory}: trained on examples {theirs[:12]}, these are {ours[:12]}, and "
+            "more steps read on in the same ones; to train its encoder on others: pretrain.init"
+        )
+    return _steps(finished.manifest)
+
+
+def check_continuation(finished: Artifact, config: JsonObject) -> None:
+    """Refuse what is no run's end, and a stage `config` that is not its own with more steps."""
+    where, manifest = f"pretrain.continue_from: {finished.directory}", finished.manifest
+    if manifest.stage != "pretrain":
+        raise UsageError(f"{where}: an artifact of {manifest.stage}; expected one of pretrain")
+    if not {STATE, *MOMENTS} <= {entry.name for entry in manifest.records}:
+        raise UsageError(
+            f"{where}: finished without its optimizer's state (training.keep_optimizer = false, or "
+            "an earlier version); begin from its weights with a fresh one: pretrain.init"
+        )
+    steps = _steps(manifest)
+    if config["pretrain"]["steps"] <= steps:
+        raise UsageError(
+            f"{where}: has done {steps:,} steps, and pretrain.steps = "
+            f"{config['pretrain']['steps']:,} counts them; set it to more"
+        )
+    changed = differences(manifest.config, config, MAY_DIFFER)
+    if changed:
+        raise UsageError(
+            f"{where}: trained with another configuration ({'; '.join(changed)}); change it back, "
+            "or begin from its weights with a fresh optimizer: pretrain.init"
+        )
+
+
+def go_on(table: StageTable, metrics: Path, *, world: World) -> Resumed:
+    """The end of the finished run that the table's run goes on from, and its log as `metrics`."""
+    finished = FinishedRun(open_input(table, CONTINUED))
+    state = finished.state
+    if world.is_first:
+        metrics.parent.mkdir(parents=True, exist_ok=True)
+        metrics.write_bytes(finished.artifact.read_bytes(metrics.name))
+        say(f"going on after step {state['step']}, the end of {finished.artifact.directory}")
+    return Resumed(state, finished if world.is_first else None, world)
+
+
+def _steps(manifest: Manifest) -> int:
+    return int(manifest.config["pretrain"]["steps"])
