@@ -287,7 +287,7 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "flows.report"
-    format_version: ClassVar[int] = 3
+    format_version: ClassVar[int] = 4
 
     name: str
     """The run's name."""

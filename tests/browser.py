@@ -28,8 +28,10 @@ class Page:
         self._connection = connection
         self._asked = 0
 
-    def open(self, url: str, *, width: int = 1200, height: int = 900) -> None:
-        """Go to `url` in a window of this size."""
+    def open(self, url: str, *, width: int = 1200, height: int = 900, mode: str = "light") -> None:
+        """Go to `url` in a window of this size, in light or dark mode."""
+        scheme = {"name": "prefers-color-scheme", "value": mode}
+        self._ask("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._ask("Emulation.setDeviceMetricsOverride", **size)
         self._ask("Page.navigate", url=url)

@@ -7,10 +7,11 @@ Out: the run's record as JSON. Whatever a flow's stages need is made as well, un
 """
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from prefect import Flow, flow
 from prefect.client.schemas.objects import FlowRun, State
@@ -18,7 +19,7 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import TerminationSignal
 from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
-from pydantic import JsonValue
+from pydantic import BeforeValidator, JsonValue
 
 from artifacts.progress import say
 from flows.ablation.page import publish
@@ -36,6 +37,30 @@ ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
 Record = dict[str, JsonValue]
 """A run's record as JSON."""
 
+SERVED = "CLOZE_SERVED"
+"""Holds, in a process that serves flows and those of its runs, their parameters as JSON."""
+
+
+def _with_served(name: str) -> BeforeValidator:
+    """Fills what a trigger leaves out of a parameter from what is served: `{"name": "other"}`."""
+
+    def fill(given: object) -> object:
+        served = json.loads(os.environ.get(SERVED, "{}")).get(name)
+        return merged(served, given) if served else given
+
+    return BeforeValidator(fill)
+
+
+def merged(served: JsonValue, given: object) -> object:
+    """`given` with the fields that it leaves out, at any depth; a list is given whole."""
+    if not isinstance(served, dict) or not isinstance(given, dict):
+        return given
+    return {**served, **{key: merged(served.get(key), value) for key, value in given.items()}}
+
+
+Run = Annotated[RunConfig, _with_served("run")]
+Machine = Annotated[MachineConfig, _with_served("machine")]
+
 SERVING = "CLOZE_SERVING"
 """Set in a process that serves flows, and so in the processes of its runs."""
 
@@ -49,39 +74,39 @@ def announce(flow: "Flow[..., Result]", flow_run: FlowRun, state: "State[Result]
 
 
 @flow(name="end-to-end", flow_run_name="{run.name}", persist_result=False)
-def end_to_end(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+def end_to_end(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Turn documents into an evaluated encoder with a report."""
     return tracked(run, machine)
 
 
 @flow(name="prepare", flow_run_name="{run.name}", persist_result=False)
-def prepare(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+def prepare(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Make vocabulary, tokens and examples."""
     return tracked(run, machine, wanted=PREPARE)
 
 
 @flow(name="pretrain", flow_run_name="{run.name}", persist_result=False)
-def pretrain(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+def pretrain(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Pre-train an encoder."""
     return tracked(run, machine, wanted=("pretrain",))
 
 
 @flow(name="finetune", flow_run_name="{run.name}", persist_result=False)
-def finetune(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+def finetune(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Fine-tune on every task with every seed."""
     return tracked(run, machine, wanted=("finetune",))
 
 
 @flow(name="evaluate", flow_run_name="{run.name}", persist_result=False)
-def evaluate(run: RunConfig, machine: MachineConfig = THIS_MACHINE) -> Record:
+def evaluate(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Evaluate the encoder and what was fine-tuned from it."""
     return tracked(run, machine, wanted=("evaluate",))
 
 
 @flow(name="ablations", flow_run_name="{run.name}-ablations", persist_result=False)
 def ablations(
-    run: RunConfig,
-    machine: MachineConfig = THIS_MACHINE,
+    run: Run,
+    machine: Machine = THIS_MACHINE,
     tables: tuple[Table, ...] = ALL_TABLES,
     seeds: int = 3,
 ) -> Record:
@@ -141,6 +166,7 @@ def serve_flows(
     `on_ready` is called when the server knows the deployments. Returns when it is told to end.
     """
     os.environ[SERVING] = "1"
+    os.environ[SERVED] = json.dumps(parameters)
     runner = GentleRunner(limit=1)
     for deployment in deployments(parameters, name=name):
         runner.add_deployment(deployment)

@@ -1,5 +1,6 @@
 """A real Prefect flow on a real temporary server; the stages are stand-ins."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,10 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ParameterTypeError
 
 from flows.config import MachineConfig, RunConfig
 from flows.job import StageFailed
 from flows.prefect.flows import (
+    SERVED,
     SERVING,
     deployments,
     end_to_end,
@@ -159,6 +162,21 @@ def test_a_served_run_says_when_it_starts_and_how_it_ends(
     assert "the text: is wrong" in failed
 
 
+def test_a_trigger_gives_the_fields_it_changes_and_the_served_ones_fill_the_rest(
+    run: RunConfig, machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = {"run": run.model_dump(mode="json"), "machine": machine.model_dump(mode="json")}
+    changed = {"run": {"name": "other", "pretrain": {"steps": 7}}, "machine": {}}
+    monkeypatch.setenv(SERVED, json.dumps(tables))
+    found = end_to_end.validate_parameters(changed)
+    recipe = run.pretrain.model_copy(update={"steps": 7})
+    assert found["run"] == run.model_copy(update={"name": "other", "pretrain": recipe})
+    assert found["machine"] == machine
+    monkeypatch.delenv(SERVED)
+    with pytest.raises(ParameterTypeError):
+        end_to_end.validate_parameters(changed)
+
+
 def test_every_flow_shows_its_configuration_as_a_form() -> None:
     program = """
     import json
@@ -166,7 +184,7 @@ def test_every_flow_shows_its_configuration_as_a_form() -> None:
     for flow in (end_to_end, prepare, pretrain, finetune, evaluate):
         schema = flow.parameters.model_dump()
         assert set(schema["properties"]) == {"run", "machine"}, schema["properties"]
-        fields = schema["definitions"]["PretrainConfig"]["properties"]
+        fields = schema["definitions"]["PretrainRunConfig"]["properties"]
         assert fields["steps"]["description"] == "Optimizer steps."
     """
     lines = "\n".join(line[4:] for line in program.splitlines())
