@@ -234,7 +234,8 @@ def matrix_rate() -> float:
         started = time.process_time()
         matrix @ matrix
         best = min(best, time.process_time() - started)
-    return 2 * MATRIX**3 / best * len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return 2 * MATRIX**3 / best * (cores or 1)
 
 
 def bf16_gain() -> float:
