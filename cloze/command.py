@@ -215,6 +215,12 @@ def exit_code(arguments: list[str]) -> int:
     except FileNotFoundError:
         say("error: the working directory has been deleted; cd to another one")
         return 1
+    if odd := _undecodable([os.getcwd(), *arguments]):
+        say(
+            f"error: {odd}: not in {sys.getfilesystemencoding()}, the encoding of file names here; "
+            "rename it, or where it is UTF-8 set PYTHONUTF8=1"
+        )
+        return 2
     if arguments and (name := FORMER_NAMES.get(arguments[0])):
         say(
             f"warning: cloze {arguments[0]} is now called cloze {name}; "
@@ -235,6 +241,16 @@ def exit_code(arguments: list[str]) -> int:
         return 0
     print_lines([str(answer)])
     return answer.exit_code
+
+
+def _undecodable(texts: list[str]) -> str:
+    """The first of them with bytes that Python could not decode, empty if there is none."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return ascii(text)[1:-1]
+    return ""
 
 
 def application() -> App:

@@ -54,6 +54,29 @@ def test_quotes_in_tmpdir_no_home_no_locale_and_a_workspace_in_another_script_ch
     assert "nothing is kept there" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "environment"),
+    [
+        ("größe", {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}),
+        (os.fsdecode(b"gr\xf6\xdfe"), {"PYTHONUTF8": "1"}),
+    ],
+    ids=["UTF-8 where names are ASCII", "Latin-1 where names are UTF-8"],
+)
+def test_a_name_in_another_encoding_than_the_surroundings_is_refused_in_one_line(
+    folder: Path, name: str, environment: dict[str, str]
+) -> None:
+    odd = folder / name
+    odd.mkdir()
+    script = '"$@" vocabulary ../try.toml --workspace "$NAME"; cd "$NAME"; "$@" runs'
+    done = shell(script, folder / "texts", NAME=f"../{name}", **environment)
+    lines = done.stderr.splitlines()
+    assert [line.startswith("error: ") for line in lines] == [True, True]
+    for line in lines:
+        assert "the encoding of file names here; rename it, or where it is UTF-8 set PYTHON" in line
+    assert done.returncode == 2
+    assert not any(odd.iterdir())
+
+
 def test_a_run_goes_on_when_nobody_reads_its_standard_error(folder: Path) -> None:
     done = shell('"$@" vocabulary try.toml --workspace closed 2>&-', folder)
     assert (done.returncode, done.stderr) == (0, "")

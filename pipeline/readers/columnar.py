@@ -6,8 +6,9 @@ Out: its rows. A piece of a file is the row groups or record batches that lie, n
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import IO
 
 import numpy as np
@@ -19,9 +20,13 @@ from artifacts.arrays import Offsets
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import open_to_read
 from pipeline.config.settings import SourceConfig
+from pipeline.readers.compression import require_plausible_size
 from pipeline.readers.documents import DocumentBlock, Piece, Reader
 
 ROWS_AT_A_TIME = 8192
+
+BYTES_AT_A_TIME = 256 << 20
+"""Thousands of rows may be one long string, stored once: they are spelt out so much at a time."""
 
 FILE_MAGIC = b"ARROW1"
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -32,18 +37,10 @@ def read_parquet(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The rows of the piece's row groups."""
     column = source.text_field
     with _opened(piece, "Parquet") as opened:
-        file = pq.ParquetFile(opened)
-        _require_strings(file.schema_arrow, column, path=piece.path)
-        position = 0
-        for group in range(file.num_row_groups):
-            first = position
-            position += file.metadata.row_group(group).num_rows
-            if not _is_in(piece, group, file.num_row_groups, opened):
-                continue
-            for batch in file.iter_batches(ROWS_AT_A_TIME, row_groups=[group], columns=[column]):
-                rows = pa.chunked_array([batch.column(0)])
-                yield block_of_strings(rows, np.arange(first, first + len(batch)))
-                first += len(batch)
+        _require_strings(pq.read_schema(opened), column, path=piece.path)
+        # A string that is stored once stays one string until its rows have been counted.
+        file = pq.ParquetFile(opened, read_dictionary=[column])
+        yield from _blocks(_rows_of_parquet(file, column, piece, opened), piece, opened)
 
 
 def read_arrow(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
@@ -51,11 +48,7 @@ def read_arrow(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     with _opened(piece, "Arrow") as opened:
         is_file = opened.read(len(FILE_MAGIC)) == FILE_MAGIC
         batches = _batches_of_file if is_file else _batches_of_stream
-        for first, batch in batches(opened, piece):
-            _require_strings(batch.schema, source.text_field, path=piece.path)
-            rows = pa.chunked_array([batch.column(source.text_field)])
-            rows.validate(full=True)  # an offset beyond the data would be followed
-            yield block_of_strings(rows, np.arange(first, first + len(batch)))
+        yield from _blocks(_rows_of_arrow(batches(opened, piece), source, piece), piece, opened)
 
 
 def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlock:
@@ -69,13 +62,70 @@ def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlo
     return DocumentBlock(text=text, ends=bounds[1:] - bounds[0], positions=positions)
 
 
+def _blocks(
+    batches: Iterable[tuple[int, pa.Array]], piece: Piece, opened: IO[bytes]
+) -> Iterator[DocumentBlock]:
+    """The strings of (number of the first row, strings) as documents; a bomb is a `UsageError`."""
+    packed, unpacked = opened.seek(0, os.SEEK_END), 0
+    for first, strings in batches:
+        ends_R = np.cumsum(_lengths(strings))
+        unpacked += int(ends_R[-1]) if len(ends_R) else 0
+        require_plausible_size(piece.path, unpacked, packed)
+        cuts = np.flatnonzero(np.diff(ends_R // BYTES_AT_A_TIME)) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), len(strings)]):
+            rows = pa.chunked_array([strings[start:stop]])
+            yield block_of_strings(rows, np.arange(first + start, first + stop))
+
+
+def _lengths(strings: pa.Array) -> Offsets:
+    """The bytes of each string, (R,), though many may be stored once; null has none."""
+    if pa.types.is_dictionary(strings.type):
+        lengths = pc.binary_length(strings.dictionary).take(strings.indices)
+    elif strings.type == pa.string_view():  # each begins with its length, in 4 of 16 bytes
+        views_R = np.frombuffer(strings.buffers()[1], dtype=np.int32)[::4]
+        here_R = views_R[strings.offset : strings.offset + len(strings)]
+        lengths = pc.if_else(strings.is_valid(), pa.array(here_R), 0)
+    else:
+        lengths = pc.binary_length(strings)
+    found: Offsets = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _rows_of_parquet(
+    file: pq.ParquetFile, column: str, piece: Piece, opened: IO[bytes]
+) -> Iterator[tuple[int, pa.Array]]:
+    """The column's rows in the row groups that lie in the piece, some thousand at a time."""
+    position = 0
+    for group in range(file.num_row_groups):
+        first, facts = position, file.metadata.row_group(group)
+        position += facts.num_rows
+        if not _is_in(piece, group, file.num_row_groups, opened):
+            continue
+        # One page can be a bomb, too, and is unpacked whole.
+        require_plausible_size(piece.path, facts.total_byte_size, opened.seek(0, os.SEEK_END))
+        for batch in file.iter_batches(ROWS_AT_A_TIME, row_groups=[group], columns=[column]):
+            yield first, batch.column(0)
+            first += len(batch)
+
+
+def _rows_of_arrow(
+    batches: Iterable[tuple[int, pa.RecordBatch]], source: SourceConfig, piece: Piece
+) -> Iterator[tuple[int, pa.Array]]:
+    """The column's rows in each batch."""
+    for first, batch in batches:
+        _require_strings(batch.schema, source.text_field, path=piece.path)
+        rows = batch.column(source.text_field)
+        rows.validate(full=True)  # an offset beyond the data would be followed
+        yield first, rows
+
+
 @contextmanager
 def _opened(piece: Piece, kind: str) -> Iterator[IO[bytes]]:
     """The piece's file; what Arrow finds wrong with it is an `IntegrityError`."""
     with open_to_read(piece.path) as opened:
         try:
             yield opened
-        except (pa.ArrowException, OSError, MemoryError) as error:
+        except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
             reason = str(error) or "it asks for more memory than there is"
             raise IntegrityError(
                 f"{piece.path}: not a whole {kind} file: {reason}; copy it again"

@@ -23,7 +23,7 @@ from typing import IO, Protocol
 
 import zstandard
 
-from artifacts.errors import IntegrityError, NotText
+from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import open_to_read
 from pipeline.readers.encodings import DECLARED, HEAD_BYTES, UTF_8, encoding_of
 
@@ -36,10 +36,11 @@ COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 ZSTD_BYTES = 1 << 9
 """What zstd is given at a time; one byte of it can stand for 32,768."""
 
-BOMB_BYTES = 1 << 30
-BOMB_RATIO = 1000
-"""From here on content that is so many times as long as the file is no text (gzip cannot do more,
-zstd and bzip2 can do 32 and 45 times more): hours of work for whoever reads it to its end."""
+BOMB_BYTES = 64 << 20
+BOMB_RATIO = 250
+"""Beyond the first, about two seconds of work, what comes out may be so many times as long as what
+went in. Prose shrinks to a fourth, logs and markup to a tenth or a hundredth, every version of
+every article of Wikipedia to a hundredth; bombs go to a thousandth (gzip) or a 30,000th (zstd)."""
 
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
 
@@ -135,8 +136,8 @@ def stream(
     """The content of a file from `lookback` bytes before `start` on, read `at_a_time` bytes.
 
     A file that is compressed or not UTF-8 has no meaningful middle: `start` > 0 gives nothing
-    there, because whoever reads from 0 reads all of it. An archive holds files, not text: a
-    `UsageError`; other files that hold no text: a `NotText`.
+    there, because whoever reads from 0 reads all of it. Archives, which hold files, and bombs:
+    a `UsageError`; other files that hold no text: a `NotText`.
     """
     with open_to_read(path) as file:
         content = _look(file, path, at_a_time)
@@ -152,6 +153,16 @@ def converted_from(path: str) -> str:
     with open_to_read(path) as file:
         encoding = _look(file, path, READ_BYTES).encoding
     return "" if encoding in DECLARED else encoding
+
+
+def require_plausible_size(path: str, unpacked: int, packed: int) -> None:
+    """`UsageError` where `unpacked` bytes out of `packed` are a bomb's, not a text's."""
+    if unpacked > max(BOMB_BYTES, BOMB_RATIO * packed):
+        raise UsageError(
+            f"{path}: {packed:,} bytes unpack to {unpacked:,} and more, expected at most "
+            f"{BOMB_RATIO} times as many, as of any text; if it is meant, unpack it yourself "
+            "and name the result"
+        )
 
 
 def can_be_cut(path: str) -> bool:
@@ -229,11 +240,7 @@ def _decompressed(
                 ) from None
             rest = current.unused_data if current.eof else b""
             unpacked += len(content)
-            if unpacked > max(BOMB_BYTES, BOMB_RATIO * (position + len(chunk))):
-                raise NotText(
-                    f"{path}: {unpacked:,} bytes and more come out of {position + len(chunk):,}, "
-                    "which no text does; if it is meant, unpack it and name the result"
-                )
+            require_plausible_size(path, unpacked, position + len(chunk))
             if content:
                 yield content
         position += len(chunk)

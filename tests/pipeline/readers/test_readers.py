@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -249,9 +250,10 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from pipeline.config.settings import CleaningConfig, CorpusConfig
+from pipeline.readers import compression
 from pipeline.text.texts import read_texts
 from pipeline.readers.input_shards import input_shards
-reader, path, room = sys.argv[1:]
+reader, path, room, compression.BOMB_BYTES = *sys.argv[1:4], int(sys.argv[4])
 corpus = CorpusConfig.model_validate({"sources": [{"reader": reader, "path": path}]})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(room), used + int(room)))
@@ -269,9 +271,9 @@ def test_a_small_file_that_unpacks_to_a_giant_document_is_read_in_bounded_memory
 ) -> None:
     size, room = 400_000_000, 250_000_000
     path = tmp_path / f"giant.{kind}"
-    path.write_bytes(COMPRESSORS[kind](b"a" * size))
+    path.write_bytes(COMPRESSORS[kind](b"a" * (size // 10)) * 10)
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, reader, str(path), str(room)],
+        [sys.executable, "-c", LIMITED, reader, str(path), str(room), str(2 * size)],
         capture_output=True,
         text=True,
         check=False,
@@ -472,16 +474,86 @@ def test_every_reader_of_the_configuration_exists() -> None:
     assert set(schema["properties"]["reader"]["enum"]) == set(READERS)
 
 
-@pytest.mark.parametrize("kind", ["gz", "zst"])
-def test_what_unpacks_to_more_than_any_text_does_is_not_read_to_its_end(
-    tmp_path: Path, monkeypatch, kind: str
+BOMBS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    **{
+        kind: ("text", lambda path, press=press: path.write_bytes(press(b"a" * (66 << 20))))
+        for kind, press in COMPRESSORS.items()
+    },
+    "one string in every row": (
+        "parquet",
+        lambda path: pq.write_table(repeated(10_000), path, compression="zstd"),
+    ),
+    "a page of one letter": (
+        "parquet",
+        lambda path: pq.write_table(
+            pa.table({"text": ["a" * (66 << 20)]}), path, compression="zstd", use_dictionary=False
+        ),
+    ),
+    "one string in every row of arrow": ("arrow", lambda path: write_arrow(path, repeated(8000))),
+    "one view in every row": ("arrow", lambda path: write_arrow(path, views(7500))),
+}
+
+
+LONG = "a b " * 2500
+
+
+def repeated(rows: int) -> pa.Table:
+    """So many rows of one string of 10 KB, which is stored once."""
+    rows_R = pa.array([0] * rows, pa.int32())
+    return pa.table({"text": pa.DictionaryArray.from_arrays(rows_R, pa.array([LONG]))})
+
+
+def views(rows: int) -> pa.Table:
+    """The same, as views that all look at one string."""
+    _, view, data = pa.array([LONG], pa.string_view()).buffers()
+    every = pa.py_buffer(view.to_pybytes() * rows)
+    return pa.table({"text": pa.Array.from_buffers(pa.string_view(), rows, [None, every, data])})
+
+
+def write_arrow(path: Path, table: pa.Table) -> None:
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_bomb_is_refused_with_both_sizes_and_the_remedy_before_it_has_cost_much(
+    tmp_path: Path, kind: str
 ) -> None:
-    monkeypatch.setattr(compression, "BOMB_BYTES", 1 << 22)
-    monkeypatch.setattr(compression, "BOMB_RATIO", 900)
-    path = tmp_path / f"bomb.{kind}"
-    path.write_bytes(COMPRESSORS[kind](b"a" * (1 << 24)))
-    with pytest.raises(UsageError, match=rf"bomb\.{kind}: .* bytes and more come out of"):
-        texts(path, "text")
+    reader, write = BOMBS[kind]
+    path = tmp_path / "bomb"
+    write(path)
+    assert path.stat().st_size < 1 << 17
+    with pytest.raises(
+        UsageError, match=r"bomb: [\d,]+ bytes unpack to [\d,]+ and more"
+    ) as refused:
+        texts(path, reader)
+    assert "unpack it yourself and name the result" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_log_that_shrinks_to_a_hundredth_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(compression, "BOMB_BYTES", 1 << 20)
+    rng = random.Random(1)
+    line = "2026-11-22T10:15:00Z host-17 service[4711]: request 0x{:08x} answered with code 200\n"
+    some = "".join(line.format(rng.randrange(1 << 32)) * 20 for _ in range(400)).encode()
+    path = tmp_path / f"log.{kind}"
+    path.write_bytes(COMPRESSORS[kind](some) * 9)  # several streams, one after another
+    assert sum(len(chunk) for chunk in compression.stream(str(path))) == 9 * len(some)
+    assert 9 * len(some) > 50 * path.stat().st_size
+
+
+def test_rows_that_repeat_a_string_are_spelt_out_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "BYTES_AT_A_TIME", 100_000)
+    path = tmp_path / "repeated.parquet"
+    pq.write_table(repeated(95), path)
+    source = SourceConfig(reader="parquet", path=str(path))
+    blocks = list(READERS["parquet"].read(Piece(str(path)), source))
+    assert [len(block.ends) for block in blocks] == [9, *[10] * 8, 6]
+    assert [place for block in blocks for place in block.positions] == list(range(95))
 
 
 def test_a_parquet_dictionary_that_claims_gigabytes_is_an_error_in_little_memory(
@@ -494,7 +566,7 @@ def test_a_parquet_dictionary_that_claims_gigabytes_is_an_error_in_little_memory
     with pytest.raises(IntegrityError, match=r"claims\.parquet: not a whole Parquet file"):
         texts(path, "parquet")
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, "parquet", str(path), str(room)],
+        [sys.executable, "-c", LIMITED, "parquet", str(path), str(room), str(1 << 26)],
         capture_output=True,
         text=True,
         check=False,
