@@ -7,6 +7,7 @@ Out: the stage's artifact. The stages before it are made too, unless their artif
 from collections.abc import Callable
 
 from artifacts.errors import UsageError
+from artifacts.progress import say
 from artifacts.store import open_artifact
 from cloze.answer import Answer
 from cloze.execution.console import watching
@@ -18,8 +19,10 @@ from flows.record import stage_tables
 from flows.stages import PREPARE
 from flows.workspace import workspace
 
-ENGINES = {*PREPARE, "dedup", "pretrain"}
-"""Stages that Beam runs, or DeepSpeed's launcher."""
+BEAM = {*PREPARE, "dedup"}
+"""Stages that Beam runs."""
+ENGINES = {*BEAM, "pretrain"}
+"""These, and what DeepSpeed's launcher runs."""
 
 
 def _account(directory: str, run: str) -> list[str]:
@@ -54,10 +57,17 @@ def _command(*stages: str) -> Callable[..., Answer]:
                 "what follows --"
             )
         run, machine = target.run(config), target.machine()
+        if options and BEAM.intersection(stages) and machine.pipeline.runner == "local":
+            # here and not only in the stages: those that are reused would accept anything
+            from pipeline.runner.beam import refuse_unknown
+
+            refuse_unknown(options)
         space = workspace(machine.workspace)
         refuse_contradictions(run, machine, plan(run, workspace=space, wanted=stages))
         with watching():
             record = execute(run, machine, wanted=stages, options=options)
+        if options and all(record.stages[stage].state == "reused" for stage in stages):
+            say(f"warning: {options[0]}: every stage was reused, so no engine got this option")
         data = stage_tables(record, space, stages=stages)
         lines = [f"{stage}: {found['directory']}" for stage, found in data.items()]
         if "tokens" in data:

@@ -44,6 +44,8 @@ from apache_beam.transforms.util import Reshuffle
 from apache_beam.utils import thread_pool_executor
 from apache_beam.utils.counters import CounterFactory
 
+from artifacts.errors import UsageError
+
 
 class _StateSampler(statesampler.StateSampler):
     """Beam's own with another period, for which it has no option."""
@@ -52,15 +54,19 @@ class _StateSampler(statesampler.StateSampler):
         super().__init__(prefix, counters, SAMPLING_PERIOD_MS)
 
 
-def unknown_options(flags: Sequence[str]) -> list[str]:
-    """Those of the command line's options that none of Beam's option classes has.
+def refuse_unknown(flags: Sequence[str]) -> None:
+    """Refuse an option of the command line that none of Beam's option classes has.
 
-    Beam itself only logs them, and passes them over.
+    Beam itself only logs it, and passes it over.
     """
     parser = _BeamArgumentParser(allow_abbrev=False, add_help=False, conflict_handler="resolve")
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(parser)
-    return parser.parse_known_args(list(flags))[1]
+    if unknown := parser.parse_known_args(list(flags))[1]:
+        raise UsageError(
+            f"{unknown[0]}: no option of Beam's; its options are in apache_beam.options."
+            "pipeline_options, those of a run are set with --set KEY=VALUE"
+        )
 
 
 statesampler.StateSampler = _StateSampler  # type: ignore[misc,assignment]  # no option says it
@@ -92,8 +98,8 @@ __all__ = [
     "environments",
     "fn_runner",
     "python_urns",
+    "refuse_unknown",
     "sdk_worker_main",
     "thread_pool_executor",
-    "unknown_options",
     "worker_handlers",
 ]

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from artifacts.errors import UsageError
 from artifacts.progress import Progress
 from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner.beam import (
@@ -24,7 +23,7 @@ from pipeline.runner.beam import (
     Pipeline,
     PipelineOptions,
     PipelineState,
-    unknown_options,
+    refuse_unknown,
 )
 from pipeline.runner.local_runner import JobFailed, run_inline, run_supervised
 from pipeline.runner.work_queue import ReportReader, WorkQueue
@@ -58,14 +57,10 @@ def run_graph(
     says what went wrong; an error of our own that a worker raised is raised here again. An option
     that Beam does not know is a `UsageError` here, where nobody else could know it.
     """
-    if machine.runner == "local" and (unknown := unknown_options(options)):
-        raise UsageError(
-            f"{unknown[0]}: no option of Beam's; its options are in apache_beam.options."
-            "pipeline_options, those of a run are set with --set KEY=VALUE"
-        )
     if machine.runner != "local":
         _run_on_engine(build, machine=machine, options=options)
         return
+    refuse_unknown(options)
     small = machine.worker_mode == "auto" and megabytes <= INLINE_MEGABYTES
     inline = small or machine.worker_mode == "inline"
     short = len(tempfile.gettempdir()) < LONGEST_DIRECTORY

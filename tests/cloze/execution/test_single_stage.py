@@ -38,6 +38,18 @@ def test_options_after_the_dashes_reach_every_stage_that_beam_runs(
     assert given == {stage: ["--project=mine", "--region=here"] for stage in stages}
 
 
+def test_an_option_unknown_to_beam_is_refused_where_every_stage_is_reused(
+    cloze: Callable[..., Any], given: Options
+) -> None:
+    assert cloze("prepare", "try.toml").returncode == 0
+    reused = cloze("prepare", "try.toml", "--", "--project=mine")
+    assert reused.returncode == 0
+    assert "--project=mine: every stage was reused, so no engine got this option" in reused.stderr
+    done = cloze("prepare", "try.toml", "--", "--nonsense=1")
+    assert done.returncode == 2
+    assert "--nonsense=1: no option of Beam's" in done.stderr
+
+
 def test_options_of_the_machine_file_reach_every_stage_that_beam_runs_and_no_other(
     cloze: Callable[..., Any], given: Options, folder: Path
 ) -> None:
