@@ -28,7 +28,14 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located
-from flows.forecast import EXAMPLES_RATE, TOKENS_RATE, example_flops, expected_yield, steps_to_do
+from flows.forecast import (
+    EXAMPLES_RATE,
+    TOKENS_RATE,
+    WORD_PIECES_PER_BYTE,
+    example_flops,
+    expected_yield,
+    steps_to_do,
+)
 from flows.record import find_record, list_runs
 from flows.workspace import Workspace
 from model.config import EncoderConfig, TaskConfig
@@ -59,6 +66,9 @@ MATRIX = 768
 """Rows and columns of the measured product: the width of BERT-base."""
 
 MEASURING_SECONDS = 0.2
+
+SPECIAL_TOKENS = 3
+"""Of an example: [CLS] and a [SEP] after each of two texts."""
 
 LABELLED_EXAMPLES = 1000
 """Of a task whose data are not here to be counted."""
@@ -157,8 +167,7 @@ class Work:
             "examples": self.text_bytes * examples.copies * len(examples.max_seq_lengths),
             "pretrain": self._pretraining_flops(),
             "finetune": self._finetuning_flops(),
-            # forward only, by the encoder and by its random twin
-            "evaluate": 2 / 3 * self.run.evaluate.examples * self._flops(self._longest()),
+            "evaluate": self._evaluation_flops(),
         }.get(stage, 0.0)
 
     def _flops(self, length: int, *, masked: bool = True) -> float:
@@ -168,6 +177,12 @@ class Work:
         return example_flops(
             self.encoder, self.run.vocabulary.size, tokens=tokens, masked=predicted
         )
+
+    def _evaluation_flops(self) -> float:
+        """Held-out text, forward only, by the encoder and by its random twin; tasks are scored."""
+        if not self.run.corpus:
+            return 0.0
+        return 2 / 3 * self.run.evaluate.examples * self._flops(self._longest())
 
     def _longest(self) -> int:
         return max(self.run.examples.max_seq_lengths)
@@ -185,27 +200,35 @@ class Work:
     def _finetuning_flops(self) -> float:
         config, total = self.run.finetune, 0.0
         for task in config.tasks:
-            one = self._flops(task.max_seq_length, masked=False)
+            examples, tokens = self._labelled(task)
+            one = example_flops(self.encoder, self.run.vocabulary.size, tokens=tokens, masked=0.0)
             epochs = task.epochs * len(config.seeds) * len(config.initialisations)
             if config.grid:
                 epochs += sum(config.grid.epochs) * (
                     len(config.grid.batch_sizes) * len(config.grid.learning_rates)
                 )
-            total += epochs * self._labelled_examples(task) * one
+            total += epochs * examples * one
         return total
 
-    def _labelled_examples(self, task: TaskConfig) -> int:
-        """Training examples of a task: counted, made by the labels stage, or guessed."""
-        if task.train_examples:
-            return task.train_examples
-        if task.train and is_local(task.train) and Path(located(task.train)).is_file():
-            with open(located(task.train), "rb") as lines:
-                return sum(1 for _ in lines)
-        labels = self.run.labels
-        if labels:
-            is_tagging = task.kind == "tagging"
-            return labels.tagging_train_sentences if is_tagging else labels.pair_train_examples
-        return LABELLED_EXAMPLES
+    def _labelled(self, task: TaskConfig) -> tuple[int, float]:
+        """Training examples of a task and the tokens of one.
+
+        Counted in its file, where a tagged sentence ends with a blank line and every other example
+        is a line; else those that the labels stage makes, or guessed.
+        """
+        tokens, examples = expected_yield(task.max_seq_length).mean_length, 0
+        path = Path(located(task.train)) if task.train and is_local(task.train) else None
+        if path and path.is_file():
+            with open(path, "rb") as lines:
+                blank = [not line.strip() for line in lines]
+            examples = sum(blank) if task.kind == "tagging" and any(blank) else len(blank)
+            text = WORD_PIECES_PER_BYTE * path.stat().st_size / max(examples, 1)
+            tokens = min(text + SPECIAL_TOKENS, task.max_seq_length)
+        elif self.run.labels and task.kind == "tagging":
+            examples = self.run.labels.tagging_train_sentences
+        elif self.run.labels:
+            examples = self.run.labels.pair_train_examples
+        return task.train_examples or examples or LABELLED_EXAMPLES, tokens
 
 
 def _source_bytes(package: str) -> int:

@@ -89,6 +89,25 @@ def test_the_work_of_fine_tuning_a_given_encoder_is_that_of_its_shape(tmp_path: 
     assert 3.0 * flops(64) < flops(128) < 4.5 * flops(64)
 
 
+def test_the_work_of_fine_tuning_grows_with_the_text_of_its_file(tmp_path: Path) -> None:
+    def flops(name: str, content: str, kind: str = "classification") -> float:
+        (tmp_path / name).write_text(content)
+        task = {"name": "t", "kind": kind, "train": str(tmp_path / name)}
+        table = {"encoder": str(tmp_path / "none"), "tasks": [task]}
+        return Work(RunConfig.model_validate({"name": "r", "finetune": table})).of("finetune")
+
+    short, long = (flops("t.tsv", f"good\t{'fine ' * words}\n" * 100) for words in (5, 50))
+    assert 4 * short < long < 12 * short
+    sentences = flops("t.conll", ("word O\n" * 10 + "\n") * 100, kind="tagging")
+    assert sentences < 2 * long, "a line of a tagged file is a word, no example"
+
+
+def test_without_a_corpus_the_evaluation_judges_no_held_out_text() -> None:
+    task = {"name": "t", "kind": "classification", "train": "t.csv"}
+    table = {"name": "r", "finetune": {"encoder": "given", "tasks": [task]}}
+    assert Work(RunConfig.model_validate(table)).of("evaluate") == 0.0
+
+
 def test_a_gpu_is_reckoned_with_at_its_configured_rate(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
