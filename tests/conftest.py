@@ -1,6 +1,7 @@
 """Fixtures that several packages' tests share."""
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,13 @@ PROJECT = Path(__file__).resolve().parent.parent
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C be heard by what tests start: below a shell's `&` it would be ignored by all."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 SMOKE = ("configs/smoke.toml", "--set", "pipeline.worker_mode=processes")
 """The configuration of the golden run; so small a corpus would be prepared without workers."""

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cloze.conftest import CONFIG
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze
+from tests.running import RunFolder
 
 CLOZE = (sys.executable, "-P", "-m", "cloze")
 
@@ -96,6 +98,49 @@ def test_a_disk_that_is_full_when_the_record_is_written_is_named_once(folder: Pa
     done = shell('unset COVERAGE_PROCESS_CONFIG; ulimit -f 1; "$@" vocabulary try.toml', folder)
     (line,) = done.stderr.splitlines()
     assert "run.json: no room to write (File too large;" in line
+    assert done.returncode == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with too little room for a run."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(small)]
+    if os.getuid() != 0 or subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("wants root, and the right to mount a tmpfs")
+    yield small
+    subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_the_reason_a_run_gives_and_with_room_it_goes_on_to_the_same_digests(
+    small_disk: Path, golden: GoldenRun
+) -> None:
+    workspace = small_disk / "runs"
+    prepare = ("prepare", *SMOKE, "--workspace", str(workspace))
+    full = cloze(*prepare)
+    errors = [line for line in full.stderr.splitlines() if "error" in line]
+    assert len(errors) == 1, full.stderr
+    assert "no room to write (No space left on device; " in errors[0]
+    assert "make room: finished parts are kept, the same command goes on" in errors[0]
+    assert "killed" not in full.stderr
+    assert full.returncode == 1
+    assert json.loads((workspace / "smoke" / "run.json").read_text())["state"] == "failed"
+    subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+    done = cloze(*prepare)
+    assert done.returncode == 0, done.stderr
+    found = RunFolder(workspace).digests()
+    assert found == {stage: golden.digests()[stage] for stage in found}
+    assert {"vocabulary", "tokens", "examples"} <= found.keys()
+
+
+@pytest.mark.slow
+def test_without_room_for_prefects_database_a_run_says_so(small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(b"a" * 1_200_000)
+    done = cloze("run", *SMOKE, "--workspace", str(small_disk / "runs"))
+    (line,) = done.stderr.splitlines()
+    assert "no room for the Prefect server's database (0 MB free); make room, or add" in line
     assert done.returncode == 1
 
 

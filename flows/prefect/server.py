@@ -14,6 +14,7 @@ then.
 
 import os
 import secrets
+import shutil
 import socket
 import stat
 import sys
@@ -26,7 +27,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
-from artifacts.errors import ClozeError, UsageError
+from artifacts.errors import ClozeError, DiskFull, UsageError
 from artifacts.progress import say
 from flows.launchers.local import LocalLauncher
 from flows.workspace import Workspace
@@ -44,6 +45,9 @@ START_SECONDS = 120.0
 
 STARTS = 3
 """A server that is killed while it starts is started again."""
+
+DATABASE_BYTES = 4 << 20
+"""A new server writes some 2 MB; without room its own log stays empty."""
 
 STOP_SECONDS = 3.0
 
@@ -171,6 +175,12 @@ def _is_healthy_at_last(url: str, *, launcher: LocalLauncher, job: Path) -> bool
         if code is not None and code < 0:
             return False
         if code is not None or time.monotonic() > deadline:
+            free = shutil.disk_usage(job).free
+            if free < DATABASE_BYTES:
+                raise DiskFull(
+                    f"{job.parent}: no room for the Prefect server's database ({free / 1e6:.0f} MB "
+                    "free); make room, or add --without-prefect: the same command goes on"
+                )
             raise ClozeError(
                 f"the Prefect server did not start (exit code {code}); see {job / 'log'}"
             )
