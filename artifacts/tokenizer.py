@@ -234,6 +234,10 @@ def read_tokenizer_json(path: str | Path) -> WordPieceTokenizer:
     """
     try:
         table = json.loads(Path(path).read_text("utf-8"))
+        if table["model"].get("type") == "BPE":
+            raise UsageError(
+                f"{path}: a BPE tokenizer; only encoders with a WordPiece vocabulary can be read"
+            )
         vocabulary: dict[str, int] = dict(table["model"]["vocab"])
         normalizer = table["normalizer"]
         lowercase = bool(normalizer["lowercase"])

@@ -267,6 +267,23 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _modern_encoders_have_one_loss(self) -> "RunConfig":
+        if self.encoder.family == "bert" or not self.corpus:
+            return self
+        if self.pretrain.next_sentence_loss or self.examples.second_segment != "none":
+            raise ValueError(
+                'encoder.family = "modern" has no segments and no next-sentence head: set '
+                'examples.second_segment = "none" and pretrain.next_sentence_loss = false'
+            )
+        if self.pretrain.objective != "masked_lm":
+            raise ValueError(f'objective = "{self.pretrain.objective}" is for family = "bert"')
+        if self.pretrain.precision == "fp8":
+            raise ValueError(
+                'pretrain.precision = "fp8" is for encoder.family = "bert"; use "bf16"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_drop_list(self) -> "RunConfig":
         if self.dedup.wanted and self.cleaning.drop_list:
             raise ValueError(

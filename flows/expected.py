@@ -277,6 +277,7 @@ def _encoder_of(run: RunConfig) -> EncoderConfig:
         else:
             table = json.loads(filesystem.read_bytes(filesystem.join(given, "config.json")))
         sizes = {name: table[name] for name in SIZES}
-        return EncoderConfig.model_validate({"preset": None, **sizes})
+        family = "modern" if table.get("model_type") == "modernbert" else "bert"
+        return EncoderConfig.model_validate({"preset": None, "family": family, **sizes})
     except (OSError, ValueError, LookupError, ClozeError):
         return run.encoder

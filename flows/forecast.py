@@ -113,26 +113,32 @@ LOGIT_BYTES = 2 + 4
 
 
 def parameters(encoder: EncoderConfig, vocabulary_size: int) -> int:
-    """Weights of the encoder with both pre-training heads; the decoder is the word embeddings."""
+    """Weights of the encoder with its pre-training heads; the decoder is the word embeddings."""
     width = encoder.hidden_size
+    layers = encoder.num_hidden_layers * layer_parameters(encoder)
+    if encoder.family == "modern":
+        # word embeddings, norms of embeddings, last layer and head, its dense layer and the bias;
+        # the first layer has no norm before its attention
+        return vocabulary_size * (width + 1) + 3 * width + width**2 + layers - width
     rows = vocabulary_size + encoder.max_position_embeddings + encoder.type_vocab_size
     embeddings = rows * width + 2 * width
     pooler = width**2 + width
     masked_lm = width**2 + width + 2 * width + vocabulary_size
     next_sentence = 2 * width + 2
-    layers = encoder.num_hidden_layers * layer_parameters(encoder)
     return embeddings + layers + pooler + masked_lm + next_sentence
 
 
 def layer_parameters(encoder: EncoderConfig) -> int:
     """Weights of one layer.
 
-    Four projections, two dense layers, two layer norms; of an LSTM four gates with two biases each,
-    and the projection.
+    Four projections, two dense layers, two layer norms; of the modern family three dense layers and
+    no biases; of an LSTM four gates with two biases each, and the projection.
     """
     width, inner = encoder.hidden_size, encoder.intermediate_size
     if encoder.layer_type == "lstm":
         return 4 * inner * (2 * width + 2) + inner * width
+    if encoder.family == "modern":
+        return encoder.layer_weights + 2 * width
     attention = 4 * (width**2 + width)
     feed_forward = 2 * width * inner + inner + width
     return attention + feed_forward + 2 * 2 * width
@@ -142,16 +148,11 @@ def example_flops(
     encoder: EncoderConfig, vocabulary_size: int, *, tokens: float, masked: float
 ) -> float:
     """FLOPs of one example, forward and backward, of the matrix products alone."""
-    width, inner, layers = (
-        encoder.hidden_size,
-        encoder.intermediate_size,
-        encoder.num_hidden_layers,
-    )
+    width = encoder.hidden_size
+    weights = encoder.num_hidden_layers * encoder.layer_weights
+    attention = 12.0 * width * encoder.attended(tokens=tokens, squared=tokens**2)
     head = 6.0 * (width * vocabulary_size + width**2) * masked
-    if encoder.layer_type == "lstm":
-        return 6.0 * layers * 9 * width * inner * tokens + head
-    weights = layers * (4 * width**2 + 2 * width * inner)
-    return 6.0 * weights * tokens + 12.0 * layers * width * tokens**2 + head
+    return 6.0 * weights * tokens + attention + head
 
 
 def state_bytes(encoder: EncoderConfig, vocabulary_size: int, *, ranks: int) -> tuple[int, ...]:

@@ -39,11 +39,18 @@ MOST_STEPS = 1_000_000_000
 MOST_EPOCHS = 100_000
 """More are a slip of the pen: a thousand times the paper's, and far more than anyone's."""
 
-Preset = Literal["tiny", "mini", "small", "medium", "base", "large"]
+Family = Literal["bert", "modern"]
+"""BERT's architecture (Devlin et al. 2019), or ModernBERT's (Warner et al. 2024)."""
 
-# layers, hidden size, heads, intermediate size:
+Preset = Literal["tiny", "mini", "small", "medium", "base", "large", "17M", "32M", "68M"]
+
+Sizes = tuple[int, int, int, int]
+"""Layers, hidden size, heads, intermediate size."""
+
+SIZE_NAMES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+
 # Devlin et al. 2019 (base, large), Turc et al. 2019 (the others)
-PRESETS: dict[str, tuple[int, int, int, int]] = {
+PRESETS: dict[str, Sizes] = {
     "tiny": (2, 128, 2, 512),
     "mini": (4, 256, 4, 1024),
     "small": (4, 512, 8, 2048),
@@ -51,6 +58,26 @@ PRESETS: dict[str, tuple[int, int, int, int]] = {
     "base": (12, 768, 12, 3072),
     "large": (24, 1024, 16, 4096),
 }
+
+# Warner et al. 2024 (base, large), Weller et al. 2025 (17M, 32M, 68M); tiny is ours, for tests
+MODERN_PRESETS: dict[str, Sizes] = {
+    "tiny": (4, 128, 2, 192),
+    "17M": (7, 256, 4, 384),
+    "32M": (10, 384, 6, 576),
+    "68M": (19, 512, 8, 768),
+    "base": (22, 768, 12, 1152),
+    "large": (28, 1024, 16, 2624),
+}
+
+FAMILY_PRESETS: dict[str, dict[str, Sizes]] = {"bert": PRESETS, "modern": MODERN_PRESETS}
+
+MODERN_DEFAULTS: dict[str, JsonValue] = {
+    "max_position_embeddings": 1024,
+    "hidden_act": "gelu",
+    "attention_probs_dropout_prob": 0.0,
+    "layer_norm_eps": 1e-5,
+}
+"""Where the modern family's defaults are not BERT's (Warner et al. 2024, A.2 and Table 3)."""
 
 
 Direction = Literal["bidirectional", "left_to_right", "right_to_left"]
@@ -60,7 +87,17 @@ Direction = Literal["bidirectional", "left_to_right", "right_to_left"]
 class EncoderConfig(GrownConfig):
     """Shape of the encoder (paper, section 3; reference: modeling.py BertConfig)."""
 
-    later_fields: ClassVar[frozenset[str]] = frozenset({"layer_type"})
+    later_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("layer_type", "family", "local_attention", "global_attn_every_n_layers"),
+            *("global_rope_theta", "local_rope_theta"),
+        }
+    )
+
+    family: Family = "bert"
+    """`modern`: norms before sub-layers, no biases, gated feed-forward, rotary positions and mostly
+    local attention, no segments (docs/modern.md); other presets, and other defaults for a few of
+    the fields below (`MODERN_DEFAULTS`)."""
 
     preset: Preset | None = "base"
     """Fills in the four sizes below where they are left at 0; its counts are the published ones."""
@@ -78,7 +115,8 @@ class EncoderConfig(GrownConfig):
     """Width inside the feed-forward layers; 0: from the preset (4 H)."""
 
     max_position_embeddings: int = Field(default=512, ge=8, le=65536)
-    """Rows of the learned position table."""
+    """Rows of the learned position table; `modern` has none, there it is the longest sequence that
+    the encoder is meant for (1,024 unless said otherwise)."""
 
     type_vocab_size: int = Field(default=2, ge=1, le=1024)
     """Rows of the segment table (released models: 2)."""
@@ -87,7 +125,7 @@ class EncoderConfig(GrownConfig):
     """GELU: the reference's tanh approximation, or the exact erf form Hugging Face calls `gelu`."""
 
     hidden_dropout_prob: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout on embeddings and dense outputs."""
+    """Dropout on embeddings and dense outputs; of `modern` on the attention's output alone."""
 
     attention_probs_dropout_prob: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on attention probabilities."""
@@ -107,13 +145,61 @@ class EncoderConfig(GrownConfig):
     """`lstm`: layers that read one way, `intermediate_size` cells projected to `hidden_size`, each
     added to what it read (ELMo; Peters et al. 2018, 3.4). For features only."""
 
+    local_attention: int = Field(default=128, ge=2, le=1 << 20, multiple_of=2)
+    """`modern`: a local layer's token sees keys at most half as many places away."""
+
+    global_attn_every_n_layers: int = Field(default=3, ge=1, le=1024)
+    """`modern`: layers 0, n, 2 n, … see the whole sequence, the others are local."""
+
+    global_rope_theta: float = Field(default=10_000.0, gt=1.0, le=1e12)
+    """`modern`: base of the rotary positions in layers that see the whole sequence (ModernBERT
+    raises it to 160,000 for sequences of 8,192)."""
+
+    local_rope_theta: float = Field(default=10_000.0, gt=1.0, le=1e12)
+    """`modern`: the same in local layers."""
+
+    @property
+    def global_layers(self) -> int:
+        """Layers whose attention sees the whole sequence."""
+        if self.family == "bert":
+            return self.num_hidden_layers
+        return -(-self.num_hidden_layers // self.global_attn_every_n_layers)
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of one layer that every token is multiplied with."""
+        width, inner = self.hidden_size, self.intermediate_size
+        if self.layer_type == "lstm":
+            return 9 * width * inner
+        return 4 * width**2 + (3 if self.family == "modern" else 2) * width * inner
+
+    def attended(self, *, tokens: float, squared: float) -> float:
+        """Pairs of query and key in all layers, of sequences of together `tokens` tokens.
+
+        `squared` is the sum of their squared lengths. Of a local layer no more than its window.
+        """
+        if self.layer_type == "lstm":
+            return 0
+        local = min(squared, tokens * (self.local_attention + 1))
+        return self.global_layers * squared + (self.num_hidden_layers - self.global_layers) * local
+
     @model_validator(mode="before")
     @classmethod
     def _fill_from_preset(cls, table: object) -> object:
-        if not isinstance(table, dict) or table.get("preset", "base") not in PRESETS:
+        if not isinstance(table, dict):
             return table
-        names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-        sizes = dict(zip(names, PRESETS[table.get("preset", "base")], strict=True))
+        family, preset = table.get("family", "bert"), table.get("preset", "base")
+        known = PRESETS
+        if family == "modern":
+            known, table = MODERN_PRESETS, {**MODERN_DEFAULTS, **table}
+        if preset not in known:
+            if preset in (*PRESETS, *MODERN_PRESETS):
+                raise ValueError(
+                    f'family = "{family}" has no preset {preset}; its presets are '
+                    f"{', '.join(known)}"
+                )
+            return table
+        sizes = dict(zip(SIZE_NAMES, known[preset], strict=True))
         return {**table, **{name: table.get(name) or size for name, size in sizes.items()}}
 
     @model_validator(mode="after")
@@ -139,6 +225,30 @@ class EncoderConfig(GrownConfig):
             raise ValueError(
                 'layer_type = "lstm" reads one way: set attention_direction to left_to_right or '
                 "right_to_left, and train another one for the other way"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _modern_layers_have_their_own_parts(self) -> "EncoderConfig":
+        if self.family == "bert":
+            return self
+        others = {
+            "layer_type": "transformer",
+            "attention_direction": "bidirectional",
+            "type_vocab_size": 2,
+            "attention_probs_dropout_prob": 0.0,
+        }
+        for name, only in others.items():
+            if getattr(self, name) != only:
+                raise ValueError(
+                    f'{name} = {getattr(self, name)!r} is for family = "bert"; leave it out where '
+                    'family = "modern"'
+                )
+        width = self.hidden_size // self.num_attention_heads
+        if width % 2:
+            raise ValueError(
+                f"heads of {width} values cannot be rotated in pairs; choose hidden_size and "
+                "num_attention_heads so that their quotient is even"
             )
         return self
 

@@ -14,7 +14,7 @@ from artifacts.errors import UsageError
 from flows.config import MachineConfig, RunConfig
 from flows.expected import START_SECONDS, expected_times
 from flows.workspace import Workspace
-from model.config import PRESETS, EncoderConfig
+from model.config import FAMILY_PRESETS, SIZE_NAMES, EncoderConfig
 
 if TYPE_CHECKING:
     from model.hugging_face.encoder_files import EncoderFiles
@@ -154,13 +154,17 @@ class InitialModel:
 
 def shape_table(config: EncoderConfig) -> dict[str, object]:
     """[encoder] of this shape: the preset with its sizes, or the sizes; and what else differs."""
-    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-    sizes = {name: getattr(config, name) for name in names}
-    preset = next((name for name, known in PRESETS.items() if known == (*sizes.values(),)), "")
-    shape: dict[str, object] = {"preset": preset} if preset else dict(sizes)
-    usual = EncoderConfig().model_dump(exclude={"preset", *names})
+    sizes = {name: getattr(config, name) for name in SIZE_NAMES}
+    published = FAMILY_PRESETS[config.family].items()
+    preset = next((name for name, known in published if known == (*sizes.values(),)), "")
+    shape: dict[str, object] = {"family": config.family} if config.family != "bert" else {}
+    shape |= {"preset": preset} if preset else sizes
+    usual = EncoderConfig(family=config.family)
+    others = [name for name in EncoderConfig.model_fields if name not in ("preset", *SIZE_NAMES)]
     return shape | {
-        name: getattr(config, name) for name in usual if getattr(config, name) != usual[name]
+        name: getattr(config, name)
+        for name in others
+        if getattr(config, name) != getattr(usual, name)
     }
 
 

@@ -28,7 +28,7 @@ from flows.report.collect_training import (
     collect_finished_encoder,
     collect_pretraining,
 )
-from model.config import PRESETS
+from model.config import FAMILY_PRESETS
 
 SCORES = "scores.json"
 SENTENCES = "masked_sentences.json"
@@ -210,7 +210,8 @@ def configuration(
         }
     # a preset says its sizes; only those that depart from it stay
     encoder = dict(tables.get("encoder", {}))
-    preset = PRESETS.get(encoder.get("preset", "base") or "", ())
+    presets = FAMILY_PRESETS[encoder.get("family", "bert")]
+    preset = presets.get(encoder.get("preset", "base") or "", ())
     for size_name, size in zip(SIZES, preset, strict=False):
         if encoder.get(size_name) == size:
             del encoder[size_name]

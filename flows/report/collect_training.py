@@ -16,7 +16,7 @@ from typing import TypedDict, TypeVar, cast
 from artifacts.store import Artifact
 from artifacts.summary import Encoder, HeldoutPoint, Pretraining, TrainingPoint
 from flows.external_inputs import read_model_config
-from model.config import PRESETS
+from model.config import MODERN_PRESETS, PRESETS
 
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 """In the order of `PRESETS`."""
@@ -180,11 +180,14 @@ def _points(rows: Sequence[CurveRow], *, with_next_sentence: bool) -> list[Train
 def _shape(config: Mapping[str, int]) -> "_Shape":
     """Sizes as our configuration and Hugging Face's both call them, and the preset they match."""
     sizes = tuple(config[name] for name in SIZES)
+    published = PRESETS
+    if "family" in config or "local_attention" in config:  # written of the modern family alone
+        published = {f"ModernBERT-{name}": known for name, known in MODERN_PRESETS.items()}
     return {
         "layers": config["num_hidden_layers"],
         "hidden_size": config["hidden_size"],
         "heads": config["num_attention_heads"],
-        "preset": next((name for name, known in PRESETS.items() if known == sizes), ""),
+        "preset": next((name for name, known in published.items() if known == sizes), ""),
     }
 
 

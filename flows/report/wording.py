@@ -75,7 +75,8 @@ def task_name(name: str) -> str:
 def shape(encoder: Encoder) -> str:
     """The encoder's size on one line."""
     size_ = f"{encoder.layers} layers × {encoder.hidden_size}, {encoder.heads} heads"
-    known = f"BERT-{encoder.preset}: " if encoder.preset else ""
+    name = encoder.preset if "BERT" in encoder.preset else f"BERT-{encoder.preset}"
+    known = f"{name}: " if encoder.preset else ""
     counted = f", {short(encoder.parameters)} parameters" if encoder.parameters else ""
     return f"{known}{size_}, {integer(encoder.vocabulary_size)} word-pieces{counted}"
 

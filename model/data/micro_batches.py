@@ -37,7 +37,8 @@ class CostModel:
     """Work of one example in units of one token's linear layers.
 
     Per layer and token, forward: 24 H² FLOPs in linear layers, 4 H S in attention over S keys;
-    per masked token 2 H V in the vocabulary's logits.
+    per masked token 2 H V in the vocabulary's logits. A modern encoder's local layers cost as many
+    keys a token as their window has.
     """
 
     attention: float
@@ -47,6 +48,13 @@ class CostModel:
     def of(encoder: EncoderConfig, vocabulary_size: int) -> "CostModel":
         """The weights for one architecture."""
         width, layers = encoder.hidden_size, encoder.num_hidden_layers
+        if encoder.family == "modern":
+            share = encoder.global_layers / layers
+            window = 4 * width * (1 - share) * (encoder.local_attention + 1)
+            token = 2 * encoder.layer_weights + window
+            return CostModel(
+                4 * width * share / token, 2 * width * vocabulary_size / token / layers
+            )
         return CostModel(attention=1 / (6 * width), masked=vocabulary_size / (12 * layers * width))
 
     def __call__(self, lengths: Int64, masked_counts: Int64) -> NDArray[np.float64]:

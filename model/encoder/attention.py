@@ -30,13 +30,17 @@ Attend = Callable[[Tensor, Noise | None], Tensor]
 class FlashAttention:
     """FlashAttention with dropout inside the kernel: what the paper's 0.1 needs."""
 
-    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
+    def __init__(
+        self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
+    ) -> None:
+        """`reach`: how many places away a key may be at most; None: anywhere."""
         self.dropout_prob = config.attention_probs_dropout_prob
         self.cu_seqlens = batch.cu_seqlens
         # A bound is enough for the kernel; few different ones keep compiled layers compiled.
         self.max_seqlen = 1 << (batch.max_seqlen - 1).bit_length()
         self.is_causal = config.attention_direction != "bidirectional"
         self.reversal = reversal(batch) if config.attention_direction == "right_to_left" else None
+        self.reach = reach
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
@@ -62,6 +66,8 @@ class FlashAttention:
             dropout_prob,
             self.is_causal,
             False,
+            window_size_left=self.reach,
+            window_size_right=self.reach,
         )[0]
         return context_TAK
 
@@ -78,6 +84,7 @@ class VarlenAttention(FlashAttention):
                 "attention backend varlen has no dropout, but encoder.attention_probs_dropout_prob "
                 f"is {dropout_prob}; use the backend flash, or set it to 0"
             )
+        reach = -1 if self.reach is None else self.reach
         context_TAK = varlen_attn(
             query_TAK,
             key_TAK,
@@ -86,7 +93,7 @@ class VarlenAttention(FlashAttention):
             self.cu_seqlens,
             self.max_seqlen,
             self.max_seqlen,
-            window_size=(-1, 0) if self.is_causal else (-1, -1),
+            window_size=(reach, 0 if self.is_causal else reach),
         )
         return cast(Tensor, context_TAK)
 

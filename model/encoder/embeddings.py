@@ -45,6 +45,21 @@ class Embeddings(nn.Module):
         return dropout(normalised_TH, self.dropout_prob, noise)
 
 
+class TokenEmbeddings(nn.Module):
+    """The modern family's: word embeddings alone, normalised without a bias."""
+
+    def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(vocabulary_size, width)
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=False)
+
+    def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
+        """[T, H]; nothing is dropped."""
+        embedded_TH = look_up(self.word_embeddings.weight, batch.input_ids)
+        return layer_norm(embedded_TH, self.layer_norm.weight, None, self.layer_norm.eps)
+
+
 def look_up(table_NH: Tensor, ids_T: Tensor) -> Tensor:
     """The rows `ids_T` of a table, [T, H]."""
     if table_NH.device.type == "cpu":

@@ -1,8 +1,10 @@
-"""BERT's encoder over packed sequences.
+"""The encoder over packed sequences: BERT's, or one of the modern family.
 
 In:  `PackedBatch`.
 Out: one vector per token, and one per sequence.
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +15,17 @@ from model.config import EncoderConfig
 from model.encoder.attention import BACKENDS, Attend, backend_name
 from model.encoder.batch import PackedBatch
 from model.encoder.dropout import Noise, noise_from
-from model.encoder.embeddings import Embeddings
-from model.encoder.feed_forward import FeedForward
-from model.encoder.lstm import LstmLayer, Reading
-from model.encoder.self_attention import SelfAttention
+from model.encoder.embeddings import Embeddings, TokenEmbeddings
+from model.encoder.layers.bert import Layer, Pooler
+from model.encoder.layers.lstm import LstmLayer, Reading
+from model.encoder.layers.modern import ModernLayer, PredictionHead
+from model.encoder.residual import layer_norm
+from model.encoder.rotary_attention import LayerAttention, layer_attention
 
-# T tokens of all sequences together, B sequences, H width
+# T tokens of all sequences together, P places of them, B sequences, H width
 
-SITE_ATTENTION, SITE_FEED_FORWARD = range(2)
+Mixing = Attend | LayerAttention | Reading
+"""How the tokens of one batch reach each other: in BERT's, modern and LSTM layers."""
 
 
 class Encoder(nn.Module):
@@ -44,13 +49,25 @@ class Encoder(nn.Module):
         self.vocabulary_size = vocabulary_size
         self.attention = attention
         self.checkpoint_activations = checkpoint_activations
-        self.embeddings = Embeddings(config, vocabulary_size)
-        self.layers = nn.ModuleList(
-            LstmLayer(config) if config.layer_type == "lstm" else Layer(config, fp8=fp8)
-            for _ in range(config.num_hidden_layers)
-        )
-        self.pooler = Pooler(config.hidden_size)
-        initialise(self, deviation=config.initializer_range)
+        self.embeddings: Embeddings | TokenEmbeddings
+        self.pooler: Pooler | PredictionHead
+        self.layer_norm: nn.LayerNorm | None = None
+        depth = range(config.num_hidden_layers)
+        if config.family == "modern":
+            self.embeddings = TokenEmbeddings(config, vocabulary_size)
+            self.layers = nn.ModuleList(ModernLayer(config, number) for number in depth)
+            self.layer_norm = nn.LayerNorm(
+                config.hidden_size, eps=config.layer_norm_eps, bias=False
+            )
+            self.pooler = PredictionHead(config)
+        else:
+            self.embeddings = Embeddings(config, vocabulary_size)
+            self.layers = nn.ModuleList(
+                LstmLayer(config) if config.layer_type == "lstm" else Layer(config, fp8=fp8)
+                for _ in depth
+            )
+            self.pooler = Pooler(config.hidden_size)
+        initialise(self, config)
 
     @property
     def attention_backend(self) -> str:
@@ -71,21 +88,21 @@ class Encoder(nn.Module):
     def hidden_states(self, batch: PackedBatch, dropout_seed: int | None = None) -> list[Tensor]:
         """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
 
-        On a CPU they are computed together with fillers, so that few shapes occur.
+        The last one of a modern encoder is normalised. On a CPU they are computed together with
+        fillers, so that few shapes occur.
         """
         self._check(batch)
         noise = self._noise(dropout_seed)
         tokens = batch.tokens
         if batch.input_ids.device.type == "cpu":
             batch = batch.filled()
-        mixing: Attend | Reading
-        if self.config.layer_type == "lstm":
-            mixing = Reading(batch, self.config)
-        else:
-            mixing = BACKENDS[self.attention_backend](batch, self.config)
+        mixing = self._mixing(batch)
         states = [self.embeddings(batch, noise and noise.at(0))]
         for number, layer in enumerate(self.layers, start=1):
             states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
+        if self.layer_norm is not None:
+            norm = self.layer_norm
+            states[-1] = layer_norm(states[-1], norm.weight, None, norm.eps)
         return [state[:tokens] for state in states] if batch.tokens > tokens else states
 
     def compile_layers(self, *, graphs: bool = False) -> None:
@@ -105,8 +122,22 @@ class Encoder(nn.Module):
         pooled_BH: Tensor = self.pooler(first_BH)
         return pooled_BH
 
+    def read_tokens(self, hidden_PH: Tensor) -> Tensor:
+        """What heads read of single tokens, [P, H]: their vectors; of `modern` through its head."""
+        if self.config.family == "bert":
+            return hidden_PH
+        read_PH: Tensor = self.pooler(hidden_PH)
+        return read_PH
+
+    def _mixing(self, batch: PackedBatch) -> Mixing:
+        if self.config.layer_type == "lstm":
+            return Reading(batch, self.config)
+        if self.config.family == "modern":
+            return layer_attention(batch, self.config, backend=self.attention_backend)
+        return BACKENDS[self.attention_backend](batch, self.config)
+
     def _run(
-        self, layer: nn.Module, hidden_TH: Tensor, mixing: Attend | Reading, noise: Noise | None
+        self, layer: nn.Module, hidden_TH: Tensor, mixing: Mixing, noise: Noise | None
     ) -> Tensor:
         if self.checkpoint_activations and self.training and torch.is_grad_enabled():
             # With the parameters of now: rounded ones are no longer the layer's on the way back.
@@ -137,45 +168,25 @@ class Encoder(nn.Module):
             )
 
 
-class Layer(nn.Module):
-    """One transformer layer, post-LN: attention, then feed-forward; [T, H] to [T, H]."""
-
-    def __init__(self, config: EncoderConfig, *, fp8: bool = False) -> None:
-        super().__init__()
-        self.attention = SelfAttention(config, fp8=fp8)
-        self.feed_forward = FeedForward(config, fp8=fp8)
-
-    def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
-        """[T, H]."""
-        attended_TH = self.attention(hidden_TH, attend, noise and noise.at(SITE_ATTENTION))
-        output_TH: Tensor = self.feed_forward(attended_TH, noise and noise.at(SITE_FEED_FORWARD))
-        return output_TH
-
-
-class Pooler(nn.Module):
-    """The first token's vector through a dense layer and tanh (reference: modeling.py:224-232)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(width, width)
-
-    def forward(self, first_BH: Tensor) -> Tensor:
-        """[B, H]."""
-        return torch.tanh(self.dense(first_BH))
-
-
-def initialise(module: nn.Module, *, deviation: float) -> None:
+def initialise(module: nn.Module, config: EncoderConfig) -> None:
     """Draw every parameter of `module` from torch's global generator, in the order of the names.
 
     As the reference: weights truncated normal, biases zero, layer norms one and zero. Truncation at
     two sigma makes the true deviation 0.88 of the nominal one (modeling.py:375-377).
     """
     for name, parameter in sorted(module.named_parameters()):
-        initialise_parameter(name, parameter, deviation=deviation)
+        initialise_parameter(name, parameter, config)
 
 
-def initialise_parameter(name: str, parameter: Tensor, *, deviation: float) -> None:
-    """Draw one parameter by the role that its name tells."""
+def initialise_parameter(name: str, parameter: Tensor, config: EncoderConfig) -> None:
+    """Draw one parameter by the role that its name tells.
+
+    In the modern family what is added to the residual stream is drawn the smaller, the more layers
+    add to it (Warner et al. 2024, A.2).
+    """
+    deviation = config.initializer_range
+    if config.family == "modern" and name.endswith(("output_weight", "pooler.dense.weight")):
+        deviation /= math.sqrt(2 * config.num_hidden_layers)
     if "bias" in name.rpartition(".")[2]:
         nn.init.zeros_(parameter)
     elif "layer_norm" in name:

@@ -1,4 +1,4 @@
-"""The encoder with both pre-training heads: masked language model and next sentence.
+"""The encoder with its pre-training heads: masked language model and, of BERT, next sentence.
 
 In:  `PackedBatch` with masked positions and next-sentence labels.
 Out: `PretrainingSums`: losses and hits summed, not averaged.
@@ -17,7 +17,7 @@ from torch.nn import functional
 from model.config import EncoderConfig
 from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
 from model.encoder.encoder import Encoder, initialise
-from model.encoder.feed_forward import activation
+from model.encoder.layers.feed_forward import activation
 from model.encoder.masked_lm_loss import hits, masked_lm_loss
 from model.encoder.products import wide
 from model.encoder.residual import layer_norm
@@ -42,7 +42,7 @@ class PretrainingSums(NamedTuple):
 
 
 class PretrainingModel(nn.Module):
-    """BERT as it is pre-trained; Hugging Face calls it `BertForPreTraining`."""
+    """The encoder as it is pre-trained: `BertForPreTraining`, or `ModernBertForMaskedLM`."""
 
     def __init__(
         self,
@@ -62,21 +62,30 @@ class PretrainingModel(nn.Module):
             checkpoint_activations=checkpoint_activations,
             fp8=fp8,
         )
-        self.masked_lm = MaskedLanguageModelHead(config, vocabulary_size)
-        self.next_sentence = NextSentenceHead(config.hidden_size)
+        self.masked_lm: MaskedLanguageModelHead | TiedDecoder
+        self.next_sentence: NextSentenceHead | None = None
+        if config.family == "modern":
+            self.masked_lm = TiedDecoder(vocabulary_size)
+        else:
+            self.masked_lm = MaskedLanguageModelHead(config, vocabulary_size)
+            self.next_sentence = NextSentenceHead(config.hidden_size)
         for head in (self.masked_lm, self.next_sentence):
-            initialise(head, deviation=config.initializer_range)
+            if head is not None:
+                initialise(head, config)
 
     def forward(self, batch: PackedBatch, dropout_seed: int | None = None) -> PretrainingSums:
         """Loss sums and hits of a batch whose M and B may be anything from 0 up."""
         filled = batch.filled() if batch.input_ids.device.type == "cpu" else batch
         hidden_TH = self.encoder(filled, dropout_seed)
         masked_lm = masked_lm_loss(
-            self.masked_lm.transformed(hidden_TH[filled.masked_lm_positions]),
+            self._transformed(hidden_TH[filled.masked_lm_positions]),
             self.encoder.embeddings.word_embeddings.weight,
             self.masked_lm.output_bias,
             filled.masked_lm_ids,
         )
+        if self.next_sentence is None:
+            nothing = torch.zeros((), device=hidden_TH.device)
+            return PretrainingSums(masked_lm.loss, nothing, masked_lm.correct, nothing.long())
         next_logits_B2 = self.next_sentence(self.encoder.pooled(hidden_TH, batch))
         return PretrainingSums(
             masked_lm_loss=masked_lm.loss,
@@ -93,8 +102,12 @@ class PretrainingModel(nn.Module):
     def masked_lm_logits(self, hidden_TH: Tensor, positions_M: Tensor) -> Tensor:
         """Scores of every word-piece at the given places of the T tokens, [M, V]."""
         words_VH = self.encoder.embeddings.word_embeddings.weight
-        logits_MV: Tensor = self.masked_lm(hidden_TH[positions_M], words_VH)
-        return logits_MV
+        transformed_MH = self._transformed(hidden_TH[positions_M])
+        return functional.linear(transformed_MH, words_VH, self.masked_lm.output_bias)
+
+    def _transformed(self, hidden_MH: Tensor) -> Tensor:
+        """What is compared with the word embeddings, [M, H]."""
+        return self.masked_lm.transformed(self.encoder.read_tokens(hidden_MH))
 
 
 class MaskedLanguageModelHead(nn.Module):
@@ -107,16 +120,24 @@ class MaskedLanguageModelHead(nn.Module):
         self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
         self.activation = config.hidden_act
 
-    def forward(self, hidden_MH: Tensor, word_embeddings_VH: Tensor) -> Tensor:
-        """Logits [M, V]."""
-        return functional.linear(self.transformed(hidden_MH), word_embeddings_VH, self.output_bias)
-
     def transformed(self, hidden_MH: Tensor) -> Tensor:
         """What is compared with the word embeddings, [M, H]."""
         dense_MH = activation(self.transform(hidden_MH), self.activation)
         return layer_norm(
             dense_MH, self.layer_norm.weight, self.layer_norm.bias, self.layer_norm.eps
         )
+
+
+class TiedDecoder(nn.Module):
+    """The modern family's: what comes before it is the encoder's own, since tasks read it too."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        super().__init__()
+        self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
+
+    def transformed(self, hidden_MH: Tensor) -> Tensor:
+        """What is compared with the word embeddings, [M, H]: what comes in."""
+        return hidden_MH
 
 
 class NextSentenceHead(nn.Module):

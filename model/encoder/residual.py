@@ -36,12 +36,13 @@ class ResidualGradients:
     norm_bias_H: Tensor
 
 
-def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor, eps: float) -> Tensor:
-    """Layer norm with wide statistics whatever the type of x."""
+def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float) -> Tensor:
+    """Layer norm with wide statistics whatever the type of x; the bias may be left out."""
     if x_TH.device.type == "cpu" and x_TH.dtype == torch.bfloat16:
         return apply(_LayerNorm, x_TH, weight_H, bias_H, eps)
     # CUDA's kernel wants one type for all, and its statistics are float32 whatever that is.
-    weight_H, bias_H = weight_H.to(x_TH.dtype), bias_H.to(x_TH.dtype)
+    weight_H = weight_H.to(x_TH.dtype)
+    bias_H = None if bias_H is None else bias_H.to(x_TH.dtype)
     return functional.layer_norm(x_TH, weight_H.shape, weight_H, bias_H, eps)
 
 
@@ -147,24 +148,32 @@ def _native_gradients(
     return ResidualGradients(residual_TH, dense_TH, turned_HT, dense_H, weight_H, bias_H)
 
 
+class _Context(Context):
+    has_bias: bool
+
+
 class _LayerNorm(torch.autograd.Function):
     """torch's, but for the sums over tokens (`_norm_weight_gradient`)."""
 
     @staticmethod
-    def forward(ctx: Context, x_TH: Tensor, weight_H: Tensor, bias_H: Tensor, eps: float) -> Tensor:
+    def forward(
+        ctx: _Context, x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
+    ) -> Tensor:
+        shift_H = None if bias_H is None else wide(bias_H)
         output_TH, mean, deviation = torch.native_layer_norm(
-            x_TH, weight_H.shape, wide(weight_H), wide(bias_H), eps
+            x_TH, weight_H.shape, wide(weight_H), shift_H, eps
         )
         ctx.save_for_backward(weight_H, x_TH, mean, deviation)
+        ctx.has_bias = bias_H is not None
         return output_TH
 
     @staticmethod
-    def backward(ctx: Context, gradient_TH: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         weight_H, *kept = ctx.saved_tensors
         gradient_TH = gradient_TH.contiguous()
         return (
             _norm_input_gradient(gradient_TH, ResidualNorm(*kept), weight_H),
             _norm_weight_gradient(gradient_TH, ResidualNorm(*kept)),
-            gradient_TH.sum(0),
+            gradient_TH.sum(0) if ctx.has_bias else None,
             None,
         )

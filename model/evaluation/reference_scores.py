@@ -86,7 +86,8 @@ def reference_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore,
         encoder.num_attention_heads,
         encoder.intermediate_size,
     )
-    preset = next((name for name, sizes in PRESETS.items() if sizes == shape), "")
+    known = PRESETS if encoder.family == "bert" else {}
+    preset = next((name for name, sizes in known.items() if sizes == shape), "")
     return tuple(
         ReferenceScore(
             system=_NAMES[preset],

@@ -63,7 +63,7 @@ class TaskModel(nn.Module):
         self.encoder = encoder
         self.head = nn.Linear(encoder.config.hidden_size, outputs)
         self.head_dropout = HEAD_DROPOUT if head_dropout else 0.0
-        initialise(self.head, deviation=encoder.config.initializer_range)
+        initialise(self.head, encoder.config)
         width = encoder.config.hidden_size
         self.bilstm = BiLSTM(width, width) if bilstm else None
 
@@ -75,7 +75,7 @@ class TaskModel(nn.Module):
         if self.bilstm is not None:
             hidden_TH = self.bilstm(hidden_TH, batch.lengths.tolist())
         if positions is not None:
-            read = hidden_TH[positions]
+            read = self.encoder.read_tokens(hidden_TH[positions])
         elif self.encoder.config.attention_direction != "left_to_right":
             read = self.encoder.pooled(hidden_TH, batch)
         else:  # only the last token has seen the whole sequence, as in OpenAI GPT

@@ -90,9 +90,7 @@ class InitialEncoder:
                 values[name] = whole[torch.from_numpy(used_ids)] if cut else whole.clone()
             else:
                 values[name] = torch.empty(parameter.shape)
-                initialise_parameter(
-                    prefix + name, values[name], deviation=self.config.initializer_range
-                )
+                initialise_parameter(prefix + name, values[name], self.config)
         module.load_state_dict(values, assign=True)
 
 
@@ -101,6 +99,7 @@ def read_initial_encoder(location: str | Path) -> InitialEncoder:
     files = read_encoder_files(location)
     with torch.device("meta"):
         names = PretrainingModel(files.config, files.tokenizer.size).state_dict()
-    known = [name for name in names if hugging_face_name(name) in files.tensors]
-    parameters = from_hugging_face(files.tensors, known)
+    family = files.config.family
+    known = [name for name in names if hugging_face_name(name, family) in files.tensors]
+    parameters = from_hugging_face(files.tensors, known, family)
     return InitialEncoder(files.config, files.tokenizer, parameters, files.objective)

@@ -17,12 +17,18 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import FileEntry
 from artifacts.store import put_bytes, put_json
 from artifacts.tokenizer import WordPieceTokenizer
-from model.config import EncoderConfig, TaskConfig
+from model.config import EncoderConfig, Family, TaskConfig
 from model.encoder.encoder import Encoder
 from model.finetune.heads import TaskModel
 from model.finetune.initial_encoder import InitialEncoder
 from model.hugging_face.encoder_files import read_tokenizer
-from model.hugging_face.layout import from_hugging_face, hugging_face_config, to_hugging_face
+from model.hugging_face.layout import (
+    LAYOUTS,
+    from_hugging_face,
+    hugging_face_config,
+    special_ids,
+    to_hugging_face,
+)
 from model.hugging_face.source import Source, read_weights
 from model.tasks.base import Problem
 
@@ -32,12 +38,12 @@ BILSTM = "bilstm."
 """Beginnings of our parameters' names; a BiLSTM, which no class of theirs has, keeps its own."""
 
 _CLASSES = {
-    "classification": ("BertForSequenceClassification", "classifier."),
-    "pair_classification": ("BertForSequenceClassification", "classifier."),
-    "regression": ("BertForSequenceClassification", "classifier."),
-    "tagging": ("BertForTokenClassification", "classifier."),
-    "span": ("BertForQuestionAnswering", "qa_outputs."),
-    "multiple_choice": ("BertForMultipleChoice", "classifier."),
+    "classification": "ForSequenceClassification",
+    "pair_classification": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "tagging": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
 }
 
 
@@ -53,10 +59,13 @@ class SavedTask(Config):
     head_dropout: bool
     """Whether it was trained with dropout before the head."""
 
-    @property
-    def architecture(self) -> str:
+    def architecture(self, family: Family) -> str:
         """The class of `transformers` that computes the same."""
-        return _CLASSES[self.task.kind][0]
+        return LAYOUTS[family].classes + _CLASSES[self.task.kind]
+
+    def head(self, family: Family) -> str:
+        """What the names of the head's parameters begin with there."""
+        return "qa_outputs." if (family, self.task.kind) == ("bert", "span") else "classifier."
 
 
 def save_model(
@@ -67,18 +76,18 @@ def save_model(
     initial: InitialEncoder,
 ) -> list[FileEntry]:
     """Write `models/TASK/…` into an unfinished artifact; `task`: as `calibrated` gives it."""
-    architecture, prefix = _CLASSES[problem.config.kind]
+    family = initial.config.family
+    saved = SavedTask(task=task, outputs=problem.outputs, head_dropout=problem.head_dropout)
     inner = {name: value for name, value in weights.items() if name.startswith(ENCODER)}
     outer = {name: value for name, value in weights.items() if name not in inner}
-    tensors = {**to_hugging_face(inner), **_renamed(outer, HEAD, prefix)}
-    saved = SavedTask(
-        task=task,
-        outputs=problem.outputs,
-        head_dropout=problem.head_dropout,
-    )
+    tensors = {
+        **to_hugging_face(inner, family),
+        **_renamed(outer, HEAD, saved.head(family)),
+    }
     config: dict[str, JsonValue] = {
         **hugging_face_config(initial.config, initial.tokenizer.size),
-        "architectures": [architecture],
+        **special_ids(family, initial.tokenizer),
+        "architectures": [saved.architecture(family)],
         "cloze_task": saved.model_dump(mode="json"),
     }
     # Hugging Face takes the number of the head's outputs from the label map.
@@ -111,7 +120,8 @@ def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer
         raise UsageError(f"{where}: no cloze_task; expected a model that finetune has saved")
     saved = parse(SavedTask, config["cloze_task"], source=where)
     encoder_config = parse(EncoderConfig, config["cloze"], source=where)
-    tokenizer, tensors = read_tokenizer(source), read_weights(source)
+    family = encoder_config.family
+    tokenizer, tensors = read_tokenizer(source), read_weights(source, LAYOUTS[family])
     with torch.device("meta"):
         encoder = Encoder(encoder_config, tokenizer.size)
         model = TaskModel(
@@ -121,13 +131,12 @@ def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer
             bilstm=any(name.startswith(BILSTM) for name in tensors),
         )
     names = [name for name in model.state_dict() if name.startswith(ENCODER)]
-    outer = {
-        name: value
-        for name, value in _renamed(tensors, _CLASSES[saved.task.kind][1], HEAD).items()
-        if name.startswith((HEAD, BILSTM))
-    }
+    # A modern encoder's own head is called as ours is, so what is renamed is chosen first.
+    prefix = saved.head(family)
+    own = {name: value for name, value in tensors.items() if name.startswith((prefix, BILSTM))}
+    outer = _renamed(own, prefix, HEAD)
     try:
-        model.load_state_dict({**from_hugging_face(tensors, names), **outer}, assign=True)
+        model.load_state_dict({**from_hugging_face(tensors, names, family), **outer}, assign=True)
     except KeyError as error:
         raise IntegrityError(f"{source.directory}: no tensor {error.args[0]}") from None
     return model.eval(), saved, tokenizer

@@ -16,22 +16,11 @@ from artifacts.manifest import Manifest
 from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vocab_txt
 from model.config import EncoderConfig, Objective
 from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.layout import encoder_config, to_hugging_face
+from model.hugging_face.layout import LAYOUTS, Layout, encoder_config, to_hugging_face
 from model.hugging_face.source import Source, check_tied, open_source, read_weights
 
 CARD = "README.md"
 CONFIG = "config.json"
-KNOWN_EXTRAS = (
-    "bert.embeddings.position_ids",
-    "cls.predictions.decoder.weight",
-    "cls.predictions.decoder.bias",
-)
-"""Tensors that older checkpoints repeat; nothing is lost without them."""
-
-WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
-OVER_VOCABULARY = (WORD_EMBEDDINGS, "cls.predictions.bias", *KNOWN_EXTRAS[1:])
-"""Tensors with a row for every word-piece."""
-
 PADDED_TO = (8, 16, 32, 64, 128)
 """Multiples to which vocabularies are padded, since matrix products are faster there."""
 
@@ -43,8 +32,8 @@ NOT_IN_THE_WEIGHTS = {
 }
 """What may change between an initial checkpoint and the run that starts from it."""
 
-_REPLACEABLE = ("bert.pooler.", "cls.")
-"""Parts that an encoder is usable without."""
+NOT_IN_MODERN_WEIGHTS = {"max_position_embeddings", "global_rope_theta"}
+"""As well, where there is no table of positions: how a second phase reaches longer sequences."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +43,7 @@ class EncoderFiles:
     config: EncoderConfig
     tokenizer: WordPieceTokenizer
     tensors: dict[str, Tensor]
-    """float32, by Hugging Face's names; only those that `BertForPreTraining` has."""
+    """float32, by Hugging Face's names; only those of the class that is pre-trained there."""
 
     missing: tuple[str, ...]
     """Parameters of pooler and heads that the source does not have, by Hugging Face's names."""
@@ -72,14 +61,19 @@ class EncoderFiles:
     """What it was pre-trained to predict."""
 
     @property
+    def layout(self) -> Layout:
+        """How Hugging Face names its parts."""
+        return LAYOUTS[self.config.family]
+
+    @property
     def has_pooler(self) -> bool:
         """Whether there is a vector per sequence."""
-        return not any(name.startswith("bert.pooler.") for name in self.missing)
+        return not any(name.startswith(self.layout.pooler) for name in self.missing)
 
     @property
     def has_heads(self) -> bool:
-        """Whether it can fill masks and judge next sentences."""
-        return not any(name.startswith("cls.") for name in self.missing)
+        """Whether it has its pre-training heads: it can fill masks, BERT judge next sentences."""
+        return not any(name.startswith(self.layout.heads) for name in self.missing)
 
 
 def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, WordPieceTokenizer]:
@@ -96,9 +90,14 @@ def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, WordPieceT
 
 def refuse_another_shape(given: EncoderConfig, wanted: EncoderConfig, *, where: str) -> None:
     """Refuse an initial checkpoint `where` whose weights do not fit the encoder that is wanted."""
+    compared = set(EncoderConfig.model_fields) - NOT_IN_THE_WEIGHTS
+    if wanted.family == "modern":
+        compared -= NOT_IN_MODERN_WEIGHTS
+    if given.family != wanted.family:
+        compared = {"family"}  # sizes of two families say nothing of each other
     changed = [
         f"{name}: it has {getattr(given, name)}, wanted {getattr(wanted, name)}"
-        for name in sorted(set(EncoderConfig.model_fields) - NOT_IN_THE_WEIGHTS)
+        for name in sorted(compared)
         if getattr(given, name) != getattr(wanted, name)
     ]
     if changed:
@@ -109,17 +108,19 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     """Read and check the model at `location`."""
     source = location if isinstance(location, Source) else open_source(location)
     config, tokenizer = read_shape(source)
-    tensors = read_weights(source)
-    check_tied(tensors, source=source.directory)
-    tensors = _without_padding(tensors, tokenizer.size)
+    layout = LAYOUTS[config.family]
+    tensors = read_weights(source, layout)
+    check_tied(tensors, layout, source=source.directory)
+    tensors = _without_padding(tensors, layout, tokenizer.size)
     with torch.device("meta"):
-        wanted = to_hugging_face(PretrainingModel(config, tokenizer.size).state_dict())
+        model = PretrainingModel(config, tokenizer.size)
+    wanted = to_hugging_face(model.state_dict(), config.family)
     missing = tuple(name for name in wanted if name not in tensors)
-    essential = [name for name in missing if not name.startswith(_REPLACEABLE)]
+    essential = [name for name in missing if not name.startswith((layout.pooler, *layout.heads))]
     if essential:
         raise IntegrityError(
             f"{source.directory}: no tensor {essential[0]} ({len(essential)} missing); config.json "
-            "and weights do not belong together, or the weights are not BERT's"
+            f"and weights do not belong together, or the weights are not {layout.classes}'s"
         )
     for name, parameter in wanted.items():
         if name in tensors and tensors[name].shape != parameter.shape:
@@ -132,7 +133,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
         tokenizer=tokenizer,
         tensors={name: tensors[name] for name in wanted if name in tensors},
         missing=missing,
-        ignored=tuple(sorted(set(tensors) - set(wanted) - set(KNOWN_EXTRAS))),
+        ignored=tuple(sorted(set(tensors) - {*wanted, *layout.tied, *layout.extras})),
         card=source.read_text(CARD) if CARD in source.names else None,
         manifest=source.manifest,
         objective=(
@@ -188,17 +189,20 @@ def read_tokenizer(source: Source) -> WordPieceTokenizer:
     )
 
 
-def _without_padding(tensors: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]:
+def _without_padding(
+    tensors: dict[str, Tensor], layout: Layout, vocabulary_size: int
+) -> dict[str, Tensor]:
     """The tensors without rows that no id names, where the vocabulary was padded for speed.
 
     Padded is what a multiple of 8 to 128 rounds up to (30,528 rows for 30,522 words); any other
     number of rows belongs to another vocabulary.
     """
-    rows = len(tensors[WORD_EMBEDDINGS]) if WORD_EMBEDDINGS in tensors else vocabulary_size
+    words = tensors.get(layout.word_embeddings)
+    rows = vocabulary_size if words is None else len(words)
     padded = {-(-vocabulary_size // multiple) * multiple for multiple in PADDED_TO}
     if rows == vocabulary_size or rows not in padded:
         return tensors
     return {
-        name: tensor[:vocabulary_size] if name in OVER_VOCABULARY else tensor
+        name: tensor[:vocabulary_size] if name in layout.over_vocabulary else tensor
         for name, tensor in tensors.items()
     }

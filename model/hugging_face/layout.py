@@ -1,19 +1,29 @@
-"""Hugging Face's description of a BERT encoder and ours: `config.json`, and names of parameters.
+"""Hugging Face's description of an encoder and ours: `config.json`, and names of parameters.
 
 In:  an `EncoderConfig` or the table of a `config.json`; a name of `PretrainingModel` (or of its
-     encoder) or of `BertForPreTraining`.
+     encoder) or of `BertForPreTraining` and `ModernBertForMaskedLM`.
 Out: the other one. What cannot be computed faithfully is refused, never approximated.
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 from torch import Tensor
 
 from artifacts.config import parse
 from artifacts.errors import UsageError
-from model.config import EncoderConfig, Objective
+from artifacts.tokenizer import WordPieceTokenizer
+from model.config import EncoderConfig, Family, Objective
+from model.hugging_face.modern_config import (
+    COMPARED,
+    MODEL_TYPE,
+    OUR_ACTIVATION,
+    THEIR_ACTIVATION,
+    modern_encoder_config,
+    modern_table,
+)
 
 SAME_NAME = (
     "num_hidden_layers",
@@ -29,17 +39,6 @@ SAME_NAME = (
 )
 """Fields that both sides call the same."""
 
-OUR_ACTIVATION = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
-"""Hugging Face's `hidden_act` to ours; several of its names are the same function."""
-
-THEIR_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
-
 REQUIRED = {
     "model_type": ("bert",),
     "position_embedding_type": (None, "absolute"),
@@ -53,11 +52,13 @@ REQUIRED = {
 def hugging_face_config(
     encoder: EncoderConfig, vocabulary_size: int, *, objective: Objective = "masked_lm"
 ) -> dict[str, JsonValue]:
-    """`config.json` of our encoder: BertConfig's fields, and ours under `cloze`.
+    """`config.json` of our encoder: the fields of its class there, and ours under `cloze`.
 
     Encoders that no class of theirs computes have a type of their own, which `transformers`
     refuses.
     """
+    if encoder.family == "modern":
+        return modern_table(encoder, vocabulary_size)
     own = encoder.layer_type == "lstm"
     return {
         "architectures": ["BertForPreTraining"],
@@ -71,23 +72,40 @@ def hugging_face_config(
     }
 
 
+def special_ids(family: Family, tokenizer: WordPieceTokenizer) -> dict[str, JsonValue]:
+    """The ids of special tokens, for `config.json`, where its class has defaults of its own.
+
+    ModernBertConfig's lie beyond most vocabularies.
+    """
+    if family == "bert":
+        return {}
+    return {
+        "pad_token_id": tokenizer.pad_id,
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), tokenizer.cls_id),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), tokenizer.sep_id),
+    }
+
+
 def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderConfig:
     """Our configuration of the encoder that a `config.json` describes."""
     if "cloze" in table:
         ours = parse(EncoderConfig, table["cloze"], source=source)
         written = hugging_face_config(ours, 0)
-        for name in (*SAME_NAME, "hidden_act"):
+        compared = COMPARED if ours.family == "modern" else (*SAME_NAME, "hidden_act")
+        for name in ("model_type", *compared):
             if name in table and table[name] != written[name]:
                 raise UsageError(
                     f"{source}: {name} is {table[name]!r}, but its part cloze says "
                     f"{written[name]!r}; change both, or delete the part cloze"
                 )
         return ours
+    if table.get("model_type") == MODEL_TYPE:
+        return modern_encoder_config(table, source=source)
     for key, accepted in REQUIRED.items():
         if table.get(key) not in accepted:
             raise UsageError(
                 f"{source}: {key} is {table.get(key)!r}, expected {accepted[-1]!r}; "
-                "only encoders with BERT's architecture can be read"
+                "only encoders with the architecture of BERT or ModernBERT can be read"
             )
     activation = table.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in OUR_ACTIVATION:
@@ -102,13 +120,11 @@ def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderCon
 
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.+)")
 
-_EMBEDDINGS = {
-    f"encoder.embeddings.{name}.weight": f"bert.embeddings.{name}.weight"
-    for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
-}
-
-_OUTSIDE = {
-    **_EMBEDDINGS,
+_BERT_OUTSIDE = {
+    **{
+        f"encoder.embeddings.{name}.weight": f"bert.embeddings.{name}.weight"
+        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
+    },
     "encoder.embeddings.layer_norm.weight": "bert.embeddings.LayerNorm.weight",
     "encoder.embeddings.layer_norm.bias": "bert.embeddings.LayerNorm.bias",
     "encoder.pooler.dense.weight": "bert.pooler.dense.weight",
@@ -122,7 +138,7 @@ _OUTSIDE = {
     "next_sentence.output.bias": "cls.seq_relationship.bias",
 }
 
-_INSIDE = {
+_BERT_INSIDE = {
     **{
         f"attention.{part}_{kind}": f"attention.self.{part}.{kind}"
         for part in ("query", "key", "value")
@@ -144,30 +160,132 @@ _INSIDE = {
     },  # no layer of theirs: such an encoder keeps our names
 }
 
+_MODERN_OUTSIDE = {
+    "encoder.embeddings.word_embeddings.weight": "model.embeddings.tok_embeddings.weight",
+    "encoder.embeddings.layer_norm.weight": "model.embeddings.norm.weight",
+    "encoder.layer_norm.weight": "model.final_norm.weight",
+    "encoder.pooler.dense.weight": "head.dense.weight",
+    "encoder.pooler.layer_norm.weight": "head.norm.weight",
+    "masked_lm.output_bias": "decoder.bias",
+}
+
+_MODERN_INSIDE = {
+    "attention.layer_norm_weight": "attn_norm.weight",
+    "attention.projection_weight": "attn.Wqkv.weight",
+    "attention.output_weight": "attn.Wo.weight",
+    "feed_forward.layer_norm_weight": "mlp_norm.weight",
+    "feed_forward.input_weight": "mlp.Wi.weight",
+    "feed_forward.output_weight": "mlp.Wo.weight",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How Hugging Face names the parts of one family."""
+
+    classes: str
+    """What the names of its classes begin with."""
+
+    pretraining: str
+    """Its class with the heads that are pre-trained, without that beginning."""
+
+    outside: Mapping[str, str]
+    """Parameters that are in no layer, our name to theirs."""
+
+    inside: Mapping[str, str]
+    """Those of a layer."""
+
+    layer: str
+    """What theirs begin with."""
+
+    bare: tuple[str, ...]
+    """Beginnings of names where a class without heads has written the file."""
+
+    prefix: str
+    """What those lack."""
+
+    heads: tuple[str, ...]
+    """Beginnings of what an encoder without pre-training heads lacks."""
+
+    pooler: str
+    """Beginning of what it makes a sequence's vector with."""
+
+    tied: Mapping[str, str]
+    """Tensors that some files repeat, and the ones that they must equal."""
+
+    extras: tuple[str, ...] = ()
+    """Others that hold nothing of the encoder's."""
+
+    @property
+    def word_embeddings(self) -> str:
+        """Their name."""
+        return self.outside["encoder.embeddings.word_embeddings.weight"]
+
+    @property
+    def over_vocabulary(self) -> tuple[str, ...]:
+        """Tensors with a row for every word-piece."""
+        return (self.word_embeddings, self.outside["masked_lm.output_bias"], *self.tied)
+
+
+LAYOUTS: Mapping[Family, Layout] = {
+    "bert": Layout(
+        classes="Bert",
+        pretraining="ForPreTraining",
+        outside=_BERT_OUTSIDE,
+        inside=_BERT_INSIDE,
+        layer="bert.encoder.layer",
+        bare=("embeddings.", "encoder.", "pooler."),
+        prefix="bert.",
+        heads=("cls.",),
+        pooler="bert.pooler.",
+        tied={
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        extras=("bert.embeddings.position_ids",),
+    ),
+    "modern": Layout(
+        classes="ModernBert",
+        pretraining="ForMaskedLM",
+        outside=_MODERN_OUTSIDE,
+        inside=_MODERN_INSIDE,
+        layer="model.layers",
+        bare=("embeddings.", "layers.", "final_norm."),
+        prefix="model.",
+        heads=("head.", "decoder."),
+        pooler="head.",
+        tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    ),
+}
+
 _TRANSPOSED = re.compile(r".*\.(query|key|value|intermediate)_weight")
 """Kept [in, out] here and [out, in] there (`model/encoder/products.py` says why)."""
 
 
-def hugging_face_name(name: str) -> str:
-    """The name of our parameter `name` in `BertForPreTraining`."""
-    layer = _LAYER.fullmatch(name)
+def hugging_face_name(name: str, family: Family = "bert") -> str:
+    """The name of our parameter `name` in the class that is pre-trained there."""
+    layout, layer = LAYOUTS[family], _LAYER.fullmatch(name)
     if layer is None:
-        return _OUTSIDE[name]
-    return f"bert.encoder.layer.{layer[1]}.{_INSIDE[layer[2]]}"
+        return layout.outside[name]
+    return f"{layout.layer}.{layer[1]}.{layout.inside[layer[2]]}"
 
 
-def to_hugging_face(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_hugging_face(parameters: Mapping[str, Tensor], family: Family = "bert") -> dict[str, Tensor]:
     """`PretrainingModel.state_dict()` under Hugging Face's names and in its orientation.
 
-    The decoder is not repeated: its weight is the word embeddings, its bias `cls.predictions.bias`,
-    and Hugging Face ties them when it loads.
+    The decoder is not repeated: its weight is the word embeddings, of BERT its bias is
+    `cls.predictions.bias`, and Hugging Face ties them when it loads.
     """
-    return {hugging_face_name(name): _turned(name, value) for name, value in parameters.items()}
+    return {
+        hugging_face_name(name, family): _turned(name, value) for name, value in parameters.items()
+    }
 
 
-def from_hugging_face(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+def from_hugging_face(
+    tensors: Mapping[str, Tensor], names: Iterable[str], family: Family = "bert"
+) -> dict[str, Tensor]:
     """The tensors for our parameter `names`; KeyError with Hugging Face's name of a missing one."""
-    return {name: _turned(name, tensors[hugging_face_name(name)]) for name in names}
+    return {name: _turned(name, tensors[hugging_face_name(name, family)]) for name in names}
 
 
 def _turned(name: str, tensor: Tensor) -> Tensor:

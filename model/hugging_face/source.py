@@ -24,6 +24,7 @@ from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.store import Artifact, open_artifact
+from model.hugging_face.layout import LAYOUTS, Layout
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -87,8 +88,8 @@ def artifact_source(artifact: Artifact, *, folder: str = "") -> Source:
     )
 
 
-def read_weights(source: Source) -> dict[str, Tensor]:
-    """All tensors of the model, float32, under the names of `BertForPreTraining`."""
+def read_weights(source: Source, layout: Layout = LAYOUTS["bert"]) -> dict[str, Tensor]:
+    """All tensors of the model, float32, under the names of the class that is pre-trained."""
     if SINGLE in source.names:
         tensors = _read_file(source, SINGLE)
     elif INDEX in source.names:
@@ -103,11 +104,11 @@ def read_weights(source: Source) -> dict[str, Tensor]:
         )
     found = {}
     for name, tensor in tensors.items():
-        # Older checkpoints say gamma and beta, and leave out an encoder's `bert.`.
+        # Older checkpoints say gamma and beta, and an encoder's leave out `bert.` or `model.`.
         present = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
         present = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", present)
-        if present.startswith(("embeddings.", "encoder.", "pooler.")):
-            present = f"bert.{present}"
+        if present.startswith(layout.bare):
+            present = layout.prefix + present
         found[present] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
         if not torch.isfinite(found[present]).all():
             raise IntegrityError(
@@ -145,13 +146,9 @@ def _read_file(source: Source, name: str) -> dict[str, Tensor]:
         ) from None
 
 
-def check_tied(tensors: Mapping[str, Tensor], *, source: str) -> None:
-    """A decoder of its own is not BERT's: it must equal the word embeddings and the bias."""
-    pairs = {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
-    for repeated, original in pairs.items():
+def check_tied(tensors: Mapping[str, Tensor], layout: Layout, *, source: str) -> None:
+    """A decoder of its own is neither family's: it must equal the word embeddings and the bias."""
+    for repeated, original in layout.tied.items():
         if (
             repeated in tensors
             and original in tensors

@@ -21,9 +21,10 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.results import Trials
 from artifacts.store import open_artifact
 from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, WordPieceTokenizer
+from model.config import EncoderConfig
 from model.finetune.saved import read_model
 from model.hugging_face.encoder_files import CARD, EncoderFiles
-from model.hugging_face.layout import hugging_face_config
+from model.hugging_face.layout import hugging_face_config, special_ids
 from model.hugging_face.source import artifact_source
 from model.inference.model_card import model_card, task_card
 from model.inference.predict import MODELS, saved_task
@@ -53,7 +54,7 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     files = {
         "config.json": Path(source.path("config.json")).read_bytes(),
         "model.safetensors": Path(source.path("model.safetensors")).read_bytes(),
-        **_tokenizer_files(tokenizer, positions=model.encoder.config.max_position_embeddings),
+        **_tokenizer_files(tokenizer, model.encoder.config),
         CARD: task_card(saved, model, kept, artifact.manifest).encode(),
     }
     return _write_folder(files, directory)
@@ -64,29 +65,34 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
     tensors = {name: tensor.contiguous() for name, tensor in files.tensors.items()}
     config: dict[str, JsonValue] = {
         **hugging_face_config(files.config, files.tokenizer.size, objective=files.objective),
-        "architectures": ["BertForPreTraining" if files.has_heads else "BertModel"],
+        **special_ids(files.config.family, files.tokenizer),
+        "architectures": [
+            files.layout.classes + (files.layout.pretraining if files.has_heads else "Model")
+        ],
         "pad_token_id": files.tokenizer.pad_id,
     }
     return {
         "config.json": _json(config),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
-        **_tokenizer_files(files.tokenizer, positions=files.config.max_position_embeddings),
+        **_tokenizer_files(files.tokenizer, files.config),
         CARD: (files.card or model_card(files)).encode(),
     }
 
 
-def _tokenizer_files(tokenizer: WordPieceTokenizer, *, positions: int) -> dict[str, bytes]:
+def _tokenizer_files(tokenizer: WordPieceTokenizer, encoder: EncoderConfig) -> dict[str, bytes]:
     """The tokenizer in every form that is asked for."""
     config: dict[str, JsonValue] = {
         "tokenizer_class": "BertTokenizer",  # which `AutoTokenizer` looks for
         "do_lower_case": tokenizer.lowercase,
-        "model_max_length": positions,
+        "model_max_length": encoder.max_position_embeddings,
         "pad_token": PAD,
         "unk_token": UNK,
         "cls_token": CLS,
         "sep_token": SEP,
         "mask_token": MASK,
     }
+    if encoder.family == "modern":  # whose classes take no segments
+        config["model_input_names"] = ["input_ids", "attention_mask"]
     if tokenizer.strip_accents is not None:
         config["strip_accents"] = tokenizer.strip_accents
     if not tokenizer.split_chinese:

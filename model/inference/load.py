@@ -132,8 +132,10 @@ def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> Pretra
     """The module with the files' weights, float32 on the CPU; what they lack is zero."""
     with torch.device("meta"):
         module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
-    known = [name for name in module.state_dict() if hugging_face_name(name) in files.tensors]
-    parameters = from_hugging_face(files.tensors, known)
+    family = files.config.family
+    names = module.state_dict()
+    known = [name for name in names if hugging_face_name(name, family) in files.tensors]
+    parameters = from_hugging_face(files.tensors, known, family)
     for name, parameter in module.state_dict().items():
         parameters.setdefault(name, torch.zeros(parameter.shape))
     module.load_state_dict(parameters, assign=True)

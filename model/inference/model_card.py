@@ -6,11 +6,11 @@ Out: README.md in the form that Hugging Face's hub shows: a YAML header, then Ma
 Only what is known is stated; no text of the corpus or of the labelled data appears.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from artifacts.manifest import Manifest
 from artifacts.results import Trial
-from model.config import EncoderConfig
+from model.config import EncoderConfig, Family
 from model.finetune.heads import TaskModel
 from model.finetune.saved import SavedTask
 from model.hugging_face.encoder_files import EncoderFiles
@@ -25,13 +25,20 @@ _PIPELINES = {
 }
 
 
+FAMILIES: Mapping[Family, str] = {"bert": "BERT", "modern": "ModernBERT"}
+"""What the architectures are called."""
+
+SOURCES = {"BERT": "Devlin et al. 2019", "ModernBERT": "Warner et al. 2024"}
+
+
 def model_card(files: EncoderFiles) -> str:
     """The card of a pre-trained encoder."""
     config = files.config
+    family = FAMILIES[config.family]
     sections = [
-        _header("fill-mask"),
-        f"# BERT encoder, {config.num_hidden_layers} layers × {config.hidden_size}\n\n"
-        "A bidirectional transformer encoder (Devlin et al. 2019), pre-trained with Cloze.",
+        _header("fill-mask", family),
+        f"# {family} encoder, {config.num_hidden_layers} layers × {config.hidden_size}\n\n"
+        f"A bidirectional transformer encoder ({SOURCES[family]}), pre-trained with Cloze.",
         _table(
             "Architecture",
             [
@@ -50,13 +57,14 @@ def model_card(files: EncoderFiles) -> str:
     ]
     if files.manifest is not None:
         sections += [*_pretraining(files.manifest), _origin(files.manifest)]
-    name = "BertForMaskedLM" if files.has_heads else "BertModel"
+    name = files.layout.classes + ("ForMaskedLM" if files.has_heads else "Model")
     return _joined([*sections, _transformers_use(name, config), _limits("encoder", "corpus")])
 
 
 def task_card(saved: SavedTask, model: TaskModel, trial: Trial, manifest: Manifest) -> str:
     """The card of a fine-tuned model; `trial` is the one whose weights were kept."""
     task, encoder = saved.task, model.encoder.config
+    family = FAMILIES[encoder.family]
     recipe: list[tuple[str, object]] = [
         ("labels", ", ".join(task.labels) or "none"),
         ("longest input", f"{task.max_seq_length} tokens"),
@@ -73,14 +81,16 @@ def task_card(saved: SavedTask, model: TaskModel, trial: Trial, manifest: Manife
     ]
     return _joined(
         [
-            _header(_PIPELINES[task.kind]),
-            f"# {task.name}\n\nA BERT encoder of {encoder.num_hidden_layers} layers × "
+            _header(_PIPELINES[task.kind], family),
+            f"# {task.name}\n\nA {family} encoder of {encoder.num_hidden_layers} layers × "
             f"{encoder.hidden_size}, fine-tuned with Cloze ({task.kind.replace('_', ' ')}).",
             _table("Training", recipe),
             _table("Scores", scores),
             "The best of its seeds on dev, so these figures flatter it; the report has all seeds.",
             _origin(manifest),
-            _transformers_use(saved.architecture, encoder, bilstm=model.bilstm is not None),
+            _transformers_use(
+                saved.architecture(encoder.family), encoder, bilstm=model.bilstm is not None
+            ),
             _limits("model", "training data"),
         ]
     )
@@ -90,9 +100,10 @@ def _joined(sections: Iterable[str]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _header(pipeline: str) -> str:
+def _header(pipeline: str, family: str) -> str:
     """The YAML that the hub reads; `pipeline` is its name for what the model does."""
-    return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\ntags:\n- bert\n- cloze\n---"
+    tags = f"tags:\n- {family.lower()}\n- cloze"
+    return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\n{tags}\n---"
 
 
 def _pretraining(manifest: Manifest) -> list[str]:

@@ -45,6 +45,7 @@ from model.hugging_face.layout import (
     from_hugging_face,
     hugging_face_config,
     hugging_face_name,
+    special_ids,
     to_hugging_face,
 )
 from model.training.checkpoints import Checkpoints, Identity, ParameterState, Resumed, resume
@@ -178,12 +179,15 @@ def gpu_token_budget(
         encoder.num_hidden_layers,
     )
     size = 4 if stage.pretrain.precision == "fp32" else 2
-    layer = size * (12 * width + 2 * inner) + 2 * width
+    values = 12 * width + 2 * inner
+    if encoder.family == "modern":  # rotated queries and keys, both halves of the gate
+        values += 6 * width + 3 * inner
+    layer = size * values + 2 * width
     kept = layer + layers * size * width if machine.checkpoint_activations else layers * layer
     asked = 1 if stage.pretrain.objective == "next_token" else MASKED_SHARE
     token = kept + 2 * size * vocabulary_size / asked
     rows = vocabulary_size + encoder.max_position_embeddings
-    parameters = layers * (4 * width**2 + 2 * width * inner) + rows * width
+    parameters = layers * encoder.layer_weights + rows * width
     tokens = (GPU_MEMORY_SHARE * free_bytes - BYTES_PER_PARAMETER * parameters) / token
     longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
     return max(longest, min(GPU_TOKEN_BUDGET, int(tokens) // 1024 * 1024))
@@ -274,8 +278,10 @@ def warm_start(
             f"with {tokenizer.digest[:12]}; set vocabulary.path to its vocab.txt"
         )
     refuse_another_shape(files.config, stage.encoder, where=where)
-    present = [n for n in model.state_dict() if hugging_face_name(n) not in files.missing]
-    model.load_state_dict(from_hugging_face(files.tensors, present), strict=False)
+    family = files.config.family
+    names = model.state_dict()
+    present = [name for name in names if hugging_face_name(name, family) not in files.missing]
+    model.load_state_dict(from_hugging_face(files.tensors, present, family), strict=False)
 
 
 def export(
@@ -286,11 +292,15 @@ def export(
     masters: Mapping[str, Tensor],
     metrics: bytes,
 ) -> None:
-    """Commit the encoder as an artifact that Hugging Face's `BertForPreTraining` reads too."""
+    """Commit the encoder as an artifact that Hugging Face's class for it reads too."""
     output, tokenizer = table.output, inputs.tokenizer
-    weights = save(to_hugging_face(masters), metadata={"format": "pt"})
-    objective, before = trainer.stage.pretrain.objective, trainer.steps_before
-    config = hugging_face_config(trainer.stage.encoder, tokenizer.size, objective=objective)
+    encoder, objective = trainer.stage.encoder, trainer.stage.pretrain.objective
+    before = trainer.steps_before
+    weights = save(to_hugging_face(masters, encoder.family), metadata={"format": "pt"})
+    config = {
+        **hugging_face_config(encoder, tokenizer.size, objective=objective),
+        **special_ids(encoder.family, tokenizer),
+    }
     files = [
         put_bytes(output, weights, name="model.safetensors"),
         put_json(output, config, name="config.json"),

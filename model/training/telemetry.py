@@ -252,19 +252,14 @@ def training_flops(
 ) -> float:
     """FLOPs of one step, forward and backward, of the matrix products alone.
 
-    `squared` is the sum of the squared lengths. Per token 6 FLOPs a weight, per pair of tokens
-    12 H a layer, per masked token the transform and the vocabulary's logits.
+    `squared` is the sum of the squared lengths. Per token 6 FLOPs a weight, per pair of tokens that
+    attention compares 12 H, per masked token the transform and the vocabulary's logits.
     """
-    width, inner, layers = (
-        encoder.hidden_size,
-        encoder.intermediate_size,
-        encoder.num_hidden_layers,
-    )
+    width = encoder.hidden_size
+    weights = encoder.num_hidden_layers * encoder.layer_weights
+    attention = 12.0 * width * encoder.attended(tokens=tokens, squared=squared)
     head = 6.0 * (width * vocabulary_size + width**2) * masked
-    if encoder.layer_type == "lstm":
-        return 6.0 * layers * 9 * width * inner * tokens + head
-    weights = layers * (4 * width**2 + 2 * width * inner)
-    return 6.0 * weights * tokens + 12.0 * layers * width * squared + head
+    return 6.0 * weights * tokens + attention + head
 
 
 def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float = 0.2) -> float:

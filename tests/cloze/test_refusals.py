@@ -51,6 +51,9 @@ CONTRADICTIONS = {
     f"finetune.tasks=[{{{TASK}}},{{name='T',kind='tagging'}}]": "two tasks are called T",
     "vocabulary.path=/etc/passwd": "vocabulary.path = /etc/passwd: vocabulary of",
     "vocabulary.path=texts": "Is a directory: ",
+    "encoder={family='modern',preset='mini'}": 'family = "modern" has no preset mini; its presets',
+    "encoder={family='modern',preset='17M'}": 'family = "modern" has no segments and no next-sen',
+    "encoder={family='modern',preset='17M',type_vocab_size=3}": "type_vocab_size = 3 is for family",
 }
 
 

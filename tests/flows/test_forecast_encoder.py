@@ -14,6 +14,7 @@ from flows.forecast import (
 from model.config import EncoderConfig
 
 VOCABULARY = 30_522
+MODERN = {"family": "modern"}
 LSTM = {"layer_type": "lstm", "attention_direction": "left_to_right"}
 
 
@@ -26,16 +27,16 @@ def test_parameters_are_those_of_the_published_models_with_their_heads(
     assert parameters(EncoderConfig(preset=preset), VOCABULARY) == count
 
 
-@pytest.mark.parametrize("kind", [{}, LSTM])
+@pytest.mark.parametrize("kind", [{}, LSTM, MODERN])
 def test_parameters_are_those_of_the_real_model(kind: dict[str, Any]) -> None:
     from model.encoder.pretraining import PretrainingModel
 
-    shape = EncoderConfig(preset="mini", max_position_embeddings=64, **kind)
+    shape = EncoderConfig(preset="tiny", max_position_embeddings=64, **kind)
     model = PretrainingModel(shape, 1000)
     assert sum(p.numel() for p in model.parameters()) == parameters(shape, 1000)
 
 
-@pytest.mark.parametrize("kind", [{}, LSTM])
+@pytest.mark.parametrize("kind", [{}, LSTM, MODERN])
 def test_flops_are_those_the_trainer_counts(kind: dict[str, Any]) -> None:
     from model.training.telemetry import training_flops
 

@@ -61,7 +61,7 @@ def encoder_artifact(directory: Path, *, config: EncoderConfig = TINY, seed: int
     directory.mkdir(parents=True)
     torch.manual_seed(seed)
     model = PretrainingModel(config, TOKENIZER.size)
-    save_file(to_hugging_face(model.state_dict()), directory / "weights")
+    save_file(to_hugging_face(model.state_dict(), config.family), directory / "weights")
     out = str(directory)
     table = hugging_face_config(config, TOKENIZER.size)
     return commit(

@@ -17,8 +17,9 @@ from model.encoder import embeddings, feed_forward, self_attention
 from model.encoder.attention import BACKENDS, FlashAttention, reversal
 from model.encoder.batch import Example, PackedBatch, pack
 from model.encoder.dropout import DeviceNoise
-from model.encoder.encoder import Encoder, Layer
-from model.encoder.feed_forward import FeedForward
+from model.encoder.encoder import Encoder
+from model.encoder.layers.bert import Layer
+from model.encoder.layers.feed_forward import FeedForward
 from model.encoder.native_kernels import choose_kernels
 from model.encoder.pretraining import PretrainingModel
 from model.training.precision import Rounded

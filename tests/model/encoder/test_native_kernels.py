@@ -12,7 +12,7 @@ from artifacts.errors import UsageError
 from model.encoder import native_kernels as native
 from model.encoder.batch import pack
 from model.encoder.dropout import Noise, draw, dropped
-from model.encoder.feed_forward import activation, activation_gradients
+from model.encoder.layers.feed_forward import activation, activation_gradients
 from model.encoder.masked_lm_loss import softmax_gradient
 from model.encoder.native_kernels import choose_kernels, kernels, kernels_in_use
 from model.encoder.products import transposed

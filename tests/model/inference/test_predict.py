@@ -12,6 +12,7 @@ import transformers
 
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
+from model.config import EncoderConfig
 from model.encoder.batch import Example, pack
 from model.finetune.finetune import finetune
 from model.finetune.saved import read_model
@@ -21,7 +22,7 @@ from model.inference.export import export_task
 from model.inference.predict import load_predictor
 from model.tasks.task_files import read_table
 from model.tasks.task_table import Wanted
-from tests.model.task_builders import encoder_artifact, inputs, stage_table, write_lines
+from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
 
 WORDS = ["list", "array", "name", "value", "of"]
 Rows = Callable[[np.random.Generator], dict[str, Any]]
@@ -69,7 +70,17 @@ FAMILIES: dict[str, tuple[str, Rows]] = {
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """A model of each family."""
-    folder = tmp_path_factory.mktemp("families")
+    return fine_tuned(tmp_path_factory.mktemp("families"), TINY)
+
+
+@pytest.fixture(scope="module")
+def modern(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The same of an encoder whose architecture is ModernBERT's."""
+    shape = TINY.model_dump() | {"family": "modern", "attention_probs_dropout_prob": 0.0}
+    return fine_tuned(tmp_path_factory.mktemp("modern"), EncoderConfig.model_validate(shape))
+
+
+def fine_tuned(folder: Path, encoder: EncoderConfig) -> Artifact:
     tasks = []
     for kind, (_, row) in FAMILIES.items():
         rng = np.random.default_rng(0)
@@ -85,7 +96,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         "finetune",
         folder / "fits",
         config={"finetune": config},
-        inputs=inputs(encoder=encoder_artifact(folder / "encoder")),
+        inputs=inputs(encoder=encoder_artifact(folder / "encoder", config=encoder)),
         machine={"threads": 1},
     )
     return finetune(table, [])
@@ -96,15 +107,32 @@ def test_an_exported_task_is_the_same_in_transformers(
     fitted: Artifact, tmp_path: Path, kind: str
 ) -> None:
     export_task(fitted.directory, tmp_path / "out", task=kind)
-    theirs = getattr(transformers, FAMILIES[kind][0]).from_pretrained(tmp_path / "out").eval()
-    model, _, tokenizer = read_model(open_source(tmp_path / "out"))
+    assert difference_from(getattr(transformers, FAMILIES[kind][0]), tmp_path / "out", kind) < 2e-5
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_an_exported_task_of_a_modern_encoder_is_the_same_in_transformers_and_answers_the_same(
+    modern: Artifact, tmp_path: Path, kind: str
+) -> None:
+    export_task(modern.directory, tmp_path / "out", task=kind)
+    theirs = getattr(transformers, "Modern" + FAMILIES[kind][0])
+    assert difference_from(theirs, tmp_path / "out", kind) < 2e-5
+    row = FAMILIES[kind][1](np.random.default_rng(1))
+    ours = load_predictor(modern.directory, task=kind).predict([row])
+    assert load_predictor(tmp_path / "out").predict([row]) == ours
+    given = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a name")
+    assert sorted(given) == ["attention_mask", "input_ids"]  # their classes take no segments
+
+
+def difference_from(theirs: type[transformers.PreTrainedModel], folder: Path, kind: str) -> float:
+    """The largest difference of our logits from those of their class, on one text."""
+    theirs = theirs.from_pretrained(folder).eval()
+    model, _, tokenizer = read_model(open_source(folder))
     ids = [tokenizer.cls_id, *tokenizer.encode("the list of names"), tokenizer.sep_id]
     given, batch = torch.tensor([ids]), pack([Example(ids)])
     with torch.inference_mode():
-        hidden_TH = model.encoder(batch)
         pooled = kind in ("pair_classification", "regression", "multiple_choice")
-        read = model.encoder.pooled(hidden_TH, batch) if pooled else hidden_TH
-        ours = model.head(read)
+        ours = model(batch, None if pooled else torch.arange(batch.tokens))
         given = given[None] if kind == "multiple_choice" else given
         said = theirs(input_ids=given)
         their_logits = (
@@ -112,7 +140,7 @@ def test_an_exported_task_is_the_same_in_transformers(
             if kind == "span"
             else said.logits.reshape(ours.shape)
         )
-    assert (ours - their_logits).abs().max() < 2e-5
+    return float((ours - their_logits).abs().max())
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
