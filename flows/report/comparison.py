@@ -56,7 +56,7 @@ def _chart(name: str, courses: Mapping[str, Places]) -> Markup:
         x_label="steps",
         y_label=name,
         x_text=short,
-        y_text=lambda loss: f"{loss:.1f}",
+        y_text=lambda loss: f"{loss:.2f}",
     )
     label = f"{name}: held-out loss {last[1]:.2f} nats after {last[0]:,.0f} steps"
     return line_chart(chart, width=HALF, height=HEIGHT, label=label)

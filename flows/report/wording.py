@@ -292,10 +292,11 @@ def _starting_point(summary: Summary) -> str:
     pretrain = summary.configuration.get("pretrain")
     finished = pretrain.get("continue_from") if isinstance(pretrain, dict) else None
     if finished:
+        artifact = "/".join(part[:12] for part in str(finished).split("/")[-2:])
         return (
-            f"Training went on from the end of a finished run, {finished}, with its optimizer's "
-            "state and a second warm-up of the learning rate; the steps and times here are those "
-            "of both together."
+            f"Training went on from the end of {artifact}, with that run's optimizer "
+            "state and a second warm-up of the learning rate; steps and times here are those of "
+            "both together."
         )
     init = began_from(summary)
     if init:

@@ -183,6 +183,10 @@ def test_an_encoder_that_started_from_another_says_so_first(summary: Summary) ->
     started = {**summary.configuration, "pretrain": {"init": "google/bert"}}
     first = lede(summary.model_copy(update={"configuration": started}))[0]
     assert first == "Training started from the encoder google/bert, not from random weights."
+    recipe = {"continue_from": "/somewhere/artifacts/pretrain/0123456789abcdef"}
+    longer = {**summary.configuration, "pretrain": recipe}
+    first = lede(summary.model_copy(update={"configuration": longer}))[0]
+    assert first.startswith("Training went on from the end of pretrain/0123456789ab, with")
 
 
 def test_an_encoder_that_started_from_another_is_told_beside_what_that_was_worth(
