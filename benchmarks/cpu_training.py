@@ -37,7 +37,6 @@ SIDES = ("ours", "deepspeed", *HUGGING_FACE)
 faster of its two in bf16."""
 GOALS = {"mini": (2.5, 5.5), "base": (1.6, 4.3)}
 """How much faster than Hugging Face's best, and than its default."""
-AIMS = {"mini": (3.5, 8.0), "base": (2.2, 6.0)}
 STEPS = {
     "tiny": dict.fromkeys(SIDES, 2),  # only whether it runs
     "mini": {
