@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import ROOT, machine, write_result
-from model.training.environment import ALLOCATOR
+from model.training.environment import ALLOCATOR, KERNEL_CACHES
 
 SETTINGS: dict[str, dict[str, str]] = {
     "ours": {},
@@ -43,7 +43,7 @@ def cloze(arguments: list[str], *, environment: dict[str, str]) -> None:
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name not in ALLOCATOR and not name.startswith(("OMP_", "GOMP_"))
+        if name not in {**ALLOCATOR, **KERNEL_CACHES} and not name.startswith(("OMP_", "GOMP_"))
     }
     done = subprocess.run(
         [*program, *arguments],

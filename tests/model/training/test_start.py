@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.stage import StageTable, write_stage_table
-from model.training.environment import ALLOCATOR, WAITING
+from model.training.environment import ALLOCATOR, KERNEL_CACHES, WAITING
 from tests.conftest import SMOKE, GoldenRun, cloze
 from tests.running import RunFolder
 
@@ -24,7 +24,7 @@ print(json.dumps([os.getpid(), sys.argv[1:], dict(os.environ)]))
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stage table, and a program that prints where it finds itself."""
-    for name in (*ALLOCATOR, *WAITING, "OMP_NUM_THREADS"):
+    for name in (*ALLOCATOR, *WAITING, *KERNEL_CACHES, "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "table.json"
     stage = StageTable(
