@@ -138,6 +138,11 @@ COMMANDS = {
         "Embed texts: one vector per text.",
         "cloze embed demo --output vectors.npy < texts.txt",
     ),
+    "search": Verb(
+        "cloze.inference.search:search",
+        "Find the passages of a folder that are nearest to a question.",
+        "cloze search my-encoder ~/documents 'Who owns the garden?'",
+    ),
     "submissions": Verb(
         "cloze.inference.submissions:submissions",
         "Collect predictions of unlabelled test files in the form that official servers take.",

@@ -39,10 +39,12 @@ ALLOWED = {
 
 BESIDES = {
     "flows": CONFIGS | {"model.hardware"},
-    "cloze": CONFIGS | {"pipeline.readers.compression", "pipeline.runner.beam"},
+    "cloze": CONFIGS
+    | {"pipeline.readers.compression", "pipeline.runner.beam", "pipeline.text.passages"},
 }
 """The configurations; plans know what this machine's arithmetic is, and the face sees samples of a
-corpus in the streams that its readers see, and asks Beam which options it knows."""
+corpus in the streams that its readers see, and its passages, and asks Beam which options it
+knows."""
 
 FORBIDDEN = {
     "artifacts": {"apache_beam", "torch", "deepspeed", "prefect", "cyclopts", "rich"},

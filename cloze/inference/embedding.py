@@ -37,6 +37,9 @@ Layers = Annotated[
 Truncate = Annotated[
     bool, Parameter(negative="", show_default=False, help="Truncate texts that are too long.")
 ]
+Normalize = Annotated[
+    bool, Parameter(negative="", show_default=False, help="Scale vectors to length 1.")
+]
 
 
 def embed(
@@ -47,6 +50,7 @@ def embed(
     pooling: Pooling = "mean",
     layers: Layers = "-1",
     truncate: Truncate = False,
+    normalize: Normalize = False,
     place: Place = PLACE,
 ) -> Answer | None:
     """Embed texts."""
@@ -60,7 +64,11 @@ def embed(
         raise UsageError(f"--output {output}: a NumPy file is written; name it {output.stem}.npy")
     loaded = load(model_directory(model, place.space()))
     found = loaded.embed_stream(
-        texts_or_lines(texts), pooling=pooling, layers=chosen, truncate=truncate
+        texts_or_lines(texts),
+        pooling=pooling,
+        layers=chosen,
+        truncate=truncate,
+        normalize=normalize,
     )
     vectors = found if texts else metered(found, verb="embed", unit="texts")
     width = loaded.config.hidden_size * len(chosen)

@@ -7,6 +7,7 @@ Out: texts, one by one; a line about the throughput on standard error.
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, TypeVar
 
@@ -31,6 +32,9 @@ Text = Annotated[
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
 """Suffixes of files in which a line is not a text."""
+
+LONGEST_LINE = 1 << 24
+"""Bytes of one text; a longer line is no text, and would be held in memory whole."""
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -86,7 +90,13 @@ def _lines_if_file(text: str) -> Iterator[str]:
 
 def _lines(file: IO[bytes], name: str) -> Iterator[str]:
     """Every line, so that results can be put beside them."""
-    for number, line in enumerate(file, start=1):
+    lines = iter(partial(file.readline, LONGEST_LINE + 1), b"")
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LONGEST_LINE:
+            raise UsageError(
+                f"{name}, line {number}: longer than {LONGEST_LINE:,} bytes; expected one text a "
+                "line: cut it into lines, or into passages"
+            )
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:

@@ -4,6 +4,8 @@ In:  parts of a `Summary`.
 Out: plain text. A gain is called one only where the evaluation's own rule calls it a win.
 """
 
+import re
+
 from artifacts.results import (
     MIN_SEEDS,
     WIN_DIFFERENCE,
@@ -270,9 +272,14 @@ def _training_data(summary: Summary) -> str:
 
 
 def began_from(summary: Summary) -> str:
-    """The encoder that pre-training started from, as the configuration names it; or nothing."""
+    """The encoder that pre-training started from, as the configuration names it; or nothing.
+
+    Of an artifact's directory the key's beginning: `artifact a2f3a546b0a7`.
+    """
     pretrain = summary.configuration.get("pretrain")
-    return str(pretrain.get("init") or "") if isinstance(pretrain, dict) else ""
+    init = str(pretrain.get("init") or "") if isinstance(pretrain, dict) else ""
+    key = re.search(r"/([0-9a-f]{12})[0-9a-f]{52}/?$", init)
+    return f"artifact {key[1]}" if key else init
 
 
 def before(summary: Summary) -> str:

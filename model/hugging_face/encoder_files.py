@@ -17,6 +17,7 @@ from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vo
 from model.config import EncoderConfig, Objective
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import LAYOUTS, Layout, encoder_config, to_hugging_face
+from model.hugging_face.sentence_modules import SentenceModules, read_sentence_modules
 from model.hugging_face.source import Source, check_tied, open_source, read_weights
 
 CARD = "README.md"
@@ -59,6 +60,9 @@ class EncoderFiles:
 
     objective: Objective = "masked_lm"
     """What it was pre-trained to predict."""
+
+    modules: SentenceModules | None = None
+    """How sentence-transformers makes vectors with it, if it came from there."""
 
     @property
     def layout(self) -> Layout:
@@ -141,6 +145,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
             if source.read_table(CONFIG).get("cloze_objective") == "next_token"
             else "masked_lm"
         ),
+        modules=read_sentence_modules(source, positions=config.max_position_embeddings),
     )
 
 

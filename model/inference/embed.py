@@ -34,6 +34,7 @@ def embeddings(
     pooling: Pooling,
     layers: tuple[int, ...],
     truncate: bool,
+    longest: int = 0,
 ) -> Iterator[Vector]:
     """One vector per text; `Model.embed` describes the options."""
     depth = encoder.config.num_hidden_layers + 1
@@ -41,6 +42,7 @@ def embeddings(
     if wrong or not layers:
         raise UsageError(f"layers {layers}: expected numbers from {-depth} to {depth - 1}")
     positions = encoder.config.max_position_embeddings
+    positions = min(longest or positions, positions)
     device = next(encoder.parameters()).device
 
     def read(window: Sequence[str], first: int) -> list[Example]:
@@ -79,6 +81,12 @@ def pooled(hidden_TH: Tensor, batch: PackedBatch, encoder: Encoder, *, pooling: 
     sums_BH = hidden_TH.new_zeros(len(lengths_B), hidden_TH.shape[1], dtype=torch.float32)
     sums_BH.index_add_(0, sequence_T, hidden_TH.float())
     return sums_BH / lengths_B[:, None]
+
+
+def normalized(vectors: Iterable[Vector]) -> Iterator[Vector]:
+    """The vectors scaled to length 1; one of zeros stays so."""
+    for vector in vectors:
+        yield vector / max(np.linalg.norm(vector), np.float32(1e-12))
 
 
 def write_vectors(path: Path, vectors: Iterable[npt.NDArray[np.float32]], *, width: int) -> int:

@@ -2,7 +2,8 @@
 
 In:  `EncoderFiles`, or a finetune artifact that kept its models and a task's name; a directory.
 Out: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, vocab.txt, README.md;
-     `transformers` and Cloze both read them.
+     `transformers` and Cloze both read them, and sentence-transformers those of a model that came
+     from there, whose vectors it makes as before.
 
 The same encoder always gives the same bytes, so that what was exported, imported and exported again
 can be compared by its digests.
@@ -26,7 +27,7 @@ from model.finetune.saved import read_model
 from model.hugging_face.encoder_files import CARD, EncoderFiles
 from model.hugging_face.layout import hugging_face_config, special_ids
 from model.hugging_face.source import artifact_source
-from model.inference.model_card import model_card, task_card
+from model.inference.model_card import is_ours, model_card, task_card
 from model.inference.predict import MODELS, saved_task
 
 
@@ -75,7 +76,8 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
         "config.json": _json(config),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
         **_tokenizer_files(files.tokenizer, files.config),
-        CARD: (files.card or model_card(files)).encode(),
+        **(files.modules.files(width=files.config.hidden_size) if files.modules else {}),
+        CARD: (files.card if is_ours(files.card) else model_card(files)).encode(),
     }
 
 

@@ -23,8 +23,9 @@ from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.hugging_face.layout import from_hugging_face, hugging_face_name
+from model.hugging_face.sentence_modules import SentenceModules
 from model.hugging_face.source import Source
-from model.inference.embed import Pooling, embeddings
+from model.inference.embed import Pooling, embeddings, normalized
 from model.inference.fill_mask import Fill, filled
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -42,6 +43,9 @@ class Model:
 
     has_pooler: bool
     """Whether `pooling="pooler"` is possible."""
+
+    modules: SentenceModules | None = None
+    """How sentence-transformers makes vectors with it, if it came from there."""
 
     @property
     def config(self) -> EncoderConfig:
@@ -68,16 +72,19 @@ class Model:
         pooling: Pooling = "mean",
         layers: tuple[int, ...] = (-1,),
         truncate: bool = False,
+        normalize: bool = False,
     ) -> npt.NDArray[np.float32]:
         """One vector per text, [N, H × number of layers]; of a single string [1, …].
 
         `pooling`: `mean` over all tokens of a text, `cls` its first token, `pooler` the trained
         dense layer on it. `layers`: which hidden states, side by side; 0 is the embeddings, -1 the
         last layer, (-4, -3, -2, -1) the paper's best features (Table 7). Longer texts than the
-        position table are refused unless `truncate`.
+        position table are refused unless `truncate`. `normalize` scales vectors to length 1.
         """
         listed = [texts] if isinstance(texts, str) else texts
-        stream = self.embed_stream(listed, pooling=pooling, layers=layers, truncate=truncate)
+        stream = self.embed_stream(
+            listed, pooling=pooling, layers=layers, truncate=truncate, normalize=normalize
+        )
         width = self.config.hidden_size * len(layers)
         return np.array(list(stream), np.float32).reshape(len(listed), width)
 
@@ -88,17 +95,37 @@ class Model:
         pooling: Pooling = "mean",
         layers: tuple[int, ...] = (-1,),
         truncate: bool = False,
+        normalize: bool = False,
+        longest: int = 0,
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """`embed` for a stream of texts: vectors [H × number of layers] in the texts' order."""
+        """`embed` for a stream of texts: vectors [H × number of layers] in the texts' order.
+
+        `longest`: tokens that are read of a text, if fewer than there are positions.
+        """
         if pooling == "pooler" and not self.has_pooler:
             raise UsageError("this encoder has no pooler; use pooling='cls' or 'mean'")
-        return embeddings(
+        vectors = embeddings(
             texts,
             self.module.encoder,
             self.tokenizer,
             pooling=pooling,
             layers=layers,
             truncate=truncate,
+            longest=longest,
+        )
+        return normalized(vectors) if normalize else vectors
+
+    def sentence_vectors(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.float32]]:
+        """Vectors of length 1 [H], pooled as the model's own modules say, else the mean.
+
+        Texts are cut off where the modules say, or where the positions end.
+        """
+        return self.embed_stream(
+            texts,
+            pooling=self.modules.pooling if self.modules else "mean",
+            truncate=True,
+            normalize=True,
+            longest=self.modules.max_seq_length if self.modules else 0,
         )
 
 
@@ -115,7 +142,7 @@ def load(
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
     fills_masks = files.has_heads and files.objective == "masked_lm"
-    return Model(module, files.tokenizer, fills_masks, files.has_pooler)
+    return Model(module, files.tokenizer, fills_masks, files.has_pooler, files.modules)
 
 
 def placed(device: str, precision: str) -> tuple[torch.device, str]:

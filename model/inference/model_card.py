@@ -7,6 +7,7 @@ Only what is known is stated; no text of the corpus or of the labelled data appe
 """
 
 from collections.abc import Iterable, Mapping
+from typing import TypeGuard
 
 from artifacts.manifest import Manifest
 from artifacts.results import Trial
@@ -14,6 +15,9 @@ from model.config import EncoderConfig, Family
 from model.finetune.heads import TaskModel
 from model.finetune.saved import SavedTask
 from model.hugging_face.encoder_files import EncoderFiles
+
+TAG = "- cloze\n"
+"""In the header of every card of ours."""
 
 _PIPELINES = {
     "classification": "text-classification",
@@ -31,14 +35,20 @@ FAMILIES: Mapping[Family, str] = {"bert": "BERT", "modern": "ModernBERT"}
 SOURCES = {"BERT": "Devlin et al. 2019", "ModernBERT": "Warner et al. 2024"}
 
 
+def is_ours(card: str | None) -> TypeGuard[str]:
+    """Whether a card is one of these; another's describes weights as somebody else left them."""
+    return card is not None and card.startswith("---\n") and TAG in card.split("---\n")[1]
+
+
 def model_card(files: EncoderFiles) -> str:
-    """The card of a pre-trained encoder."""
-    config = files.config
+    """The card of an encoder: pre-trained here, or imported."""
+    config, modules = files.config, files.modules
     family = FAMILIES[config.family]
     sections = [
-        _header("fill-mask", family),
+        _header("sentence-similarity" if modules else "fill-mask", family),
         f"# {family} encoder, {config.num_hidden_layers} layers × {config.hidden_size}\n\n"
-        f"A bidirectional transformer encoder ({SOURCES[family]}), pre-trained with Cloze.",
+        f"A bidirectional transformer encoder ({SOURCES[family]}), "
+        f"{'imported into' if files.card or modules else 'pre-trained with'} Cloze.",
         _table(
             "Architecture",
             [
@@ -102,8 +112,8 @@ def _joined(sections: Iterable[str]) -> str:
 
 def _header(pipeline: str, family: str) -> str:
     """The YAML that the hub reads; `pipeline` is its name for what the model does."""
-    tags = f"tags:\n- {family.lower()}\n- cloze"
-    return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\n{tags}\n---"
+    tags = f"tags:\n- {family.lower()}\n{TAG}"
+    return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\n{tags}---"
 
 
 def _pretraining(manifest: Manifest) -> list[str]:

@@ -1,0 +1,198 @@
+"""`cloze search`: the passages of a folder that answer a question best.
+
+In:  a model, a folder of documents, and questions.
+Out: for each question the nearest passages by cosine, with their file, line and score.
+
+The passages and their vectors are an artifact, `vectors`, made once for a model, the folder's
+contents and the length of passages. An interrupted one begins again. No run refers to it, so
+`cloze gc` removes it, and what an interrupted one left.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice, tee
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Annotated
+
+import numpy as np
+from cyclopts import Parameter
+
+from artifacts import filesystem
+from artifacts.digests import digest_of
+from artifacts.errors import UsageError
+from artifacts.filesystem import find_files
+from artifacts.progress import say
+from artifacts.stage import InputRef, StageTable
+from artifacts.store import WORK, Artifact, commit, put_file
+from cloze.answer import Answer, print_lines
+from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
+from cloze.init.corpus_samples import look
+from cloze.lookup import model_directory
+from cloze.options import PLACE, Place
+from flows.external_inputs import digest_of_files, digest_of_model, located
+from flows.workspace import Workspace, writable_workspace
+from model.inference.load import Model, load
+from model.inference.passage_index import (
+    PASSAGES,
+    VECTORS,
+    nearest,
+    read_passage,
+    write_index,
+)
+from pipeline.config.settings import CorpusConfig, SourceConfig
+from pipeline.readers.compression import stream
+from pipeline.text.passages import read_passages
+
+STAGE = "vectors"
+FORMAT_VERSION = 1
+
+QUESTIONS_AT_ONCE = 64
+FIRST_WORDS = 12
+"""Of a passage, by which its line is found again."""
+
+LARGEST_FILE = 1 << 28
+"""Bytes of a file in which lines are counted."""
+
+Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
+TopK = Annotated[int, Parameter(help="Number of passages for each question.")]
+PassageWords = Annotated[int, Parameter(help="Words of a passage, which ends with a sentence.")]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A passage that was found."""
+
+    score: float
+    file: str
+    line: int | None
+    """Where it begins; None where the text stands otherwise in the file than it was read."""
+    text: str
+
+
+def search(
+    model: ModelName,
+    folder: Folder,
+    /,
+    *questions: Text,
+    top_k: TopK = 5,
+    passage_words: PassageWords = 100,
+    place: Place = PLACE,
+) -> Answer | None:
+    """Search a folder."""
+    if top_k < 1 or passage_words < 1:
+        raise UsageError(
+            f"--top-k {top_k} --passage-words {passage_words}: expected at least 1 of each"
+        )
+    space = writable_workspace(place.machine().workspace)
+    directory = model_directory(model, space)
+    loaded = load(directory, precision="fp32")
+    index = passage_index(loaded, directory, folder, words=passage_words, space=space)
+    answers = _answers(loaded, index, texts_or_lines(questions), count=top_k)
+    if place.json:
+        data = [
+            {"question": question, "passages": [asdict(found) for found in passages]}
+            for question, passages in answers
+        ]
+        return Answer(data, "", as_json=True)
+    for question, passages in answers:
+        print_lines([question, *(line for found in passages for line in _lines(found))])
+    return None
+
+
+def passage_index(
+    model: Model, directory: str, folder: str, *, words: int, space: Workspace
+) -> Artifact:
+    """The passages of `folder` with their vectors: the artifact that is there, or a new one."""
+    seen = look(folder)
+    source = SourceConfig(
+        # between blank lines there may be a line of dialogue: a passage takes several
+        reader="text" if seen.reader == "blank_line_text" else seen.reader,
+        path=located(folder),
+        **({"text_field": seen.text_field} if seen.text_field else {}),
+        html=seen.html or None,
+        line_break=seen.line_break,
+    )
+    names = [file.path for file in find_files(source.path)]
+    table = StageTable(
+        stage=STAGE,
+        format_version=FORMAT_VERSION,
+        config={
+            "source": source.model_dump(mode="json", exclude={"path"}),
+            "files": digest_of(names),
+            "passage_words": words,
+        },
+        inputs={
+            "model": InputRef(digest=digest_of_model(directory, place="model")),
+            "documents": InputRef(digest=digest_of_files(folder, place="folder")),
+        },
+        output="",
+    )
+    artifact = space.store.find(STAGE, table.key)
+    if artifact:
+        return artifact
+    for file in seen.odd:
+        say(f"search: left out: {file}")
+    corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
+    output = space.store.directory(STAGE, table.key)
+    work = filesystem.join(output, WORK)
+    place = filesystem.local_path(work) if filesystem.is_local(work) else gettempdir()
+    Path(place).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place) as scratch:  # whoever else is at it has another
+        count = write_index(
+            Path(scratch),
+            read_passages(corpus, words=words),
+            lambda texts: metered(model.sentence_vectors(texts), verb="index", unit="passages"),
+            width=model.config.hidden_size,
+        )
+        if not count:
+            raise UsageError(f"{folder}: no text in {len(names):,} files; expected documents")
+        if digest_of_files(folder, place="folder") != table.inputs["documents"].digest:
+            raise UsageError(f"{folder}: changed while it was read; run the same command again")
+        files = [
+            put_file(output, f"{scratch}/{name}", name=name, rows=count)
+            for name in (VECTORS, PASSAGES)
+        ]
+    return commit(
+        table.model_copy(update={"output": output}),
+        files,
+        statistics={"passages": count, "width": model.config.hidden_size},
+        execution={"source": folder, "model": directory},
+    )
+
+
+def _answers(
+    model: Model, index: Artifact, questions: Iterator[str], *, count: int
+) -> Iterator[tuple[str, list[Found]]]:
+    """Each question with its passages, some questions at a time."""
+    asked, shown = tee(questions)
+    vectors = model.sentence_vectors(asked)
+    while together := list(islice(vectors, QUESTIONS_AT_ONCE)):
+        hits = nearest(index.path(VECTORS), np.stack(together), count=count)
+        for best, question in zip(hits, shown, strict=False):
+            yield question, [_found(index, hit.row, hit.score) for hit in best]
+
+
+def _found(index: Artifact, row: int, score: float) -> Found:
+    file, _, text = read_passage(index.path(PASSAGES), row)
+    shown = os.path.relpath(file) if filesystem.is_local(file) else file
+    return Found(score, shown, _line(file, text), text)
+
+
+def _line(file: str, text: str) -> int | None:
+    """The line on which a passage begins, whatever white space its words have there."""
+    if filesystem.size_of(file) in range(LARGEST_FILE):
+        words = map(re.escape, text.split()[:FIRST_WORDS])
+        content = b"".join(stream(file)).decode("utf-8", "replace")
+        begins = re.search(r"\s+".join(words), content)
+        if begins:
+            return content.count("\n", 0, begins.start()) + 1
+    return None
+
+
+def _lines(found: Found) -> Iterator[str]:
+    where = f"{found.file}, line {found.line}" if found.line else found.file
+    yield f"  {found.score:.3f}  {where}"
+    yield f"         {found.text}"

@@ -1,0 +1,55 @@
+"""Passages: documents cut at sentences into parts that one vector can stand for.
+
+In:  a corpus and a number of words.
+Out: `Passage`s in the order of files, each with the file and the document it comes from.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pipeline.config.settings import CleaningConfig, CorpusConfig
+from pipeline.readers.input_shards import input_shards
+from pipeline.readers.registry import READERS
+from pipeline.text.texts import read_texts
+
+
+class Passage(NamedTuple):
+    """A few sentences of a document."""
+
+    file: str
+    position: int
+    """Where its document begins in the file: a byte, a row or an ordinal, as the format has it."""
+    text: str
+
+
+def read_passages(corpus: CorpusConfig, *, words: int) -> Iterator[Passage]:
+    """All passages of the corpus, of about `words` words."""
+    files = [[file.path for file in READERS[s.reader].find(s)] for s in corpus.sources]
+    for shard in input_shards(corpus):
+        for block in read_texts(shard, corpus=corpus, cleaning=CleaningConfig()):
+            start = 0
+            for end, file, position in zip(
+                block.ends_D.tolist(),
+                block.files_D.tolist(),
+                block.positions_D.tolist(),
+                strict=True,
+            ):
+                sentences = block.text[start:end].tobytes().decode().splitlines()
+                for text in cut_passages(sentences, words=words):
+                    yield Passage(files[block.source][file], position, text)
+                start = end
+
+
+def cut_passages(sentences: list[str], *, words: int) -> Iterator[str]:
+    """Consecutive whole sentences of at most `words` words together; a longer one stands alone."""
+    waiting: list[str] = []
+    count = 0
+    for sentence in sentences:
+        size = len(sentence.split())
+        if waiting and count + size > words:
+            yield " ".join(waiting)
+            waiting, count = [], 0
+        waiting.append(sentence)
+        count += size
+    if count:
+        yield " ".join(waiting)

@@ -1,0 +1,147 @@
+"""`cloze search`: passages of a folder, by vectors that are made once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cloze as api
+from cloze.inference import input_texts
+from model.inference import passage_index
+from pipeline.text.passages import cut_passages
+from tests.cloze.tiny_model import write_model
+from tests.conftest import PROJECT
+
+Cloze = Callable[..., Any]
+
+
+@pytest.fixture
+def searched(folder: Path) -> Path:
+    """A tiny encoder and two files of its words."""
+    write_model(folder / "encoder")
+    (folder / "texts" / "one.txt").write_text("The list of\nnames. The a.\n\nThe b of the list.\n")
+    (folder / "texts" / "two.txt").write_text("\n\nNames a b.\n")
+    return folder
+
+
+def answer(cloze: Cloze, *arguments: str) -> Any:
+    done = cloze("search", "encoder", "texts", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def indexes(folder: Path) -> list[Path]:
+    return sorted((folder / "runs" / "artifacts" / "vectors").iterdir())
+
+
+def test_a_question_finds_the_passage_with_its_words_its_file_and_its_line(
+    cloze: Cloze, searched: Path
+) -> None:
+    (found,) = answer(cloze, "Names a b.", "--top-k", "2", "--passage-words", "4")
+    best, second = found["passages"]
+    assert best["file"] == os.path.join("texts", "two.txt")
+    assert (best["line"], best["text"]) == (3, "Names a b.")
+    assert best["score"] == pytest.approx(1.0, abs=1e-5)
+    assert second["score"] < best["score"]
+    shown = cloze("search", "encoder", "texts", "the list of names", "--passage-words", "4")
+    assert "texts/one.txt, line 1" in shown.stdout
+
+
+def test_scores_are_the_cosines_of_all_passages_in_order(cloze: Cloze, searched: Path) -> None:
+    (found,) = answer(cloze, "the list", "--passage-words", "4")
+    texts = [passage["text"] for passage in found["passages"]]
+    vectors = api.load("encoder").embed([*texts, "the list"], normalize=True)
+    assert sorted(texts) == [
+        *("Names a b.", "The a.", "The b of the list.", "The list of names."),
+    ]
+    expected = vectors[:-1] @ vectors[-1]
+    scores = [passage["score"] for passage in found["passages"]]
+    assert scores == pytest.approx(expected.tolist(), abs=1e-5)
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_index_is_made_once_until_text_model_or_passages_change(
+    cloze: Cloze, searched: Path
+) -> None:
+    first = cloze("search", "encoder", "texts", "a")
+    assert "index 2 passages" in first.stderr
+    again = cloze("search", "encoder", "texts", "b")
+    assert "index" not in again.stderr
+    assert len(indexes(searched)) == 1
+    cloze("search", "encoder", "texts", "a", "--passage-words", "3")
+    assert len(indexes(searched)) == 2
+    (searched / "texts" / "two.txt").write_text("Names.\n")
+    cloze("search", "encoder", "texts", "a")
+    assert len(indexes(searched)) == 3
+
+
+def test_the_rows_that_are_nearest_are_found_whatever_is_looked_at_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage_index, "ROWS_AT_ONCE", 7)
+    random = np.random.default_rng(0)
+    matrix = random.standard_normal((40, 8)).astype(np.float32)
+    np.save(tmp_path / "m.npy", matrix)
+    questions = random.standard_normal((3, 8)).astype(np.float32)
+    found = passage_index.nearest(str(tmp_path / "m.npy"), questions, count=5)
+    for question, hits in zip(questions, found, strict=True):
+        assert [hit.row for hit in hits] == np.argsort(-(matrix @ question))[:5].tolist()
+
+
+def test_passages_are_whole_sentences_and_lose_nothing() -> None:
+    sentences = ["one two three.", "four.", "five six.", "a b c d e f g.", "end."]
+    passages = list(cut_passages(sentences, words=4))
+    assert passages == ["one two three. four.", "five six.", "a b c d e f g.", "end."]
+    assert list(cut_passages([], words=4)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nobody", "texts", "a"), "nobody: no run of this name"),
+        (("encoder", "empty", "a"), "empty"),
+        (("encoder", "texts", "a", "--top-k", "0"), "expected at least 1"),
+        (("encoder", "texts", "long.txt"), "long.txt, line 1: longer than 100 bytes"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_on_one_line(
+    cloze: Cloze,
+    searched: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.setattr(input_texts, "LONGEST_LINE", 100)
+    (searched / "empty").mkdir()
+    (searched / "long.txt").write_text("a " * 200)
+    done = cloze("search", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.slow
+def test_an_index_that_was_killed_begins_again(searched: Path) -> None:
+    for number in range(100):
+        (searched / "texts" / f"{number}.txt").write_text("The list of names a b. " * 200)
+    command = [sys.executable, "-P", "-m", "cloze", "search", "encoder", "texts", "a", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    killed = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    store = searched / "runs" / "artifacts" / "vectors"
+    while not list(store.glob("*/work/*/passages.arrow")) and killed.poll() is None:
+        time.sleep(0.001)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert not list(store.glob("*/manifest.json"))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)[0]["passages"]) == 5

