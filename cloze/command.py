@@ -140,7 +140,7 @@ COMMANDS = {
     ),
     "search": Verb(
         "cloze.inference.search:search",
-        "Find the passages of a folder that are nearest to a question.",
+        "Find the excerpts of a folder's documents that are nearest to a question.",
         "cloze search my-encoder ~/documents 'Who owns the garden?'",
     ),
     "submissions": Verb(

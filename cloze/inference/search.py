@@ -57,8 +57,8 @@ LARGEST_FILE = 1 << 28
 """Bytes of a file in which lines are counted."""
 
 Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
-TopK = Annotated[int, Parameter(help="Number of passages for each question.")]
-PassageWords = Annotated[int, Parameter(help="Words of a passage, which ends with a sentence.")]
+TopK = Annotated[int, Parameter(help="Number of excerpts for each question.")]
+Words = Annotated[int, Parameter(help="Words of an excerpt, which ends with a sentence.")]
 
 
 @dataclass(frozen=True)
@@ -78,18 +78,16 @@ def search(
     /,
     *questions: Text,
     top_k: TopK = 5,
-    passage_words: PassageWords = 100,
+    words: Words = 100,
     place: Place = PLACE,
 ) -> Answer | None:
     """Search a folder."""
-    if top_k < 1 or passage_words < 1:
-        raise UsageError(
-            f"--top-k {top_k} --passage-words {passage_words}: expected at least 1 of each"
-        )
+    if top_k < 1 or words < 1:
+        raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
     space = writable_workspace(place.machine().workspace)
     directory = model_directory(model, space)
     loaded = load(directory, precision="fp32")
-    index = passage_index(loaded, directory, folder, words=passage_words, space=space)
+    index = passage_index(loaded, directory, folder, words=words, space=space)
     answers = _answers(loaded, index, texts_or_lines(questions), count=top_k)
     if place.json:
         data = [

@@ -45,18 +45,18 @@ def indexes(folder: Path) -> list[Path]:
 def test_a_question_finds_the_passage_with_its_words_its_file_and_its_line(
     cloze: Cloze, searched: Path
 ) -> None:
-    (found,) = answer(cloze, "Names a b.", "--top-k", "2", "--passage-words", "4")
+    (found,) = answer(cloze, "Names a b.", "--top-k", "2", "--words", "4")
     best, second = found["passages"]
     assert best["file"] == os.path.join("texts", "two.txt")
     assert (best["line"], best["text"]) == (3, "Names a b.")
     assert best["score"] == pytest.approx(1.0, abs=1e-5)
     assert second["score"] < best["score"]
-    shown = cloze("search", "encoder", "texts", "the list of names", "--passage-words", "4")
+    shown = cloze("search", "encoder", "texts", "the list of names", "--words", "4")
     assert "texts/one.txt, line 1" in shown.stdout
 
 
 def test_scores_are_the_cosines_of_all_passages_in_order(cloze: Cloze, searched: Path) -> None:
-    (found,) = answer(cloze, "the list", "--passage-words", "4")
+    (found,) = answer(cloze, "the list", "--words", "4")
     texts = [passage["text"] for passage in found["passages"]]
     vectors = api.load("encoder").embed([*texts, "the list"], normalize=True)
     assert sorted(texts) == [
@@ -76,7 +76,7 @@ def test_the_index_is_made_once_until_text_model_or_passages_change(
     again = cloze("search", "encoder", "texts", "b")
     assert "index" not in again.stderr
     assert len(indexes(searched)) == 1
-    cloze("search", "encoder", "texts", "a", "--passage-words", "3")
+    cloze("search", "encoder", "texts", "a", "--words", "3")
     assert len(indexes(searched)) == 2
     (searched / "texts" / "two.txt").write_text("Names.\n")
     cloze("search", "encoder", "texts", "a")
