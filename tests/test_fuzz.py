@@ -32,12 +32,10 @@ from pipeline.readers.documents import Piece
 from pipeline.readers.registry import READERS
 
 EXAMPLES = int(os.environ.get("CLOZE_FUZZ_EXAMPLES", "150"))
-"""Damaged files a reader; the same ones in CI, whoever asks for more gets others each time."""
+"""Damaged files a reader; whoever asks for more gets others each time (tests/conftest.py)."""
 
 FUZZ = settings(
     max_examples=EXAMPLES,
-    derandomize="CLOZE_FUZZ_EXAMPLES" not in os.environ,
-    deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
