@@ -18,8 +18,8 @@ from tests.running import RunFolder
 
 PROJECT = Path(__file__).resolve().parent.parent
 
-# How long an example takes says more about the machine than about the code, and what CI refuses must
-# be refused again: the examples are the same every time. `make fuzz` draws others.
+# How long an example takes says more about the machine than about the code; and what CI refuses it
+# must refuse again, so the examples are the same every time. `make fuzz` draws others.
 hypothesis.settings.register_profile(
     "repeatable", deadline=None, derandomize="CLOZE_FUZZ_EXAMPLES" not in os.environ
 )
