@@ -13,11 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder import embeddings, feed_forward, self_attention
+from model.encoder import embeddings
 from model.encoder.attention import BACKENDS, FlashAttention, reversal
 from model.encoder.batch import Example, PackedBatch, pack
 from model.encoder.dropout import DeviceNoise
 from model.encoder.encoder import Encoder
+from model.encoder.layers import feed_forward, self_attention
 from model.encoder.layers.bert import Layer
 from model.encoder.layers.feed_forward import FeedForward
 from model.encoder.native_kernels import choose_kernels
