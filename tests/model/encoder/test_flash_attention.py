@@ -81,8 +81,11 @@ def test_the_feed_forward_part_compiles_whole_and_once() -> None:
     assert len(compiled) == 1
 
 
-def flash_by_products(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """What the kernel computes, without dropping anything."""
+def flash_by_products(
+    query: Tensor, key: Tensor, value: Tensor, *rest: Any, **windows: int | None
+) -> tuple[Tensor, ...]:
+    """What the kernel computes where it drops nothing and has no window."""
+    assert set(windows.values()) == {None}
     starts, is_causal = rest[0].tolist(), rest[5]
     parts = [
         functional.scaled_dot_product_attention(
