@@ -202,6 +202,7 @@ def _run_and_exit(
 
 
 def _run_pipeline(fill: Fill, environment: environments.Environment, *, flags: list[str]) -> None:
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what fails is raised here as well
     options = PipelineOptions([*QUIET_AND_UNCHECKED, *flags])
     encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
     # built by hand, because processes would otherwise get none of the options
@@ -223,7 +224,6 @@ def _redirect_stderr(log: str) -> None:
     """Everything this process and its children write to standard error goes to `log` from now."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # workers print tracebacks, too
 
 
 def _show(log: str) -> None:
