@@ -147,7 +147,7 @@ def test_every_flow_is_deployed_with_a_described_form(team: Team) -> None:
     assert set(found) == {"cloze"}
     assert names == {"end-to-end", "prepare", "pretrain", "finetune", "evaluate", "ablations"}
     schema = found["cloze"].parameter_openapi_schema
-    assert schema["definitions"]["PretrainConfig"]["properties"]["steps"]["description"]
+    assert schema["definitions"]["PretrainRunConfig"]["properties"]["steps"]["description"]
 
 
 def test_a_server_takes_the_pool_whose_flows_are_pods(team: Team) -> None:
