@@ -85,7 +85,7 @@ max_position_embeddings = 64
 initializer_range = 0.05  # 128 wide instead of 768: the reference's 0.02 stays on the plateau
 
 [pretrain]
-steps = 9000
+steps = 7000
 batch_size = 32
 phases = [{ max_seq_length = 64, share = 1.0 }]
 evaluate_every = 500
