@@ -6,13 +6,18 @@ from torch import Tensor
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from artifacts.errors import UsageError
-from model.config import MODERN_PRESETS, EncoderConfig
+from model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
 from model.encoder.batch import Example, pack
 from model.encoder.encoder import Encoder
 from model.encoder.pretraining import PretrainingModel
 from model.encoder.rotary_attention import BlockAttention
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
-from tests.model.encoder.encoder_builders import VOCABULARY, padded_inputs, random_examples
+from tests.model.encoder.encoder_builders import (
+    VOCABULARY,
+    padded_inputs,
+    random_examples,
+    random_model,
+)
 
 TOLERANCE = 1e-5
 SIZES = ((1, 6, 3, 10), (3, 24, 2, 17), (4, 20, 1, 33), (7, 48, 4, 30))
@@ -20,21 +25,10 @@ SIZES = ((1, 6, 3, 10), (3, 24, 2, 17), (4, 20, 1, 33), (7, 48, 4, 30))
 
 
 def modern_config(sizes: tuple[int, ...] = SIZES[1], **changes: object) -> EncoderConfig:
-    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     table = {"family": "modern", "preset": None, "hidden_dropout_prob": 0.0}
-    shape = {**dict(zip(names, sizes, strict=True)), "max_position_embeddings": 2048}
+    shape = {**dict(zip(SIZE_NAMES, sizes, strict=True)), "max_position_embeddings": 2048}
     bases = {"global_rope_theta": 160_000.0, "local_attention": 32}
     return EncoderConfig.model_validate({**table, **shape, **bases, **changes})
-
-
-def random_modern(config: EncoderConfig) -> PretrainingModel:
-    """A model whose norms and bias are random too, so that a swapped one shows."""
-    torch.manual_seed(0)
-    model = PretrainingModel(config, VOCABULARY)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
 
 
 def transformers_twin(model: PretrainingModel) -> ModernBertForMaskedLM:
@@ -53,7 +47,7 @@ def worst(found: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_logits_of_every_length_equal_transformers(sizes: tuple[int, ...]) -> None:
-    model = random_modern(modern_config(sizes))
+    model = random_model(modern_config(sizes))
     theirs = transformers_twin(model)
     examples = random_examples((1, 17, 130, 2048))
     batch = pack(examples)
@@ -67,7 +61,7 @@ def test_logits_of_every_length_equal_transformers(sizes: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_packed_loss_and_all_gradients_equal_transformers_on_padded_input(activation: str) -> None:
-    model = random_modern(modern_config(SIZES[3], hidden_act=activation))
+    model = random_model(modern_config(SIZES[3], hidden_act=activation))
     theirs = transformers_twin(model)
     examples = random_examples((130, 1, 64, 90, 5))
     inputs = padded_inputs(examples)
@@ -88,7 +82,7 @@ def test_packed_loss_and_all_gradients_equal_transformers_on_padded_input(activa
 def test_every_hidden_state_of_a_packed_sequence_is_that_of_it_alone(
     precision: torch.dtype,
 ) -> None:
-    encoder = random_modern(modern_config()).encoder.to(precision).eval()
+    encoder = random_model(modern_config()).encoder.to(precision).eval()
     examples = random_examples((40, 3, 129, 200))
     tolerance = TOLERANCE if precision == torch.float32 else 0.02
     with torch.inference_mode():
