@@ -87,6 +87,8 @@ def search(
     space = writable_workspace(place.machine().workspace)
     directory = model_directory(model, space)
     loaded = load(directory, precision="fp32")
+    if loaded.modules is None:
+        say(f"{model} was not trained to compare texts (no modules.json): its order is a rough one")
     index = passage_index(loaded, directory, folder, words=words, space=space)
     answers = _answers(loaded, index, texts_or_lines(questions), count=top_k)
     if place.json:

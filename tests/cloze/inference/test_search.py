@@ -73,6 +73,7 @@ def test_the_index_is_made_once_until_text_model_or_passages_change(
 ) -> None:
     first = cloze("search", "encoder", "texts", "a")
     assert "index 2 passages" in first.stderr
+    assert "encoder was not trained to compare texts" in first.stderr
     again = cloze("search", "encoder", "texts", "b")
     assert "index" not in again.stderr
     assert len(indexes(searched)) == 1
