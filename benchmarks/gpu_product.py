@@ -21,16 +21,16 @@ import torch
 from benchmarks.realistic import VOCABULARY, examples
 from benchmarks.training_steps import cut
 from model.config import EncoderConfig, PretrainStage, TrainingMachine
+from model.data.batch import Example, pack
 from model.data.micro_batches import GpuSource, Prefetcher, StepBatch
 from model.data.order import BatchAddress
-from model.encoder.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.training.checkpoints import Checkpoints
 from model.training.distributed import join_world
 from model.training.engine import Engine
-from model.training.health import Alarms, Stop, Watchdog
 from model.training.loop import Trainer
-from model.training.telemetry import Curve, Telemetry, training_flops
+from model.training.monitoring.health import Alarms, Stop, Watchdog
+from model.training.monitoring.telemetry import Curve, Telemetry, training_flops
 
 SIZES = {
     "17M": (7, 256, 4, 384),

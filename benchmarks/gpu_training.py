@@ -41,11 +41,11 @@ from benchmarks.measuring import ROOT, write_result
 from benchmarks.realistic import VOCABULARY, padded
 from benchmarks.training_steps import cut
 from model.config import TrainingMachine
-from model.encoder.batch import Example, pack
+from model.data.batch import Example, pack
 from model.hugging_face.layout import hugging_face_config
 from model.training.environment import training_environment
+from model.training.monitoring.telemetry import matrix_rate
 from model.training.precision import require_fp8
-from model.training.telemetry import matrix_rate
 
 GOALS = {
     "large 512 ours": 885, "large 512 ours_fp8": 1023, "large 128 ours": 2500,

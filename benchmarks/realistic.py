@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from model.encoder.batch import Example
+from model.data.batch import Example
 
 VOCABULARY = 30522
 FIRST_WORD = 1000

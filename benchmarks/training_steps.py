@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.cpu_training import Turn
 from benchmarks.realistic import VOCABULARY, examples, padded
 from model.config import EncoderConfig, PretrainConfig, TrainingMachine
-from model.encoder.batch import Example, pack
-from model.encoder.native_kernels import kernels_in_use
+from model.data.batch import Example, pack
+from model.encoder.operations.native_kernels import kernels_in_use
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import hugging_face_config
 from model.training.distributed import join_world
-from model.training.telemetry import training_flops
+from model.training.monitoring.telemetry import training_flops
 from model.training.waiting import patient_threads
 
 LEARNING_RATE = 1e-4

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from artifacts.errors import UsageError
 from artifacts.rng import address
 from model.config import EncoderConfig
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch
 from model.data.dynamic_masking import DynamicMasking
 from model.data.next_token import NextToken
 from model.data.order import BatchAddress, Curriculum
 from model.data.shards import Examples, ExampleShards, Int64
-from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
 
 # N examples of a global batch
 

@@ -16,8 +16,8 @@ import numpy as np
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.config import PretrainStage
+from model.data.batch import NO_NEXT_SENTENCE
 from model.data.shards import Examples, Sizes
-from model.encoder.batch import NO_NEXT_SENTENCE
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from artifacts.store import open_artifact
 from model.config import EncoderConfig, PretrainConfig, PretrainStage
+from model.data.batch import PackedBatch
 from model.data.micro_batches import Share
 from model.data.sources import read_inputs, training_source
-from model.encoder.batch import PackedBatch
 
 IGNORED = -100
 """A label that PyTorch's cross-entropy passes over."""

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.batch import PackedBatch
-from model.encoder.dropout import Noise, dropout
-from model.encoder.products import Context, apply, wide
-from model.encoder.residual import layer_norm
+from model.data.batch import PackedBatch
+from model.encoder.operations.dropout import Noise, dropout
+from model.encoder.operations.products import Context, apply, wide
+from model.encoder.operations.residual import layer_norm
 
 # T tokens of all sequences together, H width, N rows of a table, U of them in use
 

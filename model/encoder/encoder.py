@@ -12,15 +12,15 @@ from torch.utils.checkpoint import checkpoint
 
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
-from model.encoder.attention import BACKENDS, Attend, backend_name
-from model.encoder.batch import PackedBatch
-from model.encoder.dropout import Noise, noise_from
+from model.data.batch import PackedBatch
 from model.encoder.embeddings import Embeddings, TokenEmbeddings
 from model.encoder.layers.bert import Layer, Pooler
 from model.encoder.layers.lstm import LstmLayer, Reading
 from model.encoder.layers.modern import ModernLayer, PredictionHead
-from model.encoder.residual import layer_norm
-from model.encoder.rotary_attention import LayerAttention, layer_attention
+from model.encoder.operations.attention import BACKENDS, Attend, backend_name
+from model.encoder.operations.dropout import Noise, noise_from
+from model.encoder.operations.residual import layer_norm
+from model.encoder.operations.rotary_attention import LayerAttention, layer_attention
 
 # T tokens of all sequences together, P places of them, B sequences, H width
 

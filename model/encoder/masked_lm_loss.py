@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.batch import NOT_ASKED
-from model.encoder.native_kernels import kernels_for
-from model.encoder.products import Context, affine, wide
+from model.data.batch import NOT_ASKED
+from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.products import Context, affine, wide
 
 # M masked tokens, V vocabulary, H width
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch
 from model.encoder.encoder import Encoder, initialise
 from model.encoder.layers.feed_forward import activation
 from model.encoder.masked_lm_loss import hits, masked_lm_loss
-from model.encoder.products import wide
-from model.encoder.residual import layer_norm
+from model.encoder.operations.products import wide
+from model.encoder.operations.residual import layer_norm
 
 # T tokens of all sequences together, M masked tokens, B sequences, V vocabulary, H width
 

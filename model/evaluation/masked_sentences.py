@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from artifacts.errors import UsageError
 from artifacts.results import Guesses, MaskedSentence
 from artifacts.tokenizer import MASK, WordPieceTokenizer
-from model.encoder.batch import Example, pack
+from model.data.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.evaluation.language_model import LanguageModels
 from model.evaluation.ngram import NOTHING

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.encoder.batch import on
+from model.data.batch import on
 from model.encoder.encoder import Encoder
 from model.finetune.heads import FeatureHead, TaskModel
 from model.tasks.base import Logits, Problem

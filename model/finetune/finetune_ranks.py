@@ -16,7 +16,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
 from model.config import OptimizerConfig, TrainingMachine
-from model.encoder.batch import PackedBatch
+from model.data.batch import PackedBatch
 from model.finetune.approaches import Approach, FineTuning
 from model.finetune.finetune import finetune
 from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, TrialOptimizer

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from model.config import FeatureConfig
-from model.encoder.batch import PackedBatch
-from model.encoder.dropout import Noise, dropout, noise_from
+from model.data.batch import PackedBatch
 from model.encoder.encoder import Encoder, initialise
+from model.encoder.operations.dropout import Noise, dropout, noise_from
 
 # P places of all sequences together, B sequences, S places of the longest, K layers, H width
 

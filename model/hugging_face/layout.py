@@ -259,7 +259,7 @@ LAYOUTS: Mapping[Family, Layout] = {
 }
 
 _TRANSPOSED = re.compile(r".*\.(query|key|value|intermediate)_weight")
-"""Kept [in, out] here and [out, in] there (`model/encoder/products.py` says why)."""
+"""Kept [in, out] here and [out, in] there (`model/encoder/operations/products.py` says why)."""
 
 
 def hugging_face_name(name: str, family: Family = "bert") -> str:

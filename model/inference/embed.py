@@ -16,7 +16,7 @@ from torch import Tensor
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
-from model.encoder.batch import Example, PackedBatch, on, pack
+from model.data.batch import Example, PackedBatch, on, pack
 from model.encoder.encoder import Encoder
 from model.inference.streaming import in_windows
 

@@ -11,7 +11,7 @@ import torch
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import MASK, WordPieceTokenizer, well_formed
-from model.encoder.batch import Example, pack
+from model.data.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.inference.streaming import in_windows
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
-from model.encoder.batch import on
+from model.data.batch import on
 from model.glue import submission_name
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Sequences, pair_sequences, single_sequences

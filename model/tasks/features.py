@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from artifacts.tokenizer import WordPieceTokenizer
-from model.encoder.batch import NO_NEXT_SENTENCE, PackedBatch, on
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
 
 CPU_TOKENS = 8192
 GPU_TOKENS = 65_536

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import well_formed
-from model.encoder.batch import on
+from model.data.batch import on
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, by_group, offsets_of, pair_sequences, ranges
 from model.tasks.metrics.classification_metrics import measure

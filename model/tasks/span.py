@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.config import TaskConfig
-from model.encoder.batch import on
+from model.data.batch import on
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, by_group
 from model.tasks.metrics.squad_metrics import (

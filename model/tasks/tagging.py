@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
-from model.encoder.batch import on
+from model.data.batch import on
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, ranges, tokenize
 from model.tasks.metrics.classification_metrics import measure

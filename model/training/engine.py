@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig, TrainingMachine
+from model.data.batch import PackedBatch
 from model.data.micro_batches import empty_micro_batch
-from model.encoder.batch import PackedBatch
 from model.encoder.pretraining import PretrainingSums
 from model.training.checkpoints import ParameterState
 from model.training.distributed import GradientBuckets, World, gradient_buckets

@@ -12,7 +12,7 @@ import torch
 from model.data.micro_batches import BatchSource
 from model.training.distributed import World
 from model.training.engine import Engine
-from model.training.health import Watchdog
+from model.training.monitoring.health import Watchdog
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,15 @@ from artifacts.progress import say
 from artifacts.rng import address
 from artifacts.runtime.program import Terminated
 from model.config import PretrainStage, TrainingMachine
+from model.data.batch import PackedBatch
 from model.data.micro_batches import BatchSource, GpuSource, Prefetcher, StepBatch
-from model.encoder.batch import PackedBatch
 from model.training.checkpoints import Checkpoints, Identity, RunState
 from model.training.distributed import World
 from model.training.engine import Engine
 from model.training.evaluation import Scores, evaluate
-from model.training.health import Alarms, Stop, Watchdog
+from model.training.monitoring.health import Alarms, Stop, Watchdog
+from model.training.monitoring.telemetry import Curve, StepRecord, Telemetry, training_flops
 from model.training.optimizer import learning_rate
-from model.training.telemetry import Curve, StepRecord, Telemetry, training_flops
 
 
 @dataclass

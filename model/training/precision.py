@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from artifacts.errors import UsageError
-from model.encoder.products import apply
+from model.encoder.operations.products import apply
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -53,11 +53,11 @@ from model.training.continuation import SCHEDULE, go_on, keep_end, steps_before
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.environment import restart_prepared, threads_per_rank
-from model.training.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
 from model.training.loop import Trainer
+from model.training.monitoring.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
+from model.training.monitoring.telemetry import Curve, Telemetry, matrix_rate, metrics_log
+from model.training.monitoring.trackers import start_trackers
 from model.training.precision import require_fp8
-from model.training.telemetry import Curve, Telemetry, matrix_rate, metrics_log
-from model.training.trackers import start_trackers
 from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET = 4096

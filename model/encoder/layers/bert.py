@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from model.config import EncoderConfig
-from model.encoder.attention import Attend
-from model.encoder.dropout import Noise
 from model.encoder.layers.feed_forward import FeedForward
 from model.encoder.layers.self_attention import SelfAttention
+from model.encoder.operations.attention import Attend
+from model.encoder.operations.dropout import Noise
 
 # T tokens of all sequences together, B sequences, H width
 

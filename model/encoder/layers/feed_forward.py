@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.dropout import Draws, Noise, draw, dropout
-from model.encoder.fp8_products import fp8_affine
-from model.encoder.native_kernels import kernels_for
-from model.encoder.products import Context, affine, apply, weight_gradient
-from model.encoder.residual import (
+from model.encoder.operations.dropout import Draws, Noise, draw, dropout
+from model.encoder.operations.fp8_products import fp8_affine
+from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.products import Context, affine, apply, weight_gradient
+from model.encoder.operations.residual import (
     ResidualNorm,
     layer_norm,
     residual_norm,

@@ -18,9 +18,9 @@ from torch.nn.utils.rnn import (
 )
 
 from model.config import EncoderConfig
-from model.encoder.attention import reversal
-from model.encoder.batch import PackedBatch
-from model.encoder.dropout import Noise, dropout
+from model.data.batch import PackedBatch
+from model.encoder.operations.attention import reversal
+from model.encoder.operations.dropout import Noise, dropout
 
 # T tokens of all sequences together, B sequences, S tokens of the longest, H width
 

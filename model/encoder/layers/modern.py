@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.attention import Attend
-from model.encoder.dropout import Noise, dropout
 from model.encoder.layers.feed_forward import APPROXIMATION
-from model.encoder.residual import layer_norm
-from model.encoder.rotary_attention import LayerAttention
+from model.encoder.operations.attention import Attend
+from model.encoder.operations.dropout import Noise, dropout
+from model.encoder.operations.residual import layer_norm
+from model.encoder.operations.rotary_attention import LayerAttention
 
 # T tokens of all sequences together, P places of them, H width, A heads, K width of one head
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from model.config import EncoderConfig
-from model.encoder.attention import Attend
-from model.encoder.dropout import Draws, Noise, draw, dropout
-from model.encoder.fp8_products import fp8_affine
-from model.encoder.grouped_attention import GroupedAttention, Kept
-from model.encoder.products import Context, affine, apply, weight_gradient
-from model.encoder.residual import (
+from model.encoder.operations.attention import Attend
+from model.encoder.operations.dropout import Draws, Noise, draw, dropout
+from model.encoder.operations.fp8_products import fp8_affine
+from model.encoder.operations.grouped_attention import GroupedAttention, Kept
+from model.encoder.operations.products import Context, affine, apply, weight_gradient
+from model.encoder.operations.residual import (
     ResidualNorm,
     layer_norm,
     residual_norm,

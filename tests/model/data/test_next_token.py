@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from model.data.batch import NO_NEXT_SENTENCE
 from model.data.micro_batches import pack_examples
 from model.data.next_token import NextToken
 from model.data.shards import Examples
-from model.encoder.batch import NO_NEXT_SENTENCE
 from model.encoder.pretraining import PretrainingModel
 from tests.model.encoder.encoder_builders import random_model, small_config
 

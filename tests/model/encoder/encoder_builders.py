@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForPreTraining
 
 from model.config import EncoderConfig
-from model.encoder.batch import Example
+from model.data.batch import Example
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from artifacts.errors import UsageError
-from model.encoder.attention import backend_name
-from model.encoder.batch import Example, pack, padded
-from model.encoder.dropout import Noise, draw, dropout
+from model.data.batch import Example, pack, padded
 from model.encoder.encoder import Encoder
+from model.encoder.operations.attention import backend_name
+from model.encoder.operations.dropout import Noise, draw, dropout
 from model.encoder.pretraining import PretrainingModel
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,

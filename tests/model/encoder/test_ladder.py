@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from model.encoder.attention import BACKENDS
-from model.encoder.batch import PackedBatch, ladder, pack
-from model.encoder.grouped_attention import group_sequences
-from model.encoder.native_kernels import choose_kernels
+from model.data.batch import PackedBatch, ladder, pack
+from model.encoder.operations.attention import BACKENDS
+from model.encoder.operations.grouped_attention import group_sequences
+from model.encoder.operations.native_kernels import choose_kernels
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     random_examples,

@@ -7,10 +7,10 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from artifacts.errors import UsageError
 from model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
-from model.encoder.batch import Example, pack
+from model.data.batch import Example, pack
 from model.encoder.encoder import Encoder
+from model.encoder.operations.rotary_attention import BlockAttention
 from model.encoder.pretraining import PretrainingModel
-from model.encoder.rotary_attention import BlockAttention
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 from tests.model.encoder.encoder_builders import (
     VOCABULARY,

@@ -7,7 +7,7 @@ from transformers import BertModel
 
 from artifacts.tokenizer import read_vocab_txt
 from model.config import EncoderConfig
-from model.encoder.batch import Example, PackedBatch, pack
+from model.data.batch import Example, PackedBatch, pack
 from model.encoder.encoder import Encoder
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import to_hugging_face

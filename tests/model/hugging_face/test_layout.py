@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForPreTraining
 from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, put_file
-from model.encoder.batch import Example, pack, padded
+from model.data.batch import Example, pack, padded
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import read_encoder_files
 from model.hugging_face.layout import from_hugging_face, to_hugging_face

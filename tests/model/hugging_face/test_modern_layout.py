@@ -19,7 +19,7 @@ from artifacts.errors import ClozeError
 from artifacts.store import Store
 from cloze.init.initial_model import shape_table
 from model.config import EncoderConfig
-from model.encoder.batch import Example, pack
+from model.data.batch import Example, pack
 from model.hugging_face.encoder_files import read_encoder_files
 from model.inference.export import export
 from model.inference.import_model import import_encoder

@@ -13,7 +13,7 @@ import transformers
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.config import EncoderConfig
-from model.encoder.batch import Example, pack
+from model.data.batch import Example, pack
 from model.finetune.finetune import finetune
 from model.finetune.saved import read_model
 from model.hugging_face.source import open_source

@@ -14,21 +14,22 @@ from torch.nn import functional
 
 from artifacts.store import Artifact
 from model.config import PretrainStage, TrainingMachine
+from model.data.batch import PackedBatch
 from model.data.micro_batches import GpuSource, Share
 from model.data.sources import heldout_sources, read_inputs, training_source
-from model.encoder import embeddings, grouped_attention
-from model.encoder.batch import PackedBatch
-from model.encoder.dropout import DeviceNoise, Draws
+from model.encoder import embeddings
 from model.encoder.masked_lm_loss import masked_lm_loss
+from model.encoder.operations import grouped_attention
+from model.encoder.operations.dropout import DeviceNoise, Draws
 from model.encoder.pretraining import PretrainingModel
 from model.training.checkpoints import Checkpoints, HostCopies
 from model.training.distributed import World
 from model.training.engine import Engine, OneRank, engine_configuration
-from model.training.health import Alarms, Stop, Watchdog
 from model.training.loop import Trainer
+from model.training.monitoring.health import Alarms, Stop, Watchdog
+from model.training.monitoring.telemetry import Curve, Telemetry
 from model.training.optimizer import AdamW
 from model.training.pretrain import gpu_token_budget, has_compiler
-from model.training.telemetry import Curve, Telemetry
 from tests.conftest import PROJECT
 from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, strict_cuda
 from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact

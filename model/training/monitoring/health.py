@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.progress import say
-from model.training.telemetry import StepRecord
+from model.training.monitoring.telemetry import StepRecord
 
 SITES = (
     "after_forward",

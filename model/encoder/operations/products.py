@@ -17,7 +17,7 @@ from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from model.encoder.native_kernels import kernels_for
+from model.encoder.operations.native_kernels import kernels_for
 
 # T tokens, I inputs of a product, O outputs
 

@@ -13,15 +13,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from model.config import EncoderConfig
+from model.data.batch import Example, PackedBatch, pack
 from model.encoder import embeddings
-from model.encoder.attention import BACKENDS, FlashAttention, reversal
-from model.encoder.batch import Example, PackedBatch, pack
-from model.encoder.dropout import DeviceNoise
 from model.encoder.encoder import Encoder
 from model.encoder.layers import feed_forward, self_attention
 from model.encoder.layers.bert import Layer
 from model.encoder.layers.feed_forward import FeedForward
-from model.encoder.native_kernels import choose_kernels
+from model.encoder.operations.attention import BACKENDS, FlashAttention, reversal
+from model.encoder.operations.dropout import DeviceNoise
+from model.encoder.operations.native_kernels import choose_kernels
 from model.encoder.pretraining import PretrainingModel
 from model.training.precision import Rounded
 from tests.model.encoder.encoder_builders import (
@@ -182,7 +182,7 @@ def test_cuda_kernels_agree_with_plain_products(backend: str, direction: str) ->
     gradients = []
     for attention in ("grouped", backend):
         model.zero_grad()
-        model.encoder.attention = attention
+        model.encoder.operations.attention = attention
         model(batch).masked_lm_loss.backward()
         gradients.append(torch.cat([p.grad.flatten().float() for p in model.parameters()]))
     assert torch.cosine_similarity(*gradients, dim=0) > 0.999

@@ -12,8 +12,14 @@ import torch
 
 from artifacts.errors import ClozeError
 from model.config import EncoderConfig
-from model.training import telemetry as telemetry_module
-from model.training.telemetry import Curve, StepRecord, Telemetry, peak_memory, training_flops
+from model.training.monitoring import telemetry as telemetry_module
+from model.training.monitoring.telemetry import (
+    Curve,
+    StepRecord,
+    Telemetry,
+    peak_memory,
+    training_flops,
+)
 from tests.model.training.training_fixtures import step_record
 
 CPU = torch.device("cpu")

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.attention import BACKENDS, Attend, FlashAttention, VarlenAttention
-from model.encoder.batch import PackedBatch, on
-from model.encoder.dropout import Noise
-from model.encoder.products import wide
+from model.data.batch import PackedBatch, on
+from model.encoder.operations.attention import BACKENDS, Attend, FlashAttention, VarlenAttention
+from model.encoder.operations.dropout import Noise
+from model.encoder.operations.products import wide
 
 # T tokens of all sequences together, A heads, K width of one head, N blocks of Q queries and S keys
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.native_kernels import kernels_for
-from model.encoder.products import Context, apply
+from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.products import Context, apply
 
 BLOCK_WORDS = 1 << 17
 """64-bit words of one generator: a thread's unit of work, however many threads there are."""

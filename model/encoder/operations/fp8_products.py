@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.config import FP8_MULTIPLE
-from model.encoder.products import Context, apply
+from model.encoder.operations.products import Context, apply
 
 # T tokens, I inputs of a product, O outputs
 

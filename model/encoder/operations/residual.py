@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.dropout import Draws, keep_
-from model.encoder.native_kernels import Kernels, kernels_for
-from model.encoder.products import Context, apply, transposed, wide
+from model.encoder.operations.dropout import Draws, keep_
+from model.encoder.operations.native_kernels import Kernels, kernels_for
+from model.encoder.operations.products import Context, apply, transposed, wide
 
 # T tokens, H width
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from artifacts.errors import UsageError
-from model.encoder import native_kernels as native
-from model.encoder.batch import pack
-from model.encoder.dropout import Noise, draw, dropped
+from model.data.batch import pack
 from model.encoder.layers.feed_forward import activation, activation_gradients
 from model.encoder.masked_lm_loss import softmax_gradient
-from model.encoder.native_kernels import choose_kernels, kernels, kernels_in_use
-from model.encoder.products import transposed
-from model.encoder.residual import residual_norm, residual_norm_gradients
+from model.encoder.operations import native_kernels as native
+from model.encoder.operations.dropout import Noise, draw, dropped
+from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
+from model.encoder.operations.products import transposed
+from model.encoder.operations.residual import residual_norm, residual_norm_gradients
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     random_examples,
@@ -194,10 +194,10 @@ def test_a_broken_compiler_is_no_end(
 def test_the_library_brings_no_second_pool_of_threads() -> None:
     """One OpenMP runtime in the process: torch's."""
     program = (
-        "from model.encoder.native_kernels import kernels; kernels()\n"
+        "from model.encoder.operations.native_kernels import kernels; kernels()\n"
         "print({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line})"
     )
-    project = Path(native.__file__).parents[2]
+    project = Path(native.__file__).parents[3]
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=project
     )

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.encoder.batch import pack
-from model.encoder.fp8_products import Scaled, fp8_affine, scaled
+from model.data.batch import pack
+from model.encoder.operations.fp8_products import Scaled, fp8_affine, scaled
 from model.encoder.pretraining import PretrainingModel
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,

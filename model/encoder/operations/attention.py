@@ -17,9 +17,9 @@ from torch.nn.attention.varlen import varlen_attn
 
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
-from model.encoder.batch import PackedBatch
-from model.encoder.dropout import Noise
-from model.encoder.grouped_attention import GroupedAttention
+from model.data.batch import PackedBatch
+from model.encoder.operations.dropout import Noise
+from model.encoder.operations.grouped_attention import GroupedAttention
 
 # T tokens of all sequences together, A heads, K width of one head
 

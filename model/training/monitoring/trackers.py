@@ -19,7 +19,7 @@ from artifacts.progress import say
 from artifacts.stage import StageTable
 from model.config import TrainingMachine
 from model.training.checkpoints import leaves
-from model.training.telemetry import Tracker
+from model.training.monitoring.telemetry import Tracker
 
 EXPERIMENT = "cloze"
 """MLflow's experiment, where MLFLOW_EXPERIMENT_NAME names no other."""

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from model.config import EncoderConfig
-from model.encoder.batch import PackedBatch, ladder, on
-from model.encoder.dropout import Draws, Noise, draw, keep_
-from model.encoder.native_kernels import kernels_for
-from model.encoder.products import Context, apply
+from model.data.batch import PackedBatch, ladder, on
+from model.encoder.operations.dropout import Draws, Noise, draw, keep_
+from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.products import Context, apply
 
 # B sequences, G of them in a group, T tokens, A heads, K width of one head, S longest length of a
 # group, R rows of all groups together: the sum of G * A * S
