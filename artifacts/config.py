@@ -8,7 +8,7 @@ A field's docstring is its description: what, unit, reason, source. The defaults
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
+    JsonValue,
     SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
@@ -161,6 +162,20 @@ def _toml_value(text: str) -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
+
+
+def flat(table: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """A nested table as dotted places and plain values."""
+    return dict(_leaves("", dict(table)))
+
+
+def _leaves(place: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    if isinstance(value, Mapping | list) and value:
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for name, child in items:
+            yield from _leaves(f"{place}.{name}" if place else str(name), child)
+    else:
+        yield place, value
 
 
 def assign(table: dict[str, object], place: str, value: object) -> dict[str, object]:

@@ -7,10 +7,10 @@ Out: the artifact meant.
 import os
 
 from artifacts import filesystem
+from artifacts.config import flat
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
-from flows.plan import flat
 from flows.record import RECORD_NAME, list_runs, read_record, run_artifact
 from flows.workspace import Workspace
 

@@ -11,11 +11,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from artifacts.config import assign, override, parse, read_toml
+from artifacts.config import assign, flat, override, parse, read_toml
 from artifacts.errors import UsageError
 from cloze.lookup import model_directory, named_artifact
 from flows.config import MachineConfig, RunConfig
-from flows.plan import flat
 from flows.record import list_runs
 from flows.workspace import Workspace, workspace
 

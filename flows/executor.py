@@ -19,6 +19,7 @@ from socket import gethostname
 from pydantic import ValidationError
 
 from artifacts import filesystem
+from artifacts.config import flat
 from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.progress import clock, say
@@ -28,7 +29,6 @@ from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
 from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_job
 from flows.launchers.local import local_job
-from flows.plan import flat
 from flows.record import (
     REPORT_FILES,
     RunRecord,

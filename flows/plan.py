@@ -6,12 +6,12 @@ Out: one `PlannedStage` per stage. A stage that would run is compared with the n
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import JsonValue
 
-from artifacts.config import Config
+from artifacts.config import Config, flat
 from artifacts.store import Artifact, Store
 from flows.config import RunConfig
 from flows.inventory import store_entries
@@ -90,20 +90,6 @@ def differences(old: Facts, new: Facts) -> tuple[str, ...]:
         for name in {**old, **new}
         if (name in old) != (name in new) or old.get(name) != new.get(name)
     )
-
-
-def flat(table: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """A nested table as dotted places and plain values."""
-    return dict(_leaves("", dict(table)))
-
-
-def _leaves(place: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    if isinstance(value, Mapping | list) and value:
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for name, child in items:
-            yield from _leaves(f"{place}.{name}" if place else str(name), child)
-    else:
-        yield place, value
 
 
 def _changes(stage: str, wanted: Facts, *, store: Store, inputs: bool) -> tuple[str, ...]:

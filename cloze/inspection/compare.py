@@ -14,13 +14,13 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from artifacts import filesystem
+from artifacts.config import flat
 from artifacts.errors import UsageError
 from artifacts.progress import say
 from artifacts.summary import Summary
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
 from flows.figures import figures, read_summary
-from flows.plan import flat
 from flows.record import read_record
 
 ABSENT = "—"

@@ -32,6 +32,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from artifacts.config import flat
 from artifacts.digests import digest_of_file
 from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import say
@@ -362,7 +363,7 @@ def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Res
 
 def refuse_changes(state: Mapping[str, object], identity: Identity, *, where: str) -> None:
     """A checkpoint of another configuration is refused, and what differs is named."""
-    changed = differences({name: state.get(name) for name in identity}, identity)
+    changed = differences({name: state.get(name) for name in identity}, dict(identity))
     if changed:
         raise UsageError(
             f"{where}: the checkpoints there belong to another configuration "
@@ -370,29 +371,18 @@ def refuse_changes(state: Mapping[str, object], identity: Identity, *, where: st
         )
 
 
-def differences(saved: object, wanted: object, may_differ: Collection[str] = ()) -> list[str]:
+def differences(
+    saved: Mapping[str, JsonValue],
+    wanted: Mapping[str, JsonValue],
+    may_differ: Collection[str] = (),
+) -> list[str]:
     """Where two nested tables differ, other than in the places that may."""
-    theirs, ours = leaves(saved), leaves(wanted)
+    theirs, ours = flat(saved), flat(wanted)
     return [
         f"{name}: checkpoint {theirs.get(name)!r}, now {ours.get(name)!r}"
         for name in sorted(ours.keys() | theirs.keys())
         if ours.get(name) != theirs.get(name) and name not in may_differ
     ]
-
-
-def leaves(value: object, prefix: str = "") -> dict[str, object]:
-    """Nested mappings and lists as `a.b.0` → value."""
-    if isinstance(value, Mapping):
-        items = [(str(key), inner) for key, inner in value.items()]
-    elif isinstance(value, list | tuple):
-        items = [(str(index), inner) for index, inner in enumerate(value)]
-    else:
-        return {prefix: value}
-    return {
-        name: leaf
-        for key, inner in items
-        for name, leaf in leaves(inner, f"{prefix}.{key}" if prefix else key).items()
-    }
 
 
 def _flush(path: Path) -> None:

@@ -14,11 +14,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
+from artifacts.config import flat
 from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import say
 from artifacts.stage import StageTable
 from model.config import TrainingMachine
-from model.training.checkpoints import leaves
 from model.training.monitoring.telemetry import Tracker
 
 EXPERIMENT = "cloze"
@@ -127,7 +127,7 @@ class MLflow:
         made = self._client.create_run(self._experiment(), tags=tags, run_name=_name(table))
         parameters = [
             mlflow.entities.Param(place, str(value)[:LONGEST_PARAMETER])
-            for place, value in leaves(table.keyed_config).items()
+            for place, value in flat(table.keyed_config).items()
         ]
         self._client.log_batch(made.info.run_id, params=parameters)
         return str(made.info.run_id)
