@@ -361,9 +361,12 @@ def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Res
     return Resumed(state, found, world)
 
 
-def refuse_changes(state: Mapping[str, object], identity: Identity, *, where: str) -> None:
+def refuse_changes(state: Identity, identity: Identity, *, where: str) -> None:
     """A checkpoint of another configuration is refused, and what differs is named."""
-    changed = differences({name: state.get(name) for name in identity}, dict(identity))
+    saved, wanted = (
+        {"config": each["config"], "inputs": {**each["inputs"]}} for each in (state, identity)
+    )
+    changed = differences(saved, wanted)
     if changed:
         raise UsageError(
             f"{where}: the checkpoints there belong to another configuration "
