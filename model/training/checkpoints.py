@@ -363,15 +363,16 @@ def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Res
 
 def refuse_changes(state: Identity, identity: Identity, *, where: str) -> None:
     """A checkpoint of another configuration is refused, and what differs is named."""
-    saved, wanted = (
-        {"config": each["config"], "inputs": {**each["inputs"]}} for each in (state, identity)
-    )
-    changed = differences(saved, wanted)
+    changed = differences(_facts(state), _facts(identity))
     if changed:
         raise UsageError(
             f"{where}: the checkpoints there belong to another configuration "
             f"({'; '.join(changed)}); change it back, or remove them to begin anew"
         )
+
+
+def _facts(identity: Identity) -> dict[str, JsonValue]:
+    return {"config": identity["config"], "inputs": {**identity["inputs"]}}
 
 
 def differences(
