@@ -70,11 +70,11 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 class LabelScore(Result):
-    """One label of one trial."""
+    """One label of one trial, or of several on average."""
 
     label: str
-    rows: int
-    """With this label in the gold data."""
+    rows: int | None = None
+    """With this label in the gold data, where they were counted."""
 
     precision: float
     """Of those predicted so, the share that is; 0 where none was."""

@@ -383,8 +383,17 @@ class PretrainConfig(GrownConfig):
 
 
 TaskKind = Literal[
-    "classification", "pair_classification", "regression", "tagging", "span", "multiple_choice"
+    "classification",
+    "pair_classification",
+    "multi_label_classification",
+    "regression",
+    "tagging",
+    "span",
+    "multiple_choice",
 ]
+
+MULTI_LABEL_METRICS = ("f1_micro", "f1_macro", "accuracy")
+"""Defined where a text has any number of labels; accuracy: all labels of the text are right."""
 
 
 class SpanConfig(Config):
@@ -416,7 +425,9 @@ DATASETS_PREFIX = "datasets:"
 class TaskConfig(GrownConfig):
     """One labelled task: where its data are and which family judges it."""
 
-    later_fields: ClassVar[frozenset[str]] = frozenset({"after", "class_weights", "dev_share"})
+    later_fields: ClassVar[frozenset[str]] = frozenset(
+        {"after", "class_weights", "dev_share", "label_separator", "threshold"}
+    )
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
     """Name in tables and file names; `labels/NAME` data of this name are used if `train` is
@@ -466,7 +477,13 @@ class TaskConfig(GrownConfig):
 
     class_weights: Literal["none", "balanced"] = "none"
     """`balanced`: a training example weighs as much as its label is rare, rows / (labels × rows of
-    its label), as in scikit-learn."""
+    its label), as in scikit-learn; where a text may have several, each label's yes and no."""
+
+    label_separator: str = Field(default=",", min_length=1, max_length=8)
+    """`multi_label_classification`: what stands between the labels in a cell of the file."""
+
+    threshold: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """`multi_label_classification`: the probability from which a label is predicted."""
 
     train_examples: int = Field(default=0, ge=0)
     """Train on so many examples, the same ones for every seed; 0: all."""
@@ -494,9 +511,16 @@ class TaskConfig(GrownConfig):
     seed, has left it, and with a new head (paper, 4.2: TriviaQA, then SQuAD)."""
 
     @model_validator(mode="after")
-    def _weights_are_of_labels(self) -> "TaskConfig":
+    def _suits_its_kind(self) -> "TaskConfig":
         if self.class_weights != "none" and "classification" not in self.kind:
             raise ValueError(f"class_weights weigh the labels of a classification, not {self.kind}")
+        if self.kind == "multi_label_classification":
+            other = [name for name in self.metrics if name not in MULTI_LABEL_METRICS]
+            if other:
+                raise ValueError(
+                    f"metrics: {', '.join(other)}, expected some of "
+                    f"{', '.join(MULTI_LABEL_METRICS)} for {self.kind}"
+                )
         return self
 
     @model_validator(mode="before")

@@ -66,6 +66,7 @@ def predict(
 def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | None:
     """Each row's input beside the answer, in the file's own form where that is a table."""
     table = predictor.read(file)
+    columns = {predictor.name_in_file(name): values for name, values in table.columns.items()}
     answers: list[Row] = []
 
     def rows() -> Iterator[Row]:
@@ -73,7 +74,7 @@ def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | Non
             metered(predictor.table(table), verb="predict", unit="rows")
         ):
             answers.append(answer)
-            yield {**{name: values[number] for name, values in table.columns.items()}, **answer}
+            yield {**{name: values[number] for name, values in columns.items()}, **answer}
 
     if as_json:
         printed = Answer(list(rows()), "", as_json=True)
@@ -81,7 +82,7 @@ def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | Non
         printed = None
         delimiter = DELIMITERS.get(file.suffix.lower())
         print_lines(
-            _delimited(rows(), delimiter)
+            _delimited(rows(), delimiter, within_cell=predictor.saved.task.label_separator)
             if delimiter
             else (json.dumps(row, ensure_ascii=False) for row in rows())
         )
@@ -92,18 +93,15 @@ def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | Non
     return printed
 
 
-def _delimited(rows: Iterable[Row], delimiter: str) -> Iterator[str]:
-    """A header and a line a row; every label's probability has a column."""
+def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iterator[str]:
+    """A header and a line a row; every label's probability has a column, several share a cell."""
     line = io.StringIO(newline="")
     writer = csv.writer(line, delimiter=delimiter, lineterminator="")
 
     def written(cells: Iterable[JsonValue]) -> str:
         line.seek(0)
         line.truncate()
-        writer.writerow(
-            cell if isinstance(cell, str | float | int) else json.dumps(cell, ensure_ascii=False)
-            for cell in cells
-        )
+        writer.writerow(_cell(cell, within_cell) for cell in cells)
         return line.getvalue()
 
     for number, row in enumerate(rows):
@@ -113,6 +111,14 @@ def _delimited(rows: Iterable[Row], delimiter: str) -> Iterator[str]:
         if number == 0:
             yield written(row)
         yield written(row.values())
+
+
+def _cell(value: JsonValue, separator: str) -> JsonValue:
+    """What stands in a cell: several labels as the task's own files write them."""
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return separator.join(map(str, value))
+    is_plain = isinstance(value, str | float | int)
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def _rows(texts: tuple[str, ...], task: TaskConfig) -> Iterator[dict[str, JsonValue] | str]:

@@ -244,7 +244,7 @@ def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
     """The configuration of a run that fine-tunes `encoder` on labelled files."""
     import tomli_w
 
-    table = {"name": name, "kind": task.kind, **task.paths}
+    table = {"name": name, "kind": task.kind, **task.paths, **task.settings}
     columns = f"\n[finetune.tasks.columns]\n{tomli_w.dumps(task.columns)}" if task.columns else ""
     return (
         f"# {task.description}.\n"

@@ -8,7 +8,8 @@ Out: `LabelledFiles`: the kind of task, its columns and its labels; None where t
 import csv
 import io
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 import fsspec
@@ -28,7 +29,13 @@ SPLITS = {
 }
 """A file's name, or its last part after `-`, `_` or `.`, and the split that it is."""
 
-LABEL_NAMES = ("label", "labels", "class", "category", "target", "sentiment", "score", "gold")
+SEPARATORS = ("|", ";", ",")
+"""Of several labels in one cell, the likeliest first."""
+
+LABEL_NAMES = (
+    *("label", "labels", "class", "category", "categories", "topic", "topics"),
+    *("target", "sentiment", "score", "gold"),
+)
 MOST_LABELS = 50
 SAMPLED_CHARACTERS = 1 << 20
 
@@ -44,6 +51,8 @@ class LabelledFiles:
     """Our column's name to the file's."""
     labels: dict[str, int]
     """How often each label occurs in the rows looked at."""
+    settings: dict[str, str | list[str]] = field(default_factory=dict)
+    """What else the task must say, where a text may have several labels."""
 
     @property
     def description(self) -> str:
@@ -79,15 +88,26 @@ def _tagging(text: str, paths: dict[str, str]) -> LabelledFiles:
 
 
 def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | None:
-    """The label is the column of that name, or the one with fewest values; text is the longest."""
+    """The label is the column of that name, or the one with fewest values; text is the longest.
+
+    A text may have several labels where they share a cell, or have a column of 0 and 1 each.
+    """
     header, *rows = csv.reader(io.StringIO(text), delimiter=delimiter)
     rows = [row for row in rows if len(row) == len(header)]
     if len(header) < 2 or not rows:
         return None
     values = {name: [row[place] for row in rows] for place, name in enumerate(header)}
     named = [name for name in header if name.lower() in LABEL_NAMES]
+    marked = {name: column.count("1") for name, column in values.items() if {*column} == {"0", "1"}}
+    if len(marked) > 1 and not named:
+        columns = {"text_a": max(header, key=lambda name: sum(map(len, values[name])))}
+        own: dict[str, str | list[str]] = {"labels": [*marked]}
+        return LabelledFiles("multi_label_classification", paths, columns, marked, own)
     label = named[0] if named else min(header, key=lambda name: len(set(values[name])))
     labels = Counter(values[label])
+    separator, several = _separated(labels)
+    if separator:
+        labels = several
     numbers = all(value.strip().lstrip("-").replace(".", "", 1).isdigit() for value in labels)
     regression = numbers and any("." in value for value in labels)
     if not regression and len(labels) > MOST_LABELS:
@@ -99,4 +119,25 @@ def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | 
     columns = dict(zip(("text_a", "text_b"), texts, strict=False)) | {"label": label}
     kind: TaskKind = "pair_classification" if pair else "classification"
     kind = "regression" if regression else kind
+    if separator:
+        settings: dict[str, str | list[str]] = {"label_separator": separator}
+        kind, counts = "multi_label_classification", dict(labels.most_common())
+        return LabelledFiles(kind, paths, columns, counts, settings)
     return LabelledFiles(kind, paths, columns, {} if regression else dict(labels.most_common()))
+
+
+def _separated(cells: Mapping[str, int]) -> tuple[str, Counter[str]]:
+    """What separates several labels in a cell, and how often each label occurs; "" if nothing does.
+
+    Labels come together in different ways, so there are fewer of them than different cells.
+    """
+    for separator in SEPARATORS:
+        labels: Counter[str] = Counter()
+        for cell, rows in cells.items():
+            for label in cell.split(separator):
+                labels[label.strip()] += rows if label.strip() else 0
+        labels = +labels
+        together = any(separator in cell for cell in cells)
+        if together and 1 < len(labels) < len(cells) and len(labels) <= MOST_LABELS:
+            return separator, labels
+    return "", Counter()

@@ -12,6 +12,7 @@ from artifacts.results import (
     WIN_STANDARD_ERRORS,
     Comparison,
     ErrorExample,
+    LabelScore,
     LanguageModelScore,
     SeedScores,
     SystemScore,
@@ -48,7 +49,8 @@ METRICS = {
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
     "exact_match": "exact match",
-    "macro_f1": "macro F1",
+    "f1_macro": "macro F1",
+    "f1_micro": "micro F1",
 }
 
 SPLITS = ("train", "dev", "test")
@@ -213,6 +215,27 @@ def task_sizes(task: TaskScore) -> str:
     known = [split for split in SPLITS if split in task.examples]
     others = [split for split in task.examples if split not in SPLITS]
     return ", ".join(f"{integer(task.examples[split])} {split}" for split in known + others)
+
+
+def label_scores(task: TaskScore) -> tuple[LabelScore, ...]:
+    """Precision, recall and F1 of every label; none where a task has too many or no labels.
+
+    Where a text may have several labels they are means over the pre-trained trials.
+    """
+    if task.confusion:
+        return task.confusion.by_label()
+    scores = next((one.test or one.dev for one in task.systems if one.role == "pretrained"), {})
+    prefix = "label_f1_"
+    labels = [name.removeprefix(prefix) for name in scores if name.startswith(prefix)]
+    return tuple(
+        LabelScore(
+            label=label,
+            precision=scores[f"label_precision_{label}"].mean,
+            recall=scores[f"label_recall_{label}"].mean,
+            f1=scores[f"{prefix}{label}"].mean,
+        )
+        for label in labels
+    )
 
 
 def wrong_tags(error: ErrorExample) -> list[tuple[str, str, str]]:

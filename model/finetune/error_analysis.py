@@ -28,8 +28,11 @@ def scored_split(problem: Problem) -> str | None:
 
 
 def confusion(problem: Problem, split: str, predictions: Sequence[Prediction]) -> Confusion | None:
-    """How often each label was predicted for each; None for many labels or none."""
-    if not 2 <= len(problem.labels) <= MOST_LABELS:
+    """How often each label was predicted for each.
+
+    None where there are many labels or none, or an example may have several.
+    """
+    if not problem.exclusive or not 2 <= len(problem.labels) <= MOST_LABELS:
         return None
     number = {label: index for index, label in enumerate(problem.labels)}
     gold, predicted = (

@@ -40,6 +40,7 @@ BILSTM = "bilstm."
 _CLASSES = {
     "classification": "ForSequenceClassification",
     "pair_classification": "ForSequenceClassification",
+    "multi_label_classification": "ForSequenceClassification",
     "regression": "ForSequenceClassification",
     "tagging": "ForTokenClassification",
     "span": "ForQuestionAnswering",
@@ -95,6 +96,8 @@ def save_model(
     if labels:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
+    if not problem.exclusive:
+        config["problem_type"] = "multi_label_classification"  # theirs would be softmax
     folder = f"models/{problem.config.name}"
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
     tokenizer = initial.tokenizer.tokenizer_json().encode()

@@ -22,6 +22,7 @@ TAG = "- cloze\n"
 _PIPELINES = {
     "classification": "text-classification",
     "pair_classification": "text-classification",
+    "multi_label_classification": "text-classification",
     "regression": "text-classification",
     "tagging": "token-classification",
     "span": "question-answering",

@@ -1,8 +1,9 @@
 """Predictions of a fine-tuned model for new data.
 
 In:  a saved model, and rows: a task file, or dictionaries one by one.
-Out: one dictionary a row, in order: `prediction`; of a classifier its `probability` and those of
-     all labels; of a tagger the words and the spans that their tags mark.
+Out: one dictionary a row, in order: `prediction`; of a classifier its `probability`, unless a text
+     may have several labels, and those of all labels; of a tagger the words and the spans that
+     their tags mark.
 
 A stream is read in windows, each computed by length, so memory does not grow with it. Sentences
 that are read with the rest of their document are kept together with it.
@@ -28,10 +29,10 @@ from model.finetune.heads import TaskModel
 from model.finetune.saved import SavedTask, read_model
 from model.hugging_face.source import artifact_source, open_source
 from model.inference.load import placed
+from model.tasks.classification import Classification
 from model.tasks.metrics.entity_metrics import entities
-from model.tasks.problems import load_problem, wanted_columns
+from model.tasks.problems import load_problem, read_split, wanted_columns
 from model.tasks.tagging import Tagging
-from model.tasks.task_files import read_table
 from model.tasks.task_table import TaskTable, select
 
 MODELS = "models/"
@@ -60,6 +61,7 @@ class Predictor:
         """Predictions for N dictionaries or texts: N dictionaries, in their order.
 
         `prediction` is a label (`probability` is its softmax, `probabilities` every label's), a
+        list of labels where a text may have several (`probabilities` are then each label's own), a
         number, a list of tags (beside the `words` and the `spans` that they mark), or the number of
         an ending; an answer has `text`, `best` (the best one even where "none" is given) and
         `margin` (score of no answer minus that of the best). `rows` streams.
@@ -106,7 +108,12 @@ class Predictor:
 
     def read(self, path: str | Path) -> TaskTable:
         """A file like the task's own; its labels may be missing."""
-        return read_table(str(path), wanted_columns(self.saved.task, SPLIT))
+        return read_split(self.saved.task, SPLIT, str(path))
+
+    def name_in_file(self, column: str) -> str:
+        """What the task's files call our `column`; itself where they have no header."""
+        wanted = wanted_columns(self.saved.task, SPLIT)
+        return column if wanted.headless else wanted.in_file(column)
 
     def score(self, table: TaskTable, answers: Sequence[Row]) -> dict[str, float]:
         """The task's metrics, as fractions, of answers to a table that has labels; else none."""
@@ -149,11 +156,11 @@ class Predictor:
         found: list[Row] = [
             guess if isinstance(guess, dict) else {"prediction": guess} for guess in guesses
         ]
-        if problem.reads == "pooled" and len(problem.labels) > 1:
-            powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-            shares = np.round(powers / powers.sum(-1, keepdims=True), 6)
+        if isinstance(problem, Classification) and len(problem.labels) > 1:
+            shares = np.round(problem.probabilities(logits), 6)
             for row, share in zip(found, shares.tolist(), strict=True):
-                row["probability"] = max(share)
+                if problem.exclusive:
+                    row["probability"] = max(share)
                 row["probabilities"] = dict(zip(problem.labels, share, strict=True))
         if isinstance(problem, Tagging):
             for row, words, tags in zip(found, problem.words[SPLIT], guesses, strict=True):

@@ -58,6 +58,14 @@ class Problem(ABC):
     head_dropout: ClassVar[bool] = True
     """Dropout before the head (reference: 0.1 for classifiers, none for spans)."""
 
+    exclusive: ClassVar[bool] = True
+    """Whether an example, or each of its words, has exactly one label."""
+
+    @classmethod
+    def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
+        """A split's table in the one form that the family computes with."""
+        return table
+
     @abstractmethod
     def __init__(self, texts: Texts) -> None: ...
 

@@ -62,6 +62,37 @@ def bag_of_words(train: TaskTable) -> Predict:
     return lambda table: list(model.predict(vectorizer.transform(table.texts("text_a"))))
 
 
+def frequent_label(train: TaskTable) -> Predict:
+    """Always the most frequent of the labels, of which a text may have several."""
+    label = _most_frequent(chain.from_iterable(_lists(train, "label")))
+    return lambda table: [[label] for _ in range(len(table))]
+
+
+def bag_of_words_by_label(train: TaskTable) -> Predict:
+    """For each label a logistic regression over the words and word pairs of a text."""
+    vectorizer = HashingVectorizer(ngram_range=(1, 2), alternate_sign=False)
+    rows = _lists(train, "label")
+    texts = vectorizer.transform(train.texts("text_a"))
+    models: dict[str, LogisticRegression] = {}
+    always = []
+    for label in sorted({label for labels in rows for label in labels}):
+        present = [label in labels for labels in rows]
+        if all(present):
+            always.append(label)
+        else:
+            models[label] = LogisticRegression(C=10.0, max_iter=200).fit(texts, present)
+
+    def predict(table: TaskTable) -> list[Prediction]:
+        words = vectorizer.transform(table.texts("text_a"))
+        found: list[list[JsonValue]] = [[*always] for _ in range(len(table))]
+        for label, model in models.items():
+            for row in np.flatnonzero(model.predict(words)):
+                found[row].append(label)
+        return [*found]
+
+    return predict
+
+
 def word_overlap(train: TaskTable) -> Predict:
     """Logistic regression over how much two texts share."""
     model = LogisticRegression(C=10.0, max_iter=200)
@@ -99,6 +130,10 @@ def lookup_tag(train: TaskTable) -> Predict:
 
 BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
     "classification": {"majority": majority_label, "bag_of_words": bag_of_words},
+    "multi_label_classification": {
+        "majority": frequent_label,
+        "bag_of_words": bag_of_words_by_label,
+    },
     "pair_classification": {"majority": majority_label, "word_overlap": word_overlap},
     "regression": {"majority": mean_label, "word_overlap": overlap_share},
     "tagging": {"majority": majority_tag, "lookup": lookup_tag},
@@ -106,7 +141,7 @@ BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
 
 
 def _lists(table: TaskTable, name: str) -> list[list[str]]:
-    """A column of lists of words or tags, which `Tagging` has checked."""
+    """A column of lists of words, tags or labels, which its family has checked."""
     rows = cast(list[list[JsonValue]], table.columns[name])
     return [[str(value) for value in row] for row in rows]
 

@@ -46,9 +46,7 @@ class Classification(Problem):
         }
         self._weights: Tensor | None = None
         if self.config.class_weights == "balanced" and "train" in self._targets:
-            rows = np.bincount(self._targets["train"], minlength=self.outputs)
-            weights = rows.sum() / (self.outputs * np.maximum(rows, 1))
-            self._weights = torch.from_numpy(weights.astype(np.float32))
+            self._weights = torch.from_numpy(self._balanced_weights().astype(np.float32))
 
     def examples(self, split: str) -> int:
         """Rows of the file."""
@@ -78,6 +76,12 @@ class Classification(Problem):
         targets = on(logits.device, targets)
         return functional.cross_entropy(logits, targets, weight=weights, reduction="sum")
 
+    def probabilities(self, logits: Logits) -> NDArray[np.float64]:
+        """Softmax, [rows, labels]."""
+        powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+        shares: NDArray[np.float64] = powers / powers.sum(-1, keepdims=True)
+        return shares
+
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """The label of the largest logit."""
         return [self.labels[index] for index in logits.argmax(-1)]
@@ -98,6 +102,12 @@ class Classification(Problem):
 
     def _submitted(self, prediction: Prediction) -> str:
         return str(prediction)
+
+    def _balanced_weights(self) -> NDArray[np.float64]:
+        """[labels] as `class_weights` describes them."""
+        rows = np.bincount(self._targets["train"], minlength=self.outputs)
+        weights: NDArray[np.float64] = rows.sum() / (self.outputs * np.maximum(rows, 1))
+        return weights
 
     def _label_names(self) -> tuple[str, ...]:
         """The configured labels, or those of the training data in order."""

@@ -50,7 +50,11 @@ def _first_shared(table: TaskTable, known: set[str]) -> str:
 
 def _labels(table: TaskTable) -> Counter[str]:
     """Rows by label, where a label is a word: numbers of a regression are not counted."""
-    labels = [str(label) for label in table.columns.get("label", [])]
+    labels = [
+        str(one)
+        for label in table.columns.get("label", [])
+        for one in (label if isinstance(label, list) else [label])
+    ]
     return Counter(labels) if len(set(labels)) <= max(2, len(labels) // 2) else Counter()
 
 

@@ -4,9 +4,10 @@ In:  `TaskConfig`, which names files or a labels artifact's task; a tokenizer.
 Out: the family's `Problem`, everything read, checked and tokenised.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 from pydantic import JsonValue
@@ -19,6 +20,7 @@ from artifacts.tokenizer import WordPieceTokenizer
 from model.config import TaskConfig
 from model.tasks.base import Problem, Texts
 from model.tasks.classification import Classification, PairClassification, Regression
+from model.tasks.multi_label import MultiLabel
 from model.tasks.multiple_choice import MultipleChoice
 from model.tasks.span import Spans
 from model.tasks.tagging import Tagging
@@ -28,6 +30,7 @@ from model.tasks.task_table import TaskTable, Wanted
 FAMILIES: Mapping[str, type[Problem]] = {
     "classification": Classification,
     "pair_classification": PairClassification,
+    "multi_label_classification": MultiLabel,
     "regression": Regression,
     "tagging": Tagging,
     "span": Spans,
@@ -51,17 +54,13 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
     """The task's splits as tables; `train` always, and `dev` or `test`."""
     family = FAMILIES[config.kind]
     tables = {
-        split: read_table(path, wanted_columns(config, split))
-        for split, path in task_paths(config, labels).items()
+        split: read_split(config, split, path) for split, path in task_paths(config, labels).items()
     }
-    for split, table in tables.items():
-        labels_of = [name for name in LABELS if name in family.optional]
-        if split not in ("train", "dev"):
-            # A test file without labels may have a column of placeholders all the same.
-            if table.has("label") and all(map(_is_placeholder, table.columns["label"])):
-                tables[split] = table.without(["label"])
+    for split in ("train", "dev"):
+        if split not in tables:
             continue
-        for name in labels_of:
+        table = tables[split]
+        for name in (name for name in LABELS if name in family.optional):
             if not table.has(name):
                 raise UsageError(
                     f"{table.path}: no column {name}, which training and development data need; "
@@ -79,6 +78,19 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
     return tables
 
 
+def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
+    """The table of one split, in the form of its family."""
+    family, wanted = FAMILIES[config.kind], wanted_columns(config, split)
+    table = read_table(path, wanted)
+    if split not in ("train", "dev"):
+        # A test file without labels may have columns of placeholders all the same.
+        names = ["label", *wanted.optional[len(family.optional) :]]
+        known = [name for name in names if table.has(name)]
+        if all(_is_placeholder(value) for name in known for value in table.columns[name]):
+            table = table.without(known)
+    return family.prepared(table, config)
+
+
 def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     """The training rows that stay, and those that dev gets: the same ones for every trial.
 
@@ -89,10 +101,10 @@ def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     for row, unit in enumerate(units):
         groups[str(unit)].append(row)
     members = list(groups.values())
+    strata = _strata(table)
     by_label: dict[str, list[list[int]]] = defaultdict(list)
     for number in permutation(address(SAMPLE_SEED, "dev"), len(members)).tolist():
-        label = table.columns["label"][members[number][0]] if table.has("label") else ""
-        by_label[str(label)].append(members[number])
+        by_label[strata[members[number][0]]].append(members[number])
     if len(by_label) > len(members) // 2:  # numbers, or hardly a label twice
         by_label = {"": [group for found in by_label.values() for group in found]}
     chosen = [
@@ -113,6 +125,16 @@ def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     return replace(kept, remarks=(said,)), table.take(sorted(chosen))
 
 
+def _strata(table: TaskTable) -> list[str]:
+    """For each row the label by which it is drawn: of several the rarest."""
+    rows = [
+        [str(one) for one in label] if isinstance(label, list) else [str(label)]
+        for label in table.columns.get("label", [""] * len(table))
+    ]
+    counts = Counter(chain.from_iterable(rows))
+    return [min(labels, key=lambda label: (counts[label], label), default="") for labels in rows]
+
+
 def _is_placeholder(label: JsonValue) -> bool:
     """Whether a test label says "hidden": nothing, or the -1 of Hugging Face's data sets."""
     return label is None or str(label).strip() in ("", "-1")
@@ -129,7 +151,8 @@ def wanted_columns(config: TaskConfig, split: str) -> Wanted:
     family = FAMILIES[config.kind]
     return Wanted(
         required=family.required,
-        optional=family.optional,
+        # each label may have a column of its own where a text may have several
+        optional=family.optional if family.exclusive else (*family.optional, *config.labels),
         names=(split.startswith("test") and config.test_columns) or config.columns,
         skip_short_rows=config.skip_short_rows,
     )

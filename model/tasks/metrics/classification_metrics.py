@@ -1,6 +1,6 @@
-"""GLUE's metrics, and macro F1: figures over one label or score per example.
+"""GLUE's metrics, and F1 over several labels: figures over the labels or scores of examples.
 
-In:  gold values and predictions, label indices or scores.
+In:  gold values and predictions: label indices or scores [rows], or which labels [rows, labels].
 Out: fractions, by the names used in configurations and `scores.json`.
 
 Matthews, F1 and accuracy are scikit-learn's, the correlations scipy's, as GLUE's own code has them.
@@ -17,7 +17,7 @@ Values = NDArray[np.generic]
 
 
 def accuracy(gold: Values, predicted: Values) -> float:
-    """Share of equal labels."""
+    """Share of examples whose label, or all of whose labels, are right."""
     return float(accuracy_score(gold, predicted))
 
 
@@ -29,6 +29,11 @@ def f1(gold: Values, predicted: Values) -> float:
 def f1_macro(gold: Values, predicted: Values) -> float:
     """Mean of every label's F1."""
     return float(f1_score(gold, predicted, average="macro", zero_division=0.0))
+
+
+def f1_micro(gold: Values, predicted: Values) -> float:
+    """F1 over all labels of all examples together."""
+    return float(f1_score(gold, predicted, average="micro", zero_division=0.0))
 
 
 def matthews(gold: Values, predicted: Values) -> float:
@@ -50,6 +55,7 @@ METRICS: dict[str, Callable[[Values, Values], float]] = {
     "accuracy": accuracy,
     "f1": f1,
     "f1_macro": f1_macro,
+    "f1_micro": f1_micro,
     "matthews": matthews,
     "pearson": pearson,
     "spearman": spearman,
