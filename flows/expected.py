@@ -4,9 +4,11 @@ In:  a run's configuration, a machine's, and the workspace with the records of e
 Out: `ExpectedTime` by stage: seconds, and what they rest on.
 
 A stage that some run of this workspace has made is the measure: what it took beyond the start of
-its program grows with its work, bytes of text or FLOPs. A stage that was never made here is
-reckoned from the rates of preparation (flows/forecast.py) and, where there is no GPU, from this
-machine's rate of matrix products, measured now.
+its program grows with its work, bytes of text or FLOPs. A stage that was never made here, or only
+by runs so small that they hardly did more than start, is reckoned from rates: those of preparation
+(flows/forecast.py) and, where there is no GPU, this machine's rate of matrix products, measured
+now. Every constant below is of two cores of an AVX-512 processor with nothing else at work; with
+them each stage of configs/smoke.toml and configs/demo.toml is within a factor of 1.5.
 """
 
 import json
@@ -20,8 +22,10 @@ from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
+from threadpoolctl import threadpool_limits
 
 from artifacts import filesystem
+from artifacts.digests import cache_directory
 from artifacts.errors import ClozeError
 from artifacts.filesystem import is_local
 from artifacts.manifest import MANIFEST_NAME
@@ -42,11 +46,20 @@ from model.config import EncoderConfig, TaskConfig
 from model.hardware import machine_precision
 
 START_SECONDS = {
-    **{"dedup": 3.0, "vocabulary": 3.0, "tokens": 3.0, "examples": 3.0, "labels": 2.5},
-    **{"pretrain": 10.0, "finetune": 8.0, "evaluate": 8.0, "report": 3.0},
+    **{"dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0, "examples": 0.7, "labels": 0.9},
+    **{"pretrain": 7.2, "finetune": 6.5, "evaluate": 3.9, "report": 2.0},
 }
 """Of a stage's program before its work begins: imports, workers, compilation. Measured with
 configs/smoke.toml, whose stages do hardly more."""
+
+LEARNING_RATE = 9e6
+"""Bytes of the vocabulary's sample from which word-pieces are learnt in a second."""
+
+PARSING_RATE = 8.5e6
+"""Bytes of Python that one core parses in a second."""
+
+COUNTING_RATE = 0.8e6
+"""Training tokens that the n-gram baseline of the evaluation counts in a second."""
 
 TEXT_PER_SOURCE_BYTE = 0.16
 """Bytes of docstrings for each byte of an installed package's Python files."""
@@ -54,8 +67,8 @@ TEXT_PER_SOURCE_BYTE = 0.16
 CPU_STEP_SECONDS = 0.004
 """Of every optimizer step on processors, however small the encoder."""
 
-CPU_SHARE = 0.4
-"""Of the rate of large matrix products that training reaches: 0.41 in the demo, 0.36 for base."""
+CPU_SHARE = 0.36
+"""Of the rate of large matrix products, of one core times their number, that training reaches."""
 
 BF16_GAIN = {"AMX": 7.0, "AVX-512 BF16": 1.9}
 """Rate of bf16 products over that of fp32, by what `model.hardware` finds in the processor."""
@@ -92,15 +105,16 @@ def expected_times(
     space: Workspace,
 ) -> list[ExpectedTime]:
     """What each of `stages` takes here."""
-    work = Work(run)
+    work, rates = Work(run), Rates(machine)
     earlier = _earlier_stages(space)
-    found, rate = [], 0.0
+    found = []
     for stage in stages:
-        start, wanted = START_SECONDS.get(stage, 3.0), work.of(stage)
+        start, wanted = START_SECONDS.get(stage, 2.0), work.of(stage)
         known = [
             (abs(math.log((wanted + 1) / (done + 1))), name, done, seconds)
             for name, made, done, seconds in earlier
-            if made == stage
+            # of a start alone nothing follows for more work
+            if made == stage and (done == wanted or seconds > 2 * start)
         ]
         if known:
             _, name, done, seconds = min(known)
@@ -108,23 +122,56 @@ def expected_times(
             scaled = start + (seconds - start) * (wanted / done if done else 1.0)
             basis = f"as in run {name}" if wanted == done else f"from run {name}, by its work"
             found.append(ExpectedTime(stage, scaled, basis))
-            continue
-        if not wanted:
-            seconds, basis = 0.0, "start of its program"
-        elif stage in ("vocabulary", "tokens", "dedup"):
-            seconds, basis = wanted / TOKENS_RATE / machine.pipeline.workers, "measured rates"
-        elif stage == "examples":
-            seconds, basis = wanted / EXAMPLES_RATE / machine.pipeline.workers, "measured rates"
-        elif has_gpu():
-            seconds = wanted / (machine.rates.gpu_tflops * 1e12) / machine.training.ranks
-            basis = f"{machine.rates.gpu_tflops:g} TFLOP/s (rates.gpu_tflops)"
         else:
-            rate = rate or matrix_rate() * bf16_gain()
-            steps = sum(steps_to_do(run)) if stage == "pretrain" else 0
-            seconds = wanted / (CPU_SHARE * rate) + CPU_STEP_SECONDS * steps
-            basis = f"no GPU; {rate / 1e9:,.0f} GFLOP/s measured on this machine"
-        found.append(ExpectedTime(stage, start + seconds, basis))
+            seconds, basis = rates.seconds(stage, work)
+            found.append(ExpectedTime(stage, start + seconds, basis))
     return found
+
+
+class Rates:
+    """What a machine does in a second."""
+
+    def __init__(self, machine: MachineConfig) -> None:
+        self.machine = machine
+        self._cpu: dict[str, float] = {}
+
+    def seconds(self, stage: str, work: "Work") -> tuple[float, str]:
+        """Seconds of `stage` beyond the start of its program, and what they rest on."""
+        amount, workers = work.of(stage), self.machine.pipeline.workers
+        if not amount:
+            return 0.0, "start of its program"
+        if stage == "labels":  # one process parses
+            return amount / PARSING_RATE, "measured rates"
+        if stage == "examples":
+            return amount / EXAMPLES_RATE / workers, "measured rates"
+        if stage in ("vocabulary", "tokens", "dedup"):
+            seconds = amount / TOKENS_RATE / workers
+            if stage == "vocabulary":
+                seconds += min(amount, work.run.vocabulary.sample_bytes) / LEARNING_RATE
+                seconds += work.unparsed_bytes / PARSING_RATE / workers
+            return seconds, "measured rates"
+        seconds, basis = self._training(stage, work)
+        if stage == "evaluate":
+            tokens = work.text_bytes * WORD_PIECES_PER_BYTE
+            seconds += min(tokens, work.run.evaluate.count_model_tokens) / COUNTING_RATE
+        return seconds, basis
+
+    def _training(self, stage: str, work: "Work") -> tuple[float, str]:
+        """That of matrix products, and of the steps around them."""
+        flops = work.of(stage)
+        if has_gpu():
+            rate = self.machine.rates.gpu_tflops
+            seconds = flops / (rate * 1e12) / self.machine.training.ranks
+            return seconds, f"{rate:g} TFLOP/s (rates.gpu_tflops)"
+        recipe = work.run.finetune if stage == "finetune" else work.run.pretrain
+        precision = "fp32" if stage == "evaluate" else recipe.precision
+        if precision not in self._cpu:
+            gain = bf16_gain() if precision == "bf16" else 1.0
+            self._cpu[precision] = matrix_rate() * gain
+        rate = self._cpu[precision]
+        steps = sum(steps_to_do(work.run)) if stage == "pretrain" else 0
+        seconds = flops / (CPU_SHARE * rate) + CPU_STEP_SECONDS * steps
+        return seconds, f"no GPU; {rate / 1e9:,.0f} GFLOP/s measured on this machine"
 
 
 def _earlier_stages(space: Workspace) -> list[tuple[str, str, float, float]]:
@@ -150,10 +197,13 @@ class Work:
     def __init__(self, run: RunConfig) -> None:
         self.run = run
         self.encoder = _encoder_of(run) if run.finetune.encoder else run.encoder
-        self.text_bytes = 0.0
+        self.text_bytes, self.unparsed_bytes = 0.0, 0.0
+        parsed = parsed_distributions()
         for source in run.corpus.sources if run.corpus else ():
             python = sum(_source_bytes(package) for package in source.packages)
             self.text_bytes += TEXT_PER_SOURCE_BYTE * python
+            # what this node has parsed before it has kept
+            self.unparsed_bytes += python if parsed < len(source.packages) else 0
             if source.path and is_local(source.path):
                 path = Path(located(source.path))
                 files = [path] if path.is_file() else path.rglob("*")
@@ -165,6 +215,7 @@ class Work:
         return {
             **dict.fromkeys(("dedup", "vocabulary", "tokens"), self.text_bytes),
             "examples": self.text_bytes * examples.copies * len(examples.max_seq_lengths),
+            "labels": float(self._labelled_source_bytes()),
             "pretrain": self._pretraining_flops(),
             "finetune": self._finetuning_flops(),
             "evaluate": self._evaluation_flops(),
@@ -194,8 +245,20 @@ class Work:
             count * recipe.batch_size * self._flops(phase.max_seq_length)
             for phase, count in zip(recipe.phases, steps, strict=True)
         )
+        if recipe.optimizer.name == "muon":
+            trained += sum(steps) * self._orthogonalising_flops()
         looks = sum(steps) // recipe.evaluate_every if recipe.evaluate_every else 0
         return trained + looks * recipe.evaluation_examples * self._flops(self._longest()) / 3
+
+    def _orthogonalising_flops(self) -> float:
+        """Of one step of Muon: five times three products a matrix, the smaller side squared."""
+        encoder = self.encoder
+        return 25.0 * encoder.num_hidden_layers * encoder.hidden_size * encoder.layer_weights
+
+    def _labelled_source_bytes(self) -> int:
+        labels = self.run.labels
+        packages = (*labels.packages, *labels.test_packages) if labels else ()
+        return sum(map(_source_bytes, packages))
 
     def _finetuning_flops(self) -> float:
         config, total = self.run.finetune, 0.0
@@ -240,6 +303,11 @@ def _source_bytes(package: str) -> int:
     return sum(file.size or 0 for file in files if file.suffix == ".py")
 
 
+def parsed_distributions() -> int:
+    """How many packages this node has parsed for their docstrings: it keeps what it finds."""
+    return len(filesystem.list_names(str(cache_directory().parent / "docstrings")))
+
+
 def has_gpu() -> bool:
     """Whether this machine has an NVIDIA GPU."""
     return Path("/proc/driver/nvidia/version").exists()
@@ -249,14 +317,16 @@ def matrix_rate() -> float:
     """FLOPs a second of fp32 matrix products on this machine's processors, the best seen now.
 
     By processor time, as if nothing else ran: by the clock, other programs at work now would make
-    tomorrow's run look ten times as long.
+    tomorrow's run look ten times as long. With one thread, since several wait for each other by
+    turning round and round where others want the cores.
     """
     matrix = np.ones((MATRIX, MATRIX), np.float32)
     best, until = math.inf, time.perf_counter() + MEASURING_SECONDS
-    while time.perf_counter() < until:
-        started = time.process_time()
-        matrix @ matrix
-        best = min(best, time.process_time() - started)
+    with threadpool_limits(1, user_api="blas"):
+        while time.perf_counter() < until:
+            started = time.process_time()
+            matrix @ matrix
+            best = min(best, time.process_time() - started)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return 2 * MATRIX**3 / best * (cores or 1)
 

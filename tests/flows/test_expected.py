@@ -1,6 +1,7 @@
 """How long stages will take here: by what they took before, else by rates."""
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,29 @@ import pytest
 
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
-from flows.expected import START_SECONDS, ExpectedTime, Work, expected_times, matrix_rate
+from flows.expected import (
+    CPU_SHARE,
+    START_SECONDS,
+    ExpectedTime,
+    Work,
+    expected_times,
+    matrix_rate,
+)
 from flows.record import read_record, write_record
 from flows.workspace import workspace
+from tests.conftest import PROJECT
+
+MEASURED = {
+    "smoke": {
+        **{"vocabulary": 1.67, "tokens": 1.28, "examples": 0.92, "pretrain": 7.5},
+        **{"labels": 1.56, "finetune": 6.9, "evaluate": 4.3, "report": 1.8},
+    },
+    "demo": {
+        **{"vocabulary": 7.1, "tokens": 2.6, "examples": 1.7, "pretrain": 424.0},
+        **{"labels": 12.6, "finetune": 139.0, "evaluate": 22.0, "report": 2.5},
+    },
+}
+"""Seconds on two cores of an AVX-512 BF16 processor with nothing else at work."""
 
 PRETRAIN = {"steps": 40, "batch_size": 16, "phases": [{"max_seq_length": 128, "share": 1.0}]}
 
@@ -62,6 +83,41 @@ def test_what_is_beyond_the_start_grows_with_the_work(
     assert found.basis == "from run try, by its work"
 
 
+@pytest.mark.usefixtures("took_a_minute")
+def test_a_run_that_hardly_did_more_than_start_says_nothing_of_more_work(
+    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("flows.expected.matrix_rate", lambda: 50e9)
+    longer = {**small, "finetune": {**small["finetune"], "seeds": list(range(500))}}
+    found = expected(longer, machine, "finetune")["finetune"]
+    assert found.basis.startswith("no GPU")
+    assert found.seconds > 2 * START_SECONDS["finetune"]
+
+
+def test_every_stage_of_smoke_and_demo_takes_what_it_took_within_a_factor_of_one_and_a_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    megabytes = {"fsspec": 0.8, "networkx": 6.47, "joblib": 0.86, "numpy": 9.12, "scipy": 20.76}
+    megabytes |= {"pandas": 24.54, "scikit-learn": 13.44, "statsmodels": 15.34, "xarray": 6.94}
+    others = 172.4 / 15  # the demo's other packages have 268.6 together
+    monkeypatch.setattr("flows.expected._source_bytes", lambda p: 1e6 * megabytes.get(p, others))
+    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("flows.expected.matrix_rate", lambda: 216e9)
+    monkeypatch.setattr("flows.expected.bf16_gain", lambda: 1.9)
+    monkeypatch.setattr("flows.expected.parsed_distributions", lambda: 1000)
+    machine = MachineConfig.model_validate({"pipeline": {"workers": 2}, "workspace": str(tmp_path)})
+    space = workspace(machine.workspace)
+    for name, seconds in MEASURED.items():
+        table = tomllib.loads((PROJECT / "configs" / f"{name}.toml").read_text())
+        for part in ("pretrain", "finetune"):  # as `auto` was decided on that machine
+            table[part].setdefault("precision", "bf16")
+        run = RunConfig.model_validate(table)
+        for found in expected_times(run, machine, seconds, space=space):
+            share = found.seconds / seconds[found.stage]
+            assert 1 / 1.5 < share < 1.5, (name, found, seconds[found.stage])
+
+
 def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +128,8 @@ def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
     assert found["pretrain"].basis == "no GPU; 100 GFLOP/s measured on this machine"
     flops = Work(RunConfig.model_validate(small)).of("pretrain")
     steps = 40 * 0.004
-    assert found["pretrain"].seconds == pytest.approx(10.0 + steps + flops / 40e9)
+    start = START_SECONDS["pretrain"]
+    assert found["pretrain"].seconds == pytest.approx(start + steps + flops / (CPU_SHARE * 100e9))
     assert all(one.seconds > START_SECONDS[one.stage] for one in found.values())
 
 
