@@ -67,6 +67,23 @@ def test_without_the_secret_nobody_patches_a_deployment_to_run_commands(
     assert not canary.exists()
 
 
+def test_a_report_is_shown_in_a_sandbox_to_who_knows_the_secret(served: Deployment) -> None:
+    assert served.ended(served.trigger()) == "Completed"
+    secret = served.environment["PREFECT_API_AUTH_STRING"].encode()
+    known = {"Authorization": "Basic " + base64.b64encode(secret).decode()}
+    wrong = {"Authorization": "Basic " + base64.b64encode(b"cloze:wrong").decode()}
+    pages = Deployment(served.name, served.url.removesuffix("/api"), {}, served.run)
+    for headers in ({}, wrong):
+        status, answer = answered(pages, "GET", "/reports/try", **headers)
+        assert status == 401
+        assert answer["WWW-Authenticate"].startswith("Basic"), "a browser asks for the secret"
+    status, answer = answered(pages, "GET", "/reports/try", **known)
+    assert status == 200
+    assert answer["Content-Security-Policy"].startswith("sandbox")
+    for name in ("other", "..", "%2e%2e", "..%2ftry", "prefect"):
+        assert answered(pages, "GET", f"/reports/{name}", **known)[0] != 200, name
+
+
 def test_no_page_of_another_site_is_answered(served: Deployment) -> None:
     assert answered(served, "GET", "/health")[0] == 200
     for headers in ({"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example:4200"}):

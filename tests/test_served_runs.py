@@ -70,6 +70,8 @@ def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) 
         page.text("Stages of run smoke, finished", "reused", *VICTIMS)
         page.open(f"{ui}/artifacts/artifact/{tables['smoke-figures']}", height=2000)
         page.text("Results of run smoke", "pairs pretrained accuracy", "tokens seen")
+        page.open(f"{ui}/artifacts/artifact/{tables['smoke-report']}", height=2000)
+        page.text("Report of smoke")
         page.open(f"{ui}/deployments/deployment/{deployment}/run")
         page.text("Masked Lm Prob", "Seed of every random choice in the run.")
 

@@ -46,6 +46,9 @@ START_SECONDS = 120.0
 STARTS = 3
 """A server that is killed while it starts is started again."""
 
+SHOWN_WORKSPACE = "CLOZE_SHOWN_WORKSPACE"
+"""Holds, in a server with pages and in the runs it starts, the workspace whose reports it shows."""
+
 DATABASE_BYTES = 4 << 20
 """A new server writes some 2 MB; without room its own log stays empty."""
 
@@ -106,6 +109,7 @@ def prefect_server(
     ours = {
         "PREFECT_API_URL": f"http://127.0.0.1:{free}/api",
         "PREFECT_API_AUTH_STRING": secret,
+        **({SHOWN_WORKSPACE: workspace.root} if port else {}),
     }
     argv = (sys.executable, "-P", "-m", *SERVER, "--host", "127.0.0.1", "--port", str(free))
     launcher = LocalLauncher(grace=STOP_SECONDS, environment=_server_environment(port, secret))

@@ -18,6 +18,7 @@ from uuid import UUID
 import httpx
 from prefect import Task, task
 from prefect.artifacts import (
+    create_link_artifact,
     create_progress_artifact,
     create_table_artifact,
     update_progress_artifact,
@@ -34,7 +35,7 @@ from flows.config import MachineConfig, RunConfig
 from flows.events import add_handler, remove_handler, share_done
 from flows.executor import Executor, is_worth_retrying
 from flows.figures import ERROR, Figures, figures, read_summary
-from flows.prefect.server import ServerLost
+from flows.prefect.server import SHOWN_WORKSPACE, ServerLost
 from flows.record import RunRecord
 from flows.workspace import workspace
 
@@ -63,8 +64,18 @@ def tracked(
         key=artifact_key(run.name, "stages"),
         description=f"Stages of run `{run.name}`, {record.state}; `cloze show {run.name}`",
     )
-    summary = read_summary(workspace(machine.workspace), run.name)
+    space = workspace(machine.workspace)
+    summary = read_summary(space, run.name)
     if summary and "report" in record.stages:
+        if os.environ.get(SHOWN_WORKSPACE) == space.root:
+            page = os.environ["PREFECT_API_URL"].removesuffix("/api")
+            create_link_artifact(
+                f"{page}/reports/{run.name}",
+                link_text=f"Report of {run.name}",
+                key=artifact_key(run.name, "report"),
+                description="The browser asks once for user and password: the two halves, before "
+                "and after the colon, of the secret that opened this page",
+            )
         create_table_artifact(
             figure_rows(figures(summary)),
             key=artifact_key(run.name, "figures"),
