@@ -50,8 +50,8 @@ from pipeline.duplicates.near_duplicates import (
 )
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
 from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.beam import Map, PCollection, Pipeline
-from pipeline.runner.graph import run_graph, spread
+from pipeline.runner.execution import run_graph
+from pipeline.runner.graph import Collection, spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.text.filters import Reason
 from pipeline.text.texts import HELDOUT_SPLIT, TextBlock, assign_splits, read_texts, split_names
@@ -123,14 +123,10 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     return artifact
 
 
-def search_graph(
-    pipeline: Pipeline, queue: WorkQueue, *, shards: list[InputShard], search: Search
-) -> PCollection[str]:
+def search_graph(queue: WorkQueue, *, shards: list[InputShard], search: Search) -> Collection[str]:
     """Every shard is searched; the names of what was found come out."""
-    found: PCollection[str] = spread(pipeline, shards, queue) | "Search" >> Map(
-        write_candidates, search=search, queue=queue
-    )
-    return found
+    find = partial(write_candidates, search=search, queue=queue)
+    return spread(shards, queue).map("Search", find)
 
 
 def candidates_name(shard: InputShard) -> str:

@@ -30,8 +30,8 @@ from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
 from pipeline.mlm.statistics import Statistics, statistics_of_entry, summary, total
 from pipeline.readers.input_shards import MEGABYTE
-from pipeline.runner.beam import Map, PCollection, Pipeline
-from pipeline.runner.graph import run_graph, spread
+from pipeline.runner.execution import run_graph
+from pipeline.runner.graph import Collection, spread
 from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
 
@@ -76,18 +76,11 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
 
 
 def example_graph(
-    pipeline: Pipeline,
-    queue: WorkQueue,
-    *,
-    buckets: list[Bucket],
-    recipe: Recipe,
-    output: str,
-    scratch: str,
-) -> PCollection[str]:
+    queue: WorkQueue, *, buckets: list[Bucket], recipe: Recipe, output: str, scratch: str
+) -> Collection[str]:
     """Each bucket is one task; the names of the finished ones come out."""
-    write = Map(write_bucket, recipe=recipe, output=output, scratch=scratch, queue=queue)
-    names: PCollection[str] = spread(pipeline, buckets, queue) | "WriteExamples" >> write
-    return names
+    write = partial(write_bucket, recipe=recipe, output=output, scratch=scratch, queue=queue)
+    return spread(buckets, queue).map("WriteExamples", write)
 
 
 def recipe_of(stage: ExamplesStage, tokenizer: WordPieceTokenizer) -> Recipe:

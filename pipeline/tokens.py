@@ -41,8 +41,8 @@ from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.stage_tables import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.beam import Map, PCollection, Pipeline
-from pipeline.runner.graph import gather, run_graph, share_out, spread
+from pipeline.runner.execution import run_graph
+from pipeline.runner.graph import Collection, gather, share_out, spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, partition_bits
 from pipeline.shuffle.buckets import (
@@ -122,41 +122,27 @@ def choose_backend(
 
 
 def tokens_graph(
-    pipeline: Pipeline,
-    queue: WorkQueue,
-    *,
-    shards: list[InputShard],
-    backend: ShuffleBackend,
-    job: TokensJob,
-) -> PCollection[str]:
+    queue: WorkQueue, *, shards: list[InputShard], backend: ShuffleBackend, job: TokensJob
+) -> Collection[str]:
     """Shards become sorted runs, and all runs buckets; the names of the groups' counts come out."""
-    runs = gather(backend.graph(pipeline, shards, queue), label="Runs")
-    every = runs | "Groups" >> Map(_groups_of_runs, backend=backend, job=job)
+    runs = gather(backend.graph(shards, queue), label="Runs")
+    every = runs.map("Groups", partial(_groups_of_runs, backend=backend, job=job))
     groups = share_out(every, queue, label="Groups")
-    names: PCollection[str] = groups | "WriteBuckets" >> Map(
-        write_group, job=job, backend=backend, queue=queue
-    )
-    return names
+    write = partial(write_group, job=job, backend=backend, queue=queue)
+    return groups.map("WriteBuckets", write)
 
 
 def buckets_graph(
-    pipeline: Pipeline,
-    queue: WorkQueue,
-    *,
-    groups: list[BucketGroup],
-    backend: ShuffleBackend,
-    job: TokensJob,
-) -> PCollection[str]:
+    queue: WorkQueue, *, groups: list[BucketGroup], backend: ShuffleBackend, job: TokensJob
+) -> Collection[str]:
     """The second half of it, when all runs are there."""
-    names: PCollection[str] = spread(pipeline, groups, queue) | "WriteBuckets" >> Map(
-        write_group, job=job, backend=backend, queue=queue
-    )
-    return names
+    write = partial(write_group, job=job, backend=backend, queue=queue)
+    return spread(groups, queue).map("WriteBuckets", write)
 
 
 def _groups_of_runs(
-    results: list[object], *, backend: ShuffleBackend, job: TokensJob
-) -> list[BucketGroup]:
+    results: Sequence[object], *, backend: ShuffleBackend, job: TokensJob
+) -> Sequence[BucketGroup]:
     backend.finish(results)
     return bucket_groups(backend, job)
 

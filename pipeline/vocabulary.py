@@ -24,8 +24,8 @@ from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
 from pipeline.config.stage_tables import PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.beam import Map, PCollection, Pipeline
-from pipeline.runner.graph import run_graph, spread
+from pipeline.runner.execution import run_graph
+from pipeline.runner.graph import Collection, spread
 from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.tokenizer.learning import (
@@ -65,17 +65,11 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
 
 
 def candidates_graph(
-    pipeline: Pipeline,
-    queue: WorkQueue,
-    *,
-    shards: list[InputShard],
-    sampling: Sampling,
-    directory: str,
-) -> PCollection[int]:
+    queue: WorkQueue, *, shards: list[InputShard], sampling: Sampling, directory: str
+) -> Collection[int]:
     """The candidates of all shards are written; the shards' numbers of documents come out."""
-    sample = Map(sample_shard, sampling=sampling, directory=directory, queue=queue)
-    counts: PCollection[int] = spread(pipeline, shards, queue) | "Sample" >> sample
-    return counts
+    sample = partial(sample_shard, sampling=sampling, directory=directory, queue=queue)
+    return spread(shards, queue).map("Sample", sample)
 
 
 def sample_shard(shard: InputShard, *, sampling: Sampling, directory: str, queue: WorkQueue) -> int:

@@ -39,8 +39,8 @@ from apache_beam.runners.portability.portable_runner import JobServiceHandle
 from apache_beam.runners.runner import PipelineState
 from apache_beam.runners.worker import data_plane, sdk_worker_main, statesampler
 from apache_beam.transforms import environments
-from apache_beam.transforms.core import Create, DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
-from apache_beam.transforms.util import Reshuffle
+from apache_beam.transforms.core import DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
+from apache_beam.transforms.ptransform import PTransform
 from apache_beam.utils import thread_pool_executor
 from apache_beam.utils.counters import CounterFactory
 
@@ -78,7 +78,6 @@ for _name in _left_out:
     del sys.modules[_name]
 
 __all__ = [
-    "Create",
     "DoFn",
     "FlatMap",
     "GroupByKey",
@@ -86,11 +85,11 @@ __all__ = [
     "JobServiceHandle",
     "Map",
     "PCollection",
+    "PTransform",
     "ParDo",
     "Pipeline",
     "PipelineOptions",
     "PipelineState",
-    "Reshuffle",
     "beam_fn_api_pb2_grpc",
     "beam_provision_api_pb2",
     "data_plane",

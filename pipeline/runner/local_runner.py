@@ -1,6 +1,6 @@
-"""Beam's FnApiRunner on this machine: in this process, with threads, or with forked workers.
+"""Beam's FnApiRunner on this machine, with threads or with forked workers.
 
-In:  a function that fills a pipeline.
+In:  a job.
 Out: nothing, or the reason why the job ended early: `JobFailed`, or the `ClozeError` that a worker
      raised, on one line. No process outlives the call.
 
@@ -14,17 +14,15 @@ import io
 import json
 import logging
 import os
-import re
 import select
 import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
-from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
+from artifacts.errors import ClozeError
 from artifacts.progress import say
 from artifacts.runtime.processes import die_with_parent, end, family
 from pipeline.config.stage_tables import PipelineMachine
@@ -37,62 +35,21 @@ from pipeline.runner.beam import (
     environments,
     fn_runner,
 )
+from pipeline.runner.beam_graph import add_job
+from pipeline.runner.graph import Collection
+from pipeline.runner.job_errors import KINDS, JobFailed, WorkerKilled, job_error
 from pipeline.runner.prefork import PreforkedWorkers
 from pipeline.runner.sockets import serve_in, worker_processes, worker_threads
-from pipeline.runner.work_queue import ReportReader, polling
+from pipeline.runner.work_queue import ReportReader
 
-Fill = Callable[[Pipeline], None]
 POLL_SECONDS = 0.25
 LONGEST_LOG = 20_000
 QUIET_AND_UNCHECKED = ("--default_sdk_harness_log_level=WARNING", "--no_pipeline_type_check")
 """Our graphs' types are checked statically; Beam parses its options anew for each check."""
 
 
-_RAISED = re.compile(r"^artifacts\.errors\.(\w+): (.*?)(?: \[while running .*)?$", re.MULTILINE)
-_LONGEST = 600
-
-
-class JobFailed(ClozeError):
-    """A Beam job ended without finishing its work."""
-
-
-class WorkerKilled(JobFailed):
-    """A worker was killed from outside; what it wrote before says nothing about why."""
-
-    exit_code = 128 + 9
-    """As if the program itself had been killed: another try may help."""
-
-
-_KINDS = {kind.__name__: kind for kind in (DiskFull, IntegrityError, UsageError)}
-
-
-def job_error(kind: str, text: str) -> ClozeError:
-    """The error to raise for a job that ended with exception `kind` and message `text`.
-
-    Workers' exceptions reach the runner as text only; our own are recognised in it.
-    """
-    raised = _RAISED.findall(f"artifacts.errors.{kind}: {text}" if kind in _KINDS else text)
-    if raised:
-        return _KINDS.get(raised[-1][0], JobFailed)(raised[-1][1])
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
-    reason = re.sub(r" \[while running .*", "", lines[-1])[:_LONGEST]
-    reason = reason if kind == "RuntimeError" else f"{kind}: {reason}"
-    return JobFailed(f"the job failed: {reason}; finished parts are kept, the same command goes on")
-
-
-def run_inline(fill: Fill, *, options: Sequence[str], reader: ReportReader) -> None:
-    """Run in this very process, one bundle after another: for tests, debuggers and small inputs."""
-    environment = environments.EmbeddedPythonEnvironment.default()
-    with polling(reader):
-        try:
-            _run_pipeline(fill, environment, flags=list(options))
-        except JobFailed as failure:
-            say("".join(traceback.format_exception(failure.__cause__)))
-            raise
-
-
 def run_supervised(
-    fill: Fill,
+    job: Collection[Any],
     *,
     machine: PipelineMachine,
     options: Sequence[str],
@@ -116,7 +73,7 @@ def run_supervised(
         _redirect_stderr(log)
         tempfile.tempdir = scratch
         flags = [*options, f"--direct_num_workers={machine.workers}"]
-        _run_and_exit(fill, machine=machine, flags=flags, events=events_out)
+        _run_and_exit(job, machine=machine, flags=flags, events=events_out)
     os.close(events_out)
     shown = False
     try:
@@ -166,7 +123,7 @@ def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float
 def _failure(event: dict[str, str]) -> ClozeError:
     """The error that an event of the group stands for."""
     if event["event"] == "failed":
-        return _KINDS.get(event["kind"], JobFailed)(event["text"])
+        return KINDS.get(event["kind"], JobFailed)(event["text"])
     kind = WorkerKilled if event["cause"] == "SIGKILL" else JobFailed
     return kind(
         f"worker {event['pid']} was ended by {event['cause']}, perhaps for memory; "
@@ -175,7 +132,7 @@ def _failure(event: dict[str, str]) -> ClozeError:
 
 
 def _run_and_exit(
-    fill: Fill, *, machine: PipelineMachine, flags: list[str], events: int
+    job: Collection[Any], *, machine: PipelineMachine, flags: list[str], events: int
 ) -> NoReturn:
     """The forked child: run the job, say how it ended, and never return into the caller's code."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -187,13 +144,13 @@ def _run_and_exit(
     try:
         serve_in(tempfile.gettempdir())
         if machine.worker_mode == "threads":
-            _run_pipeline(fill, worker_threads(), flags=flags)
+            _run_pipeline(job, worker_threads(), flags=flags)
         else:
             with PreforkedWorkers(
                 tempfile.gettempdir(),
                 on_death=lambda pid, cause: send(event="worker died", pid=str(pid), cause=cause),
             ) as workers:
-                _run_pipeline(fill, worker_processes(workers.address), flags=flags)
+                _run_pipeline(job, worker_processes(workers.address), flags=flags)
         send(event="done")
     except ClozeError as error:
         send(event="failed", kind=type(error).__name__, text=str(error))
@@ -201,7 +158,9 @@ def _run_and_exit(
         os._exit(0)
 
 
-def _run_pipeline(fill: Fill, environment: environments.Environment, *, flags: list[str]) -> None:
+def _run_pipeline(
+    job: Collection[Any], environment: environments.Environment, *, flags: list[str]
+) -> None:
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what fails is raised here as well
     options = PipelineOptions([*QUIET_AND_UNCHECKED, *flags])
     encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
@@ -212,7 +171,7 @@ def _run_pipeline(fill: Fill, environment: environments.Environment, *, flags: l
     runner = fn_runner.FnApiRunner(default_environment=environment, provision_info=provision)
     pipeline = Pipeline(runner=runner, options=options)
     try:
-        fill(pipeline)
+        add_job(job, pipeline)
         state = pipeline.run().wait_until_finish()
     except Exception as error:  # whatever a worker or the runner raises is the job's failure
         raise job_error(type(error).__name__, str(error)) from error

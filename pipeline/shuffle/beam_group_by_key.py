@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import cast
 
@@ -26,8 +26,7 @@ from artifacts import filesystem
 from artifacts.arrays import Int64s, UInt64s, list_lengths
 from artifacts.digests import digest_of_file
 from pipeline.readers.input_shards import InputShard
-from pipeline.runner.beam import DoFn, GroupByKey, Map, ParDo, PCollection, Pipeline
-from pipeline.runner.graph import spread
+from pipeline.runner.graph import Collection, Worker, spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.buckets import BucketRange, close_runs
 from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality, cardinality_of
@@ -78,18 +77,10 @@ class BeamGroupByKey:
         done = filesystem.exists(filesystem.join(self.directory, FINISHED))
         return [] if done else list(shards)
 
-    def graph(
-        self, pipeline: Pipeline, shards: list[InputShard], queue: WorkQueue
-    ) -> PCollection[int]:
+    def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[int]:
         """Documents are shuffled by partition; the partitions' numbers come out."""
-        scatter = ParDo(_Scatter(self.job, self.bits, queue))
-        numbers: PCollection[int] = (
-            spread(pipeline, shards, queue)
-            | "Tokenize" >> scatter.with_output_types(tuple[int, bytes])
-            | "Shuffle" >> GroupByKey()
-            | "WriteRuns" >> Map(_write_partition, backend=self)
-        )
-        return numbers
+        scattered = spread(shards, queue).flat_map("Tokenize", _Scatter(self.job, self.bits, queue))
+        return scattered.group("Shuffle").map("WriteRuns", partial(_write_partition, backend=self))
 
     def finish(self, results: Sequence[object]) -> None:
         """Write down which partitions there are."""
@@ -137,7 +128,7 @@ class BeamGroupByKey:
         yield each_fetched()
 
 
-class _Scatter(DoFn):
+class _Scatter(Worker[InputShard, tuple[int, bytes]]):
     """A shard becomes pairs of partition and documents, as Arrow streams; one pair at least."""
 
     def __init__(self, job: TokensJob, bits: int, queue: WorkQueue) -> None:
@@ -149,7 +140,7 @@ class _Scatter(DoFn):
         """Build the tokenizer, once a worker."""
         self._tokenizer = ShardTokenizer(self._job)
 
-    def process(self, shard: InputShard) -> Iterator[tuple[int, bytes]]:
+    def __call__(self, shard: InputShard) -> Iterator[tuple[int, bytes]]:
         """The shard's documents by partition."""
         documents = 0
         for table in self._tokenizer.tables(shard):

@@ -39,7 +39,7 @@ from artifacts.store import WORK, finished_file, put_bytes, put_file
 from artifacts.tables import tokens_name, tokens_schema
 from pipeline.duplicates.drop_list import DropList, read_drop_list
 from pipeline.readers.input_shards import InputShard
-from pipeline.runner.beam import PCollection, Pipeline
+from pipeline.runner.graph import Collection
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.cardinality import Cardinality
 from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
@@ -127,9 +127,7 @@ class ShuffleBackend(Protocol):
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
         """The shards that an earlier attempt has not brought into runs."""
 
-    def graph(
-        self, pipeline: Pipeline, shards: list[InputShard], queue: WorkQueue
-    ) -> PCollection[Any]:
+    def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[Any]:
         """Bring shards into sorted runs."""
 
     def finish(self, results: Sequence[object]) -> None:

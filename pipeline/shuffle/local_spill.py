@@ -17,8 +17,7 @@ from functools import lru_cache
 from artifacts.errors import IntegrityError
 from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
 from pipeline.readers.input_shards import InputShard
-from pipeline.runner.beam import DoFn, ParDo, PCollection, Pipeline
-from pipeline.runner.graph import spread
+from pipeline.runner.graph import Collection, Worker, spread
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.buckets import BucketRange
 from pipeline.shuffle.cardinality import EMPTY, Cardinality, cardinality_of
@@ -48,13 +47,9 @@ class LocalSpill:
             or older_than_this_start(_index_path(self.directory, shard.name))
         ]
 
-    def graph(
-        self, pipeline: Pipeline, shards: list[InputShard], queue: WorkQueue
-    ) -> PCollection[str]:
+    def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
         """Shards become runs; the shards' names come out."""
-        write = ParDo(_WriteRuns(self, queue))
-        names: PCollection[str] = spread(pipeline, shards, queue) | "WriteRuns" >> write
-        return names
+        return spread(shards, queue).flat_map("WriteRuns", _WriteRuns(self, queue))
 
     def finish(self, results: Sequence[object]) -> None:
         """Nothing: every shard is finished by itself."""
@@ -79,7 +74,7 @@ class LocalSpill:
         yield (dropped_path(os.path.join(self.directory, name)) for name in names)
 
 
-class _WriteRuns(DoFn):
+class _WriteRuns(Worker[InputShard, str]):
     """An input shard becomes runs and an index; its name comes out."""
 
     def __init__(self, spill: LocalSpill, queue: WorkQueue) -> None:
@@ -90,7 +85,7 @@ class _WriteRuns(DoFn):
         """Build the tokenizer, once a worker."""
         self._tokenizer = ShardTokenizer(self._spill.job)
 
-    def process(self, shard: InputShard) -> Iterator[str]:
+    def __call__(self, shard: InputShard) -> Iterator[str]:
         """Write the shard's runs, then its index."""
         directory, splits = self._spill.directory, self._spill.job.splits
         runs: list[str] = []

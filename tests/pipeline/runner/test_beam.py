@@ -10,8 +10,9 @@ from pipeline.config.settings import ExamplesConfig
 from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.examples import buckets_of, example_graph, recipe_of
 from pipeline.runner.beam import Pipeline
-from pipeline.runner.graph import consume, run_graph
-from pipeline.runner.local_runner import JobFailed
+from pipeline.runner.beam_graph import add_job
+from pipeline.runner.execution import run_graph
+from pipeline.runner.job_errors import JobFailed
 from pipeline.runner.work_queue import WorkQueue
 from tests.pipeline.synthetic_tokens import (
     random_documents,
@@ -28,9 +29,8 @@ def build_of(tokens, tokenizer, output):
     stage = ExamplesStage(seed=1, examples=ExamplesConfig(max_seq_lengths=(64,), copies=2))
     buckets = list(buckets_of(tokens, stage.examples))
 
-    def build(pipeline, queue):
+    def build(queue):
         return example_graph(
-            pipeline,
             queue,
             buckets=buckets,
             recipe=recipe_of(stage, tokenizer),
@@ -60,7 +60,7 @@ def tokens(tmp_path_factory, tokenizer):
 def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
     """One input, one output, no tags: what every engine runs right."""
     pipeline = Pipeline()
-    consume(build_of(tokens, tokenizer, tmp_path), pipeline, WorkQueue())
+    add_job(build_of(tokens, tokenizer, tmp_path)(WorkQueue()), pipeline)
     components = pipeline.to_runner_api().components
     for transform in components.transforms.values():
         assert len(transform.inputs) <= 1

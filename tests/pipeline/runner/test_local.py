@@ -13,10 +13,10 @@ import pytest
 from artifacts.errors import IntegrityError
 from artifacts.progress import Progress
 from pipeline.config.stage_tables import PipelineMachine
-from pipeline.runner import graph
-from pipeline.runner.beam import Map, PCollection, Pipeline
-from pipeline.runner.graph import gather, run_graph, share_out, spread
-from pipeline.runner.local_runner import JobFailed, WorkerKilled, job_error
+from pipeline.runner import execution
+from pipeline.runner.execution import run_graph
+from pipeline.runner.graph import Collection, gather, share_out, spread
+from pipeline.runner.job_errors import JobFailed, WorkerKilled, job_error
 from pipeline.runner.work_queue import WorkQueue
 from tests.waiting import wait_for
 
@@ -79,9 +79,9 @@ def sleep_long(unit: int) -> int:
 def run(function, *, mode: str, stall_timeout: float = 60.0) -> Progress:
     progress = Progress("test", total=UNITS * 1.5, unit="MB")
 
-    def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
+    def build(queue: WorkQueue) -> Collection[int]:
         bound = partial(function, queue=queue) if function_takes_crew(function) else function
-        return spread(pipeline, range(UNITS), queue) | Map(bound)
+        return spread(range(UNITS), queue).map("Work", bound)
 
     machine = PipelineMachine(workers=2, worker_mode=mode, stall_timeout=stall_timeout)
     run_graph(build, machine=machine, options=[], progress=progress)
@@ -116,11 +116,11 @@ def test_processes_share_the_work_and_who_is_slower_takes_less(tmp_path, capfd):
 
 @pytest.mark.parametrize("mode", ["inline", "threads", "processes"])
 def test_what_all_workers_have_made_is_gathered_and_shared_out_again(mode, tmp_path):
-    def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
+    def build(queue: WorkQueue) -> Collection[int]:
         first = partial(write_unit, folder=str(tmp_path), queue=queue)
-        units = gather(spread(pipeline, range(UNITS), queue) | "First" >> Map(first), label="All")
+        units = gather(spread(range(UNITS), queue).map("First", first), label="All")
         second = partial(check_unit, folder=str(tmp_path))
-        return share_out(units, queue, label="Again") | "Second" >> Map(second)
+        return share_out(units, queue, label="Again").map("Second", second)
 
     machine = PipelineMachine(workers=2, worker_mode=mode)
     progress = Progress("test", total=UNITS * 1.5, unit="MB")
@@ -138,7 +138,7 @@ def test_whoever_is_killed_there_is_a_clear_error_no_hang_and_nothing_left(
     kill, victim, capfd, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(graph, "LONGEST_DIRECTORY", 1000)  # pytest's are longer than most
+    monkeypatch.setattr(execution, "LONGEST_DIRECTORY", 1000)  # pytest's are longer than most
     before = processes_of_this_session()
     with pytest.raises(
         WorkerKilled, match=rf"{victim}.* was (ended|killed).*the same command goes"
@@ -211,8 +211,8 @@ def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_p
 def test_workers_are_started_only_where_there_is_enough_for_them(
     tmp_path, megabytes: float, has_workers: bool
 ) -> None:
-    def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
-        return spread(pipeline, range(UNITS), queue) | Map(partial(note_process, folder=tmp_path))
+    def build(queue: WorkQueue) -> Collection[int]:
+        return spread(range(UNITS), queue).map("Note", partial(note_process, folder=tmp_path))
 
     run_graph(
         build,
@@ -231,8 +231,8 @@ def note_process(unit: int, *, folder: Path) -> int:
 
 
 def test_the_sockets_of_a_job_are_its_users_alone(tmp_path):
-    def build(pipeline: Pipeline, queue: WorkQueue) -> PCollection[int]:
-        return spread(pipeline, range(UNITS), queue) | Map(partial(note_mode, queue=queue))
+    def build(queue: WorkQueue) -> Collection[int]:
+        return spread(range(UNITS), queue).map("Note", partial(note_mode, queue=queue))
 
     machine = PipelineMachine(workers=2)
     progress = Progress("test", total=1, unit="MB")

@@ -1,6 +1,7 @@
 """The graphs of the stages that read the corpus, on engines other than the local one."""
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from pipeline.config.stage_tables import DedupStage, PipelineMachine, TokensStag
 from pipeline.dedup import Search, search_graph
 from pipeline.readers.input_shards import input_shards
 from pipeline.runner.beam import Pipeline
-from pipeline.runner.graph import consume, run_graph
-from pipeline.runner.local_runner import JobFailed
+from pipeline.runner.beam_graph import add_job
+from pipeline.runner.execution import run_graph
+from pipeline.runner.job_errors import JobFailed
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, partition_bits, partition_of
 from pipeline.tokenizer.learning import Sampling
@@ -52,20 +54,18 @@ def builds(tmp_path: Path):
     stage_of_dedup = DedupStage.model_validate({**table.config, "dedup": wanted})
     search = Search(stage_of_dedup, "gs://bucket/dedup")
     return {
-        "tokens": lambda pipeline, queue: tokens.tokens_graph(
-            pipeline, queue, shards=work, backend=backend, job=job
+        "tokens": partial(tokens.tokens_graph, shards=work, backend=backend, job=job),
+        "vocabulary": partial(
+            candidates_graph, shards=work, sampling=sampling, directory="gs://bucket/work"
         ),
-        "vocabulary": lambda pipeline, queue: candidates_graph(
-            pipeline, queue, shards=work, sampling=sampling, directory="gs://bucket/work"
-        ),
-        "dedup": lambda pipeline, queue: search_graph(pipeline, queue, shards=work, search=search),
+        "dedup": partial(search_graph, shards=work, search=search),
     }
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_graph_is_a_chain(builds, stage: str) -> None:
     pipeline = Pipeline()
-    consume(builds[stage], pipeline, WorkQueue())
+    add_job(builds[stage](WorkQueue()), pipeline)
     for transform in pipeline.to_runner_api().components.transforms.values():
         assert len(transform.inputs) <= 1
         assert len(transform.outputs) <= 1
