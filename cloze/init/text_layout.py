@@ -73,6 +73,10 @@ def line_breaks(documents: Sequence[str]) -> tuple[LineBreak, str] | None:
         return None
     if _share(lines, ONE_SENTENCE.match) >= NEARLY_ALL:
         return "sentence", "nearly every line is one sentence"
+    several = [found for found in map(_lines, ([text] for text in documents)) if len(found) > 1]
+    wrapped = sum(map(_is_wrapped, several))
+    if _share(lines, _is_long) > SOME and wrapped > SOME * len(several):
+        return "detect", "lines are wrapped in some documents, whole paragraphs in others"
     if _share(lines, _is_long) > SOME:
         return "paragraph", "lines are whole paragraphs"
     if _is_wrapped(lines):
