@@ -49,8 +49,8 @@ def _transform(step: Step, following: Sequence[str]) -> PTransform[Any, Any]:
         transform = ParDo(_Calls(step.function))
     else:
         transform = Map(step.function) if step.kind == "map" else FlatMap(step.function)
-    made = tuple[int, Any] if "group" in following else Any
-    return transform.with_output_types(made)
+    transform.with_output_types(tuple[int, Any] if "group" in following else Any)
+    return transform
 
 
 class _Calls(DoFn):

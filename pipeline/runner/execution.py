@@ -21,9 +21,9 @@ from pipeline.runner.graph import Build, Collection, Step, Worker
 from pipeline.runner.job_errors import job_error
 from pipeline.runner.work_queue import ReportReader, WorkQueue, polling
 
-INLINE_MEGABYTES = 4.0
-"""Up to here `worker_mode = "auto"` starts no workers: with Beam that takes most of a second, and
-so little is a single task of theirs anyway."""
+INLINE_MEGABYTES = 16.0
+"""Up to here `worker_mode = "auto"` starts no workers: with Beam that takes most of a second, in
+which one process is done with so much."""
 
 LONGEST_DIRECTORY = 70
 """Bytes of the temporary directory's name; a socket's address has 107 at most."""
