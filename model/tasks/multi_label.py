@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from model.config import TaskConfig
-from model.encoder.batch import on
+from model.data.batch import on
 from model.tasks.base import Gold, Logits, Prediction
 from model.tasks.classification import Classification
 from model.tasks.metrics.classification_metrics import measure
