@@ -108,8 +108,8 @@ class PipelineMachine(Config):
 
     worker_mode: Literal["auto", "processes", "threads", "inline"] = "auto"
     """How local workers run: forked `processes`; `threads` of one; or `inline`, one task after
-    another in this very process, for debuggers and small inputs. `auto` is `inline` where there is
-    so little to do that starting workers would take longer, `processes` otherwise."""
+    another in this very process, for debuggers and small inputs. `auto` is `inline` for one worker,
+    and where there is so little to do that starting several would take longer, else `processes`."""
 
     stall_timeout: float = Field(default=900.0, gt=0.0)
     """Seconds without a finished unit of work after which a local job is stopped."""

@@ -39,10 +39,10 @@ def run_graph(
 ) -> None:
     """Run the job that `build` describes to its end; it reads `megabytes`.
 
-    Local jobs report through `progress` and leave no process behind, however they end; unless they
-    run inline, they fail if nothing is reported for `machine.stall_timeout` seconds. `JobFailed`
-    says what went wrong; an error of our own that a worker raised is raised here again. An option
-    that Beam does not know is a `UsageError` here, where nobody else could know it.
+    Local jobs report through `progress` and leave no process behind, however they end; unless
+    `worker_mode` is `inline`, they end if nothing is reported for `machine.stall_timeout` seconds.
+    `JobFailed` says what went wrong; an error of our own that a worker raised is raised here again.
+    An option that Beam does not know is a `UsageError` here, where nobody else could know it.
     """
     if machine.runner != "local":
         from pipeline.runner.beam_graph import run_on_engine  # Beam, only where it runs the job
@@ -53,8 +53,8 @@ def run_graph(
         from pipeline.runner.beam import refuse_unknown
 
         refuse_unknown(options)
-    small = machine.worker_mode == "auto" and megabytes <= INLINE_MEGABYTES
-    inline = small or machine.worker_mode == "inline"
+    alone = machine.workers == 1 or megabytes <= INLINE_MEGABYTES
+    inline = machine.worker_mode == "inline" or (machine.worker_mode == "auto" and alone)
     short = len(tempfile.gettempdir()) < LONGEST_DIRECTORY
     directory = tempfile.gettempdir() if short else "/tmp"
     with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=directory) as scratch:
@@ -63,19 +63,20 @@ def run_graph(
         reader = ReportReader(queue.reports, progress)
         job = build(queue)
         if inline:
-            _run_inline(job, reader)
+            watched = machine.worker_mode == "auto"  # a person with a debugger takes any time
+            _run_inline(job, reader, machine.stall_timeout if watched else math.inf)
             return
         from pipeline.runner.local_runner import run_supervised
 
         run_supervised(job, machine=machine, options=options, reader=reader, scratch=scratch)
 
 
-def _run_inline(job: Collection[Any], reader: ReportReader) -> None:
-    """Run in this very process, one task after another: small inputs, debuggers, tests."""
+def _run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float) -> None:
+    """Run in this very process, one task after another: small inputs, one worker, debuggers."""
     items: Iterable[Any] = [None]
     for step in job.steps:
         items = _applied(step, items)
-    with polling(reader):
+    with polling(reader, stall_timeout=stall_timeout):
         try:
             for _ in items:
                 pass

@@ -40,7 +40,7 @@ from pipeline.runner.graph import Collection
 from pipeline.runner.job_errors import KINDS, JobFailed, WorkerKilled, job_error
 from pipeline.runner.prefork import PreforkedWorkers
 from pipeline.runner.sockets import serve_in, worker_processes, worker_threads
-from pipeline.runner.work_queue import ReportReader
+from pipeline.runner.work_queue import ReportReader, stalled
 
 POLL_SECONDS = 0.25
 LONGEST_LOG = 20_000
@@ -114,10 +114,7 @@ def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float
                 "finished parts are kept, the same command goes on"
             )
         if time.monotonic() - alive_at > stall_timeout:
-            raise JobFailed(
-                f"the job has finished nothing for {stall_timeout:.0f} s and was stopped; the same "
-                "command goes on, stall_timeout in the machine file allows for slower pieces"
-            )
+            raise JobFailed(stalled(stall_timeout))
 
 
 def _failure(event: dict[str, str]) -> ClozeError:

@@ -9,15 +9,18 @@ through the file system: a task belongs to whoever creates its file, and reports
 lines, which the operating system never tears.
 """
 
+import math
 import os
+import signal
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from artifacts.progress import Progress
+from artifacts.progress import Progress, say
 
 Task = TypeVar("Task")
 
@@ -89,14 +92,33 @@ class ReportReader:
         return True
 
 
+def stalled(stall_timeout: float) -> str:
+    """What is said of a job that was stopped for finishing nothing."""
+    return (
+        f"the job has finished nothing for {stall_timeout:.0f} s and was stopped; the same "
+        "command goes on, stall_timeout in the machine file allows for slower pieces"
+    )
+
+
 @contextmanager
-def polling(reader: ReportReader, *, interval: float = 0.5) -> Iterator[None]:
-    """Poll from a thread while the body runs a job in this very process."""
+def polling(
+    reader: ReportReader, *, stall_timeout: float = math.inf, interval: float = 0.5
+) -> Iterator[None]:
+    """Poll from a thread while the body runs a job in this very process.
+
+    The process is terminated where nothing is reported for `stall_timeout` seconds.
+    """
     finished = threading.Event()
 
     def poll() -> None:
+        alive_at = time.monotonic()
         while not finished.wait(interval):
-            reader.poll()
+            if reader.poll():
+                alive_at = time.monotonic()
+            elif time.monotonic() - alive_at > stall_timeout:
+                say(f"error: {stalled(stall_timeout)}")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
 
     thread = threading.Thread(target=poll, name="progress", daemon=True)
     thread.start()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloze.init.text_layout import plain_layout
+from cloze.init.text_layout import line_breaks, plain_layout
 
 GOOGLE = "The first sentence.\nHe asked: why?\nNobody knew!\n\n" * 500
 ARTICLES = "A title\nOne paragraph. It goes on. And on.\nAnother one. It ends.\n\n" * 500
@@ -48,3 +48,13 @@ def test_the_reason_says_what_else_it_could_be() -> None:
     assert (
         why == "about 500 blocks of lines a file, taken as documents; if they are paragraphs: text"
     )
+
+
+def test_documents_some_of_which_are_wrapped_are_told_apart_one_by_one() -> None:
+    paragraphs = "\n".join(["One paragraph a line, however long it may become. " * 4] * 8)
+    found = line_breaks([NOVEL[:4000]] * 3 + [paragraphs] * 5)
+    assert found
+    assert found[0] == "detect"
+    whole = line_breaks([paragraphs] * 8)
+    assert whole
+    assert whole[0] == "paragraph"

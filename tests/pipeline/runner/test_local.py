@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from functools import partial
@@ -207,16 +209,42 @@ def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_p
     folder.rmdir()
 
 
-@pytest.mark.parametrize(("megabytes", "has_workers"), [(1.0, False), (100.0, True)])
+STALLS = """
+import time
+from artifacts.progress import Progress
+from pipeline.config.stage_tables import PipelineMachine
+from pipeline.runner.execution import run_graph
+from pipeline.runner.graph import spread
+
+run_graph(
+    lambda queue: spread([60], queue).map("Sleep", time.sleep),
+    machine=PipelineMachine(workers=1, stall_timeout=0.1),
+    options=[],
+    progress=Progress("test", total=1, unit="MB"),
+)
+"""
+
+
+def test_a_job_of_one_worker_that_finishes_nothing_is_stopped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STALLS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGTERM
+    assert "error: the job has finished nothing for 0 s and was stopped" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "workers", "has_workers"), [(1.0, 2, False), (100.0, 2, True), (100.0, 1, False)]
+)
 def test_workers_are_started_only_where_there_is_enough_for_them(
-    tmp_path, megabytes: float, has_workers: bool
+    tmp_path, megabytes: float, workers: int, has_workers: bool
 ) -> None:
     def build(queue: WorkQueue) -> Collection[int]:
         return spread(range(UNITS), queue).map("Note", partial(note_process, folder=tmp_path))
 
     run_graph(
         build,
-        machine=PipelineMachine(workers=2),
+        machine=PipelineMachine(workers=workers),
         options=[],
         progress=Progress("test", total=1, unit="MB"),
         megabytes=megabytes,
