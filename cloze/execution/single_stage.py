@@ -4,7 +4,9 @@ In:  a configuration; options for the engine after `--`.
 Out: the stage's artifact. The stages before it are made too, unless their artifacts exist.
 """
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 
 from artifacts.errors import UsageError
 from artifacts.progress import say
@@ -40,6 +42,18 @@ def _account(directory: str, run: str) -> list[str]:
     return lines
 
 
+def _refuse_unknown_to_launcher(options: Sequence[str]) -> None:
+    """Refuse now what DeepSpeed's launcher would refuse when the corpus is prepared."""
+    program = (sys.executable, "-P", "-m", "model.training.launcher_options")
+    done = subprocess.run([*program, *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip() or "no reason given").rpartition("error: ")[2]
+        raise UsageError(
+            f"DeepSpeed's launcher: {reason}; `deepspeed --help` lists its options, those of a run "
+            "are set with --set KEY=VALUE"
+        )
+
+
 def _command(*stages: str) -> Callable[..., Answer]:
     """A command that makes `stages`."""
 
@@ -62,6 +76,8 @@ def _command(*stages: str) -> Callable[..., Answer]:
             from pipeline.runner.beam import refuse_unknown
 
             refuse_unknown(options)
+        if options and "pretrain" in stages:
+            _refuse_unknown_to_launcher(options)
         space = workspace(machine.workspace)
         refuse_contradictions(run, machine, plan(run, workspace=space, wanted=stages))
         with watching():

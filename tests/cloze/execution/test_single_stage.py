@@ -64,6 +64,15 @@ def test_options_of_the_machine_file_reach_every_stage_that_beam_runs_and_no_oth
     assert given == {**beam, "pretrain": []}
 
 
+def test_an_option_unknown_to_deepspeeds_launcher_is_refused_before_anything_is_prepared(
+    cloze: Callable[..., Any], given: Options
+) -> None:
+    done = cloze("pretrain", "try.toml", "--", "--nonsense=1")
+    assert done.returncode == 2
+    assert "DeepSpeed's launcher: unrecognized arguments: --nonsense=1" in done.stderr
+    assert not given
+
+
 def test_options_of_the_command_follow_those_of_the_machine_file(
     cloze: Callable[..., Any], given: Options, folder: Path
 ) -> None:
