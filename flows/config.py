@@ -29,6 +29,7 @@ from pipeline.config.settings import (
     DedupConfig,
     ExamplesConfig,
     LabelsConfig,
+    PairsConfig,
     VocabularyConfig,
 )
 from pipeline.config.stage_tables import PipelineMachine
@@ -145,6 +146,9 @@ class RunConfig(Config):
     labels: LabelsConfig | None = None
     """Labelled tasks made from docstrings; absent for one's own text."""
 
+    pairs: PairsConfig | None = None
+    """Pairs of the documents' own texts, on which a task `retrieval` is trained and scored."""
+
     finetune: FinetuneRunConfig = FinetuneRunConfig()
     """Fine-tuning; without tasks the stage is left out."""
 
@@ -221,12 +225,47 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _tasks_have_data(self) -> "RunConfig":
         for task in self.finetune.tasks:
-            if not task.train and not self.labels:
+            if not task.train and not self.labels and not self.pairs:
                 raise ValueError(
                     f"task {task.name} names no training file, and without [labels] nothing makes "
-                    'one; give train = "FILE"'
+                    'one; give train = "FILE", or, for retrieval, the table [pairs]'
                 )
         return self
+
+    @model_validator(mode="after")
+    def _pairs_have_a_task(self) -> "RunConfig":
+        if not self.pairs:
+            return self
+        if self.labels:
+            raise ValueError("[labels] and [pairs] both make training files; give each its own run")
+        if not self.pairs.sources and not self.corpus:
+            raise ValueError("[pairs] has no documents; give [[pairs.sources]]")
+        waiting = [task.name for task in self.finetune.tasks if not task.train]
+        if waiting != ["retrieval"] or self.pairs_task.kind != "retrieval":
+            raise ValueError(
+                '[pairs] makes the files of one task, name = "retrieval", kind = "retrieval", '
+                f"without train; tasks without: {', '.join(waiting) or 'none'}"
+            )
+        reads = {source.reader == "docstrings" for source in self.pairs_corpus.sources}
+        if reads != {self.pairs.kind == "signature"}:
+            raise ValueError(
+                'pairs.kind = "signature" goes with the reader docstrings, and no other kind does'
+            )
+        return self
+
+    @property
+    def pairs_task(self) -> TaskRunConfig:
+        """The task whose files `[pairs]` makes."""
+        return next(task for task in self.finetune.tasks if not task.train)
+
+    @property
+    def pairs_corpus(self) -> CorpusConfig:
+        """The documents that `[pairs]` are made of."""
+        if self.pairs and self.pairs.sources:
+            return CorpusConfig(sources=self.pairs.sources, on_bad_file="skip")
+        if not self.corpus:
+            raise AssertionError("[pairs] has sources, or the run has a corpus")
+        return self.corpus
 
     @model_validator(mode="after")
     def _fp8_fits(self) -> "RunConfig":

@@ -26,11 +26,12 @@ from model.config import (
     PretrainStage,
     TaskConfig,
 )
-from pipeline.config.settings import CorpusConfig
+from pipeline.config.settings import CorpusConfig, PairsConfig
 from pipeline.config.stage_tables import (
     DedupStage,
     ExamplesStage,
     LabelsStage,
+    PairsStage,
     PipelineMachine,
     TokensStage,
     VocabularyStage,
@@ -76,11 +77,17 @@ def chain(run: RunConfig) -> tuple[Stage, ...]:
         }
         labels = LabelsStage(seed=run.seed, labels=run.labels)
         stages.append(Stage(labels, external={"packages": ExternalInput(packages=packages)}))
+    if run.pairs:
+        stages.append(_pairs(run, run.pairs))
     if run.finetune.tasks:
         stages.append(
             Stage(
                 FinetuneStage(finetune=run.finetune),  # dumped as the stage knows it: less
-                inputs={**encoder, **({"labels": "labels"} if run.labels else {})},
+                inputs={
+                    **encoder,
+                    **({"labels": "labels"} if run.labels else {}),
+                    **({"labels": "pairs"} if run.pairs else {}),
+                },
                 models=finished,
                 external=_finetuning_data(run),
             )
@@ -171,21 +178,7 @@ def _table(
 
 def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
     """From documents to examples."""
-    sources = dict(enumerate(corpus.sources))
-    documents = {
-        "corpus": ExternalInput(
-            files={
-                f"corpus.sources.{index}.path": source.path
-                for index, source in sources.items()
-                if source.path
-            },
-            packages={
-                f"corpus.sources.{index}.packages": source.packages
-                for index, source in sources.items()
-                if source.packages
-            },
-        )
-    }
+    documents = _documents(corpus)
     if run.cleaning.drop_list:
         drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
         documents["drop_list"] = ExternalInput(artifacts=drop_list)
@@ -211,6 +204,37 @@ def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         ),
         Stage(ExamplesStage(seed=run.seed, examples=run.examples), inputs={"tokens": "tokens"}),
     ]
+
+
+def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
+    """The corpus as an input that lies outside."""
+    sources = dict(enumerate(corpus.sources))
+    return {
+        "corpus": ExternalInput(
+            files={
+                f"corpus.sources.{index}.path": source.path
+                for index, source in sources.items()
+                if source.path
+            },
+            packages={
+                f"corpus.sources.{index}.packages": source.packages
+                for index, source in sources.items()
+                if source.packages
+            },
+        )
+    }
+
+
+def _pairs(run: RunConfig, pairs: PairsConfig) -> Stage:
+    """The documents stand in the stage's corpus, wherever they were named."""
+    corpus, drop_list = run.pairs_corpus, {"drop_list": ""}
+    config = PairsStage(
+        seed=run.seed,
+        corpus=corpus,
+        cleaning=run.cleaning.model_copy(update=drop_list),
+        pairs=pairs.model_copy(update={"sources": ()}),
+    )
+    return Stage(config, external=_documents(corpus))
 
 
 def _pretrain(run: RunConfig) -> Stage:

@@ -390,6 +390,7 @@ TaskKind = Literal[
     "tagging",
     "span",
     "multiple_choice",
+    "retrieval",
 ]
 
 MULTI_LABEL_METRICS = ("f1_micro", "f1_macro", "accuracy")
@@ -415,6 +416,17 @@ class SpanConfig(Config):
     """Answer "" where the null score beats the best span by more; None: chosen on dev (2.0)."""
 
 
+class RetrievalConfig(Config):
+    """Texts found by their vectors (Henderson et al. 2017; Karpukhin et al. 2020)."""
+
+    temperature: float = Field(default=0.05, gt=0.0, le=10.0)
+    """Cosines are divided by it before the softmax (sentence-transformers: scale 20)."""
+
+    dimensions: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] = ()
+    """Shorter vectors that are trained as well, the first numbers of the whole ones, each scored
+    (Matryoshka, Kusupati et al. 2022); empty: whole vectors only."""
+
+
 Benchmark = Literal["SQuAD 1.1", "SQuAD 2.0", "SWAG", "CoNLL-2003"]
 """Tasks beside GLUE's for which the paper reports figures (Tables 2 to 4 and 7)."""
 
@@ -426,7 +438,7 @@ class TaskConfig(GrownConfig):
     """One labelled task: where its data are and which family judges it."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset(
-        {"after", "class_weights", "dev_share", "label_separator", "threshold"}
+        {"after", "class_weights", "dev_share", "label_separator", "threshold", "retrieval"}
     )
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
@@ -496,6 +508,9 @@ class TaskConfig(GrownConfig):
 
     span: SpanConfig = SpanConfig()
     """`span`: how long texts are cut and answers chosen."""
+
+    retrieval: RetrievalConfig = RetrievalConfig()
+    """`retrieval`: the loss, and shorter vectors."""
 
     batch_size: int = Field(default=32, ge=1, le=1 << 24)
     """Examples per step (paper, A.3: 16 or 32)."""
@@ -682,6 +697,16 @@ class FinetuneConfig(GrownConfig):
                     "no encoder; leave out one of the two"
                 )
             known.add(task.name)
+        return self
+
+    @model_validator(mode="after")
+    def _vectors_are_fine_tuned(self) -> "FinetuneConfig":
+        found = [task.name for task in self.tasks if task.kind == "retrieval"]
+        if found and (self.bilstm or self.features or not self.fine_tuning):
+            raise ValueError(
+                f"task {found[0]} trains the encoder's own vectors; leave out finetune.bilstm, "
+                "[[finetune.features]] and fine_tuning = false, or give it a run of its own"
+            )
         return self
 
     @model_validator(mode="after")

@@ -38,6 +38,8 @@ SYSTEMS = {
     "majority": "always the majority",
     "lookup": "look-up table",
     "word_overlap": "word overlap",
+    "bm25": "BM25",
+    "untouched_encoder": "the encoder before training",
 }
 
 PREDICTORS = {"random": "untrained", "count": "n-gram baseline", "pretrained": "this encoder"}
@@ -51,6 +53,8 @@ METRICS = {
     "exact_match": "exact match",
     "f1_macro": "macro F1",
     "f1_micro": "micro F1",
+    "ndcg@10": "nDCG@10",
+    "mrr@10": "MRR@10",
 }
 
 SPLITS = ("train", "dev", "test")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from model.data.batch import on
 from model.encoder.encoder import Encoder
-from model.finetune.heads import FeatureHead, TaskModel
+from model.finetune.heads import FeatureHead, SentenceModel, TaskModel
 from model.tasks.base import Logits, Problem
 from model.tasks.features import Places, batches_by_length, offsets_of, ranges, tokens_at_once
 from model.training.precision import Rounded, rounded
@@ -35,7 +35,9 @@ class Approach(Protocol):
 class FineTuning:
     """All parameters are trained."""
 
-    def __init__(self, problem: Problem, model: TaskModel, *, precision: str = "fp32") -> None:
+    def __init__(
+        self, problem: Problem, model: TaskModel | SentenceModel, *, precision: str = "fp32"
+    ) -> None:
         self.problem = problem
         self.module: nn.Module = model
         self.call: Callable[..., Tensor] = Rounded(model) if precision == "bf16" else model

@@ -194,8 +194,14 @@ def _finish(
     results = runner.results(list(zip(plans, found, strict=True)), means, earlier)
     logits = [entry for _, files in ensembles.values() for entry in files]
     judged = [*found, *means.values()]
+    problems = {plan.task.name: plan.problem for plan in plans}
     trials = Trials(
-        tasks=tuple(runner.tasks.values()),
+        tasks=tuple(
+            record.model_copy(
+                update={"baselines": (*record.baselines, *runner.untouched(problems[name]))}
+            )
+            for name, record in runner.tasks.items()
+        ),
         fits=tuple(trial.model_copy(update={"predictions": {}}) for trial in judged),
     )
     summary = put_json(table.output, trials.model_dump(mode="json"), name="fits.json")

@@ -89,6 +89,12 @@ class DistributedOptimizer:
         """The value summed over ranks."""
         return self._world.sum([value])[0]
 
+    def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
+        """[total, D]: the rows of all ranks; this one's stand from `first`."""
+        whole = rows.new_zeros(total, rows.shape[1])
+        whole[first : first + len(rows)] = rows
+        return self._world.sum_tensor(whole)
+
     def _compute(
         self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None
     ) -> Tensor:

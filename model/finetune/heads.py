@@ -1,22 +1,25 @@
 """What is trained on top of an encoder: a linear layer, with a BiLSTM before it where wanted.
 
 In:  packed sequences and the places that the head reads; or a frozen encoder's layers.
-Out: logits in fp32.
+Out: logits in fp32, or vectors.
 
-Fine-tuning trains encoder and head together (`TaskModel`; paper, section 4); the feature-based
-approach trains a head on frozen layers (`FeatureHead`; section 5.3 and Table 7).
+Fine-tuning trains encoder and head together (`TaskModel`; paper, section 4), or the encoder alone
+where its vectors are compared (`SentenceModel`); the feature-based approach trains a head on frozen layers (`FeatureHead`; section 5.3 and Table 7).
 """
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from model.config import FeatureConfig
 from model.data.batch import PackedBatch
 from model.encoder.encoder import Encoder, initialise
 from model.encoder.operations.dropout import Noise, dropout, noise_from
+from model.encoder.pooling import pooled
 
 # P places of all sequences together, B sequences, S places of the longest, K layers, H width
 
@@ -83,6 +86,26 @@ class TaskModel(nn.Module):
         noise = Noise((dropout_seed, HEAD_PLACE)) if dropout_seed is not None else None
         logits: Tensor = self.head(dropout(read, self.head_dropout, noise))
         return logits.float()
+
+
+class SentenceModel(nn.Module):
+    """The encoder alone, whose vectors of whole sequences are compared (Reimers, Gurevych 2019)."""
+
+    bilstm = None
+
+    def __init__(self, encoder: Encoder, *, pooling: Literal["mean", "cls"] = "mean") -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooling: Literal["mean", "cls"] = pooling
+
+    def forward(
+        self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None = None
+    ) -> Tensor:
+        """Vectors of length 1, [B, H] fp32; `positions` is None."""
+        hidden_TH = self.encoder(batch, dropout_seed)
+        return functional.normalize(
+            pooled(hidden_TH, batch, self.encoder, pooling=self.pooling).float(), dim=-1
+        )
 
 
 def _stacked(first: int, last: int | None) -> Callable[[list[Tensor]], Tensor]:

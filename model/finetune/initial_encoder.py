@@ -6,6 +6,7 @@ Out: `InitialEncoder`, which makes fresh models: pre-trained, or random in the s
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from model.encoder.pretraining import PretrainingModel
 from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS
 from model.hugging_face.encoder_files import read_encoder_files
 from model.hugging_face.layout import from_hugging_face, hugging_face_name
+from model.hugging_face.sentence_modules import SentenceModules
 from model.tasks.features import Places
 
 ENCODER_PREFIX = "encoder."
@@ -33,6 +35,14 @@ class InitialEncoder:
 
     objective: Objective = "masked_lm"
     """What it was pre-trained to predict."""
+
+    modules: SentenceModules | None = None
+    """How sentence-transformers makes vectors with it, if it came from there."""
+
+    @property
+    def pooling(self) -> Literal["mean", "cls"]:
+        """How one vector is made of a sequence's: as it was trained to, else the mean."""
+        return self.modules.pooling if self.modules else "mean"
 
     @property
     def word_embeddings(self) -> Tensor:
@@ -102,4 +112,4 @@ def read_initial_encoder(location: str | Path) -> InitialEncoder:
     family = files.config.family
     known = [name for name in names if hugging_face_name(name, family) in files.tensors]
     parameters = from_hugging_face(files.tensors, known, family)
-    return InitialEncoder(files.config, files.tokenizer, parameters, files.objective)
+    return InitialEncoder(files.config, files.tokenizer, parameters, files.objective, files.modules)

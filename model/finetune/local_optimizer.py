@@ -37,6 +37,9 @@ class TrialOptimizer(Protocol):
     def sum(self, value: float) -> float:
         """The value summed over ranks."""
 
+    def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
+        """[total, D]: the rows of all ranks; this one's stand from `first`."""
+
 
 MakeOptimizer = Callable[[Approach, OptimizerConfig, int, str], TrialOptimizer]
 """From a trial's approach, its schedule, its number of steps and its precision."""
@@ -74,6 +77,10 @@ class LocalOptimizer:
     def sum(self, value: float) -> float:
         """The value itself."""
         return value
+
+    def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
+        """The rows themselves."""
+        return rows
 
     def step(self, number: int) -> None:
         """Clip, update, zero the gradients. `number` counts from 0."""

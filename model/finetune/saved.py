@@ -2,7 +2,8 @@
 
 In:  the weights of a trial, its task.
 Out: `models/TASK/`: model.safetensors in Hugging Face's names for the task's class, config.json
-     with what Cloze needs under `cloze` and `cloze_task`, tokenizer.json.
+     with what Cloze needs under `cloze` and `cloze_task`, tokenizer.json; for a model whose
+     vectors are compared sentence-transformers' modules.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from artifacts.store import put_bytes, put_json
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import EncoderConfig, Family, TaskConfig
 from model.encoder.encoder import Encoder
-from model.finetune.heads import TaskModel
+from model.finetune.heads import SentenceModel, TaskModel
 from model.finetune.initial_encoder import InitialEncoder
 from model.hugging_face.encoder_files import read_tokenizer
 from model.hugging_face.layout import (
@@ -29,6 +30,7 @@ from model.hugging_face.layout import (
     special_ids,
     to_hugging_face,
 )
+from model.hugging_face.sentence_modules import SentenceModules, read_sentence_modules
 from model.hugging_face.source import Source, read_weights
 from model.tasks.base import Problem
 
@@ -45,6 +47,7 @@ _CLASSES = {
     "tagging": "ForTokenClassification",
     "span": "ForQuestionAnswering",
     "multiple_choice": "ForMultipleChoice",
+    "retrieval": "Model",
 }
 
 
@@ -101,6 +104,10 @@ def save_model(
     folder = f"models/{problem.config.name}"
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
     tokenizer = initial.tokenizer.tokenizer_json().encode()
+    modules = {}
+    if problem.reads == "vectors":
+        described = SentenceModules(initial.pooling, True, task.max_seq_length)
+        modules = described.files(width=initial.config.hidden_size)
     return [
         put_bytes(
             output,
@@ -109,10 +116,13 @@ def save_model(
         ),
         put_json(output, config, name=f"{folder}/config.json"),
         put_bytes(output, tokenizer, name=f"{folder}/tokenizer.json"),
+        *(put_bytes(output, file, name=f"{folder}/{name}") for name, file in modules.items()),
     ]
 
 
-def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer]:
+def read_model(
+    source: Source,
+) -> tuple[TaskModel | SentenceModel, SavedTask, WordPieceTokenizer]:
     """The fine-tuned model in a folder that `save_model` wrote, fp32 without dropout; its task.
 
     Of an artifact: `artifact_source(artifact, folder="models/TASK/")`.
@@ -127,12 +137,18 @@ def read_model(source: Source) -> tuple[TaskModel, SavedTask, WordPieceTokenizer
     tokenizer, tensors = read_tokenizer(source), read_weights(source, LAYOUTS[family])
     with torch.device("meta"):
         encoder = Encoder(encoder_config, tokenizer.size)
-        model = TaskModel(
-            encoder,
-            outputs=saved.outputs,
-            head_dropout=saved.head_dropout,
-            bilstm=any(name.startswith(BILSTM) for name in tensors),
-        )
+        model: TaskModel | SentenceModel
+        if saved.task.kind == "retrieval":
+            positions = encoder_config.max_position_embeddings
+            modules = read_sentence_modules(source, positions=positions)
+            model = SentenceModel(encoder, pooling=modules.pooling if modules else "mean")
+        else:
+            model = TaskModel(
+                encoder,
+                outputs=saved.outputs,
+                head_dropout=saved.head_dropout,
+                bilstm=any(name.startswith(BILSTM) for name in tensors),
+            )
     names = [name for name in model.state_dict() if name.startswith(ENCODER)]
     # A modern encoder's own head is called as ours is, so what is renamed is chosen first.
     prefix = saved.head(family)

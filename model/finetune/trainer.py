@@ -4,6 +4,12 @@ In:  a `Problem`, an `Approach` (what is trained), a `Recipe`.
 Out: `TrialResult`: scores by epoch, predictions of the chosen epoch.
 
 The seed decides the order of the data, the head, and dropout; nothing else is random.
+
+A loss that is one of the whole batch, in which every text is compared with all others, is trained
+with cached gradients (GradCache, Gao et al. 2021): the vectors of all micro-batches and ranks are
+computed without a graph, the loss's gradient by each vector is kept, and each micro-batch, computed
+again with the same dropout, is sent its own. So a batch of thousands wants the memory of one
+micro-batch, and gives the gradients of one step over all of it.
 """
 
 import math
@@ -175,26 +181,64 @@ class Trainer:
     def train_step(self, number: int, units: Places) -> tuple[Tensor, int]:
         """One optimizer step; the loss summed over the batch's terms, and their number."""
         count = len(self.problem.targets("train", units))
-        ours = np.array_split(units, self.optimizer.ranks)[self.optimizer.rank]
+        parts = np.array_split(units, self.optimizer.ranks)
+        ours = parts[self.optimizer.rank]
         weight = 1.0 / count if len(ours) else 0.0  # a rank without a part still takes part
         part = ours if len(ours) else units[:1]
-        losses = [
-            self._backward(micro_batch, weight, step=number, micro=micro)
-            for micro, micro_batch in enumerate(
-                cut_by_budget(part, self._unit_tokens[part], token_budget=self.recipe.token_budget)
-            )
-        ]
+        micro_batches = cut_by_budget(
+            part, self._unit_tokens[part], token_budget=self.recipe.token_budget
+        )
+        if self.problem.joint and (len(micro_batches) > 1 or self.optimizer.ranks > 1):
+            loss = self._joint_backward(parts, micro_batches, weight, step=number)
+        else:
+            losses = [
+                self._backward(micro_batch, weight, step=number, micro=micro)
+                for micro, micro_batch in enumerate(micro_batches)
+            ]
+            loss = torch.stack(losses).sum() * float(len(ours) > 0)
         self.optimizer.step(number)
-        return torch.stack(losses).sum() * float(len(ours) > 0), count
+        return loss, count
 
     def _backward(self, units: Places, weight: float, *, step: int, micro: int) -> Tensor:
         """Gradients of one micro-batch's part of the mean loss; its loss, summed over terms."""
-        place = (step * self.optimizer.ranks + self.optimizer.rank) * MICRO_BATCHES + micro
-        rows, seed = self.problem.rows("train", units), self.recipe.seed_for("dropout", place)
-        logits = self.approach.logits("train", rows, seed)
+        logits = self._computed(units, step=step, micro=micro)
         loss = self.problem.loss(logits, torch.from_numpy(self.problem.targets("train", units)))
         self.optimizer.backward(loss * weight)
         return loss.detach()
+
+    def _joint_backward(
+        self, parts: list[Places], micro_batches: list[Places], weight: float, *, step: int
+    ) -> Tensor:
+        """Gradients of a loss over all ranks' `parts` of the batch; this rank's share of the loss.
+
+        Every rank computes the whole loss: it costs nothing beside the encoder.
+        """
+        with torch.no_grad():
+            vectors = [
+                self._computed(units, step=step, micro=micro).detach()
+                for micro, units in enumerate(micro_batches)
+            ]
+        rank = self.optimizer.rank
+        sizes = [len(self.problem.rows("train", part)) for part in parts]
+        # A rank without a part has computed a unit of another's for its company's sake.
+        own = torch.cat(vectors)[: sizes[rank]]
+        first = sum(sizes[:rank])
+        whole = self.optimizer.gather(own, first=first, total=sum(sizes)).requires_grad_()
+        targets = self.problem.targets("train", np.concatenate(parts))
+        loss = self.problem.loss(whole, torch.from_numpy(targets))
+        (gradients,) = torch.autograd.grad(loss, whole)
+        for micro, units in enumerate(micro_batches):
+            again = self._computed(units, step=step, micro=micro)
+            cached = gradients[first : first + len(again)] if weight else torch.zeros_like(again)
+            self.optimizer.backward((again * cached).sum() * weight)
+            first += len(again)
+        return loss.detach() * float(rank == 0)
+
+    def _computed(self, units: Places, *, step: int, micro: int) -> Tensor:
+        """What the module makes of one micro-batch; the same numbers every time."""
+        place = (step * self.optimizer.ranks + self.optimizer.rank) * MICRO_BATCHES + micro
+        seed = self.recipe.seed_for("dropout", place)
+        return self.approach.logits("train", self.problem.rows("train", units), seed)
 
     def _is_evaluated(self, epoch: int) -> bool:
         """`evaluations` epochs, evenly spread; the last one always."""

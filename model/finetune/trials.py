@@ -15,14 +15,20 @@ from artifacts import filesystem
 from artifacts.errors import IntegrityError
 from artifacts.manifest import FileEntry
 from artifacts.progress import say
-from artifacts.results import TaskRecord, Trial
+from artifacts.results import Baseline, TaskRecord, Trial
 from artifacts.rng import address
 from artifacts.store import WORK, Artifact, finished_file, put_bytes, put_json
 from model.config import FeatureConfig, FinetuneConfig
-from model.finetune.approaches import Approach, FeatureBased, FeatureCache, FineTuning
+from model.finetune.approaches import (
+    Approach,
+    FeatureBased,
+    FeatureCache,
+    FineTuning,
+    split_logits,
+)
 from model.finetune.earlier_trials import earlier_model
 from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
-from model.finetune.heads import LAYERS, FeatureHead, TaskModel
+from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
 from model.finetune.initial_encoder import ENCODER_PREFIX, InitialEncoder
 from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, missed_decay
 from model.finetune.saved import save_model
@@ -30,9 +36,12 @@ from model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decode
 from model.finetune.trial_plan import TrialGroup, TrialPlan
 from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS, restore_rows
 from model.finetune.workers import Worker
-from model.tasks.base import Logits
+from model.tasks.base import Logits, Problem
 
 Weights = dict[str, Tensor]
+
+UNTOUCHED = "untouched_encoder"
+"""The baseline that is the encoder as it was given."""
 
 ENSEMBLE = "pretrained-ensemble"
 """The system that is the mean of all seeds."""
@@ -194,6 +203,23 @@ class TrialRunner:
             found[task] = (trial.model_copy(update={"system": ENSEMBLE}), files)
         return found
 
+    def untouched(self, problem: Problem) -> tuple[Baseline, ...]:
+        """What the encoder's vectors come to before any training, where vectors are compared."""
+        if problem.reads != "vectors":
+            return ()
+        given = self.encoders[0]
+        encoder = given.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
+        model = SentenceModel(encoder, pooling=given.pooling).to(self.device)
+        approach = FineTuning(problem, model, precision=self.config.precision)
+        splits = [split for split in ("dev", "test") if split in problem.sequences]
+        scores = {
+            split: problem.score(
+                split, problem.predictions(split, split_logits(problem, approach, split))
+            )
+            for split in splits
+        }
+        return (Baseline(name=UNTOUCHED, **scores),)
+
     def results(
         self,
         trials: Sequence[tuple[TrialPlan, Trial]],
@@ -282,11 +308,15 @@ class TrialRunner:
                 used_ids=problem.used_ids,
             )
             torch.manual_seed(recipe.seed_for("head"))
-            model = TaskModel(
-                encoder,
-                outputs=problem.outputs,
-                head_dropout=problem.head_dropout,
-                bilstm=self.config.bilstm,
+            model = (
+                SentenceModel(encoder, pooling=initial.pooling)
+                if problem.reads == "vectors"
+                else TaskModel(
+                    encoder,
+                    outputs=problem.outputs,
+                    head_dropout=problem.head_dropout,
+                    bilstm=self.config.bilstm,
+                )
             )
             approach = FineTuning(problem, model.to(self.device), precision=self.config.precision)
         return Trainer(problem, approach, recipe, self.make_optimizer)

@@ -7,22 +7,19 @@ Out: float32 vectors, [H × number of layers] each, in the texts' order; or a Nu
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import WordPieceTokenizer, well_formed
-from model.data.batch import Example, PackedBatch, on, pack
+from model.data.batch import Example, pack
 from model.encoder.encoder import Encoder
+from model.encoder.pooling import Pooling, pooled
 from model.inference.streaming import in_windows
 
-# B texts, T tokens of all of them, H width
-
-Pooling = Literal["mean", "cls", "pooler"]
 Vector = npt.NDArray[np.float32]
 
 
@@ -68,19 +65,6 @@ def embeddings(
     return in_windows(
         texts, read, compute, length=lambda example: len(example.input_ids), device=device
     )
-
-
-def pooled(hidden_TH: Tensor, batch: PackedBatch, encoder: Encoder, *, pooling: Pooling) -> Tensor:
-    """[B, H] of one layer's vectors."""
-    if pooling == "pooler":
-        return encoder.pooled(hidden_TH, batch)
-    if pooling == "cls":
-        return hidden_TH[batch.cu_seqlens[:-1].long()]
-    lengths_B = on(hidden_TH.device, torch.from_numpy(batch.lengths))
-    sequence_T = torch.repeat_interleave(lengths_B, output_size=batch.tokens)
-    sums_BH = hidden_TH.new_zeros(len(lengths_B), hidden_TH.shape[1], dtype=torch.float32)
-    sums_BH.index_add_(0, sequence_T, hidden_TH.float())
-    return sums_BH / lengths_B[:, None]
 
 
 def normalized(vectors: Iterable[Vector]) -> Iterator[Vector]:

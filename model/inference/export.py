@@ -23,9 +23,11 @@ from artifacts.results import Trials
 from artifacts.store import open_artifact
 from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, WordPieceTokenizer
 from model.config import EncoderConfig
+from model.finetune.heads import SentenceModel
 from model.finetune.saved import read_model
 from model.hugging_face.encoder_files import CARD, EncoderFiles
 from model.hugging_face.layout import hugging_face_config, special_ids
+from model.hugging_face.sentence_modules import SentenceModules
 from model.hugging_face.source import artifact_source
 from model.inference.model_card import is_ours, model_card, task_card
 from model.inference.predict import MODELS, saved_task
@@ -44,6 +46,14 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     source = artifact_source(artifact, folder=f"{MODELS}{saved_task(artifact, task)}/")
     model, saved, tokenizer = read_model(source)
     trials = Trials.model_validate(artifact.read_json("fits.json")).fits
+    files = {
+        "config.json": Path(source.path("config.json")).read_bytes(),
+        "model.safetensors": Path(source.path("model.safetensors")).read_bytes(),
+        **_tokenizer_files(tokenizer, model.encoder.config),
+    }
+    if isinstance(model, SentenceModel):
+        described = SentenceModules(model.pooling, True, saved.task.max_seq_length)
+        files |= described.files(width=model.encoder.config.hidden_size)
     kept = max(
         (
             trial
@@ -52,13 +62,8 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
         ),
         key=lambda trial: trial.merit,
     )
-    files = {
-        "config.json": Path(source.path("config.json")).read_bytes(),
-        "model.safetensors": Path(source.path("model.safetensors")).read_bytes(),
-        **_tokenizer_files(tokenizer, model.encoder.config),
-        CARD: task_card(saved, model, kept, artifact.manifest).encode(),
-    }
-    return _write_folder(files, directory)
+    card = task_card(saved, model, kept, artifact.manifest).encode()
+    return _write_folder({**files, CARD: card}, directory)
 
 
 def contents(files: EncoderFiles) -> dict[str, bytes]:

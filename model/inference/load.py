@@ -17,15 +17,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from artifacts import filesystem
 from artifacts.errors import UsageError
+from artifacts.manifest import MANIFEST_NAME
+from artifacts.store import open_artifact
 from artifacts.tokenizer import WordPieceTokenizer
 from model.config import EncoderConfig
+from model.encoder.pooling import Pooling
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.hugging_face.layout import from_hugging_face, hugging_face_name
-from model.hugging_face.sentence_modules import SentenceModules
-from model.hugging_face.source import Source
-from model.inference.embed import Pooling, embeddings, normalized
+from model.hugging_face.sentence_modules import MODULES, SentenceModules
+from model.hugging_face.source import Source, artifact_source
+from model.inference.embed import embeddings, normalized
 from model.inference.fill_mask import Fill, filled
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -137,12 +141,29 @@ def load(
     attention: str = "auto",
 ) -> Model:
     """The trained encoder at `location`; `device` auto is CUDA where there is one."""
-    files = read_encoder_files(location)
+    files = read_encoder_files(_vectors_of(location))
     module = pretraining_model(files, attention=attention)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
     fills_masks = files.has_heads and files.objective == "masked_lm"
     return Model(module, files.tokenizer, fills_masks, files.has_pooler, files.modules)
+
+
+def _vectors_of(location: str | Path) -> str | Path | Source:
+    """The place itself; of what fine-tuning made, the encoder whose vectors it trained."""
+    directory = str(location).rstrip("/")
+    if not filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
+        return location
+    artifact = open_artifact(directory)
+    if artifact.manifest.stage != "finetune":
+        return location
+    names = [entry.name for entry in artifact.manifest.files if entry.name.endswith(f"/{MODULES}")]
+    if len(names) != 1:
+        raise UsageError(
+            f"{directory}: holds {len(names)} encoders trained to compare texts, expected one; "
+            "`cloze export` writes the one you mean into a folder"
+        )
+    return artifact_source(artifact, folder=names[0].removesuffix(MODULES))
 
 
 def placed(device: str, precision: str) -> tuple[torch.device, str]:

@@ -12,7 +12,7 @@ from typing import TypeGuard
 from artifacts.manifest import Manifest
 from artifacts.results import Trial
 from model.config import EncoderConfig, Family
-from model.finetune.heads import TaskModel
+from model.finetune.heads import SentenceModel, TaskModel
 from model.finetune.saved import SavedTask
 from model.hugging_face.encoder_files import EncoderFiles
 
@@ -27,6 +27,7 @@ _PIPELINES = {
     "tagging": "token-classification",
     "span": "question-answering",
     "multiple_choice": "multiple-choice",
+    "retrieval": "sentence-similarity",
 }
 
 
@@ -72,7 +73,9 @@ def model_card(files: EncoderFiles) -> str:
     return _joined([*sections, _transformers_use(name, config), _limits("encoder", "corpus")])
 
 
-def task_card(saved: SavedTask, model: TaskModel, trial: Trial, manifest: Manifest) -> str:
+def task_card(
+    saved: SavedTask, model: TaskModel | SentenceModel, trial: Trial, manifest: Manifest
+) -> str:
     """The card of a fine-tuned model; `trial` is the one whose weights were kept."""
     task, encoder = saved.task, model.encoder.config
     family = FAMILIES[encoder.family]

@@ -25,7 +25,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
 from artifacts.tokenizer import WordPieceTokenizer
 from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.heads import TaskModel
+from model.finetune.heads import SentenceModel, TaskModel
 from model.finetune.saved import SavedTask, read_model
 from model.hugging_face.source import artifact_source, open_source
 from model.inference.load import placed
@@ -192,6 +192,11 @@ def load_predictor(
     else:
         source = open_source(directory)
     model, saved, tokenizer = read_model(source)
+    if isinstance(model, SentenceModel):
+        raise UsageError(
+            f"{directory}: task {saved.task.name} makes vectors to be compared, no predictions; "
+            "use `cloze search` or `cloze embed` with it"
+        )
     where, chosen = placed(device, precision)
     return Predictor(model.to(where), saved, tokenizer, chosen)
 

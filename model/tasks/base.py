@@ -3,8 +3,8 @@
 In:  a task's configuration, its tables, a tokenizer.
 Out: `Problem`: sequences to read, targets to learn, predictions to score.
 
-A family is a file with one `Problem`: classification, tagging, span, multiple_choice. Everything
-else (batches, optimizer, seeds, feature-based use, reports) knows problems only.
+A family is a file with one `Problem`: classification, tagging, span, multiple_choice, retrieval.
+Everything else (batches, optimizer, seeds, feature-based use, reports) knows problems only.
 """
 
 from abc import ABC, abstractmethod
@@ -52,8 +52,12 @@ class Problem(ABC):
     default_metrics: ClassVar[tuple[str, ...]]
     """Metrics where the configuration names none, the headline first."""
 
-    reads: ClassVar[Literal["pooled", "tokens"]]
-    """What the head sees: the pooled [CLS] of each sequence, or the vectors of some tokens."""
+    reads: ClassVar[Literal["pooled", "tokens", "vectors"]]
+    """What the head sees: the pooled [CLS] of each sequence, or the vectors of some tokens; or
+    there is none, and the `outputs` are the sequence's vector itself."""
+
+    joint: ClassVar[bool] = False
+    """Whether the loss is one of the whole batch: its parts' losses do not add up to it."""
 
     head_dropout: ClassVar[bool] = True
     """Dropout before the head (reference: 0.1 for classifiers, none for spans)."""

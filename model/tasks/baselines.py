@@ -1,7 +1,7 @@
 """What each task comes to without any encoder.
 
 In:  a task's tables.
-Out: predictions of the majority, of look-up, of word overlap; scored like a model's.
+Out: predictions of the majority, of look-up, of word overlap, of BM25; scored like a model's.
 
 A neural score means nothing without them: the majority is 81 F1 on MRPC's test set.
 """
@@ -19,6 +19,8 @@ from sklearn.linear_model import LogisticRegression
 
 from artifacts.results import Baseline
 from model.tasks.base import Prediction, Problem
+from model.tasks.metrics.ranking_metrics import DEPTH
+from model.tasks.retrieval import RetrievalTexts
 from model.tasks.task_table import TaskTable
 
 Tables = Mapping[str, TaskTable]
@@ -128,6 +130,25 @@ def lookup_tag(train: TaskTable) -> Predict:
     ]
 
 
+def bm25(train: TaskTable) -> Predict:
+    """BM25 as Lucene computes it (k1 1.5, b 0.75), without stemming; nothing is learnt."""
+    import bm25s  # which only this one needs
+
+    def ranked(table: TaskTable) -> list[Prediction]:
+        texts = RetrievalTexts(table)
+        words = bm25s.tokenize(texts.passages, stopwords=None, show_progress=False)
+        index = bm25s.BM25(backend="numpy")
+        index.index(words, show_progress=False)
+        asked = bm25s.tokenize(texts.queries, stopwords=None, return_ids=False, show_progress=False)
+        # Its own ranking leaves the order of equals, such as those without any word, to chance.
+        orders = [
+            np.argsort(-index.get_scores(query), kind="stable")[:DEPTH].tolist() for query in asked
+        ]
+        return [{"text": texts.passages[order[0]], "ranked": [order]} for order in orders]
+
+    return ranked
+
+
 BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
     "classification": {"majority": majority_label, "bag_of_words": bag_of_words},
     "multi_label_classification": {
@@ -137,6 +158,7 @@ BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
     "pair_classification": {"majority": majority_label, "word_overlap": word_overlap},
     "regression": {"majority": mean_label, "word_overlap": overlap_share},
     "tagging": {"majority": majority_tag, "lookup": lookup_tag},
+    "retrieval": {"bm25": bm25},
 }
 
 

@@ -22,6 +22,7 @@ from model.tasks.base import Problem, Texts
 from model.tasks.classification import Classification, PairClassification, Regression
 from model.tasks.multi_label import MultiLabel
 from model.tasks.multiple_choice import MultipleChoice
+from model.tasks.retrieval import Retrieval
 from model.tasks.span import Spans
 from model.tasks.tagging import Tagging
 from model.tasks.task_files import read_table
@@ -35,6 +36,7 @@ FAMILIES: Mapping[str, type[Problem]] = {
     "tagging": Tagging,
     "span": Spans,
     "multiple_choice": MultipleChoice,
+    "retrieval": Retrieval,
 }
 
 SPLITS = ("train", "dev", "test")
@@ -94,10 +96,12 @@ def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
 def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     """The training rows that stay, and those that dev gets: the same ones for every trial.
 
-    Of every label at least one row, where it has two; documents stay whole.
+    Of every label at least one row, where it has two; documents stay whole, and so do the rows of
+    one context or passage.
     """
     groups: dict[str, list[int]] = defaultdict(list)
-    units = table.columns.get("document") or table.columns.get("context") or range(len(table))
+    named = (table.columns.get(name) for name in ("document", "context", "passage"))
+    units = next(filter(None, named), range(len(table)))
     for row, unit in enumerate(units):
         groups[str(unit)].append(row)
     members = list(groups.values())

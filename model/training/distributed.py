@@ -56,6 +56,12 @@ class World:
         summed: list[float] = tensor.tolist()
         return summed
 
+    def sum_tensor(self, tensor: Tensor) -> Tensor:
+        """The tensor summed over all ranks, in place."""
+        if self.ranks > 1:
+            distributed.all_reduce(tensor)
+        return tensor
+
     def least(self, value: int) -> int:
         """The smallest of all ranks' values."""
         values: list[int] = [value] * self.ranks

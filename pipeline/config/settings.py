@@ -239,6 +239,31 @@ class ExamplesConfig(Config):
         return lengths
 
 
+class PairsConfig(Config):
+    """Pairs of texts that belong together, made of documents without any label."""
+
+    kind: Literal["neighbours", "opening", "signature"] = "neighbours"
+    """What a pair is: two passages of a document that follow one another; a document's first line,
+    its title where it has one, and what comes after it; or, of `docstrings`, a function's summary
+    and its signature."""
+
+    sources: tuple[SourceConfig, ...] = ()
+    """The documents, as in `[[corpus.sources]]`; empty: the run's corpus."""
+
+    words: int = Field(default=60, ge=4, le=10_000)
+    """Words of a passage, which ends with a sentence."""
+
+    train_pairs: int = Field(default=20_000, ge=8)
+    """Largest number of training pairs, drawn evenly from all there are."""
+
+    evaluation_pairs: int = Field(default=1000, ge=8)
+    """Largest number of pairs in each of dev and test."""
+
+    heldout_share: float = Field(default=0.1, gt=0.0, lt=0.5)
+    """Share of the text that gives dev, and as much test: in parts of some pages, so that what is
+    held out has no passage in common with what is trained on, nor has one that follows it."""
+
+
 class LabelsConfig(Config):
     """Labelled tasks made from the docstrings' own signatures."""
 

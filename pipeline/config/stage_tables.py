@@ -15,6 +15,7 @@ from pipeline.config.settings import (
     DedupConfig,
     ExamplesConfig,
     LabelsConfig,
+    PairsConfig,
     VocabularyConfig,
 )
 
@@ -91,6 +92,22 @@ class LabelsStage(StageConfig):
     """The run's seed: it draws what is labelled, and which modules are for development."""
     labels: LabelsConfig
     """The packages, and how many examples of them."""
+
+
+class PairsStage(StageConfig):
+    """corpus files → pairs of texts that belong together."""
+
+    stage: ClassVar[str] = "pairs"
+    program: ClassVar[str] = "pipeline.pairs"
+
+    seed: int
+    """The run's seed: it draws the pairs, and what is held out."""
+    corpus: CorpusConfig
+    """The documents."""
+    cleaning: CleaningConfig
+    """Which documents are dropped."""
+    pairs: PairsConfig
+    """What a pair is, and how many there are."""
 
 
 class PipelineMachine(Config):

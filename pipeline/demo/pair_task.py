@@ -45,8 +45,11 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class _Function:
+class Function:
+    """A function that is told apart by what is said of it."""
+
     summary: str
+    """The first sentence of its docstring."""
     signature: str
     summary_stems: frozenset[str]
     signature_stems: frozenset[str]
@@ -54,7 +57,7 @@ class _Function:
 
 def pairs(docstrings: Sequence[Docstring], *, seed: int) -> Iterator[tuple[Pair, Pair]]:
     """For each function of a module its true pair and a wrong one with the same summary."""
-    functions = _functions(docstrings)
+    functions = documented_functions(docstrings)
     for function in functions:
         others = [other for other in functions if other.signature != function.signature]
         if others:
@@ -71,13 +74,13 @@ def stems(text: str) -> frozenset[str]:
     return frozenset(_ENDING.sub("", part) for part in parts if len(part) > 2)
 
 
-def _functions(docstrings: Sequence[Docstring]) -> list[_Function]:
+def documented_functions(docstrings: Sequence[Docstring]) -> list[Function]:
     """The functions whose summaries are sentences and told apart by them."""
-    found: dict[str, _Function] = {}
+    found: dict[str, Function] = {}
     for docstring in docstrings:
         summary = _summary(docstring)
         if summary and summary not in found:
-            found[summary] = _Function(
+            found[summary] = Function(
                 summary, docstring.signature, stems(summary), stems(docstring.signature)
             )
     return list(found.values())
@@ -93,7 +96,7 @@ def _summary(docstring: Docstring) -> str:
     return summary if MIN_WORDS <= summary.count(" ") + 1 <= MAX_WORDS else ""
 
 
-def _hardest(function: _Function, others: list[_Function], *, seed: int) -> _Function:
+def _hardest(function: Function, others: list[Function], *, seed: int) -> Function:
     """The one whose overlap with the summary is nearest to the true signature's."""
     wanted = len(function.summary_stems & function.signature_stems)
     return min(

@@ -1,7 +1,8 @@
 """Passages: documents cut at sentences into parts that one vector can stand for.
 
 In:  a corpus and a number of words.
-Out: `Passage`s in the order of files, each with the file and the document it comes from.
+Out: `Passage`s in the order of files, each with the file and the document it comes from; whole
+     documents as sentences.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.input_shards import input_shards
 from pipeline.readers.registry import READERS
+from pipeline.text.filters import Reason
 from pipeline.text.texts import read_texts
 
 
@@ -22,21 +24,42 @@ class Passage(NamedTuple):
     text: str
 
 
+class Document(NamedTuple):
+    """A document that is not dropped."""
+
+    file: str
+    position: int
+    """Where it begins in the file."""
+    digest: bytes
+    """Of its sentences."""
+    sentences: list[str]
+
+
 def read_passages(corpus: CorpusConfig, *, words: int) -> Iterator[Passage]:
     """All passages of the corpus, of about `words` words."""
+    for document in read_documents(corpus, CleaningConfig()):
+        for text in cut_passages(document.sentences, words=words):
+            yield Passage(document.file, document.position, text)
+
+
+def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[Document]:
+    """The documents of the corpus in the order of its files, one after another."""
     files = [[file.path for file in READERS[s.reader].find(s)] for s in corpus.sources]
     for shard in input_shards(corpus):
-        for block in read_texts(shard, corpus=corpus, cleaning=CleaningConfig()):
+        for block in read_texts(shard, corpus=corpus, cleaning=cleaning):
             start = 0
-            for end, file, position in zip(
+            for end, file, position, digest, reason in zip(
                 block.ends_D.tolist(),
                 block.files_D.tolist(),
                 block.positions_D.tolist(),
+                block.digests,
+                block.reasons_D.tolist(),
                 strict=True,
             ):
-                sentences = block.text[start:end].tobytes().decode().splitlines()
-                for text in cut_passages(sentences, words=words):
-                    yield Passage(files[block.source][file], position, text)
+                if reason == Reason.KEPT:
+                    sentences = block.text[start:end].tobytes().decode().splitlines()
+                    name = files[block.source][file]
+                    yield Document(name, position, digest.tobytes(), sentences)
                 start = end
 
 

@@ -17,7 +17,7 @@ from model.config import EncoderConfig, FeatureConfig, OptimizerConfig, TaskConf
 from model.encoder.encoder import Encoder
 from model.finetune.approaches import FeatureCache, FineTuning, split_logits
 from model.finetune.finetune import finetune
-from model.finetune.heads import LAYERS, FeatureHead, TaskModel
+from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
 from model.finetune.initial_encoder import read_initial_encoder
 from model.finetune.local_optimizer import LocalOptimizer
 from model.finetune.trainer import Recipe, Trainer, TrialResult
@@ -288,6 +288,50 @@ def test_an_early_failure_is_started_again_and_said_so(tmp_path: Path) -> None:
     assert fit.restarts == 2
 
 
+def pairs(count: int) -> list[dict]:
+    words = ["the", "list", "of", "names", "arrays", "given", "shape"]
+    rng = np.random.default_rng(6)
+
+    def text() -> str:
+        return " ".join(rng.choice(words, rng.integers(2, 12)))
+
+    return [{"query": text(), "passage": text(), "negatives": [text()]} for _ in range(count)]
+
+
+def test_cached_gradients_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+    """Every text of a batch is compared with all others, cut into micro-batches or not."""
+    path = write_lines(tmp_path / "a.jsonl", pairs(16))
+    fields = {"name": "r", "kind": "retrieval", "train": path, "dev": path, "batch_size": 16}
+    task = TaskConfig.model_validate({**fields, "max_seq_length": 32})
+    found = load_problem(task, TOKENIZER, load_tables(task))
+    gradients = []
+    for budget in (1 << 20, 40):
+        torch.manual_seed(0)
+        model = SentenceModel(Encoder(STILL, TOKENIZER.size))
+        model.train()
+        fit = Trainer(found, FineTuning(found, model), recipe(found, token_budget=budget))
+        fit.optimizer.step = lambda number: None  # type: ignore[method-assign]
+        loss, count = fit.train_step(0, np.arange(16))
+        assert count == 16
+        gradients.append([loss, *(p.grad for p in model.parameters() if p.grad is not None)])
+    assert len(gradients[0]) > 10
+    for whole, cached in zip(*gradients, strict=True):
+        torch.testing.assert_close(cached, whole, atol=1e-6, rtol=1e-5)
+
+
+def test_cached_gradients_know_the_dropout_of_the_vectors(tmp_path: Path) -> None:
+    """Both passes draw the same units: the cached vectors are those that are sent back through."""
+    path = write_lines(tmp_path / "a.jsonl", pairs(8))
+    task = TaskConfig(name="r", kind="retrieval", train=path, dev=path, max_seq_length=32)
+    found = load_problem(task, TOKENIZER, load_tables(task))
+    torch.manual_seed(0)
+    model = SentenceModel(Encoder(TINY, TOKENIZER.size)).train()
+    fit = Trainer(found, FineTuning(found, model), recipe(found, token_budget=40))
+    first, again, other = (fit._computed(np.arange(4), step=0, micro=m) for m in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 def on_two_ranks(module: str, table: Path) -> None:
     """Run a stage program as two ranks of one machine."""
     port = free_port()
@@ -337,6 +381,29 @@ def test_two_ranks_share_the_fits_or_the_batches(
         assert shared.digest == alone.digest
     for ours, theirs in zip(*map(losses, (alone, shared)), strict=True):
         assert ours == pytest.approx(theirs, abs=2e-3)  # the head's dropout is cut another way
+
+
+@pytest.mark.slow
+def test_two_ranks_compare_the_texts_of_both(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", pairs(9))
+    task = {"name": "r", "kind": "retrieval", "train": path, "dev": path, "epochs": 3}
+    task |= {"max_seq_length": 32, "batch_size": 4, "learning_rate": 1e-3}
+    encoder = encoder_artifact(tmp_path / "encoder", config=STILL)
+
+    def table(name: str) -> StageTable:
+        return stage_table(
+            "finetune",
+            tmp_path / name,
+            config={"finetune": {"tasks": [task], "seeds": [0], "precision": "fp32"}},
+            inputs=inputs(encoder=encoder),
+            machine={"threads": 1},
+        )
+
+    alone = finetune(table("alone"), [])
+    write_stage_table(table("shared"), tmp_path / "table.json")
+    on_two_ranks("model.finetune.finetune_ranks", tmp_path / "table.json")
+    shared = open_artifact(str(tmp_path / "shared"))
+    assert losses(shared) == pytest.approx(losses(alone), abs=1e-4)
 
 
 def losses(artifact: Artifact) -> list[float]:

@@ -1,0 +1,249 @@
+"""Retrieval: which passage answers a query, found by the vectors of both.
+
+In:  columns query and passage, a row a pair that belongs together; `negatives`, a list of passages
+     (or `negative`, one) that look right and are not.
+Out: a `Problem` whose outputs are vectors of length 1; the passages of a split, ranked for each of
+     its queries by cosine.
+
+Trained by multiple-negatives ranking (Henderson et al. 2017): of all passages of the batch, hard
+negatives among them, softmax is to choose the query's own. A passage that is known to be right for
+a query is never its negative, in whichever row it stands.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from artifacts.errors import UsageError
+from artifacts.tokenizer import WordPieceTokenizer, well_formed
+from model.data.batch import on
+from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.features import Places, Sequences, offsets_of, ranges, single_sequences
+from model.tasks.metrics.ranking_metrics import DEPTH, METRICS, measure_ranking
+from model.tasks.task_table import TaskTable
+
+QUERIES_AT_ONCE = 1024
+"""Ranked together."""
+
+# U units of a batch, S texts of a unit at most, N texts of the batch, C candidates among them,
+# Q queries of a split, P its passages, D numbers of a vector
+
+
+class RetrievalTexts:
+    """The texts of one split: which passages there are, and which are right for which query."""
+
+    def __init__(self, table: TaskTable) -> None:
+        self.lines = [
+            [query, passage, *negatives]
+            for query, passage, negatives in zip(
+                table.texts("query"), table.texts("passage"), _negatives(table), strict=True
+            )
+        ]
+        """Of each row: query, passage, hard negatives."""
+
+        candidates = dict.fromkeys(line[1] for line in self.lines)
+        candidates |= dict.fromkeys(text for line in self.lines for text in line[2:])
+        self.passages = list(candidates)
+        """Distinct ones, the right ones of some query first."""
+
+        self.queries = list(dict.fromkeys(line[0] for line in self.lines))
+        """Distinct ones, in the order of their first rows."""
+
+        number = {text: index for index, text in enumerate(self.passages)}
+        by_query: dict[str, set[int]] = {query: set() for query in self.queries}
+        for line in self.lines:
+            by_query[line[0]].add(number[line[1]])
+        self.relevant = list(by_query.values())
+        """Of each query the passages that are right, by their numbers."""
+
+
+class Retrieval(Problem):
+    """Which passage belongs to a query."""
+
+    required: ClassVar[tuple[str, ...]] = ("query", "passage")
+    optional: ClassVar[tuple[str, ...]] = ("negatives", "negative", "document")
+    default_metrics: ClassVar[tuple[str, ...]] = ("ndcg@10", "recall@1", "recall@10", "mrr@10")
+    reads: ClassVar = "vectors"
+    head_dropout: ClassVar[bool] = False
+    joint: ClassVar[bool] = True
+    outputs = 0
+
+    def __init__(self, texts: Texts) -> None:
+        self.config = texts.config
+        for name in self.config.metrics:
+            metric, _, count = name.partition("@")
+            if metric not in METRICS or not count.isdigit() or not 1 <= int(count) <= DEPTH:
+                raise UsageError(
+                    f"task {self.config.name}: metric {name}; expected one of "
+                    f"{', '.join(f'{known}@K' for known in METRICS)}, K from 1 to {DEPTH}"
+                )
+        self._texts = {name: RetrievalTexts(table) for name, table in texts.tables.items()}
+        self._first = {
+            name: offsets_of(np.array([len(line) for line in split.lines]))
+            for name, split in self._texts.items()
+        }
+        self._ids = {name: _text_ids(split.lines) for name, split in self._texts.items()}
+        self.sequences = {
+            name: _distinct_sequences(texts.tokenizer, split.lines, self.config.max_seq_length)
+            for name, split in self._texts.items()
+        }
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those of whole vectors, then the headline of each shorter one: `ndcg@10_64`."""
+        whole = self.config.metrics or self.default_metrics
+        return (*whole, *(f"{whole[0]}_{size}" for size in self.config.retrieval.dimensions))
+
+    def units(self, split: str) -> int:
+        """Rows."""
+        return len(self._ids[split])
+
+    def unit_tokens(self, split: str) -> Places:
+        """Tokens of query, passage and negatives of each row."""
+        return np.add.reduceat(self.sequences[split].lengths, self._first[split][:-1])
+
+    def rows(self, split: str, units: Places) -> Places:
+        """Query, passage and negatives of these rows, row by row."""
+        return ranges(self._first[split][units], np.diff(self._first[split])[units])
+
+    def examples(self, split: str) -> int:
+        """Queries."""
+        return len(self._texts[split].queries)
+
+    def labelled(self, split: str) -> bool:
+        """Always: a query stands beside its passage."""
+        return True
+
+    def gold(self, split: str) -> Sequence[Gold]:
+        """The right passages of every query."""
+        texts = self._texts[split]
+        return [tuple(texts.passages[number] for number in sorted(n)) for n in texts.relevant]
+
+    def shown(self, split: str, example: int) -> str:
+        """The query."""
+        return self._texts[split].queries[example]
+
+    def targets(self, split: str, units: Places) -> NDArray[np.generic]:
+        """[U, S] int64: numbers of each row's texts, equal for equal texts; -1 where it has fewer."""
+        return self._ids[split][units]
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of each query over the batch's passages; the mean over vector lengths."""
+        there_US = targets >= 0
+        columns_N = torch.arange(targets.shape[1]).expand_as(targets)[there_US]
+        is_query_N = columns_N == 0
+        candidate_ids_C = targets[there_US][~is_query_N]
+        own_U = torch.nonzero(columns_N[~is_query_N] == 1)[:, 0]
+        # Right for a query is what stands beside it in any row of the batch.
+        _, query_U = targets[:, 0].unique(return_inverse=True)
+        different, text_C = candidate_ids_C.unique(return_inverse=True)
+        right = torch.zeros(int(query_U.max()) + 1, len(different), dtype=torch.bool)
+        right[query_U, text_C[own_U]] = True
+        right_UC = right[query_U][:, text_C]
+        right_UC[torch.arange(len(own_U)), own_U] = False
+        device = logits.device
+        is_query_N, own_U, right_UC = (on(device, part) for part in (is_query_N, own_U, right_UC))
+        losses = []
+        for size in (logits.shape[1], *self.config.retrieval.dimensions):
+            vectors_ND = functional.normalize(logits[:, :size], dim=-1)
+            scores_UC = vectors_ND[is_query_N] @ vectors_ND[~is_query_N].T
+            scores_UC = (scores_UC / self.config.retrieval.temperature).masked_fill(
+                right_UC, -torch.inf
+            )
+            losses.append(functional.cross_entropy(scores_UC, own_U, reduction="sum"))
+        return torch.stack(losses).mean()
+
+    def predictions(self, split: str, logits: Logits) -> list[Prediction]:
+        """Of every query the best passage, and the first `DEPTH` by number, for each length."""
+        texts, places = self._texts[split], self._places(split)
+        ranked = []
+        for size in (logits.shape[1], *self.config.retrieval.dimensions):
+            vectors_ND = logits[:, :size]
+            vectors_ND = vectors_ND / np.maximum(
+                np.linalg.norm(vectors_ND, axis=1, keepdims=True), np.float32(1e-12)
+            )
+            ranked.append(
+                best_passages(
+                    vectors_ND[[places[query] for query in texts.queries]],
+                    vectors_ND[[places[passage] for passage in texts.passages]],
+                )
+            )
+        return [
+            {"text": texts.passages[orders[0][0]], "ranked": [*map(list, orders)]}
+            for orders in zip(*ranked, strict=True)
+        ]
+
+    def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
+        """Every metric; of predictions with one ranking only those of whole vectors."""
+        relevant = self._texts[split].relevant
+        whole = self.config.metrics or self.default_metrics
+        by_size = list(zip(*(rankings_of(one) for one in predictions), strict=True))
+        scores = measure_ranking(whole, by_size[0], relevant)
+        for size, ranked in zip(self.config.retrieval.dimensions, by_size[1:], strict=False):
+            (value,) = measure_ranking(whole[:1], ranked, relevant).values()
+            scores[f"{whole[0]}_{size}"] = value
+        return scores
+
+    def _places(self, split: str) -> Mapping[str, int]:
+        """A sequence of every text."""
+        lines = self._texts[split].lines
+        return {text: place for place, text in enumerate(t for line in lines for t in line)}
+
+
+def best_passages(
+    queries_QD: NDArray[np.float32], passages_PD: NDArray[np.float32]
+) -> list[list[int]]:
+    """For each query the numbers of the first `DEPTH` passages by inner product, best first."""
+    found: list[list[int]] = []
+    for start in range(0, len(queries_QD), QUERIES_AT_ONCE):
+        scores_QP = queries_QD[start : start + QUERIES_AT_ONCE] @ passages_PD.T
+        found += np.argsort(-scores_QP, axis=1, kind="stable")[:, :DEPTH].tolist()
+    return found
+
+
+def rankings_of(prediction: Prediction) -> list[list[int]]:
+    """The rankings in a prediction: by whole vectors, then by the shorter ones."""
+    ranked = prediction["ranked"] if isinstance(prediction, dict) else None
+    if not isinstance(ranked, list):
+        raise AssertionError(f"a prediction of retrieval has rankings, this one is {prediction!r}")
+    return [[int(str(number)) for number in one] for one in ranked if isinstance(one, list)]
+
+
+def _negatives(table: TaskTable) -> list[list[str]]:
+    """The hard negatives of every row, none where there is no such column."""
+    if table.has("negative"):
+        return [[text] if text else [] for text in table.texts("negative")]
+    if not table.has("negatives"):
+        return [[] for _ in range(len(table))]
+    found = []
+    for row, values in enumerate(table.columns["negatives"]):
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise UsageError(
+                f"{table.place(row)}: negatives are {values!r}, expected a list of passages; one "
+                "passage belongs in a column `negative`"
+            )
+        found.append([well_formed(str(value)) for value in values])
+    return found
+
+
+def _text_ids(lines: Sequence[Sequence[str]]) -> Places:
+    """[U, S] a number for each different text, -1 where a row has fewer."""
+    numbers: dict[str, int] = {}
+    ids = np.full((len(lines), max(map(len, lines))), -1, np.int64)
+    for row, line in enumerate(lines):
+        ids[row, : len(line)] = [numbers.setdefault(text, len(numbers)) for text in line]
+    return ids
+
+
+def _distinct_sequences(
+    tokenizer: WordPieceTokenizer, lines: Sequence[Sequence[str]], max_seq_length: int
+) -> Sequences:
+    """Every text of every row as one sequence."""
+    return single_sequences(
+        tokenizer, [text for line in lines for text in line], max_seq_length=max_seq_length
+    )

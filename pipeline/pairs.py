@@ -1,0 +1,143 @@
+"""Stage `pairs`: texts that belong together, taken from documents that nobody has labelled.
+
+In:  a corpus of any reader; or installed packages, whose functions are described.
+Out: retrieval/, with train.jsonl, dev.jsonl and test.jsonl: a query and its passage on each line.
+
+    python -P -m pipeline.pairs --config TABLE.json
+
+What is held out is held out in parts: a document is cut into parts of some pages, and all pairs of
+a part are in one split, so that no passage of dev or test, nor its neighbour, is trained on. How
+many pairs are taken is bounded, which ones is decided by a hash of the seed and the text; so memory
+does not grow with the corpus but for a digest of each document, which tells copies apart.
+"""
+
+import heapq
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from artifacts.config import parse
+from artifacts.errors import UsageError
+from artifacts.progress import Progress
+from artifacts.rng import stream_seed
+from artifacts.runtime.program import run_program
+from artifacts.stage import StageTable
+from artifacts.store import Artifact, commit, put_bytes
+from pipeline.config.settings import PairsConfig
+from pipeline.config.stage_tables import PairsStage
+from pipeline.demo.packages import read_modules
+from pipeline.demo.pair_task import documented_functions
+from pipeline.readers.input_shards import MEGABYTE
+from pipeline.readers.registry import READERS
+from pipeline.text.passages import cut_passages, read_documents
+
+PAIRS_OF_A_PART = 10
+"""Of neighbours: at the usual 60 words a passage some three pages."""
+
+LONGEST_OPENING = 25
+"""Words of a document's first line that is taken for a query."""
+
+SHORTEST = 4
+"""Words of a text that is taken at all."""
+
+Pair = tuple[str, str]
+"""Query and passage."""
+
+
+@dataclass
+class Sample:
+    """As many items as are wanted, those with the smallest keys of all that were offered."""
+
+    wanted: int
+    seen: int = 0
+    _kept: list[tuple[int, Pair]] = field(default_factory=list)
+
+    def offer(self, key: int, pair: Pair) -> None:
+        """Keep the pair, if its key is one of the smallest so far."""
+        self.seen += 1
+        if len(self._kept) < self.wanted:
+            heapq.heappush(self._kept, (-key, pair))
+        else:
+            heapq.heappushpop(self._kept, (-key, pair))
+
+    def pairs(self) -> list[Pair]:
+        """What was kept, in the order of the keys."""
+        return [pair for _, pair in sorted(self._kept, reverse=True)]
+
+
+def make_pairs(table: StageTable, options: list[str]) -> Artifact:
+    """Run the stage."""
+    stage = parse(PairsStage, table.config, source="stage pairs")
+    config, seed = stage.pairs, stage.seed
+    samples = {
+        "train": Sample(config.train_pairs),
+        "dev": Sample(config.evaluation_pairs),
+        "test": Sample(config.evaluation_pairs),
+    }
+    parts = _described_functions(stage) if config.kind == "signature" else _text_parts(stage)
+    for name, pairs in parts:
+        split = _split(int(stream_seed(seed, "pairs split", name)), config)
+        for query, passage in pairs:
+            if min(len(query.split()), len(passage.split())) < SHORTEST or query == passage:
+                continue
+            samples[split].offer(int(stream_seed(seed, "pair", query, passage)), (query, passage))
+    empty = [split for split, sample in samples.items() if not sample.seen]
+    if empty:
+        raise UsageError(
+            f"pairs: no pair for {empty[0]} among {sum(s.seen for s in samples.values()):,} of the "
+            f"documents; give more text, fewer pairs.words (now {config.words}), or another kind"
+        )
+    files = []
+    for split, sample in samples.items():
+        found = [{"query": query, "passage": passage} for query, passage in sample.pairs()]
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
+        name = f"retrieval/{split}.jsonl"
+        files.append(put_bytes(table.output, lines.encode(), name=name, rows=len(found)))
+    statistics = {split: min(one.seen, one.wanted) for split, one in samples.items()}
+    return commit(table, files, statistics=statistics)
+
+
+def _split(drawn: int, config: PairsConfig) -> str:
+    """The split of a part, by 64 drawn bits."""
+    place = drawn / 2**64
+    if place < config.heldout_share:
+        return "dev"
+    return "test" if place < 2 * config.heldout_share else "train"
+
+
+def _text_parts(stage: PairsStage) -> Iterator[tuple[str, list[Pair]]]:
+    """A name and the pairs of every part of the documents; copies of a document are passed over."""
+    sources = stage.corpus.sources
+    size = sum(file.size for source in sources for file in READERS[source.reader].find(source))
+    progress, seen = Progress("pairs", size / MEGABYTE, "MB"), set[bytes]()
+    for document in read_documents(stage.corpus, stage.cleaning):
+        progress.advance(sum(map(len, document.sentences)) / MEGABYTE)
+        if document.digest in seen:
+            continue
+        seen.add(document.digest)
+        if stage.pairs.kind == "opening":
+            first, rest = document.sentences[0], document.sentences[1:]
+            body = next(cut_passages(rest, words=stage.pairs.words), "")
+            if len(first.split()) <= LONGEST_OPENING:
+                yield document.digest.hex(), [(first, body)]
+            continue
+        passages = list(cut_passages(document.sentences, words=stage.pairs.words))
+        couples = list(zip(passages[::2], passages[1::2], strict=False))
+        for start in range(0, len(couples), PAIRS_OF_A_PART):
+            part = couples[start : start + PAIRS_OF_A_PART]
+            yield f"{document.digest.hex()} {start}", part
+
+
+def _described_functions(stage: PairsStage) -> Iterator[tuple[str, list[Pair]]]:
+    """The name of every module, and its functions' summaries and signatures."""
+    packages = [name for source in stage.corpus.sources for name in source.packages]
+    progress = Progress("pairs", len(packages), "packages")
+    for package in packages:
+        for module in read_modules(package):
+            found = documented_functions(module.docstrings)
+            yield module.name, [(one.summary, one.signature) for one in found]
+        progress.advance(1, package)
+
+
+if __name__ == "__main__":
+    run_program(make_pairs)

@@ -1,0 +1,136 @@
+"""Retrieval: the loss over a batch, rankings of a split, BM25 beside them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.nn import functional
+
+from artifacts.errors import UsageError
+from model.config import FinetuneConfig, TaskConfig
+from model.tasks.baselines import baselines
+from model.tasks.problems import load_problem, load_tables
+from model.tasks.retrieval import Retrieval
+from tests.model.task_builders import TOKENIZER, write_lines
+
+
+def pair(query: str, passage: str, **more: Any) -> dict[str, Any]:
+    return {"query": query, "passage": passage, **more}
+
+
+def loaded(folder: Path, rows: list[dict], dev: list[dict] | None = None, **fields: Any) -> Any:
+    files = {
+        split: write_lines(folder / f"{split}.jsonl", data)
+        for split, data in (("train", rows), ("dev", dev or rows))
+    }
+    task = TaskConfig.model_validate({"name": "r", "kind": "retrieval", **files, **fields})
+    tables = load_tables(task)
+    problem = load_problem(task, TOKENIZER, tables)
+    assert isinstance(problem, Retrieval)
+    return problem, tables
+
+
+def vectors(*numbers: tuple[float, ...]) -> torch.Tensor:
+    return functional.normalize(torch.tensor(numbers), dim=-1)
+
+
+def loss(problem: Retrieval, found: torch.Tensor) -> float:
+    targets = problem.targets("train", np.arange(problem.units("train")))
+    return float(problem.loss(found, torch.from_numpy(targets)))
+
+
+def test_each_query_chooses_among_all_passages_and_negatives_of_the_batch(tmp_path: Path) -> None:
+    rows = [pair("a", "b", negatives=["c", "d"]), pair("e", "f", negatives=[])]
+    problem, _ = loaded(tmp_path, rows)
+    torch.manual_seed(0)
+    found = functional.normalize(torch.randn(6, 4), dim=-1)
+    scores = found[[0, 4]] @ found[[1, 2, 3, 5]].T / 0.05
+    expected = functional.cross_entropy(scores, torch.tensor([0, 3]), reduction="sum")
+    assert loss(problem, found) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_a_passage_that_is_right_in_any_row_is_never_a_negative(tmp_path: Path) -> None:
+    """Of the query a the passages b and c are right, and b is also right for d."""
+    rows = [pair("a", "b"), pair("a", "c"), pair("d", "b")]
+    problem, _ = loaded(tmp_path, rows)
+    found = vectors((1, 0), (1, 0.1), (1, 0), (1, 0.2), (0, 1), (1, 0.1))
+    # a has no negative at all; d has c, and not the other b.
+    scores = found[4] @ found[[3, 5]].T / 0.05
+    expected = functional.cross_entropy(scores, torch.tensor(1))
+    assert loss(problem, found) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_shorter_vectors_are_trained_and_scored_as_well(tmp_path: Path) -> None:
+    rows = [pair("a", "b"), pair("c", "d")]
+    whole, _ = loaded(tmp_path, rows)
+    nested, _ = loaded(tmp_path, rows, retrieval={"dimensions": [2]})
+    torch.manual_seed(1)
+    found = functional.normalize(torch.randn(4, 6), dim=-1)
+    halves = [loss(whole, found), loss(whole, functional.normalize(found[:, :2], dim=-1))]
+    assert loss(nested, found) == pytest.approx(sum(halves) / 2, rel=1e-6)
+    # By two numbers the passages of both queries change places.
+    logits = np.array([[1, 0, 9], [0, 1, 9], [0, 1, -9], [1, 0, -9]], np.float32)
+    scores = nested.score("dev", nested.predictions("dev", logits))
+    assert (scores["ndcg@10"], scores["recall@1"]) == (1.0, 1.0)
+    assert scores["ndcg@10_2"] == pytest.approx(1 / np.log2(3))
+    assert nested.metrics[-1] == "ndcg@10_2"
+
+
+def test_equal_queries_are_one_and_all_their_passages_are_right(tmp_path: Path) -> None:
+    problem, _ = loaded(tmp_path, [pair("a", "b"), pair("a", "c"), pair("d", "b")])
+    assert problem.examples("dev") == 2
+    assert problem.gold("dev") == [("b", "c"), ("b",)]
+    predictions = [{"text": "b", "ranked": [[0, 1]]}, {"text": "c", "ranked": [[1, 0]]}]
+    scores = problem.score("dev", predictions)
+    assert (scores["recall@1"], scores["mrr@10"]) == (0.25, 0.75)
+
+
+def test_bm25_stands_beside_the_encoder_and_finds_what_shares_rare_words(tmp_path: Path) -> None:
+    rows = [
+        pair("which list has the names", "names stand in the list"),
+        pair("the shape of a new array", "an array of given shape"),
+        pair("nothing", "value error raised"),
+    ]
+    problem, tables = loaded(tmp_path, rows)
+    (found,) = baselines(problem, tables)
+    assert found.name == "bm25"
+    assert found.dev["recall@1"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields", "message"),
+    [
+        (
+            [pair("a", "b", negatives="c")],
+            {},
+            r"train\.jsonl:1: negatives are 'c', expected a list",
+        ),
+        ([pair("a", "b")], {"metrics": ["accuracy"]}, "metric accuracy; expected one of ndcg@K"),
+        ([pair("a", " ")], {}, r"train\.jsonl:1: passage is blank"),
+        ([{"query": "a"}], {}, "passage"),
+    ],
+)
+def test_what_is_no_pair_or_no_metric_is_refused(
+    tmp_path: Path, rows: list[dict], fields: dict, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        loaded(tmp_path, rows, **fields)
+
+
+def test_rows_of_one_passage_are_held_out_together(tmp_path: Path) -> None:
+    rows = [pair(f"query {n}", f"passage {n // 2}") for n in range(40)]
+    path = write_lines(tmp_path / "all.jsonl", rows)
+    task = TaskConfig(name="r", kind="retrieval", train=path, dev_share=0.25)
+    tables = load_tables(task)
+    train, dev = (set(tables[split].columns["passage"]) for split in ("train", "dev"))
+    assert dev
+    assert not train & dev
+
+
+def test_a_head_of_its_own_is_refused_for_vectors() -> None:
+    task = {"name": "r", "kind": "retrieval", "train": "a.jsonl"}
+    with pytest.raises(ValidationError, match="trains the encoder's own vectors"):
+        FinetuneConfig.model_validate({"tasks": [task], "features": [{"head": "linear"}]})
