@@ -21,6 +21,9 @@ Role = Literal["baseline", "random", "pretrained"]
 Outcome = Literal["win", "gain", "none", "loss", "undecided"]
 Split = Literal["dev", "test"]
 
+UNTOUCHED = "untouched_encoder"
+"""The baseline that is the encoder as it was given, where its vectors are compared."""
+
 WIN_DIFFERENCE = 0.03
 """A system wins by at least 3 points …"""
 

@@ -39,13 +39,14 @@ def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]
     """The trained encoder called `model`.
 
     `model` is a run of `workspace`, an artifact's directory, or a folder in Hugging Face's layout;
+    of a run that has trained an encoder to compare texts it is that one.
     `options` (device, precision, attention) go to `model.inference.load.load`.
     """
-    from cloze.lookup import model_directory
+    from cloze.lookup import vectors_directory
     from flows.workspace import workspace as open_workspace
     from model.inference.load import load as load_directory
 
-    return load_directory(model_directory(model, open_workspace(workspace)), **options)
+    return load_directory(vectors_directory(model, open_workspace(workspace)), **options)
 
 
 def load_task(

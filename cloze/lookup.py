@@ -11,6 +11,7 @@ from artifacts.config import flat
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
+from flows.config import RunConfig
 from flows.record import RECORD_NAME, list_runs, read_record, run_artifact
 from flows.workspace import Workspace
 
@@ -30,6 +31,17 @@ def named_artifact(name: str, workspace: Workspace) -> Artifact:
         f"{name}: neither the directory of a finished artifact nor RUN/STAGE; "
         f"runs in {workspace.root}: {', '.join(list_runs(workspace)) or 'none'}"
     )
+
+
+def vectors_directory(name: str, workspace: Workspace) -> str:
+    """As `model_directory`; of a run that has trained an encoder to compare texts, that one."""
+    if name in list_runs(workspace):
+        record = read_record(workspace, name)
+        run = RunConfig.model_validate(record.config)
+        kinds = {task.kind for task in run.finetune.tasks}
+        if "retrieval" in kinds and "finetune" in record.stages and run.finetune.save != "none":
+            return run_artifact(workspace, name, stage="finetune").directory
+    return model_directory(name, workspace)
 
 
 def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain") -> str:

@@ -289,6 +289,8 @@ class Work:
             tokens = min(text + SPECIAL_TOKENS, task.max_seq_length)
         elif self.run.labels and task.kind == "tagging":
             examples = self.run.labels.tagging_train_sentences
+        elif self.run.pairs and not task.train:
+            examples, tokens = self.run.pairs.train_pairs, 2 * tokens
         elif self.run.labels:
             examples = self.run.labels.pair_train_examples
         return task.train_examples or examples or LABELLED_EXAMPLES, tokens

@@ -6,9 +6,10 @@ Out: retrieval/, with train.jsonl, dev.jsonl and test.jsonl: a query and its pas
     python -P -m pipeline.pairs --config TABLE.json
 
 What is held out is held out in parts: a document is cut into parts of some pages, and all pairs of
-a part are in one split, so that no passage of dev or test, nor its neighbour, is trained on. How
-many pairs are taken is bounded, which ones is decided by a hash of the seed and the text; so memory
-does not grow with the corpus but for a digest of each document, which tells copies apart.
+a part are in one split, so that no passage of dev or test, nor its neighbour, is trained on. With a
+tenth held out for each, of every ten parts the second is dev's and the third test's. How many pairs
+are taken is bounded, which ones is decided by a hash of the seed and the text; so memory does not
+grow with the corpus but for a digest of each document, which tells copies apart.
 """
 
 import heapq
@@ -23,7 +24,6 @@ from artifacts.rng import stream_seed
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes
-from pipeline.config.settings import PairsConfig
 from pipeline.config.stage_tables import PairsStage
 from pipeline.demo.packages import read_modules
 from pipeline.demo.pair_task import documented_functions
@@ -38,7 +38,7 @@ LONGEST_OPENING = 25
 """Words of a document's first line that is taken for a query."""
 
 SHORTEST = 4
-"""Words of a text that is taken at all."""
+"""Words of a passage that is taken at all."""
 
 Pair = tuple[str, str]
 """Query and passage."""
@@ -75,17 +75,19 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
         "test": Sample(config.evaluation_pairs),
     }
     parts = _described_functions(stage) if config.kind == "signature" else _text_parts(stage)
-    for name, pairs in parts:
-        split = _split(int(stream_seed(seed, "pairs split", name)), config)
+    turns = round(1 / config.heldout_share)
+    for number, pairs in enumerate(parts):
+        split = {1: "dev", 2: "test"}.get(number % turns, "train")
         for query, passage in pairs:
-            if min(len(query.split()), len(passage.split())) < SHORTEST or query == passage:
+            if not query or len(passage.split()) < SHORTEST or query == passage:
                 continue
             samples[split].offer(int(stream_seed(seed, "pair", query, passage)), (query, passage))
     empty = [split for split, sample in samples.items() if not sample.seen]
     if empty:
         raise UsageError(
-            f"pairs: no pair for {empty[0]} among {sum(s.seen for s in samples.values()):,} of the "
-            f"documents; give more text, fewer pairs.words (now {config.words}), or another kind"
+            f"the documents give {sum(s.seen for s in samples.values()):,} pairs, and no "
+            f"pair for {empty[0]}; give more text, fewer pairs.words (now {config.words}), or "
+            "another pairs.kind"
         )
     files = []
     for split, sample in samples.items():
@@ -97,16 +99,8 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
     return commit(table, files, statistics=statistics)
 
 
-def _split(drawn: int, config: PairsConfig) -> str:
-    """The split of a part, by 64 drawn bits."""
-    place = drawn / 2**64
-    if place < config.heldout_share:
-        return "dev"
-    return "test" if place < 2 * config.heldout_share else "train"
-
-
-def _text_parts(stage: PairsStage) -> Iterator[tuple[str, list[Pair]]]:
-    """A name and the pairs of every part of the documents; copies of a document are passed over."""
+def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
+    """The pairs of every part of the documents; copies of a document are passed over."""
     sources = stage.corpus.sources
     size = sum(file.size for source in sources for file in READERS[source.reader].find(source))
     progress, seen = Progress("pairs", size / MEGABYTE, "MB"), set[bytes]()
@@ -119,23 +113,22 @@ def _text_parts(stage: PairsStage) -> Iterator[tuple[str, list[Pair]]]:
             first, rest = document.sentences[0], document.sentences[1:]
             body = next(cut_passages(rest, words=stage.pairs.words), "")
             if len(first.split()) <= LONGEST_OPENING:
-                yield document.digest.hex(), [(first, body)]
+                yield [(first, body)]
             continue
         passages = list(cut_passages(document.sentences, words=stage.pairs.words))
         couples = list(zip(passages[::2], passages[1::2], strict=False))
         for start in range(0, len(couples), PAIRS_OF_A_PART):
-            part = couples[start : start + PAIRS_OF_A_PART]
-            yield f"{document.digest.hex()} {start}", part
+            yield couples[start : start + PAIRS_OF_A_PART]
 
 
-def _described_functions(stage: PairsStage) -> Iterator[tuple[str, list[Pair]]]:
-    """The name of every module, and its functions' summaries and signatures."""
+def _described_functions(stage: PairsStage) -> Iterator[list[Pair]]:
+    """The summaries and signatures of every module's functions."""
     packages = [name for source in stage.corpus.sources for name in source.packages]
     progress = Progress("pairs", len(packages), "packages")
     for package in packages:
         for module in read_modules(package):
             found = documented_functions(module.docstrings)
-            yield module.name, [(one.summary, one.signature) for one in found]
+            yield [(one.summary, one.signature) for one in found]
         progress.advance(1, package)
 
 

@@ -4,7 +4,9 @@ In:  a model and a folder.
 Out: NAME.toml, the configuration that was run; the run's record, artifacts and report, which say
      what the encoder was worth on held-out documents of the folder before and after.
 
-It is `cloze init --from` and `cloze run`. The same command goes on where it was interrupted, and
+It is `cloze init --from` and `cloze run`. An encoder that makes sentence vectors is trained to make
+better ones for the folder, and said to be no better where held-out passages are not found better
+than before. The same command goes on where it was interrupted, and
 reuses what is finished.
 """
 
@@ -17,6 +19,7 @@ from cyclopts import Parameter
 from artifacts.errors import UsageError
 from artifacts.filesystem import find_files, write_bytes
 from artifacts.progress import say
+from artifacts.results import UNTOUCHED, Scores
 from cloze.answer import Answer
 from cloze.execution.run import WithoutPrefect, run
 from cloze.inference.input_texts import ModelName
@@ -26,6 +29,8 @@ from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
 from cloze.lookup import model_directory
 from cloze.options import TARGET, Target
+from flows.record import read_record, run_artifact
+from flows.workspace import Workspace
 
 Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
 Minutes = Annotated[
@@ -81,4 +86,23 @@ def adapt(
             f"{config}: already exists, and another command wrote it; choose another --name, or "
             f"use `cloze run {config}`"
         )
-    return run(config, target=target, without_prefect=without_prefect)
+    answer = run(config, target=target, without_prefect=without_prefect)
+    _warn_if_worse(target.run(config).name, model, target.space())
+    return answer
+
+
+def _warn_if_worse(name: str, model: str, space: Workspace) -> None:
+    """Say so where search with the trained encoder is no better than with the given one."""
+    if "evaluate" not in read_record(space, name).stages:
+        return
+    scores = Scores.model_validate(
+        run_artifact(space, name, stage="evaluate").read_json("scores.json")
+    )
+    for task in scores.tasks:
+        for found in task.comparisons:
+            if found.against == UNTOUCHED and found.difference <= 0:
+                say(
+                    f"warning: search on held-out passages became no better: {found.metric} "
+                    f"{100 * found.difference:+.1f} ± {100 * found.standard_error:.1f} points "
+                    f"against {model}; go on using {model}"
+                )

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from artifacts.errors import UsageError
 from cloze.answer import Answer, print_lines
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
-from cloze.lookup import model_directory
+from cloze.lookup import vectors_directory
 from cloze.options import PLACE, Place
 from model.inference.embed import write_vectors
 from model.inference.load import load
@@ -62,7 +62,7 @@ def embed(
         ) from None
     if output is not None and output.suffix != ".npy":
         raise UsageError(f"--output {output}: a NumPy file is written; name it {output.stem}.npy")
-    loaded = load(model_directory(model, place.space()))
+    loaded = load(vectors_directory(model, place.space()))
     found = loaded.embed_stream(
         texts_or_lines(texts),
         pooling=pooling,

@@ -30,7 +30,7 @@ from artifacts.store import WORK, Artifact, commit, put_file
 from cloze.answer import Answer, print_lines
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
 from cloze.init.corpus_samples import look
-from cloze.lookup import model_directory
+from cloze.lookup import vectors_directory
 from cloze.options import PLACE, Place
 from flows.external_inputs import digest_of_files, digest_of_model, located
 from flows.workspace import Workspace, writable_workspace
@@ -85,7 +85,7 @@ def search(
     if top_k < 1 or words < 1:
         raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
     space = writable_workspace(place.machine().workspace)
-    directory = model_directory(model, space)
+    directory = vectors_directory(model, space)
     loaded = load(directory, precision="fp32")
     if loaded.modules is None:
         say(f"{model} was not trained to compare texts (no modules.json): its order is a rough one")

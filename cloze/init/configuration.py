@@ -24,7 +24,15 @@ from artifacts.filesystem import find_files, write_bytes
 from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from cloze.answer import Answer
 from cloze.init.corpus_samples import Look, look
-from cloze.init.initial_model import MINUTES, PROVISIONAL_STEPS, InitialModel, steps_within
+from cloze.init.initial_model import (
+    MINUTES,
+    PAIR_BATCH,
+    PROVISIONAL_PAIRS,
+    PROVISIONAL_STEPS,
+    InitialModel,
+    pairs_within,
+    steps_within,
+)
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.init.languages import language
 from cloze.lookup import model_directory
@@ -172,7 +180,8 @@ def init(
             text = configuration(found, name)
         run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
         facts = [*(model.facts() if model else ())]
-        facts += corpus_facts(found, run, vocabulary=vocabulary)
+        if run.corpus:
+            facts += corpus_facts(found, run, vocabulary=vocabulary)
         why = found.why
         data = {
             "reader": found.reader,
@@ -199,13 +208,32 @@ def run_name(source: str) -> str:
 
 def configuration(found: Look, name: str, settings: str = "") -> str:
     """The configuration as TOML, with `settings`, or those that suit the amount of text."""
-    import tomli_w
-
     size = next(size for size in SIZES if found.text_bytes < size.below)
-    files = f"{found.files:,} file{'s' if found.files > 1 else ''}"
     # a smaller share of more text; a larger one of few documents, or there would be none
     share = 0.02 if found.text_bytes < 2e8 else 0.01 if found.text_bytes < 2e9 else 0.001
     share = max(share, min(0.2, 20 / max(found.documents, 1)))
+    return (
+        f"{_headline(found, name)}\n{sources_table(found, 'corpus')}\n"
+        f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n\n"
+        f"{settings or size.settings}"
+    )
+
+
+def _headline(found: Look, name: str) -> str:
+    """What the configuration is about, its name and its seed."""
+    import tomli_w
+
+    files = f"{found.files:,} file{'s' if found.files > 1 else ''}"
+    return (
+        f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
+        f"{tomli_w.dumps({'name': name, 'seed': 12345})}"
+    )
+
+
+def sources_table(found: Look, owner: str) -> str:
+    """`[[OWNER.sources]]`: the documents and how they are read."""
+    import tomli_w
+
     optional: dict[str, object] = {
         "text_field": found.text_field,
         "html": found.html,
@@ -213,13 +241,7 @@ def configuration(found: Look, name: str, settings: str = "") -> str:
     }
     source: dict[str, object] = {"reader": found.reader, "path": found.path}
     source |= {key: value for key, value in optional.items() if value}
-    return (
-        f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
-        f"{tomli_w.dumps({'name': name, 'seed': 12345})}\n"
-        f"[[corpus.sources]]\n{tomli_w.dumps(source)}\n"
-        f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n\n"
-        f"{settings or size.settings}"
-    )
+    return f"[[{owner}.sources]]\n{tomli_w.dumps(source)}"
 
 
 def continuation(
@@ -233,6 +255,18 @@ def continuation(
     minutes: float = MINUTES,
 ) -> str:
     """The configuration that continues `model` on the corpus: so many steps, else minutes."""
+    if model.makes_sentence_vectors:
+
+        def on_pairs(pairs: int) -> str:
+            settings = model.pair_settings(sources_table(found, "pairs"), pairs=pairs)
+            return f"{_headline(found, name)}\n{settings}"
+
+        if steps:
+            return on_pairs(steps * PAIR_BATCH)
+        run = parse(
+            RunConfig, tomllib.loads(on_pairs(PROVISIONAL_PAIRS)), source="the new configuration"
+        )
+        return on_pairs(max(PAIR_BATCH, pairs_within(minutes, run, machine, space=space)))
     if not steps:
         text = configuration(found, name, model.settings(steps=PROVISIONAL_STEPS))
         run = parse(RunConfig, tomllib.loads(text), source="the new configuration")

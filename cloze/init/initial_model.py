@@ -3,6 +3,9 @@
 In:  a model's name as a configuration takes it, and the directory it stands for.
 Out: the tables from [vocabulary] to [evaluate], everything that must agree with the encoder taken
      over from it; and what a person should know about beginning from it.
+
+An encoder that was trained to compare texts would lose that by predicting masked words, so its
+training goes on with what it can do: on pairs of the corpus's own passages, scored by search.
 """
 
 from collections.abc import Iterator
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 MINUTES = 10.0
 """Of training, unless the user says otherwise."""
 
-PROVISIONAL_STEPS = 1000
+PROVISIONAL_STEPS, PROVISIONAL_PAIRS = 1000, 10_000
+"""Of which the time is estimated, to find how many fit into the time there is."""
 
 LONGEST = 128
 """Tokens of an example: what continuing needs, at a fraction of the time that 512 take."""
@@ -70,6 +74,28 @@ examples = 1000
 """
 
 
+PAIRS = """\
+# Passages that follow one another belong together; some parts of the text are held out.
+[pairs]
+kind = "neighbours"
+train_pairs = {pairs}
+
+{sources}
+[finetune]
+{encoder}seeds = [0, 1, 2]  # fewer bear no verdict
+
+[[finetune.tasks]]
+name = "retrieval"
+kind = "retrieval"
+max_seq_length = {length}
+batch_size = {batch_size}  # every passage of it is an answer to choose from
+learning_rate = 2e-5
+epochs = 1
+"""
+
+PAIR_BATCH = 256
+
+
 @dataclass(frozen=True)
 class InitialModel:
     """An encoder to begin from."""
@@ -107,6 +133,25 @@ class InitialModel:
         names = ("tokenizer.json", "vocab.txt")
         return source.path(next(name for name in names if name in source.names))
 
+    @property
+    def makes_sentence_vectors(self) -> bool:
+        """Whether it was trained to compare texts."""
+        return self.files.modules is not None
+
+    def pair_settings(self, sources: str, *, pairs: int) -> str:
+        """The tables that go on training an encoder of sentence vectors on the `sources`' pairs."""
+        import tomli_w
+
+        modules = self.files.modules
+        positions = self.files.config.max_position_embeddings
+        return PAIRS.format(
+            pairs=pairs,
+            sources=sources,
+            encoder=tomli_w.dumps({"encoder": self.name}),
+            length=min(LONGEST, modules.max_seq_length if modules else positions),
+            batch_size=PAIR_BATCH,
+        )
+
     def settings(self, *, steps: int) -> str:
         """The tables of the configuration."""
         import tomli_w
@@ -135,7 +180,12 @@ class InitialModel:
             f"begins from {self.name}: {config.num_hidden_layers} layers × {config.hidden_size}, "
             f"{tokenizer.size:,} tokens ({'uncased' if tokenizer.lowercase else 'cased'})"
         )
-        if any(name.startswith("cls.predictions.") for name in self.files.missing):
+        if self.makes_sentence_vectors:
+            yield (
+                f"{self.name} was trained to compare texts: it is trained on with pairs of "
+                "passages, not with masked words, and judged by search before and after"
+            )
+        elif any(name.startswith("cls.predictions.") for name in self.files.missing):
             yield (
                 f"{self.name} has no masked-language-model head: one is trained from random "
                 "weights, and there is no loss from before to compare with"
@@ -175,6 +225,27 @@ def steps_within(
 
     Two significant digits, at least ten.
     """
-    (expected,) = expected_times(run, machine, ["pretrain"], space=space)
-    each = max(expected.seconds - START_SECONDS["pretrain"], 1e-3) / run.pretrain.steps
+    return _fitting(minutes, run, machine, "pretrain", run.pretrain.steps, space=space)
+
+
+def pairs_within(
+    minutes: float, run: RunConfig, machine: MachineConfig, *, space: Workspace
+) -> int:
+    """How many pairs all seeds of `run` are expected to be trained on in so many minutes."""
+    pairs = run.pairs.train_pairs if run.pairs else 0
+    return _fitting(minutes, run, machine, "finetune", pairs, space=space)
+
+
+def _fitting(
+    minutes: float,
+    run: RunConfig,
+    machine: MachineConfig,
+    stage: str,
+    units: int,
+    *,
+    space: Workspace,
+) -> int:
+    """How many units of the stage fit into the time, if `run` has so many; at least ten."""
+    (expected,) = expected_times(run, machine, [stage], space=space)
+    each = max(expected.seconds - START_SECONDS[stage], 1e-3) / units
     return max(10, int(float(f"{60 * minutes / each:.2g}")))

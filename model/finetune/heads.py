@@ -4,7 +4,8 @@ In:  packed sequences and the places that the head reads; or a frozen encoder's 
 Out: logits in fp32, or vectors.
 
 Fine-tuning trains encoder and head together (`TaskModel`; paper, section 4), or the encoder alone
-where its vectors are compared (`SentenceModel`); the feature-based approach trains a head on frozen layers (`FeatureHead`; section 5.3 and Table 7).
+where its vectors are compared (`SentenceModel`); the feature-based approach trains a head on frozen
+layers (`FeatureHead`; section 5.3 and Table 7).
 """
 
 from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ from artifacts import filesystem
 from artifacts.errors import IntegrityError
 from artifacts.manifest import FileEntry
 from artifacts.progress import say
-from artifacts.results import Baseline, TaskRecord, Trial
+from artifacts.results import UNTOUCHED, Baseline, TaskRecord, Trial
 from artifacts.rng import address
 from artifacts.store import WORK, Artifact, finished_file, put_bytes, put_json
 from model.config import FeatureConfig, FinetuneConfig
@@ -39,9 +39,6 @@ from model.finetune.workers import Worker
 from model.tasks.base import Logits, Problem
 
 Weights = dict[str, Tensor]
-
-UNTOUCHED = "untouched_encoder"
-"""The baseline that is the encoder as it was given."""
 
 ENSEMBLE = "pretrained-ensemble"
 """The system that is the mean of all seeds."""

@@ -149,8 +149,10 @@ def load(
     return Model(module, files.tokenizer, fills_masks, files.has_pooler, files.modules)
 
 
-def _vectors_of(location: str | Path) -> str | Path | Source:
+def _vectors_of(location: str | Path | Source) -> str | Path | Source:
     """The place itself; of what fine-tuning made, the encoder whose vectors it trained."""
+    if isinstance(location, Source):
+        return location
     directory = str(location).rstrip("/")
     if not filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
         return location

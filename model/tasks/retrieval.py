@@ -129,7 +129,7 @@ class Retrieval(Problem):
         return self._texts[split].queries[example]
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
-        """[U, S] int64: numbers of each row's texts, equal for equal texts; -1 where it has fewer."""
+        """[U, S] int64: numbers of each row's texts, equal for equal ones; -1 for none."""
         return self._ids[split][units]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -140,8 +140,8 @@ class Retrieval(Problem):
         candidate_ids_C = targets[there_US][~is_query_N]
         own_U = torch.nonzero(columns_N[~is_query_N] == 1)[:, 0]
         # Right for a query is what stands beside it in any row of the batch.
-        _, query_U = targets[:, 0].unique(return_inverse=True)
-        different, text_C = candidate_ids_C.unique(return_inverse=True)
+        _, query_U = torch.unique(targets[:, 0], return_inverse=True)
+        different, text_C = torch.unique(candidate_ids_C, return_inverse=True)
         right = torch.zeros(int(query_U.max()) + 1, len(different), dtype=torch.bool)
         right[query_U, text_C[own_U]] = True
         right_UC = right[query_U][:, text_C]

@@ -259,7 +259,7 @@ class PairsConfig(Config):
     evaluation_pairs: int = Field(default=1000, ge=8)
     """Largest number of pairs in each of dev and test."""
 
-    heldout_share: float = Field(default=0.1, gt=0.0, lt=0.5)
+    heldout_share: float = Field(default=0.1, gt=0.0, le=0.33)
     """Share of the text that gives dev, and as much test: in parts of some pages, so that what is
     held out has no passage in common with what is trained on, nor has one that follows it."""
 

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+import cloze as api
 from artifacts.config import read_toml
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.cloze.tiny_model import CONFIG, write_model
@@ -114,3 +116,62 @@ def test_adapt_reports_what_the_encoder_was_worth_before_and_after_and_is_reused
     ).read_text().replace("\n", " ")
     again = cloze(*command)
     assert "0 stages made" in again.stdout
+
+
+def with_sentence_modules(model: Path) -> None:
+    """As sentence-transformers leaves an encoder: no head, the mean of at most 12 tokens."""
+    without_heads(model)
+    kinds = ("Transformer", "Pooling", "Normalize")
+    modules = [
+        {"path": f"{n}_{kind}" if n else "", "type": f"x.models.{kind}"}
+        for n, kind in enumerate(kinds)
+    ]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12}))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+
+
+def test_an_encoder_of_sentence_vectors_is_trained_on_with_pairs(cloze: Cloze, begun: Path) -> None:
+    with_sentence_modules(begun / "encoder")
+    done = cloze("init", "texts", "--from", "encoder", "--output", "more.toml")
+    assert done.returncode == 0, done.stderr
+    assert "is trained on with pairs of passages, not with masked words" in done.stdout
+    table = read_toml(begun / "more.toml")
+    assert table["finetune"]["tasks"][0]["kind"] == "retrieval"
+    assert table["finetune"]["tasks"][0]["max_seq_length"] == 12
+    assert "corpus" not in table
+    planned = cloze("plan", "more.toml")
+    assert planned.returncode == 0, planned.stderr
+
+
+@pytest.mark.slow
+def test_adapt_keeps_sentence_vectors_and_judges_them_by_search(cloze: Cloze, begun: Path) -> None:
+    with_sentence_modules(begun / "encoder")
+    words = np.array(["list", "names", "a", "b", "of", "the"])
+    draw = np.random.default_rng(0)
+    for number in range(8):
+        lines = (f"The {' '.join(draw.choice(words, 6))} b.\n\n" for _ in range(90))
+        (begun / "texts" / f"more{number}.txt").write_text("".join(lines))
+    done = cloze(
+        *("adapt", "encoder", "texts", "--steps", "2", "--without-prefect"),
+        *("--set", "pairs.words=8", "--set", "finetune.tasks.0.learning_rate=0.01"),
+    )
+    assert done.returncode == 0, done.stderr
+    scores = json.loads((begun / "runs" / "texts" / "summary.json").read_text())["tasks"][0]
+    systems = [system["name"] for system in scores["systems"]]
+    assert systems == ["bm25", "untouched_encoder", "pretrained"]
+    worse = [
+        c for c in scores["comparisons"] if c["difference"] <= 0 and "untouched" in c["against"]
+    ]
+    assert ("search on held-out passages became no better" in done.stderr) == bool(worse)
+    found = cloze("search", "texts", "texts", "the list of names", "--json")
+    assert found.returncode == 0, found.stderr
+    assert "was not trained to compare texts" not in found.stderr
+    assert cloze("export", "texts", "vectors", "--task", "retrieval").returncode == 0
+    assert (begun / "vectors" / "modules.json").exists()
+    trained, exported = (api.load(name).sentence_vectors(["a b"]) for name in ("texts", "vectors"))
+    assert np.array_equal(next(trained), next(exported))
+    refused = cloze("predict", "texts", "a b")
+    assert refused.returncode == 2
+    assert "makes vectors to be compared, no predictions" in refused.stderr

@@ -1,0 +1,108 @@
+"""Pairs of texts that belong together, made of documents without labels."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artifacts.errors import UsageError
+from artifacts.stage import StageTable
+from artifacts.store import Artifact
+from pipeline.config.stage_tables import PairsStage
+from pipeline.pairs import Sample, make_pairs
+
+SPLITS = ("train", "dev", "test")
+
+
+def made(output: Path, source: dict[str, Any], **pairs: Any) -> Artifact:
+    table = StageTable(
+        stage="pairs",
+        format_version=PairsStage.format_version,
+        config={"seed": 1, "corpus": {"sources": [source]}, "cleaning": {}, "pairs": pairs},
+        output=str(output),
+    )
+    output.mkdir()
+    return make_pairs(table, [])
+
+
+def rows(artifact: Artifact, split: str) -> list[dict[str, str]]:
+    lines = artifact.read_bytes(f"retrieval/{split}.jsonl").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def story(number: int, sentences: int) -> str:
+    return "".join(f"Sentence {n} of the story {number} is told.\n" for n in range(sentences))
+
+
+@pytest.fixture
+def stories(tmp_path: Path) -> dict[str, Any]:
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_text(f"Story number {number}\n" + story(number, 120))
+    (tmp_path / "copy.txt").write_text((tmp_path / "0.txt").read_text())
+    return {"reader": "text", "path": f"{tmp_path}/*.txt", "line_break": "sentence"}
+
+
+def test_neighbouring_passages_are_pairs_and_no_passage_is_in_two_splits(
+    tmp_path: Path, stories: dict[str, Any]
+) -> None:
+    artifact = made(tmp_path / "out", stories, words=14, heldout_share=0.25)
+    seen: dict[str, str] = {}
+    for split in SPLITS:
+        assert rows(artifact, split)
+        for row in rows(artifact, split):
+            query, passage = row["query"].split(), row["passage"].split()
+            # The last sentence of one passage is followed by the first one of the next.
+            if query[0] == passage[0] == "Sentence":
+                assert int(passage[1]) == int(query[-7]) + 1
+            for text in (row["query"], row["passage"]):
+                assert seen.setdefault(text, split) == split
+    assert len(seen) == 2 * sum(len(rows(artifact, split)) for split in SPLITS)  # no copy
+
+
+def test_an_opening_line_is_paired_with_what_follows_it(
+    tmp_path: Path, stories: dict[str, Any]
+) -> None:
+    artifact = made(tmp_path / "out", stories, kind="opening", words=20, heldout_share=0.3)
+    found = [row for split in SPLITS for row in rows(artifact, split)]
+    assert sorted(row["query"] for row in found) == [f"Story number {n}" for n in range(6)]
+    for row in found:
+        number = row["query"].split()[-1]
+        assert row["passage"].startswith(f"Sentence 0 of the story {number} is told.")
+
+
+def test_summaries_of_functions_are_paired_with_their_signatures(tmp_path: Path) -> None:
+    source = {"reader": "docstrings", "packages": ["httpx"]}
+    artifact = made(tmp_path / "out", source, kind="signature", heldout_share=0.3)
+    passages = [row["passage"] for split in SPLITS for row in rows(artifact, split)]
+    assert any(passage.startswith("request(method, url") for passage in passages)
+
+
+def test_the_same_pairs_are_drawn_again_and_no_more_than_are_wanted(
+    tmp_path: Path, stories: dict[str, Any]
+) -> None:
+    options = {"words": 14, "heldout_share": 0.25, "train_pairs": 9, "evaluation_pairs": 8}
+    first = made(tmp_path / "one", stories, **options)
+    assert first.digest == made(tmp_path / "two", stories, **options).digest
+    assert [len(rows(first, split)) for split in SPLITS] == [9, 8, 8]
+
+
+def test_too_little_text_for_held_out_pairs_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(story(1, 3))
+    with pytest.raises(UsageError, match=r"0 pairs, and no .*give more text, fewer pairs\.words"):
+        made(tmp_path / "out", {"reader": "text", "path": f"{tmp_path}/a.txt"})
+
+
+def test_three_parts_are_enough_for_three_splits(tmp_path: Path, stories: dict[str, Any]) -> None:
+    for path in tmp_path.glob("*.txt"):
+        path.write_text(story(0, 60))
+    artifact = made(tmp_path / "out", stories, words=14)
+    assert [len(rows(artifact, split)) for split in SPLITS] == [10, 10, 10]
+
+
+def test_a_sample_keeps_the_smallest_keys_in_their_order() -> None:
+    sample = Sample(wanted=2)
+    for key in (5, 1, 4, 2):
+        sample.offer(key, (f"query {key}", ""))
+    assert sample.pairs() == [("query 1", ""), ("query 2", "")]
+    assert sample.seen == 4
