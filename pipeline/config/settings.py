@@ -243,7 +243,7 @@ class PairsConfig(Config):
     """Pairs of texts that belong together, made of documents without any label."""
 
     kind: Literal["neighbours", "opening", "signature"] = "neighbours"
-    """What a pair is: two passages of a document that follow one another; a document's first line,
+    """What a pair is: two excerpts of a document that follow one another; a document's first line,
     its title where it has one, and what comes after it; or, of `docstrings`, a function's summary
     and its signature."""
 
@@ -251,7 +251,7 @@ class PairsConfig(Config):
     """The documents, as in `[[corpus.sources]]`; empty: the run's corpus."""
 
     words: int = Field(default=60, ge=4, le=10_000)
-    """Words of a passage, which ends with a sentence."""
+    """Words of an excerpt, which ends with a sentence."""
 
     train_pairs: int = Field(default=20_000, ge=8)
     """Largest number of training pairs, drawn evenly from all there are."""
@@ -260,8 +260,8 @@ class PairsConfig(Config):
     """Largest number of pairs in each of dev and test."""
 
     heldout_share: float = Field(default=0.1, gt=0.0, le=0.33)
-    """Share of the text that gives dev, and as much test: in parts of some pages, so that what is
-    held out has no passage in common with what is trained on, nor has one that follows it."""
+    """Share of the text that gives dev, and as much test: in parts of some pages, so that neither
+    what is held out nor what follows it is trained on."""
 
 
 class LabelsConfig(Config):
