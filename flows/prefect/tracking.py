@@ -72,7 +72,7 @@ def tracked(
             create_link_artifact(
                 f"{page}/reports/{run.name}",
                 link_text=f"Report of {run.name}",
-                key=artifact_key(run.name, "report"),
+                key=artifact_key(run.name, "page"),  # `report` is that stage's bar
                 description="The browser asks once for user and password: the two halves, before "
                 "and after the colon, of the secret that opened this page",
             )
