@@ -28,7 +28,7 @@ import fsspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from artifacts.errors import DiskFull, UsageError
+from artifacts.errors import ClozeError, DiskFull, UsageError
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -41,6 +41,9 @@ FIRST_PAUSE_SECONDS = 0.1
 
 FINAL_ANSWERS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """What a store says that it would say again."""
+
+OURS = ("builtins", "artifacts")
+"""Where errors come from that say something about a call, and nothing about the store."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a quota, a limit on the size of a file."""
@@ -438,11 +441,26 @@ class Patient:
 def _until_answered(
     method: Callable[Arguments, Answer], *arguments: Arguments.args, **options: Arguments.kwargs
 ) -> Answer:
-    for attempt in range(ATTEMPTS - 1):
+    attempt = 1
+    while True:
         try:
             return method(*arguments, **options)
         except FINAL_ANSWERS:
             raise
-        except OSError:  # a 503, a broken connection, a time-out
-            time.sleep(FIRST_PAUSE_SECONDS * 2**attempt)
-    return method(*arguments, **options)
+        except Exception as error:  # a 503, a broken connection, a time-out
+            of_the_library = type(error).__module__.partition(".")[0] not in OURS
+            if not (isinstance(error, OSError) or of_the_library):
+                raise
+            if attempt == ATTEMPTS:
+                raise (error if isinstance(error, OSError) else _unanswered(error)) from None
+            time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+            attempt += 1
+
+
+def _unanswered(error: Exception) -> ClozeError:
+    """What a store's library raises as a class of its own, `EndpointConnectionError` for one."""
+    said = " ".join(str(error).split())
+    return ClozeError(
+        f"the object store did not answer {ATTEMPTS} times ({type(error).__name__}: {said}); see "
+        "that it is there, and that endpoint and credentials are set; the same command goes on"
+    )

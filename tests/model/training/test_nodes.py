@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from artifacts.store import Artifact, open_artifact
-from tests.model.training.network import ADDRESSES, can_make_networks, ssh_between, two_machines
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
+from tests.network import ADDRESSES, can_make_networks, ssh_between, two_machines
 from tests.waiting import PATIENCE
 
 PORT = "29631"
