@@ -10,9 +10,9 @@ contents and the length of passages. An interrupted one begins again. No run ref
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice, tee
+from itertools import groupby, islice, tee
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Annotated
@@ -44,10 +44,11 @@ from model.inference.passage_index import (
 )
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
-from pipeline.text.passages import read_passages
+from pipeline.text.passages import Passage, read_passages
 
 STAGE = "vectors"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: the passages' lines stand in the index."""
 
 QUESTIONS_AT_ONCE = 64
 FIRST_WORDS = 12
@@ -143,7 +144,7 @@ def passage_index(
     with TemporaryDirectory(dir=place) as scratch:  # whoever else is at it has another
         count = write_index(
             Path(scratch),
-            read_passages(corpus, words=words),
+            _with_lines(read_passages(corpus, words=words)),
             lambda texts: metered(model.sentence_vectors(texts), verb="index", unit="passages"),
             width=model.config.hidden_size,
         )
@@ -176,20 +177,30 @@ def _answers(
 
 
 def _found(index: Artifact, row: int, score: float) -> Found:
-    file, _, text = read_passage(index.path(PASSAGES), row)
+    file, line, text = read_passage(index.path(PASSAGES), row)
     shown = os.path.relpath(file) if filesystem.is_local(file) else file
-    return Found(score, shown, _line(file, text), text)
+    return Found(score, shown, line, text)
 
 
-def _line(file: str, text: str) -> int | None:
-    """The line on which a passage begins, whatever white space its words have there."""
-    if filesystem.size_of(file) in range(LARGEST_FILE):
-        words = map(re.escape, text.split()[:FIRST_WORDS])
-        content = b"".join(stream(file)).decode("utf-8", "replace")
-        begins = re.search(r"\s+".join(words), content)
-        if begins:
-            return content.count("\n", 0, begins.start()) + 1
-    return None
+def _with_lines(passages: Iterable[Passage]) -> Iterator[tuple[str, int | None, str]]:
+    """File, line and text: where each passage begins, whatever white space its words have there.
+
+    A file is read once more, beside its reader, and searched from the passage before on.
+    """
+    for file, of_file in groupby(passages, lambda passage: passage.file):
+        content, place, line = "", 0, 1
+        if filesystem.size_of(file) in range(LARGEST_FILE):
+            content = b"".join(stream(file)).decode("utf-8", "replace")
+        for passage in of_file:
+            words = map(re.escape, passage.text.split()[:FIRST_WORDS])
+            begins = re.compile(r"\s+".join(words)).search(content, place)
+            if begins is None:
+                yield file, None, passage.text
+                continue
+            line += content.count("\n", place, begins.start())
+            yield file, line, passage.text
+            line += content.count("\n", *begins.span())
+            place = begins.end()
 
 
 def _lines(found: Found) -> Iterator[str]:

@@ -3,9 +3,11 @@
 In:  `EncoderFiles` and, for an encoder of ours, its manifest; or a fine-tuned model and its trial.
 Out: README.md in the form that Hugging Face's hub shows: a YAML header, then Markdown.
 
-Only what is known is stated; no text of the corpus or of the labelled data appears.
+Only what is known is stated; no text of the corpus or of the labelled data appears. Of the card of
+a model that somebody else trained only the licence stays, which goes with the weights.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
@@ -47,7 +49,9 @@ def model_card(files: EncoderFiles) -> str:
     config, modules = files.config, files.modules
     family = FAMILIES[config.family]
     sections = [
-        _header("sentence-similarity" if modules else "fill-mask", family),
+        _header(
+            "sentence-similarity" if modules else "fill-mask", family, licence=_licence(files.card)
+        ),
         f"# {family} encoder, {config.num_hidden_layers} layers × {config.hidden_size}\n\n"
         f"A bidirectional transformer encoder ({SOURCES[family]}), "
         f"{'imported into' if files.card or modules else 'pre-trained with'} Cloze.",
@@ -114,10 +118,17 @@ def _joined(sections: Iterable[str]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _header(pipeline: str, family: str) -> str:
+def _header(pipeline: str, family: str, *, licence: str = "") -> str:
     """The YAML that the hub reads; `pipeline` is its name for what the model does."""
-    tags = f"tags:\n- {family.lower()}\n{TAG}"
+    tags = f"{licence}tags:\n- {family.lower()}\n{TAG}"
     return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\n{tags}---"
+
+
+def _licence(card: str | None) -> str:
+    """The lines of another's card that say under which licence the weights are; empty without."""
+    header = (card or "").removeprefix("---").partition("\n---")[0]
+    lines = re.findall(r"^(license(?:_name|_link)?: *\S.*)$", header, re.MULTILINE)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _pretraining(manifest: Manifest) -> list[str]:

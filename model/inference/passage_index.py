@@ -1,6 +1,6 @@
 """Passages with their vectors, and those that are nearest to a question.
 
-In:  passages (file, position, text), and what makes vectors of texts.
+In:  passages (file, line, text), and what makes vectors of texts.
 Out: vectors.npy, [N, H] float32 of length 1, and passages.arrow, row by row the same passages;
      the nearest rows by cosine, exactly, with the matrix mapped into memory.
 """
@@ -19,7 +19,9 @@ from model.inference.embed import write_vectors
 # N passages, Q questions, H width
 
 VECTORS, PASSAGES = "vectors.npy", "passages.arrow"
-SCHEMA = pa.schema([("file", pa.string()), ("position", pa.int64()), ("text", pa.string())])
+SCHEMA = pa.schema([("file", pa.string()), ("line", pa.int64()), ("text", pa.string())])
+"""Of a passage; its line is null where the file has none, or has the text otherwise than read."""
+
 BATCH = 2048
 ROWS_AT_ONCE = 1 << 16
 """Of the matrix: 100 MB at 384 wide, whatever its length."""
@@ -37,7 +39,7 @@ class Hit(NamedTuple):
 
 def write_index(
     folder: Path,
-    passages: Iterable[tuple[str, int, str]],
+    passages: Iterable[tuple[str, int | None, str]],
     embed: Callable[[Iterable[str]], Iterable[Vectors]],
     *,
     width: int,
@@ -72,10 +74,10 @@ def nearest(path: str, questions_QH: Vectors, *, count: int) -> list[list[Hit]]:
     return best
 
 
-def read_passage(path: str, row: int) -> tuple[str, int, str]:
-    """File, position and text of one row."""
+def read_passage(path: str, row: int) -> tuple[str, int | None, str]:
+    """File, line and text of one row."""
     with pa.memory_map(path) as source:
         reader = pa.ipc.open_file(source)
         batch = reader.get_batch(row // BATCH)
-        file, position, text = (batch.column(n)[row % BATCH].as_py() for n in range(3))
-    return file, position, text
+        file, line, text = (batch.column(n)[row % BATCH].as_py() for n in range(3))
+    return file, line, text

@@ -55,6 +55,15 @@ def test_a_question_finds_the_passage_with_its_words_its_file_and_its_line(
     assert "texts/one.txt, line 1" in shown.stdout
 
 
+def test_a_repeated_passage_has_the_line_of_each_place(cloze: Cloze, searched: Path) -> None:
+    text = "The a.\n\nThe a.\n\nThe\nb.\n\nThe b.\n"
+    (searched / "texts" / "one.txt").write_text(text)
+    (searched / "texts" / "two.txt").unlink()
+    (found,) = answer(cloze, "the a", "--top-k", "9", "--words", "2")
+    places = sorted((passage["line"], passage["text"]) for passage in found["passages"])
+    assert places == [(1, "The a."), (3, "The a."), (5, "The b."), (8, "The b.")]
+
+
 def test_scores_are_the_cosines_of_all_passages_in_order(cloze: Cloze, searched: Path) -> None:
     (found,) = answer(cloze, "the list", "--words", "4")
     texts = [passage["text"] for passage in found["passages"]]

@@ -58,6 +58,7 @@ def test_pooling_normalisation_and_length_limit_come_through_import_and_export(
     assert limits["max_seq_length"] == 5
     card = (folder / "again" / "README.md").read_text()
     assert "Somebody else" not in card
+    assert "license: mit\n" in card.split("---\n")[1]
     assert "imported into Cloze" in card
 
     again = api.load("again")
