@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATAFLOW := .venv-dataflow
+DOCS := .venv-docs
 CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
 SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 
@@ -11,7 +12,7 @@ SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup setup-dev demo test test-all test-dataflow fuzz schedules check format bench clean
+.PHONY: help setup setup-dev demo test test-all test-dataflow fuzz schedules check format docs bench clean
 
 help: ## what can be done
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -50,11 +51,14 @@ format: $(VENV)/.installed-dev ## let ruff mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(DOCS)/.installed ## the documentation as a site, in build/site; broken pages are errors
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+
 bench: $(VENV)/.installed-dev ## the benchmarks that need no peer's checkout
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the environments and caches; runs stay
-	rm -rf $(VENV) $(DATAFLOW) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(DATAFLOW) $(DOCS) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cloze needs Python 3.11 or newer; make PYTHON=python3.11 ...")'
@@ -72,4 +76,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 $(DATAFLOW)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DATAFLOW)
 	$(DATAFLOW)/bin/pip install -q -c constraints.txt -e '.[pipeline,dataflow]' hypothesis psutil pytest
+	touch $@
+
+# Reads the code as syntax, so it needs none of what the code needs.
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install -q -c constraints.txt -e '.[docs]'
 	touch $@

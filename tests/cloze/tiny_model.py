@@ -24,12 +24,23 @@ CONFIG = EncoderConfig(
 )
 
 
-def write_model(directory: Path, *, seed: int = 0) -> None:
-    """A randomly initialised encoder with both heads."""
+MODERN = EncoderConfig(
+    family="modern",
+    preset=None,
+    num_hidden_layers=2,
+    hidden_size=8,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=16,
+)
+
+
+def write_model(directory: Path, *, seed: int = 0, encoder: EncoderConfig = CONFIG) -> None:
+    """A randomly initialised encoder with its heads."""
     directory.mkdir()
     torch.manual_seed(seed)
-    weights = PretrainingModel(CONFIG, TOKENIZER.size).state_dict()
-    save_file(to_hugging_face(weights), directory / "model.safetensors")
-    config = hugging_face_config(CONFIG, TOKENIZER.size)
+    weights = PretrainingModel(encoder, TOKENIZER.size).state_dict()
+    save_file(to_hugging_face(weights, encoder.family), directory / "model.safetensors")
+    config = hugging_face_config(encoder, TOKENIZER.size)
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "vocab.txt").write_text(TOKENIZER.vocab_txt())

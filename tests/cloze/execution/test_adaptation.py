@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import cloze as api
 from artifacts.config import read_toml
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from tests.cloze.tiny_model import CONFIG, write_model
+from tests.cloze.tiny_model import CONFIG, MODERN, write_model
 
 Cloze = Callable[..., Any]
 
@@ -116,6 +116,18 @@ def test_adapt_reports_what_the_encoder_was_worth_before_and_after_and_is_reused
     ).read_text().replace("\n", " ")
     again = cloze(*command)
     assert "0 stages made" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_modern_encoder_is_adapted_like_any_other(cloze: Cloze, begun: Path) -> None:
+    write_model(begun / "modern", encoder=MODERN)
+    done = cloze("adapt", "modern", "texts", "--steps", "20", "--without-prefect")
+    assert done.returncode == 0, done.stderr
+    assert read_toml(begun / "texts.toml")["encoder"]["family"] == "modern"
+    (heldout,) = json.loads((begun / "runs" / "texts" / "summary.json").read_text())[
+        "language_model"
+    ]
+    assert heldout["mlm_loss"] < heldout["initial_mlm_loss"]
 
 
 def with_sentence_modules(model: Path) -> None:
