@@ -38,6 +38,7 @@ from flows.forecast import (
     WORD_PIECES_PER_BYTE,
     example_flops,
     expected_yield,
+    sequences_to_read,
     steps_to_do,
 )
 from flows.record import find_record, list_runs
@@ -242,8 +243,8 @@ class Work:
         recipe = self.run.pretrain
         steps = steps_to_do(self.run)
         trained = sum(
-            count * recipe.batch_size * self._flops(phase.max_seq_length)
-            for phase, count in zip(recipe.phases, steps, strict=True)
+            count * self._flops(phase.max_seq_length)
+            for phase, count in zip(recipe.phases, sequences_to_read(self.run), strict=True)
         )
         if recipe.optimizer.name == "muon":
             trained += sum(steps) * self._orthogonalising_flops()

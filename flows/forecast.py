@@ -119,7 +119,9 @@ def parameters(encoder: EncoderConfig, vocabulary_size: int) -> int:
     if encoder.family == "modern":
         # word embeddings, norms of embeddings, last layer and head, its dense layer and the bias;
         # the first layer has no norm before its attention
-        return vocabulary_size * (width + 1) + 3 * width + width**2 + layers - width
+        rows = encoder.max_position_embeddings if encoder.has_position_table else 0
+        outside = vocabulary_size * (width + 1) + rows * width + 3 * width + width**2
+        return outside + layers - width
     rows = vocabulary_size + encoder.max_position_embeddings + encoder.type_vocab_size
     embeddings = rows * width + 2 * width
     pooler = width**2 + width
@@ -153,6 +155,17 @@ def example_flops(
     attention = 12.0 * width * encoder.attended(tokens=tokens, squared=tokens**2)
     head = 6.0 * (width * vocabulary_size + width**2) * masked
     return 6.0 * weights * tokens + attention + head
+
+
+def step_flops(run: RunConfig) -> float:
+    """FLOPs of a step of pre-training, the mean over its phases."""
+    flops = 0.0
+    for phase in run.pretrain.phases:
+        tokens = expected_yield(phase.max_seq_length).mean_length
+        masked = run.examples.masking.masked_lm_prob * tokens
+        one = example_flops(run.encoder, run.vocabulary.size, tokens=tokens, masked=masked)
+        flops += phase.share * run.pretrain.batch_size * one
+    return flops
 
 
 def state_bytes(encoder: EncoderConfig, vocabulary_size: int, *, ranks: int) -> tuple[int, ...]:
@@ -240,13 +253,21 @@ class TrainingForecast:
 
 def steps_to_do(run: RunConfig) -> list[int]:
     """Steps of each phase, without those that the finished run has done which it goes on from."""
+    return [stop - first for first, stop in _steps_of_phases(run)]
+
+
+def sequences_to_read(run: RunConfig) -> list[int]:
+    """Sequences of the same steps."""
+    return [run.pretrain.sequences(first, stop) for first, stop in _steps_of_phases(run)]
+
+
+def _steps_of_phases(run: RunConfig) -> list[tuple[int, int]]:
     recipe, done = run.pretrain, 0
     if recipe.continue_from:
         with contextlib.suppress(ClozeError):  # of an earlier run, removed since
             done = open_artifact(recipe.continue_from).manifest.config["pretrain"]["steps"]
     ends = [round(share * recipe.steps) for share in accumulate(p.share for p in recipe.phases)]
-    left = [max(end, done) for end in ends]
-    return [end - begin for begin, end in pairwise([done, *left])]
+    return list(pairwise([done, *(max(end, done) for end in ends)]))
 
 
 def forecast_training(
@@ -258,11 +279,11 @@ def forecast_training(
     is_masked = recipe.objective == "masked_lm"
     masked = run.examples.masking.masked_lm_prob if is_masked else 1.0
     phases = []
-    for phase, steps in zip(recipe.phases, steps_to_do(run), strict=True):
+    of_phases = zip(recipe.phases, steps_to_do(run), sequences_to_read(run), strict=True)
+    for phase, steps, read in of_phases:
         length = phase.max_seq_length
         tokens = expected_yield(length).mean_length
         one = example_flops(run.encoder, vocabulary, tokens=tokens, masked=masked * tokens)
-        read = steps * recipe.batch_size
         epochs = read / examples[length] if examples.get(length) else 0.0
         phases.append(PhaseForecast(length, steps, epochs, flops=read * one))
     flops = sum(phase.flops for phase in phases)

@@ -90,7 +90,7 @@ class EncoderConfig(GrownConfig):
     later_fields: ClassVar[frozenset[str]] = frozenset(
         {
             *("layer_type", "family", "local_attention", "global_attn_every_n_layers"),
-            *("global_rope_theta", "local_rope_theta"),
+            *("global_rope_theta", "local_rope_theta", "positions", "gated"),
         }
     )
 
@@ -158,6 +158,17 @@ class EncoderConfig(GrownConfig):
     local_rope_theta: float = Field(default=10_000.0, gt=1.0, le=1e12)
     """`modern`: the same in local layers."""
 
+    positions: Literal["rotary", "learned"] = "rotary"
+    """`modern`: `learned` has BERT's table instead, a rung of the ladder (`cloze ablations`)."""
+
+    gated: bool = True
+    """`modern`: False has BERT's two dense layers instead of GeGLU's three, another rung."""
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether there is a vector for each position, and none beyond the last."""
+        return self.family == "bert" or self.positions == "learned"
+
     @property
     def global_layers(self) -> int:
         """Layers whose attention sees the whole sequence."""
@@ -171,7 +182,8 @@ class EncoderConfig(GrownConfig):
         width, inner = self.hidden_size, self.intermediate_size
         if self.layer_type == "lstm":
             return 9 * width * inner
-        return 4 * width**2 + (3 if self.family == "modern" else 2) * width * inner
+        is_gated = self.family == "modern" and self.gated
+        return 4 * width**2 + (3 if is_gated else 2) * width * inner
 
     def attended(self, *, tokens: float, squared: float) -> float:
         """Pairs of query and key in all layers, of sequences of together `tokens` tokens.
@@ -231,6 +243,8 @@ class EncoderConfig(GrownConfig):
     @model_validator(mode="after")
     def _modern_layers_have_their_own_parts(self) -> "EncoderConfig":
         if self.family == "bert":
+            if self.positions != "rotary" or not self.gated:
+                raise ValueError('positions and gated are for family = "modern"; leave them out')
             return self
         others = {
             "layer_type": "transformer",
@@ -253,15 +267,25 @@ class EncoderConfig(GrownConfig):
         return self
 
 
-class OptimizerConfig(Config):
+class OptimizerConfig(GrownConfig):
     """AdamW as the reference has it, and its alternatives (reference: optimization.py)."""
 
-    name: Literal["adamw", "lamb", "muon"] = "adamw"
-    """LAMB is for batches of tens of thousands; Muon learns the same from fewer steps. Both need
-    whole tensors, so they run with ZeRO 0 only."""
+    later_fields: ClassVar[frozenset[str]] = frozenset({"schedule", "decay_share"})
+
+    name: Literal["adamw", "lamb", "muon", "stable_adamw"] = "adamw"
+    """LAMB is for batches of tens of thousands; Muon learns the same from fewer steps; StableAdamW
+    (Wortsman et al. 2023; ModernBERT's) takes shorter steps where gradients jump. These need whole
+    tensors, so they run with ZeRO 0 only."""
 
     learning_rate: float = Field(default=1e-4, gt=0.0, le=100.0)
     """Peak (paper, A.2: 1e-4)."""
+
+    schedule: Literal["linear", "wsd"] = "linear"
+    """After the warm-up: `linear` decay to 0 (paper, A.2), or `wsd`, flat at the peak and at the
+    end 1 - √t (Hägele et al. 2024, 3; ModernBERT's)."""
+
+    decay_share: float = Field(default=0.1, gt=0.0, le=1.0)
+    """`wsd`: share of the steps in which the rate falls (Hägele et al. 2024, 4.2: 0.1 to 0.2)."""
 
     warmup_steps: int = Field(default=10_000, ge=0, le=MOST_STEPS)
     """Linear warm-up from 0 (paper: 10,000)."""
@@ -308,13 +332,22 @@ Objective = Literal["masked_lm", "next_token"]
 class PretrainConfig(GrownConfig):
     """Pre-training (paper, A.2)."""
 
-    later_fields: ClassVar[frozenset[str]] = frozenset({"objective", "seed"})
+    later_fields: ClassVar[frozenset[str]] = frozenset(
+        {"objective", "seed", "first_batch_size", "batch_growth_steps"}
+    )
 
     steps: int = Field(default=1_000_000, ge=1, le=MOST_STEPS)
     """Optimizer steps."""
 
     batch_size: int = Field(default=256, ge=1, le=1 << 24)
     """Sequences per step over all ranks."""
+
+    first_batch_size: int = Field(default=0, ge=0, le=1 << 24)
+    """Sequences of the first step, where the batch grows (Warner et al. 2024, 2.2.2: 768 to 4,608
+    in the first 3 % of the tokens); 0: every step has `batch_size`."""
+
+    batch_growth_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
+    """Steps, of the first phase, in which the batch grows evenly to `batch_size`."""
 
     phases: tuple[PhaseConfig, ...] = (
         PhaseConfig(max_seq_length=128, share=0.9),
@@ -370,6 +403,35 @@ class PretrainConfig(GrownConfig):
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"the phases' shares sum to {total}, expected 1")
         return self
+
+    @model_validator(mode="after")
+    def _batches_grow_within_the_first_phase(self) -> "PretrainConfig":
+        if bool(self.first_batch_size) != bool(self.batch_growth_steps):
+            raise ValueError(
+                "first_batch_size and batch_growth_steps go together; set both, or none"
+            )
+        if self.first_batch_size > self.batch_size:
+            raise ValueError(
+                f"first_batch_size {self.first_batch_size} is larger than batch_size "
+                f"{self.batch_size}, to which the batch grows"
+            )
+        longest = round(self.phases[0].share * self.steps)
+        if self.batch_growth_steps > longest:
+            raise ValueError(
+                f"batch_growth_steps {self.batch_growth_steps}: the first phase has {longest} "
+                "steps; let the batch grow within it"
+            )
+        return self
+
+    def sequences(self, first: int, stop: int) -> int:
+        """Sequences of the steps from `first` up to `stop`, if no epoch ends among them."""
+        growing = self.growing_batches()[first:stop]
+        return sum(growing) + (stop - first - len(growing)) * self.batch_size
+
+    def growing_batches(self) -> tuple[int, ...]:
+        """Sequences of each of the first `batch_growth_steps` steps."""
+        steps, first = self.batch_growth_steps, self.first_batch_size
+        return tuple(first + (self.batch_size - first) * step // steps for step in range(steps))
 
     @model_validator(mode="after")
     def _next_tokens_stand_alone(self) -> "PretrainConfig":

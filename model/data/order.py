@@ -11,7 +11,7 @@ texts, so a window is a fair sample. World size, ranks and token budgets play no
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -89,6 +89,8 @@ class LengthOrder:
     rows: tuple[tuple[int, ...], ...]
     batch_size: int
     purpose: str
+    first_sizes: tuple[int, ...] = ()
+    """Sizes of the first batches, where they grow."""
 
     def __post_init__(self) -> None:
         if not any(sum(copy) for copy in self.rows):
@@ -104,13 +106,39 @@ class LengthOrder:
 
     def batch(self, ordinal: int) -> BatchAddress:
         """The batch that is read when `ordinal` batches of this length have been read before."""
+        if ordinal < len(self.first_sizes):
+            return self._growing[ordinal]
         totals = [sum(copy) for copy in self.rows]
         ends = list(accumulate(-(-total // self.batch_size) for total in totals))
+        if self.first_sizes:
+            last = self._growing[-1]
+            ordinal -= len(self.first_sizes)
+            rest = -(-(totals[last.epoch % self.copies] - last.stop) // self.batch_size)
+            if ordinal < rest:
+                return self._cut(last.epoch, last.stop + ordinal * self.batch_size, self.batch_size)
+            # The epochs after it are cut evenly: as if all before had been, too.
+            cycles, copy = divmod(last.epoch + 1, self.copies)
+            ordinal += cycles * ends[-1] + [0, *ends][copy] - rest
         cycle, within = divmod(ordinal, ends[-1])
         copy = bisect_right(ends, within)
         first = (within - (ends[copy - 1] if copy else 0)) * self.batch_size
-        stop = min(first + self.batch_size, totals[copy])
-        return BatchAddress(self.max_seq_length, cycle * self.copies + copy, first, stop)
+        return self._cut(cycle * self.copies + copy, first, self.batch_size)
+
+    @cached_property
+    def _growing(self) -> list[BatchAddress]:
+        """The first batches, one after another: an epoch's last one may be smaller."""
+        found: list[BatchAddress] = []
+        epoch = first = 0
+        for size in self.first_sizes:
+            while first == sum(self.rows[epoch % self.copies]):
+                epoch, first = epoch + 1, 0
+            found.append(self._cut(epoch, first, size))
+            first = found[-1].stop
+        return found
+
+    def _cut(self, epoch: int, first: int, size: int) -> BatchAddress:
+        stop = min(first + size, sum(self.rows[epoch % self.copies]))
+        return BatchAddress(self.max_seq_length, epoch, first, stop)
 
     def epoch(self, epoch: int) -> EpochOrder:
         """The order of one epoch's rows."""

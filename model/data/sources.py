@@ -73,8 +73,11 @@ def training_source(inputs: Inputs, stage: PretrainStage, *, share: Share) -> Ba
     lengths = sorted({phase.max_seq_length for phase in recipe.phases})
     shards = {length: inputs.shards("train", length) for length in lengths}
     purpose = f"{inputs.artifact.digest}/{stage.seed}"
+    first_sizes = {recipe.phases[0].max_seq_length: recipe.growing_batches()}
     orders = {
-        length: LengthOrder(length, found.rows, recipe.batch_size, purpose)
+        length: LengthOrder(
+            length, found.rows, recipe.batch_size, purpose, first_sizes.get(length, ())
+        )
         for length, found in shards.items()
     }
     dynamic = recipe.masks == "dynamic"

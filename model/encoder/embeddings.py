@@ -46,17 +46,25 @@ class Embeddings(nn.Module):
 
 
 class TokenEmbeddings(nn.Module):
-    """The modern family's: word embeddings alone, normalised without a bias."""
+    """The modern family's: word embeddings alone, normalised without a bias.
+
+    With `positions = "learned"` a vector for each position is added to them.
+    """
 
     def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
         super().__init__()
         width = config.hidden_size
         self.word_embeddings = nn.Embedding(vocabulary_size, width)
+        self.position_embeddings: nn.Embedding | None = None
+        if config.positions == "learned":
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
         self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=False)
 
     def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
         """[T, H]; nothing is dropped."""
         embedded_TH = look_up(self.word_embeddings.weight, batch.input_ids)
+        if self.position_embeddings is not None:
+            embedded_TH = embedded_TH + look_up(self.position_embeddings.weight, batch.position_ids)
         return layer_norm(embedded_TH, self.layer_norm.weight, None, self.layer_norm.eps)
 
 

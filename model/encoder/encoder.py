@@ -77,6 +77,22 @@ class Encoder(nn.Module):
         words = self.embeddings.word_embeddings.weight
         return backend_name(self.attention, device=words.device, dtype=words.dtype)
 
+    def attention_facts(self, dtype: torch.dtype) -> str:
+        """The attentions that compute in `dtype` here, how many layers each has; for the log."""
+        config = self.config
+        if config.layer_type == "lstm":
+            return "attention=none"
+        device = self.embeddings.word_embeddings.weight.device
+        name = backend_name(self.attention, device=device, dtype=dtype)
+        if config.family == "bert":
+            return f"attention={name} layers={config.num_hidden_layers}"
+        local = config.num_hidden_layers - config.global_layers
+        return (
+            f"attention={name} layers={config.global_layers} "
+            f"local_attention={'blocks' if name == 'grouped' else name} "
+            f"reach={config.local_attention // 2} local_layers={local}"
+        )
+
     def forward(self, batch: PackedBatch, dropout_seed: int | None = None) -> Tensor:
         """Vectors of the last layer, [T, H].
 

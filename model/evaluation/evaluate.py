@@ -116,7 +116,10 @@ def _evaluate_language_model(
     own = () if configured else heldout_sentences(tokens, tokenizer, seed=stage.seed)
     asked = config.masked_sentences or tuple(sentence.text for sentence in own)
     contexts = [(part.masked.left, part.masked.right) for part in parts]
-    initial = read_initial_encoder(table.input_path("init")) if "init" in table.inputs else None
+    initial = None
+    if "init" in table.inputs:
+        initial = read_initial_encoder(table.input_path("init"))
+        initial = initial.reaching(encoder.config.max_position_embeddings)
     models = LanguageModels(
         pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),
         initial=(

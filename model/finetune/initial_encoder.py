@@ -4,7 +4,7 @@ In:  an encoder artifact, or a folder in Hugging Face's layout.
 Out: `InitialEncoder`, which makes fresh models: pre-trained, or random in the same shape.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -60,6 +60,13 @@ class InitialEncoder:
     def fills_masks(self) -> bool:
         """Whether it came with the head of a masked language model, and was trained as one."""
         return "masked_lm.output_bias" in self.parameters and self.objective == "masked_lm"
+
+    def reaching(self, positions: int) -> "InitialEncoder":
+        """The same for sequences of `positions` tokens at least, unless it has a table of them."""
+        if self.config.has_position_table or self.config.max_position_embeddings >= positions:
+            return self
+        longer = self.config.model_copy(update={"max_position_embeddings": positions})
+        return replace(self, config=longer)
 
     def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
         """The encoder with both pre-training heads, in fp32; what is missing is drawn."""

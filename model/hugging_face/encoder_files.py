@@ -95,7 +95,7 @@ def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, WordPieceT
 def refuse_another_shape(given: EncoderConfig, wanted: EncoderConfig, *, where: str) -> None:
     """Refuse an initial checkpoint `where` whose weights do not fit the encoder that is wanted."""
     compared = set(EncoderConfig.model_fields) - NOT_IN_THE_WEIGHTS
-    if wanted.family == "modern":
+    if not wanted.has_position_table:
         compared -= NOT_IN_MODERN_WEIGHTS
     if given.family != wanted.family:
         compared = {"family"}  # sizes of two families say nothing of each other

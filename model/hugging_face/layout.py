@@ -161,6 +161,7 @@ _BERT_INSIDE = {
 }
 
 _MODERN_OUTSIDE = {
+    "encoder.embeddings.position_embeddings.weight": "model.embeddings.position_embeddings.weight",
     "encoder.embeddings.word_embeddings.weight": "model.embeddings.tok_embeddings.weight",
     "encoder.embeddings.layer_norm.weight": "model.embeddings.norm.weight",
     "encoder.layer_norm.weight": "model.final_norm.weight",

@@ -61,12 +61,14 @@ REQUIRED = {
 def modern_table(encoder: EncoderConfig, vocabulary_size: int) -> dict[str, JsonValue]:
     """`config.json` of our encoder: ModernBertConfig's fields, and ours under `cloze`.
 
-    The ids of special tokens are still to be added (`layout.special_ids`).
+    The ids of special tokens are still to be added (`layout.special_ids`). Without gates or
+    rotations it is no ModernBERT, and `transformers` refuses its type.
     """
+    is_theirs = encoder.gated and encoder.positions == "rotary"
     activation = THEIR_ACTIVATION[encoder.hidden_act]
     return {
         "architectures": ["ModernBertForMaskedLM"],
-        "model_type": MODEL_TYPE,
+        "model_type": MODEL_TYPE if is_theirs else "cloze-modern",
         "vocab_size": vocabulary_size,
         **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
         **dict.fromkeys(("cls_token_id", "sep_token_id"), 0),

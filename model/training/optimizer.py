@@ -1,4 +1,4 @@
-"""AdamW with and without bias correction, LAMB, Muon, the learning rate, which parameters decay.
+"""AdamW, LAMB, Muon and StableAdamW, the learning rate, which parameters decay.
 
 In:  named parameters and `OptimizerConfig`.
 Out: a torch optimizer that DeepSpeed can wrap, equal bit for bit after a resume; a step's rate.
@@ -45,16 +45,22 @@ def parameter_groups(
 def learning_rate(
     step: int, *, steps: int, optimizer: OptimizerConfig, steps_before: int = 0
 ) -> float:
-    """Rate of `step` (from 0) out of `steps`: linear warm-up, then linear decay from step 0 on.
+    """Rate of `step` (from 0) out of `steps`: linear warm-up, then what the schedule says.
 
-    At step 0 it is 0, and at the end of the warm-up it drops from the peak to
-    peak × (1 - warmup/N) (reference: optimization.py:32-54). This is not Hugging Face's schedule.
+    Linear decay counts from step 0 on: at step 0 the rate is 0, and at the end of the warm-up it
+    drops from the peak to peak × (1 - warmup/N) (reference: optimization.py:32-54). This is not
+    Hugging Face's schedule. `wsd` is flat, then peak × (1 - √t), t from 0 to 1 in the last
+    `decay_share` of the steps (Hägele et al. 2024, equation 1).
 
     A run that goes on after the `steps_before` of a finished one, whose rate has come down to 0,
     warms up a second time, to the line of the longer run: a jump there would cost what was learnt
     (Gupta et al. 2023, "Continual pre-training of large language models: how to (re)warm").
     """
-    line = optimizer.learning_rate * max(0.0, 1.0 - step / steps)
+    left = max(0.0, 1.0 - step / steps)
+    if optimizer.schedule == "wsd":
+        falling = optimizer.decay_share * steps
+        left = 1.0 - math.sqrt(min(1.0, max(0.0, 1.0 - (steps - step) / falling)))
+    line = optimizer.learning_rate * left
     done = step - steps_before
     if done >= optimizer.warmup_steps:
         return line
@@ -86,7 +92,12 @@ def build_optimizer(
         rest = parameter_groups(others, weight_decay=config.weight_decay)
         return Muon(matrices, rest, config=config, dtype=kind)
     groups = parameter_groups(named, weight_decay=config.weight_decay)
-    return AdamW(groups, config=config) if config.name == "adamw" else Lamb(groups, config=config)
+    kinds: dict[str, type[AdamW | Lamb]] = {
+        "adamw": AdamW,
+        "lamb": Lamb,
+        "stable_adamw": StableAdamW,
+    }
+    return kinds[config.name](groups, config=config)
 
 
 def clip(gradients: list[Tensor], max_norm: float) -> Tensor:
@@ -285,14 +296,27 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_copy_(directions, first)
         torch._foreach_div_(directions, denominators)
         torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        # The trust ratio: the norm of the weights over that of their update, 1 where either is 0.
-        weights = torch.stack(torch._foreach_norm(parameters))
-        changes = torch.stack(torch._foreach_norm(directions))
-        ratios = torch.where((weights > 0) & (changes > 0), weights / changes, 1.0) * -group["lr"]
+        seen = torch._foreach_div(second, correct[1])
+        ratios = self._ratios(parameters, directions, gradients, seen, eps=group["eps"])
+        ratios = ratios * -group["lr"]
         # All tensors at once: each by its own ratio would be a kernel a tensor, some 400.
         repeats = self._repeats(sizes, flat.device)
         flat.mul_(torch.repeat_interleave(ratios, repeats, output_size=len(flat)))
         torch._foreach_add_(parameters, directions)
+
+    def _ratios(
+        self,
+        parameters: list[Tensor],
+        directions: list[Tensor],
+        gradients: list[Tensor],
+        second: tuple[Tensor, ...],
+        *,
+        eps: float,
+    ) -> Tensor:
+        """The trust ratios: norms of weights over those of their updates, 1 where either is 0."""
+        weights = torch.stack(torch._foreach_norm(parameters))
+        changes = torch.stack(torch._foreach_norm(directions))
+        return torch.where((weights > 0) & (changes > 0), weights / changes, 1.0)
 
     def _repeats(self, sizes: list[int], device: torch.device) -> Tensor:
         """`sizes` on the device, copied there once."""
@@ -300,3 +324,27 @@ class Lamb(torch.optim.Optimizer):
         if key not in self._sizes:
             self._sizes[key] = torch.tensor(sizes, device=device)
         return self._sizes[key]
+
+
+class StableAdamW(Lamb):
+    """AdamW whose step in a tensor is the shorter, the more its gradient outgrows its moments.
+
+    Wortsman et al. 2023, Algorithm 2: the rate of a tensor is divided by the root of the mean of
+    g² / max(v, ε²), where that is above 1; the loss has no spikes, and clipping is not needed. Its
+    debiased βs are `bias_correction`.
+    """
+
+    def _ratios(
+        self,
+        parameters: list[Tensor],
+        directions: list[Tensor],
+        gradients: list[Tensor],
+        second: tuple[Tensor, ...],
+        *,
+        eps: float,
+    ) -> Tensor:
+        """One over each tensor's excess, at most 1."""
+        surprises = torch._foreach_mul(gradients, gradients)
+        torch._foreach_div_(surprises, torch._foreach_clamp_min(second, eps**2))
+        means = torch.stack([surprise.mean() for surprise in surprises])
+        return means.sqrt().clamp_min(1.0).reciprocal()

@@ -154,7 +154,8 @@ def share_of(
     stage: PretrainStage, machine: TrainingMachine, *, vocabulary_size: int, world: World
 ) -> Share:
     """Which part of every batch this rank computes, in how large pieces."""
-    budget = machine.token_budget or CPU_TOKEN_BUDGET
+    longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
+    budget = machine.token_budget or max(CPU_TOKEN_BUDGET, longest)
     if world.device.type == "cuda" and not machine.token_budget:
         free, _ = torch.cuda.mem_get_info(world.device)
         chosen = gpu_token_budget(stage, machine, vocabulary_size=vocabulary_size, free_bytes=free)
@@ -260,6 +261,9 @@ def start_engine(
     engine = Engine(model.to(world.device), world=world, machine=machine, recipe=stage.pretrain)
     if resumed is not None:
         engine.restore(state, updates=resumed.state["updates"])
+    if world.is_first:
+        computed = torch.float32 if stage.pretrain.precision == "fp32" else torch.bfloat16
+        say(model.encoder.attention_facts(computed))
     return engine
 
 

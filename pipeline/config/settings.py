@@ -4,11 +4,11 @@ In:  tables of a run's TOML file.
 Out: one frozen `Config` for each table.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from artifacts.config import Config
+from artifacts.config import Config, GrownConfig
 
 LineBreak = Literal["sentence", "paragraph", "detect"]
 
@@ -181,12 +181,18 @@ class DedupConfig(Config):
         return bool(self.near_duplicates or self.overlap)
 
 
-class MaskingConfig(Config):
+class MaskingConfig(GrownConfig):
     """How many tokens are predicted, and what stands in their place (paper, 3.1 and A.1)."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_masked_lm_prob"})
 
     masked_lm_prob: float = Field(default=0.15, gt=0.0, lt=1.0)
     """Share of the tokens that is predicted; the count is exact, not drawn (reference: round(0.15 *
     length))."""
+
+    heldout_masked_lm_prob: float | None = Field(default=None, gt=0.0, lt=1.0)
+    """The same in held-out examples: 0.15, so that losses of recipes that mask more can be compared
+    with others'; None: as in training."""
 
     max_predictions_per_seq: int = Field(default=0, ge=0)
     """Upper limit per example; 0 is the reference's 0.15 * length rounded up (20 at 128, 77 at
@@ -201,6 +207,12 @@ class MaskingConfig(Config):
     unit: Literal["token", "whole_word", "span"] = "token"
     """What is masked together: single tokens, whole words, or spans (SpanBERT, p = 0.2, at
     most 10)."""
+
+    def of(self, split: str) -> "MaskingConfig":
+        """The masking of one split: `train`, or one that is held out."""
+        if split == "train" or self.heldout_masked_lm_prob is None:
+            return self
+        return self.model_copy(update={"masked_lm_prob": self.heldout_masked_lm_prob})
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "MaskingConfig":

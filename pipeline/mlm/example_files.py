@@ -12,7 +12,7 @@ and memory does not grow with the bucket.
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -86,6 +86,8 @@ def write_bucket(
     `scratch` is a local directory shared with the launcher; empty: one of the worker's own.
     """
     schema = examples_schema(recipe.vocabulary_size)
+    masking = recipe.config.masking.of(bucket.split)
+    recipe = replace(recipe, config=recipe.config.model_copy(update={"masking": masking}))
     with tempfile.TemporaryDirectory(dir=scratch or None) as here, naming_full_disk(here):
         documents = read_documents(open_file(bucket.tokens, bucket.entry, scratch=here))
         for length, name in zip(bucket.max_seq_lengths, bucket.names, strict=True):

@@ -53,6 +53,11 @@ CONTRADICTIONS = {
     "vocabulary.path=texts": "Is a directory: ",
     "encoder={family='modern',preset='mini'}": 'family = "modern" has no preset mini; its presets',
     "encoder={family='modern',preset='17M'}": 'family = "modern" has no segments and no next-sen',
+    "encoder={preset='tiny',gated=false}": 'positions and gated are for family = "modern"; leave',
+    "pretrain.first_batch_size=4": "first_batch_size and batch_growth_steps go together; set both",
+    "pretrain={first_batch_size=300,batch_growth_steps=9}": "first_batch_size 300 is larger than b",
+    "pretrain={first_batch_size=3,steps=9,batch_growth_steps=9}": "the first phase has 8 steps",
+    "pretrain.optimizer.decay_share=0": "pretrain.optimizer.decay_share: Input should be greater",
     "encoder={family='modern',preset='17M',type_vocab_size=3}": "type_vocab_size = 3 is for family",
 }
 

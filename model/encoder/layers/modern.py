@@ -1,4 +1,4 @@
-"""ModernBERT's layer and prediction head (Warner et al. 2024), of torch's own operations.
+"""ModernBERT's layer and prediction head (Warner et al. 2024).
 
 In:  [T, H]; the attentions of the batch.
 Out: [T, H]; what classifiers and the vocabulary's logits read, [P, H].
@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.encoder.layers.feed_forward import APPROXIMATION
+from model.encoder.layers.pre_norm import gated_gelu, norm_product, residual_product
 from model.encoder.operations.attention import Attend
-from model.encoder.operations.dropout import Noise, dropout
+from model.encoder.operations.dropout import Noise
 from model.encoder.operations.residual import layer_norm
 from model.encoder.operations.rotary_attention import LayerAttention
 
@@ -57,33 +58,45 @@ class PreNormAttention(nn.Module):
     def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
         """[T, H]."""
         tokens, width = hidden_TH.shape
-        read_TH = hidden_TH
-        if self.layer_norm_weight is not None:
-            read_TH = layer_norm(hidden_TH, self.layer_norm_weight, None, self.eps)
-        parts_T3H = functional.linear(read_TH, self.projection_weight)
+        parts_T3H, residual_TH = norm_product(
+            hidden_TH, self.layer_norm_weight, self.projection_weight, self.eps
+        )
         context_TAK = attend(parts_T3H.view(tokens, 3, self.heads, -1), None)
-        dense_TH = functional.linear(context_TAK.reshape(tokens, width), self.output_weight)
-        return hidden_TH + dropout(dense_TH, self.dropout_prob, noise)
+        return residual_product(
+            residual_TH,
+            context_TAK.reshape(tokens, width),
+            self.output_weight,
+            probability=self.dropout_prob,
+            noise=noise,
+        )
 
 
 class GatedFeedForward(nn.Module):
-    """x + (GELU(LN(x) U) · (LN(x) V)) W, with U and V side by side in one product."""
+    """x + (GELU(LN(x) U) · (LN(x) V)) W, with U and V side by side in one product.
+
+    Without `gated` x + GELU(LN(x) U) W.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         width, inner = config.hidden_size, config.intermediate_size
         self.layer_norm_weight = nn.Parameter(torch.empty(width))
-        self.input_weight = nn.Parameter(torch.empty(2 * inner, width))
+        self.input_weight = nn.Parameter(torch.empty(2 * inner if config.gated else inner, width))
         self.output_weight = nn.Parameter(torch.empty(width, inner))
-        self.approximate = APPROXIMATION[config.hidden_act]
+        self.activation = config.hidden_act
+        self.gated = config.gated
         self.eps = config.layer_norm_eps
 
     def forward(self, hidden_TH: Tensor) -> Tensor:
         """[T, H]."""
-        read_TH = layer_norm(hidden_TH, self.layer_norm_weight, None, self.eps)
-        inner_TI, gate_TI = functional.linear(read_TH, self.input_weight).chunk(2, dim=-1)
-        gated_TI = functional.gelu(inner_TI, approximate=self.approximate) * gate_TI
-        return hidden_TH + functional.linear(gated_TI, self.output_weight)
+        inner_T2I, residual_TH = norm_product(
+            hidden_TH, self.layer_norm_weight, self.input_weight, self.eps
+        )
+        if self.gated:
+            active_TI = gated_gelu(inner_T2I, self.activation)
+        else:
+            active_TI = functional.gelu(inner_T2I, approximate=APPROXIMATION[self.activation])
+        return residual_product(residual_TH, active_TI, self.output_weight)
 
 
 class PredictionHead(nn.Module):

@@ -262,8 +262,10 @@ class GroupedAttention:
 
     def _softmax(self, scores: Tensor, draws: Draws | None) -> tuple[Tensor, Tensor]:
         """Probabilities, and the same after dropout; may overwrite the scores."""
-        weights = torch.empty_like(scores)
         native = kernels_for(scores)
+        # At 4,096 tokens a layer's scores are hundreds of megabytes: no second array without need.
+        in_place = native is not None and draws is None
+        weights = scores if in_place else torch.empty_like(scores)
         bits, limit = (draws.bits, draws.limit) if draws else (None, 0)
         for group in self.grouping.groups:
             of_group = self._scores(scores, group)

@@ -172,6 +172,115 @@ void residual_norm_forward(idx rows, idx width, bf16 *dense, const bf16 *residua
     }
 }
 
+/* out = layer norm of in, without a shift; [rows, width]. mean, deviation: [rows]. */
+void norm_forward(idx rows, idx width, const bf16 *in, const float *weight, float eps, bf16 *out,
+                  float *mean, float *deviation) {
+#pragma omp parallel for schedule(static)
+    for (idx row = 0; row < rows; row++) {
+        const bf16 *x = in + row * width;
+        bf16 *y = out + row * width;
+        float sum = 0.0f, squares = 0.0f;
+        for (idx i = 0; i < width; i++) sum += wide(x[i]);
+        float average = sum / width;
+        for (idx i = 0; i < width; i++) {
+            float centred = wide(x[i]) - average;
+            squares += centred * centred;
+        }
+        float inverse = 1.0f / sqrtf(squares / width + eps);
+        for (idx i = 0; i < width; i++)
+            y[i] = narrow((wide(x[i]) - average) * inverse * weight[i]);
+        mean[row] = average;
+        deviation[row] = inverse;
+    }
+}
+
+/* Back through norm_forward; out = residual + the gradient of in. sums [threads, width]: columns of
+ * the gradient of weight. out may be gradient or residual. */
+void norm_backward(idx rows, idx width, const bf16 *gradient, const bf16 *in, const float *weight,
+                   const float *mean, const float *deviation, const bf16 *residual, bf16 *out,
+                   float *sums, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int thread = 0; thread < threads; thread++) {
+        float *of_weight = sums + thread * width;
+        memset(of_weight, 0, sizeof(float) * width);
+        for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
+            const bf16 *g = gradient + row * width, *x = in + row * width;
+            const bf16 *r = residual + row * width;
+            bf16 *o = out + row * width;
+            float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
+            for (idx i = 0; i < width; i++) {
+                float weighted = wide(g[i]) * weight[i];
+                level += weighted;
+                along += weighted * (wide(x[i]) - average);
+            }
+            along *= inverse / width;
+            level /= width;
+            for (idx i = 0; i < width; i++) {
+                float one = wide(g[i]), normal = (wide(x[i]) - average) * inverse;
+                of_weight[i] += one * normal;
+                o[i] = narrow(wide(r[i]) + inverse * (one * weight[i] - level - normal * along));
+            }
+        }
+    }
+}
+
+/* out [rows, width] = gelu(first half of in) * second half; in [rows, 2 width] */
+void geglu_forward(idx rows, idx width, const bf16 *in, bf16 *out, int is_tanh) {
+#pragma omp parallel for schedule(static)
+    for (idx row = 0; row < rows; row++) {
+        const bf16 *x = in + 2 * row * width, *gate = x + width;
+        bf16 *y = out + row * width;
+        if (is_tanh)
+            for (idx i = 0; i < width; i++) y[i] = narrow(gelu_tanh(wide(x[i])) * wide(gate[i]));
+        else
+            for (idx i = 0; i < width; i++) y[i] = narrow(gelu_erf(wide(x[i])) * wide(gate[i]));
+    }
+}
+
+/* out [rows, 2 width]: the gradient of in, from gradient [rows, width] of geglu_forward's out */
+void geglu_backward(idx rows, idx width, const bf16 *gradient, const bf16 *in, bf16 *out,
+                    int is_tanh) {
+#pragma omp parallel for schedule(static)
+    for (idx row = 0; row < rows; row++) {
+        const bf16 *x = in + 2 * row * width, *gate = x + width, *g = gradient + row * width;
+        bf16 *of_x = out + 2 * row * width, *of_gate = of_x + width;
+        if (is_tanh)
+            for (idx i = 0; i < width; i++) {
+                float one = wide(g[i]), value = wide(x[i]);
+                of_x[i] = narrow(one * wide(gate[i]) * gelu_tanh_slope(value));
+                of_gate[i] = narrow(one * gelu_tanh(value));
+            }
+        else
+            for (idx i = 0; i < width; i++) {
+                float one = wide(g[i]), value = wide(x[i]);
+                float e = exponential(-0.5f * value * value), cdf = normal_cdf(value, e);
+                of_x[i] = narrow(one * wide(gate[i]) * (cdf + value * 0.3989422804f * e));
+                of_gate[i] = narrow(one * value * cdf);
+            }
+    }
+}
+
+/* in, out [rows, 3, heads, width]: queries and keys rotated by each row's angles, values copied;
+ * cosine, sine: [rows, width / 2]. */
+void rotate(idx rows, idx heads, idx width, const bf16 *in, const float *cosine, const float *sine,
+            bf16 *out) {
+    idx half = width / 2, part = heads * width;
+#pragma omp parallel for schedule(static)
+    for (idx row = 0; row < rows; row++) {
+        const float *c = cosine + row * half, *s = sine + row * half;
+        for (idx vector = 0; vector < 2 * heads; vector++) {
+            const bf16 *x = in + 3 * row * part + vector * width;
+            bf16 *y = out + 3 * row * part + vector * width;
+            for (idx i = 0; i < half; i++) {
+                float first = wide(x[i]), second = wide(x[half + i]);
+                y[i] = narrow(first * c[i] - second * s[i]);
+                y[half + i] = narrow(second * c[i] + first * s[i]);
+            }
+        }
+        memcpy(out + (3 * row + 2) * part, in + (3 * row + 2) * part, sizeof(bf16) * part);
+    }
+}
+
 /* [rows <= TILE, width] to [width, stride], column `first` on: each line of the output whole */
 static void turn(idx rows, idx width, const bf16 *in, bf16 *out, idx stride) {
     idx column = 0;
@@ -264,7 +373,8 @@ static inline void visible(idx place, idx length, int direction, idx *from, idx 
 }
 
 /* Softmax of scores [sequences, heads, side, side] over the keys each query sees (direction: 0 all,
- * -1 left to right, 1 right to left): into weights, and with dropout, unscaled, into scores. */
+ * -1 left to right, 1 right to left): into weights, and with dropout, unscaled, into scores; where
+ * nothing is dropped both may be one array. */
 void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths, int direction,
                      bf16 *scores, bf16 *weights, const uint16_t *draws, int limit) {
 #pragma omp parallel for schedule(static)
@@ -288,9 +398,34 @@ void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths,
         if (draws) {
             const uint16_t *d = draws + row * side;
             for (idx i = 0; i < side; i++) s[i] = kept(d[i], limit) ? w[i] : 0;
-        } else {
+        } else if (s != w) {
             memcpy(s, w, sizeof(bf16) * side);
         }
+        if (e != exponentials) free(e);
+    }
+}
+
+/* Softmax of scores [heads, rows, side] in their place, each row over the keys [from, to) of its
+ * own, which are the same for all heads; the others get 0. */
+void softmax_in_ranges(idx heads, idx rows, idx side, const int64_t *from, const int64_t *to,
+                       bf16 *scores) {
+#pragma omp parallel for schedule(static)
+    for (idx at = 0; at < heads * rows; at++) {
+        bf16 *s = scores + at * side;
+        idx first = from[at % rows], stop = to[at % rows];
+        int16_t best = INT16_MIN;
+        float sum = 0.0f;
+        float exponentials[4096];
+        float *e = side <= 4096 ? exponentials : malloc(sizeof(float) * side);
+        for (idx i = first; i < stop; i++) best = rank(s[i]) > best ? rank(s[i]) : best;
+        float largest = unrank(best);
+        for (idx i = first; i < stop; i++) {
+            e[i] = exponential(wide(s[i]) - largest);
+            sum += e[i];
+        }
+        float inverse = 1.0f / sum;
+        memset(s, 0, sizeof(bf16) * side);
+        for (idx i = first; i < stop; i++) s[i] = narrow(e[i] * inverse);
         if (e != exponentials) free(e);
     }
 }

@@ -46,6 +46,39 @@ def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
     return functional.layer_norm(x_TH, weight_H.shape, weight_H, bias_H, eps)
 
 
+def norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, "ResidualNorm"]:
+    """Layer norm without a bias, and what to keep; no autograd."""
+    native = kernels_for(x_TH)
+    weight_H = wide(weight_H)
+    if native is None:
+        output_TH, *statistics = torch.native_layer_norm(x_TH, weight_H.shape, weight_H, None, eps)
+        return output_TH, ResidualNorm(x_TH, *statistics)
+    x_TH, output_TH = x_TH.contiguous(), torch.empty_like(x_TH)
+    mean_T, deviation_T = torch.empty(2, len(x_TH))
+    native("norm_forward", *x_TH.shape, x_TH, weight_H, eps, output_TH, mean_T, deviation_T)
+    return output_TH, ResidualNorm(x_TH, mean_T, deviation_T)
+
+
+def norm_gradients(
+    gradient_TH: Tensor, kept: "ResidualNorm", weight_H: Tensor, residual_TH: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Back through `norm`: of x, with `residual_TH` added, and of the weight."""
+    native = kernels_for(gradient_TH, kept.sum_TH)
+    if native is None:
+        dx_TH = _norm_input_gradient(gradient_TH, kept, weight_H)
+        return dx_TH + residual_TH, _norm_weight_gradient(gradient_TH, kept)
+    gradient_TH, residual_TH = gradient_TH.contiguous(), residual_TH.contiguous()
+    dx_TH = torch.empty_like(gradient_TH)
+    threads = torch.get_num_threads()
+    sums = torch.empty(threads, gradient_TH.shape[1])
+    native(
+        "norm_backward",
+        *(*gradient_TH.shape, gradient_TH, kept.sum_TH, wide(weight_H), kept.mean_T),
+        *(kept.deviation_T, residual_TH, dx_TH, sums, threads),
+    )
+    return dx_TH, sums.sum(0).to(gradient_TH.dtype)
+
+
 @dataclass(frozen=True)
 class ResidualNorm:
     """One end of a sub-layer in one forward pass; keeps what its way back needs."""

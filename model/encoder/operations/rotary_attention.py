@@ -4,29 +4,25 @@ In:  query, key, value of all tokens, [T, 3, A, K].
 Out: context vectors, [T, A, K].
 
 A rotated query and key know how far apart they are (RoPE; Su et al. 2021), so there is no table of
-positions. The packed tokens are one row here: attention in windows is made of blocks of it, without
-looking where the sequences begin, and a mask keeps them apart. Its work grows with the tokens and
-not with their square, and nothing is padded but the last block.
+positions.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.data.batch import PackedBatch, on
+from model.data.batch import PackedBatch
 from model.encoder.operations.attention import BACKENDS, Attend, FlashAttention, VarlenAttention
+from model.encoder.operations.block_attention import BlockAttention
 from model.encoder.operations.dropout import Noise
-from model.encoder.operations.products import wide
+from model.encoder.operations.long_attention import LongAttention, is_long
+from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.products import Context, apply, wide
 
-# T tokens of all sequences together, A heads, K width of one head, N blocks of Q queries and S keys
-
-BLOCK = 128
-"""Queries that share their keys: with a reach of 64 half of the 256 keys are each one's own."""
+# T tokens of all sequences together, A heads, K width of one head
 
 
 class LayerAttention(NamedTuple):
@@ -40,10 +36,15 @@ class LayerAttention(NamedTuple):
 
 
 def layer_attention(batch: PackedBatch, config: EncoderConfig, *, backend: str) -> LayerAttention:
-    """Both kinds for one batch, with the rotations of each."""
+    """Both kinds for one batch, with the rotations of each where positions are rotations."""
+    full, local = BACKENDS[backend](batch, config), WINDOWS[backend](batch, config)
+    if backend == "grouped" and is_long(batch):
+        full = LongAttention(batch, config)
+    if config.positions == "learned":
+        return LayerAttention(full, local)
     return LayerAttention(
-        RotaryAttention(BACKENDS[backend](batch, config), batch, config, config.global_rope_theta),
-        RotaryAttention(WINDOWS[backend](batch, config), batch, config, config.local_rope_theta),
+        RotaryAttention(full, batch, config, config.global_rope_theta),
+        RotaryAttention(local, batch, config, config.local_rope_theta),
     )
 
 
@@ -57,52 +58,46 @@ class RotaryAttention:
         width = config.hidden_size // config.num_attention_heads
         pairs = torch.arange(0, width, 2, dtype=torch.float, device=batch.position_ids.device)
         angles = batch.position_ids.float()[:, None] * (1.0 / theta ** (pairs / width))
-        self.cosine, self.sine = angles.cos()[:, None, None], angles.sin()[:, None, None]
+        self.cosine, self.sine = angles.cos(), angles.sin()
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
-        first, second = wide(parts_T3AK[:, :2]).chunk(2, dim=-1)
-        turned = (
-            first * self.cosine - second * self.sine,
-            second * self.cosine + first * self.sine,
-        )
-        turned_T2AK = torch.cat(turned, dim=-1).to(parts_T3AK.dtype)
-        return self.attend(torch.cat((turned_T2AK, parts_T3AK[:, 2:]), dim=1), noise)
+        return self.attend(rotated(parts_T3AK, self.cosine, self.sine), noise)
 
 
-class BlockAttention:
-    """Windows as blocks of queries, each against the keys that any of them may see."""
+def rotated(parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
+    """Queries and keys turned by each token's angles, one for each of K / 2 pairs; [T, 3, A, K]."""
+    if kernels_for(parts_T3AK) is not None:
+        return apply(_Rotation, parts_T3AK, cosine_TK, sine_TK)
+    first, second = wide(parts_T3AK[:, :2]).chunk(2, dim=-1)
+    cosine, sine = cosine_TK[:, None, None], sine_TK[:, None, None]
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    turned_T2AK = torch.cat(turned, dim=-1).to(parts_T3AK.dtype)
+    return torch.cat((turned_T2AK, parts_T3AK[:, 2:]), dim=1)
 
-    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
-        self.reach = config.local_attention // 2
-        self.blocks = -(-batch.tokens // BLOCK)
-        # Fillers of the last block are a sequence of their own; before and behind is none.
-        missing = self.blocks * BLOCK - batch.tokens
-        sequence = np.repeat(np.arange(batch.sequences), batch.lengths)
-        sequence = np.pad(sequence, (0, missing), constant_values=-1)
-        around = torch.from_numpy(np.pad(sequence, self.reach, constant_values=-2))
-        of_keys_NS = around.unfold(0, BLOCK + 2 * self.reach, BLOCK)
-        of_queries_NQ = torch.from_numpy(sequence).view(self.blocks, BLOCK)
-        distance_QS = torch.arange(BLOCK + 2 * self.reach) - torch.arange(BLOCK)[:, None]
-        near_QS = (distance_QS >= 0) & (distance_QS <= 2 * self.reach)
-        visible_NQS = near_QS & (of_queries_NQ[:, :, None] == of_keys_NS[:, None, :])
-        self.visible_N1QS = on(batch.input_ids.device, visible_NQS[:, None])
 
-    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
-        """Context vectors, [T, A, K]; without dropout."""
-        tokens, _, heads, width = parts_T3AK.shape
-        missing = self.blocks * BLOCK - tokens
-        query, key, value = functional.pad(
-            parts_T3AK, (0, 0, 0, 0, 0, 0, self.reach, missing + self.reach)
-        ).unbind(1)
-        query_NQAK = query[self.reach : -self.reach].view(self.blocks, BLOCK, heads, width)
-        key_NASK, value_NASK = (
-            part.unfold(0, BLOCK + 2 * self.reach, BLOCK).mT for part in (key, value)
-        )
-        context_NAQK = functional.scaled_dot_product_attention(
-            query_NQAK.transpose(1, 2), key_NASK, value_NASK, attn_mask=self.visible_N1QS
-        )
-        return context_NAQK.transpose(1, 2).reshape(-1, heads, width)[:tokens]
+class _Rotation(torch.autograd.Function):
+    """Native; the way back turns the other way."""
+
+    @staticmethod
+    def forward(ctx: Context, parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
+        ctx.save_for_backward(cosine_TK, sine_TK)
+        return _turn(parts_T3AK, cosine_TK, sine_TK)
+
+    @staticmethod
+    def backward(ctx: Context, gradient_T3AK: Tensor) -> tuple[Tensor, None, None]:
+        cosine_TK, sine_TK = ctx.saved_tensors
+        return _turn(gradient_T3AK, cosine_TK, -sine_TK), None, None
+
+
+def _turn(parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
+    native = kernels_for(parts_T3AK)
+    assert native is not None
+    tokens, _, heads, width = parts_T3AK.shape
+    parts_T3AK = parts_T3AK.contiguous()
+    result_T3AK = torch.empty_like(parts_T3AK)
+    native("rotate", tokens, heads, width, parts_T3AK, cosine_TK, sine_TK, result_T3AK)
+    return result_T3AK
 
 
 def _flash_window(batch: PackedBatch, config: EncoderConfig) -> Attend:

@@ -81,6 +81,29 @@ def test_each_length_has_epochs_of_its_own_across_phases() -> None:
     ]  # fmt: skip
 
 
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=3).filter(any),
+    st.lists(st.integers(1, 9), min_size=1, max_size=12),
+)
+def test_growing_batches_read_every_example_once_and_go_on_evenly(
+    totals: list[int], sizes: list[int]
+) -> None:
+    rows = tuple((total,) for total in totals)
+    length = LengthOrder(128, rows, 9, "d/1", tuple(sizes))
+    batches = [length.batch(ordinal) for ordinal in range(len(sizes) + 20)]
+    assert all(b.stop - b.first <= size for b, size in zip(batches, sizes, strict=False))
+    assert all(b.stop > b.first for b in batches)
+    epoch = begun = 0
+    for batch in batches:
+        while begun == totals[epoch % len(totals)]:
+            epoch, begun = epoch + 1, 0
+        assert (batch.epoch, batch.first) == (epoch, begun)
+        begun = batch.stop
+    full = [b.stop - b.first for b in batches[len(sizes) :]]
+    ends = [b.stop == totals[b.epoch % len(totals)] for b in batches[len(sizes) :]]
+    assert all(size == 9 or end for size, end in zip(full, ends, strict=True))
+
+
 def test_a_length_without_rows_is_refused_with_the_remedy() -> None:
     with pytest.raises(UsageError, match="no training rows of length 512.*max_seq_lengths"):
         LengthOrder(512, ((0, 0),), 8, "d/1")

@@ -9,9 +9,15 @@ from artifacts.errors import UsageError
 from model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
 from model.data.batch import Example, pack
 from model.encoder.encoder import Encoder
-from model.encoder.operations.rotary_attention import BlockAttention
+from model.encoder.operations import long_attention
+from model.encoder.operations.block_attention import BlockAttention
+from model.encoder.operations.long_attention import LongAttention, is_long
 from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.layout import hugging_face_config, to_hugging_face
+from model.hugging_face.layout import (
+    from_hugging_face,
+    hugging_face_config,
+    to_hugging_face,
+)
 from tests.model.encoder.encoder_builders import (
     VOCABULARY,
     padded_inputs,
@@ -123,6 +129,29 @@ def test_blocks_equal_a_masked_product_forward_and_backward(
     assert worst(gradient, expected_gradient) < 2e-6
 
 
+def test_long_sequences_equal_a_masked_product_forward_and_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(long_attention, "SCORES", 4000)
+    lengths = [300, 1, 77]
+    batch = pack([Example([7] * length) for length in lengths])
+    torch.manual_seed(0)
+    parts = torch.randn(batch.tokens, 3, 2, 12, requires_grad=True)
+    upstream = torch.randn(batch.tokens, 2, 12)
+    found = LongAttention(batch, modern_config())(parts, None)
+    expected = masked_product(parts, lengths, 2048)
+    assert worst(found, expected) < 1e-6
+    (gradient,) = torch.autograd.grad(found, parts, upstream)
+    (expected_gradient,) = torch.autograd.grad(expected, parts, upstream)
+    assert worst(gradient, expected_gradient) < 2e-6
+
+
+def test_long_sequences_are_told_from_many_short_ones() -> None:
+    assert is_long(pack([Example([7] * length) for length in (1024, 9, 300)]))
+    assert not is_long(pack([Example([7] * 1023)]))
+    assert not is_long(pack([Example([7] * length) for length in (1024, *[800] * 3)]))
+
+
 def test_gradients_of_blocks_are_those_of_finite_differences() -> None:
     batch = pack([Example([7] * length) for length in (5, 1, 4)])
     attend = BlockAttention(batch, modern_config(local_attention=4))
@@ -142,9 +171,20 @@ def test_activations_computed_again_give_the_same_gradients_with_dropout() -> No
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
 
-def test_a_modern_encoder_learns_a_batch_by_heart() -> None:
+@pytest.mark.parametrize(
+    "rung", [{}, {"positions": "learned", "gated": False}, {"gated": False}], ids=str
+)
+def test_a_modern_encoder_and_the_rungs_before_it_learn_a_batch_by_heart(
+    rung: dict[str, object],
+) -> None:
     torch.manual_seed(0)
-    model = PretrainingModel(modern_config(), VOCABULARY)
+    model = PretrainingModel(modern_config(**rung), VOCABULARY)
+    again = from_hugging_face(
+        to_hugging_face(model.state_dict(), "modern"), model.state_dict(), "modern"
+    )
+    assert all(torch.equal(again[name], value) for name, value in model.state_dict().items())
+    is_theirs = hugging_face_config(model.encoder.config, VOCABULARY)["model_type"] == "modernbert"
+    assert is_theirs == (not rung), "transformers must refuse what it does not compute"
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
     batch, curve = pack(random_examples((20, 10))), []
     for _ in range(20):

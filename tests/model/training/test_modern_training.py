@@ -59,6 +59,19 @@ def test_an_interrupted_run_ends_bit_for_bit_as_if_nothing_had_happened(
     assert run(struck).digest == whole.digest
 
 
+def test_a_recipe_of_growing_batches_wsd_and_stable_adamw_resumes_bit_for_bit(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    optimizer = {"name": "stable_adamw", "schedule": "wsd", "decay_share": 0.5, "warmup_steps": 2}
+    recipe = {"optimizer": optimizer, "batch_growth_steps": 6, "first_batch_size": 2}
+    whole = run(modern_table(tmp_path / "whole", examples, **recipe))
+    struck = modern_table(tmp_path / "struck", examples, **recipe)
+    for step in (3, 8):
+        with pytest.raises(StruckDown):
+            run(struck, site="after_step", step=step, do="raise")
+    assert run(struck).digest == whole.digest
+
+
 @pytest.mark.slow  # starts DeepSpeed
 def test_zero_stages_change_the_loss_by_rounding_only(examples: Artifact, tmp_path: Path) -> None:
     curves = []

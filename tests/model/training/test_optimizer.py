@@ -9,6 +9,7 @@ from model.config import OptimizerConfig
 from model.training.optimizer import (
     AdamW,
     Lamb,
+    StableAdamW,
     build_optimizer,
     clip,
     learning_rate,
@@ -99,7 +100,28 @@ def test_lamb_equals_its_paper(bias_correction: bool) -> None:
     np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["lamb", "muon"])
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_stable_adamw_equals_its_paper_and_shortens_steps_after_a_jump(
+    bias_correction: bool,
+) -> None:
+    config = OptimizerConfig(name="stable_adamw", bias_correction=bias_correction)
+    weights, gradients = _problem(2)
+    gradients[STEPS - 2] *= 1000
+    parameter = torch.nn.Parameter(torch.tensor(weights))
+    optimizer = StableAdamW(parameter_groups([("w", parameter)], weight_decay=0.01), config=config)
+    _run(optimizer, parameter, gradients)
+    m, v, w = np.zeros_like(weights), np.zeros_like(weights), weights.copy()
+    for t, g in enumerate(gradients, start=1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        c1, c2 = (1 - 0.9**t, 1 - 0.999**t) if bias_correction else (1, 1)
+        excess = np.sqrt(np.mean(g**2 / np.maximum(v / c2, 1e-6**2)))
+        assert t != STEPS - 1 or excess > 3
+        rate = 1e-2 / max(1, excess)
+        w = w - rate * ((m / c1) / (np.sqrt(v / c2) + 1e-6) + 0.01 * w)
+    np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["lamb", "muon", "stable_adamw"])
 def test_what_needs_whole_tensors_is_refused_where_zero_cuts_them(name: str) -> None:
     config = OptimizerConfig.model_validate({"name": name})
     with pytest.raises(UsageError, match=f"{name} with training.zero_stage 1.*whole ones"):
@@ -215,6 +237,14 @@ def test_it_ends_at_zero() -> None:
 
 def test_no_warmup_begins_at_the_peak() -> None:
     assert learning_rate(0, steps=10, optimizer=OptimizerConfig(warmup_steps=0)) == 1e-4
+
+
+def test_wsd_warms_up_stays_and_falls_by_one_minus_the_root_to_zero() -> None:
+    recipe = RECIPE.model_copy(update={"schedule": "wsd", "decay_share": 0.2})
+    rates = [learning_rate(step, steps=100, optimizer=recipe) for step in range(101)]
+    assert rates[:10] == pytest.approx([1e-5 * step for step in range(10)])
+    assert rates[10:81] == pytest.approx([1e-4] * 71)
+    assert rates[80:] == pytest.approx([1e-4 * (1 - (n / 20) ** 0.5) for n in range(21)], abs=1e-12)
 
 
 def test_further_steps_warm_up_a_second_time_to_the_line_of_the_longer_run() -> None:

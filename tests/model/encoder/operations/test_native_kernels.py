@@ -11,12 +11,14 @@ import torch
 from artifacts.errors import UsageError
 from model.data.batch import pack
 from model.encoder.layers.feed_forward import activation, activation_gradients
+from model.encoder.layers.pre_norm import gated_gelu, norm_product
 from model.encoder.masked_lm_loss import softmax_gradient
 from model.encoder.operations import native_kernels as native
 from model.encoder.operations.dropout import Noise, draw, dropped
 from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
 from model.encoder.operations.products import transposed
 from model.encoder.operations.residual import residual_norm, residual_norm_gradients
+from model.encoder.operations.rotary_attention import rotated
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     random_examples,
@@ -42,6 +44,26 @@ def random_bfloat16(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found.float(), expected.float(), rtol=ROUNDING, atol=ROUNDING)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_a_modern_layers_parts_equal_torchs_forward_and_backward(name: str) -> None:
+    hidden, weight = random_bfloat16(TOKENS, WIDTH), random_bfloat16(2 * WIDTH, WIDTH, seed=1)
+    norm = 1 + 0.1 * random_bfloat16(WIDTH, seed=2)
+    parts, angles = random_bfloat16(TOKENS, 3, 4, 12, seed=3), torch.rand(TOKENS, 6)
+
+    def computed(choice: native.Choice) -> list[torch.Tensor]:
+        choose_kernels(choice)
+        given = [x.clone().requires_grad_() for x in (hidden, norm, weight, parts)]
+        inner, residual = norm_product(*given[:3], 1e-5)
+        gated = gated_gelu(inner, name)
+        turned = rotated(given[3], angles.cos(), angles.sin())
+        total = (gated * 0.1).sum() + (residual * 0.3).sum() + (turned * parts).sum()
+        return [gated, residual, turned, *torch.autograd.grad(total, given)]
+
+    for found, expected in zip(computed("native"), computed("torch"), strict=True):
+        assert (found - expected).abs().max() < 4 * ROUNDING * expected.abs().max()
 
 
 @needs_compiler

@@ -1,0 +1,140 @@
+"""Attention over whole long sequences on a CPU: some queries of one head at a time.
+
+In:  query, key, value of all tokens, [T, 3, A, K].
+Out: context vectors, [T, A, K]; on the way back the gradient of the first from that of the second.
+
+The scores of 4,096 tokens are 32 MB a head. What is computed from them is computed while they are
+in the cache; of all that only the probabilities go to memory, once, and come back once.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from model.config import EncoderConfig
+from model.data.batch import PackedBatch
+from model.encoder.operations.dropout import Noise
+from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.products import Context, apply
+
+# T tokens of all sequences together, A heads, K width of one head, S tokens of one sequence, Q
+# queries at a time
+
+SCORES = 1 << 20
+"""Q S: 2 MB of bfloat16."""
+
+
+LONG = 1024
+"""Tokens from which on a sequence is worth a loop over its heads."""
+
+
+def is_long(batch: PackedBatch) -> bool:
+    """Whether most of attention's work is in long sequences, and these are on a CPU."""
+    squares = batch.lengths**2
+    on_cpu = batch.input_ids.device.type == "cpu"
+    return on_cpu and bool(2 * squares[batch.lengths >= LONG].sum() > squares.sum())
+
+
+class LongAttention:
+    """The attention of one batch, for all layers that see whole sequences; without dropout."""
+
+    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
+        self.lengths: list[int] = batch.lengths.tolist()
+
+    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
+        """Context vectors, [T, A, K]."""
+        return apply(_LongAttention, parts_T3AK, self)
+
+    def forward(self, parts_T3AK: Tensor) -> tuple[Tensor, ...]:
+        """Context vectors, [T, A, K]; rows [3, A, T, K] and each sequence's probabilities."""
+        rows_3ATK = parts_T3AK.permute(1, 2, 0, 3).contiguous()
+        query_ATK, key_ATK, value_ATK = rows_3ATK
+        factor = 1 / math.sqrt(parts_T3AK.shape[-1])
+        context_ATK = torch.empty_like(query_ATK)
+        kept, first = [], 0
+        for length in self.lengths:
+            own = slice(first, first + length)
+            weights_ASS = rows_3ATK.new_empty(len(query_ATK), length, length)
+            for head, weights_SS in enumerate(weights_ASS):
+                key_KS, value_SK = key_ATK[head, own].mT, value_ATK[head, own]
+                for some in pieces(length):
+                    scores_QS = weights_SS[some]
+                    _multiply(query_ATK[head, own][some], key_KS, factor, out=scores_QS)
+                    softmax_(scores_QS)
+                    torch.mm(scores_QS, value_SK, out=context_ATK[head, own][some])
+            kept.append(weights_ASS)
+            first += length
+        return context_ATK.transpose(0, 1).contiguous(), rows_3ATK, *kept
+
+    def backward(self, gradient_TAK: Tensor, rows_3ATK: Tensor, *kept: Tensor) -> Tensor:
+        """Gradient of query, key and value, [T, 3, A, K]."""
+        gradient_ATK = gradient_TAK.transpose(0, 1).contiguous()
+        drows_3ATK = torch.empty_like(rows_3ATK)
+        factor = 1 / math.sqrt(gradient_TAK.shape[-1])
+        first = 0
+        for length, weights_ASS in zip(self.lengths, kept, strict=True):
+            own, dscores_SS = slice(first, first + length), torch.empty_like(weights_ASS[0])
+            for head, weights_SS in enumerate(weights_ASS):
+                query_SK, key_SK, value_SK = rows_3ATK[:, head, own]
+                dquery_SK, dkey_SK, dvalue_SK = drows_3ATK[:, head, own]
+                gradient_SK = gradient_ATK[head, own]
+                for some in pieces(length):
+                    dscores_QS = dscores_SS[some]
+                    torch.mm(gradient_SK[some], value_SK.mT, out=dscores_QS)
+                    softmax_gradient_(dscores_QS, weights_SS[some])
+                    _multiply(dscores_QS, key_SK, factor, out=dquery_SK[some])
+                # Sums over all queries at once: piece by piece they would be rounded each time.
+                _multiply(dscores_SS.mT, query_SK, factor, out=dkey_SK)
+                torch.mm(weights_SS.mT, gradient_SK, out=dvalue_SK)
+            first += length
+        return drows_3ATK.permute(2, 0, 1, 3).contiguous()
+
+
+def pieces(length: int) -> list[slice]:
+    """Queries of a sequence, some at a time."""
+    step = max(1, SCORES // length)
+    return [slice(first, min(first + step, length)) for first in range(0, length, step)]
+
+
+def softmax_(scores_QS: Tensor) -> None:
+    """Probabilities in the scores' place."""
+    native = kernels_for(scores_QS)
+    if native is None:
+        torch.softmax(scores_QS, -1, out=scores_QS)
+        return
+    queries, keys = scores_QS.shape
+    ends = torch.zeros(2, queries, dtype=torch.int64)
+    ends[1] = keys
+    native("softmax_in_ranges", 1, queries, keys, *ends, scores_QS)
+
+
+def softmax_gradient_(gradient: Tensor, weights: Tensor) -> None:
+    """Gradient of the scores, [..., S], in the place of that of the probabilities."""
+    native = kernels_for(gradient)
+    if native is None:
+        gradient.copy_(torch._softmax_backward_data(gradient, weights, -1, weights.dtype))
+        return
+    keys = gradient.shape[-1]
+    native("softmax_backward", gradient.numel() // keys, keys, gradient, weights, None, 0)
+
+
+def _multiply(left: Tensor, right: Tensor, factor: float, *, out: Tensor) -> None:
+    torch.addmm(out, left, right, beta=0, alpha=factor, out=out)
+
+
+class _Context(Context):
+    attention: LongAttention
+
+
+class _LongAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Context, parts_T3AK: Tensor, attention: LongAttention) -> Tensor:
+        context_TAK, *kept = attention.forward(parts_T3AK)
+        ctx.save_for_backward(*kept)
+        ctx.attention = attention
+        return context_TAK
+
+    @staticmethod
+    def backward(ctx: _Context, gradient_TAK: Tensor) -> tuple[Tensor, None]:
+        return ctx.attention.backward(gradient_TAK, *ctx.saved_tensors), None
