@@ -20,7 +20,8 @@ from flows.workspace import locked, writable_workspace
 Tables = Annotated[
     list[Table],
     Parameter(
-        help="Which ablation: objective (the paper's Table 5), size (6), masking (8). Repeatable.",
+        help="Which ablation: objective (the paper's Table 5), size (6), masking (8), or modern, "
+        "the ladder from BERT to ModernBERT. Repeatable.",
         negative="",
     ),
 ]

@@ -31,6 +31,7 @@ from flows.workspace import Workspace
 QUESTIONS = {
     "objective": "What are next sentences worth, and what is seeing both sides? (Paper, Table 5.)",
     "size": "What are depth and width worth? (Paper, Table 6, relative to this encoder.)",
+    "modern": "What is each change from BERT to ModernBERT worth, at the same FLOPs?",
     "masking": "What should stand in the place of a predicted token? (Paper, Table 8.)",
 }
 

@@ -10,6 +10,9 @@ seeds already. Its error is that of pre-training: what another seed of the same 
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean, variance
+
+from scipy.special import stdtr
 
 from artifacts.errors import ClozeError
 from artifacts.results import (
@@ -21,7 +24,7 @@ from artifacts.results import (
     no_verdict,
 )
 from artifacts.summary import Summary
-from flows.ablation.rows import REFERENCE, Row, Table
+from flows.ablation.rows import LADDERS, REFERENCE, Row, Table
 from flows.config import RunConfig
 from flows.figures import read_summary
 from flows.report.units import MINUS, signed
@@ -57,7 +60,7 @@ class Column(Result):
 
 
 class Difference(Result):
-    """A row's figure against the reference row's."""
+    """A row's figure against that of the row it is compared with."""
 
     difference: float
     standard_error: float
@@ -66,6 +69,10 @@ class Difference(Result):
 
     better: bool
     """Whether the row's figure is the better one, by however little."""
+
+    p_value: float | None = None
+    """Of Welch's test, two-sided: how often chance alone makes means differ as much; None with
+    fewer than two pre-trainings of either."""
 
     @property
     def outcome(self) -> Outcome:
@@ -86,7 +93,7 @@ class RowResult(Result):
     """By the column's key, over the pre-training seeds; what was not measured is left out."""
 
     differences: dict[str, Difference]
-    """From the reference row, by the column's key."""
+    """From the reference row, of a ladder from the row before, by the column's key."""
 
     curve: tuple[tuple[int, float], ...] = ()
     """Held-out loss by step of the first pre-training, on examples of the row's own kind."""
@@ -100,7 +107,8 @@ class TableResult(Result):
 
     name: Table
     reference: str
-    """The row that the others are compared with."""
+    """The row that the others are compared with; of a ladder the first, and each with the one
+    before."""
 
     heldout: str
     """In words, the held-out examples on which all rows are judged."""
@@ -117,7 +125,9 @@ class TableResult(Result):
 
     @property
     def reference_title(self) -> str:
-        """The reference row in words."""
+        """What rows are compared with, in words."""
+        if self.name in LADDERS:
+            return "the rung before"
         return next(row.title for row in self.rows if row.name == self.reference)
 
 
@@ -173,6 +183,8 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
     )
     figures = {row: _over_seeds(each) for row, each in summaries.items()}
     reference = rows[REFERENCE[name]].name
+    names = [row.name for row in rows]
+    compared = [names[0], *names[:-1]] if name in LADDERS else [reference] * len(rows)
     first = summaries[reference][0]
     judged = first.language_model[0] if first.language_model else None
     return TableResult(
@@ -191,17 +203,17 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
                 figures=figures[row.name],
                 differences={
                     column.key: _difference(
-                        column, figures[row.name][column.key], figures[reference][column.key]
+                        column, figures[row.name][column.key], figures[before][column.key]
                     )
                     for column in columns
-                    if row.name != reference
+                    if row.name != before
                     and column.key in figures[row.name]
-                    and column.key in figures[reference]
+                    and column.key in figures[before]
                 },
                 curve=_curve(summaries[row.name][0]),
                 on_plateau=_on_plateau(judged, figures[row.name]),
             )
-            for row in rows
+            for row, before in zip(rows, compared, strict=True)
         ),
     )
 
@@ -253,7 +265,20 @@ def _difference(column: Column, ours: SeedScores, reference: SeedScores) -> Diff
         standard_error=math.hypot(ours.standard_error, reference.standard_error),
         seeds=min(len(ours.values), len(reference.values)),
         better=difference < 0 if column.unit == "nats" else difference > 0,
+        p_value=_p_value(ours.values, reference.values),
     )
+
+
+def _p_value(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Of Welch's test, two-sided."""
+    shares = [variance(values) / len(values) for values in (ours, theirs) if len(values) > 1]
+    if len(shares) < 2 or not sum(shares):
+        return None
+    t = (fmean(ours) - fmean(theirs)) / math.sqrt(sum(shares))
+    freedom = sum(shares) ** 2 / sum(
+        share**2 / (len(values) - 1) for share, values in zip(shares, (ours, theirs), strict=True)
+    )
+    return float(2 * stdtr(freedom, -abs(t)))
 
 
 def _on_plateau(judged: LanguageModelScore | None, figures: Mapping[str, SeedScores]) -> bool:
@@ -285,7 +310,8 @@ def difference_words(column: Column, found: Difference | None) -> str:
     if found.outcome == "undecided":
         return f"{amount}, no verdict"
     word = {"gain": "better", "loss": "worse"}.get(found.outcome, "no clear difference")
-    return f"{amount} {column.error(found.standard_error)} {word}"
+    chance = "" if found.p_value is None else f", p = {found.p_value:.2g}"
+    return f"{amount} {column.error(found.standard_error)} {word}{chance}"
 
 
 def lede(table: TableResult) -> list[str]:

@@ -1,22 +1,28 @@
-"""The rows of the paper's ablation tables, at whatever size a run has.
+"""The rows of the ablation tables, the paper's and our own, at whatever size a run has.
 
 In:  a run's configuration and the tables wanted.
 Out: for every row a configuration for each pre-training seed; rows with equal settings are one.
 
 Table 5 asks what bidirectionality and next sentences are worth, Table 6 what size is, Table 8 what
-stands in the place of a predicted token. Every row is a run of its own that shares whatever it can
-with the others: the store sees to that.
+stands in the place of a predicted token. The table *modern* is a ladder from the paper's encoder to
+ModernBERT's: each rung is the one before it and one change, at the same FLOPs. Every row is a run
+of its own that shares whatever it can with the others: the store sees to that.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import JsonValue
 
 from artifacts.config import assign, parse
+from artifacts.errors import UsageError
 from flows.config import RunConfig
+from flows.forecast import step_flops
+from model.config import MODERN_DEFAULTS, SIZE_NAMES
 
-Table = Literal["objective", "size", "masking"]
+Table = Literal["objective", "size", "masking", "modern"]
 
 Settings = dict[str, JsonValue]
 """Values by their dotted place in the configuration."""
@@ -74,8 +80,15 @@ MASKING = {
 """Paper, Table 8: how the predicted tokens are replaced, in percent."""
 
 
-REFERENCE: dict[Table, int] = {"objective": 0, "size": -1, "masking": 0}
+REFERENCE: dict[Table, int] = {"objective": 0, "size": -1, "masking": 0, "modern": 0}
 """The row of each table that is the run as it was configured."""
+
+LADDERS: tuple[Table, ...] = ("modern",)
+"""Tables of which each row is compared with the one before it."""
+
+JUDGES: dict[Table, str] = {"modern": "no-nsp"}
+"""The row on whose held-out examples all of a table are judged, where it is not the run itself: all
+rungs but the first have no second segments."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +109,15 @@ class Row:
 
 def rows(run: RunConfig, tables: tuple[Table, ...], *, seeds: int = 3) -> list[Row]:
     """The rows of `tables` for `run`, the main ones with `seeds` pre-trainings."""
-    settings = {"objective": _objectives(run), "size": _sizes(run), "masking": MASKING}
+    settings: dict[Table, Callable[[RunConfig], dict[str, RowSettings]]] = {
+        "objective": _objectives,
+        "size": _sizes,
+        "masking": lambda _: MASKING,
+        "modern": _ladder,
+    }
     found = []
     for table in tables:
-        for name, row in settings[table].items():
+        for name, row in settings[table](run).items():
             count = seeds if row.main else 1
             partner = row.partner
             found.append(
@@ -197,3 +215,77 @@ def _sizes(run: RunConfig) -> dict[str, RowSettings]:
         )
         for shape in dict.fromkeys(shapes)
     }
+
+
+def _ladder(run: RunConfig) -> dict[str, RowSettings]:
+    """From Devlin et al. 2019 to Warner et al. 2024, one change a rung, as many FLOPs each.
+
+    Deep and narrow has as many weights in its layers, as nearly as whole heads allow; the window is
+    the eighth of a sequence that 128 of 1,024 are.
+    """
+    if run.encoder.family != "bert":
+        raise UsageError(
+            f"table modern of {run.name}: the ladder begins at BERT's encoder, and encoder.family "
+            f'is "{run.encoder.family}"; leave it out'
+        )
+    encoder, longest = run.encoder, max(phase.max_seq_length for phase in run.pretrain.phases)
+    heads, width = encoder.num_attention_heads, encoder.hidden_size
+    sizes = {f"encoder.{name}": getattr(encoder, name) for name in SIZE_NAMES}
+    gated = max(8, round(encoder.intermediate_size / 12) * 8)
+    fewer = max(1, round(heads / math.sqrt(2)))
+    narrow = width // heads * fewer
+    narrow_gated = max(8, round(gated * narrow / width / 8) * 8)
+    layer, narrow_layer = (
+        4 * h * h + 3 * h * i for h, i in ((width, gated), (narrow, narrow_gated))
+    )
+    deep: Settings = {
+        "encoder.hidden_size": narrow,
+        "encoder.num_attention_heads": fewer,
+        "encoder.intermediate_size": narrow_gated,
+        "encoder.num_hidden_layers": round(encoder.num_hidden_layers * layer / narrow_layer),
+    }
+    pre_norm: Settings = {
+        **sizes,
+        **{f"encoder.{name}": value for name, value in MODERN_DEFAULTS.items()},
+        "encoder.preset": None,
+        "encoder.family": "modern",
+        "encoder.max_position_embeddings": encoder.max_position_embeddings,
+        "encoder.positions": "learned",
+        "encoder.gated": False,
+        "encoder.global_attn_every_n_layers": 1,
+    }
+    window = max(2, longest // 16 * 2)
+    changes: tuple[tuple[str, str, Settings], ...] = (
+        ("bert", "BERT as the paper has it", {}),
+        (
+            "no-nsp",
+            "no next sentence",
+            {"pretrain.next_sentence_loss": False, "examples.second_segment": "none"},
+        ),
+        (
+            "mask30",
+            "30 % of the tokens predicted",
+            {
+                "examples.masking.masked_lm_prob": 0.3,
+                "examples.masking.heldout_masked_lm_prob": 0.15,
+            },
+        ),
+        ("pre-norm", "norms first, no biases, dropout on attention's output alone", pre_norm),
+        ("rotary", "rotary positions", {"encoder.positions": "rotary"}),
+        ("geglu", "GeGLU", {"encoder.gated": True, "encoder.intermediate_size": gated}),
+        ("deep", "deep and narrow", deep),
+        (
+            "local",
+            "two of three layers local",
+            {"encoder.global_attn_every_n_layers": 3, "encoder.local_attention": window},
+        ),
+        ("wsd", "warm-up, flat, 1 - √t", {"pretrain.optimizer.schedule": "wsd"}),
+    )
+    rungs: dict[str, RowSettings] = {}
+    settings: Settings = {}
+    for name, title, change in changes:
+        settings = {**settings, **change}
+        flops = step_flops(changed(run, run.name, settings))
+        steps = round(run.pretrain.steps * step_flops(run) / flops)
+        rungs[name] = RowSettings(title, {**settings, "pretrain.steps": steps})
+    return rungs

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, JsonValue
 
 from artifacts.progress import say
 from flows.ablation.page import publish
-from flows.ablation.rows import Settings, Table, changed, rows
+from flows.ablation.rows import JUDGES, Settings, Table, changed, rows
 from flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from flows.prefect.tracking import tracked
 from flows.record import run_artifact
@@ -33,6 +33,7 @@ from flows.workspace import workspace
 Result = TypeVar("Result")
 
 ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
+"""The paper's."""
 
 Record = dict[str, JsonValue]
 """A run's record as JSON."""
@@ -112,18 +113,22 @@ def ablations(
 ) -> Record:
     """Run every row of the tables and put their figures side by side.
 
-    All rows are judged on the held-out examples of `run` itself. They share what they have in
-    common. A row that fails ends the flow, and the same call resumes there.
+    All rows of a table are judged on the same held-out examples, mostly those of `run` itself. They
+    share what they have in common. A row that fails ends the flow, and the same call resumes there.
     """
     wanted, space = rows(run, tables, seeds=seeds), workspace(machine.workspace)
-    tracked(run, machine, wanted=PREPARE)
-    heldout = run_artifact(space, run.name, stage="examples").directory
+    heldout = {}
+    for table in tables:
+        by_name = {row.name: row.runs[0] for row in wanted if row.table == table}
+        judge = by_name.get(JUDGES.get(table, ""), run)
+        tracked(judge, machine, wanted=PREPARE)
+        heldout[table] = run_artifact(space, judge.name, stage="examples").directory
     for row in wanted:
         for partner in row.partners:
             tracked(partner, machine, wanted=("pretrain",))
         partners = [run_artifact(space, one.name, stage="pretrain") for one in row.partners]
         for number, one in enumerate(row.runs):
-            found: Settings = {"evaluate.heldout_examples": heldout}
+            found: Settings = {"evaluate.heldout_examples": heldout[row.table]}
             if partners:
                 found["finetune.second_encoder"] = partners[number].directory
             tracked(changed(one, one.name, found), machine)

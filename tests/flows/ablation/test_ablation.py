@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import ttest_ind
 
+from artifacts.errors import UsageError
 from artifacts.results import SeedScores
 from artifacts.summary import Summary
 from flows.ablation.page import as_page, publish
@@ -14,6 +16,7 @@ from flows.ablation.result import AblationResult, TableResult, ablation_result, 
 from flows.ablation.rows import Row, rows
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
+from flows.forecast import step_flops
 from flows.prefect import flows as prefect_flows
 from flows.record import read_record, run_artifact
 from flows.workspace import Workspace, workspace
@@ -239,3 +242,49 @@ def test_page_and_data_lie_in_a_folder_beside_the_runs(run: RunConfig, tmp_path:
     assert [row["name"] for row in data["tables"][0]["rows"]] == OBJECTIVES
     assert data["tables"][0]["rows"][0]["runs"] == ["try-objective-base"]
     assert "<h1>try: ablations</h1>" in Path(written.page).read_text()
+
+
+def test_the_ladder_climbs_by_one_change_a_rung_at_equal_flops(run_table: dict[str, Any]) -> None:
+    run = RunConfig.model_validate({**run_table, "encoder": {"preset": "small"}})
+    rungs = [row.runs[0] for row in rows(run, ("modern",))]
+    assert len(rungs) == 9
+    assert all(len(row.runs) == 3 for row in rows(run, ("modern",)))
+    for one in rungs:
+        flops = one.pretrain.steps * step_flops(one)
+        assert flops == pytest.approx(run.pretrain.steps * step_flops(run), rel=0.05)
+    bert, *_, last = rungs
+    assert bert.encoder == run.encoder
+    assert last.encoder.family == "modern"
+    assert (last.encoder.gated, last.encoder.positions) == (True, "rotary")
+    assert last.encoder.num_hidden_layers > bert.encoder.num_hidden_layers
+    assert last.encoder.hidden_size < bert.encoder.hidden_size
+    assert last.encoder.global_layers < last.encoder.num_hidden_layers
+    assert last.pretrain.optimizer.schedule == "wsd"
+
+
+def test_a_ladder_begins_at_bert(run_table: dict[str, Any]) -> None:
+    table = {
+        **run_table,
+        "encoder": {"family": "modern", "preset": "17M"},
+        "examples": {**run_table.get("examples", {}), "second_segment": "none"},
+        "pretrain": {**run_table.get("pretrain", {}), "next_sentence_loss": False},
+    }
+    with pytest.raises(UsageError, match="the ladder begins at BERT's encoder"):
+        rows(RunConfig.model_validate(table), ("modern",))
+
+
+def test_a_rung_is_compared_with_the_one_before_it_and_its_p_value_is_welchs(
+    run: RunConfig,
+) -> None:
+    wanted = rows(run, ("modern",))
+    losses = {row.name: [5.0 - 0.1 * n + 0.01 * seed for seed in (0, 1, 3)]
+              for n, row in enumerate(wanted)}  # fmt: skip
+    losses["deep"] = [5.0, 4.9, 5.3]
+    (table,) = found(run, wanted, losses).tables
+    by_name = {row.name: row.differences for row in table.rows}
+    assert not by_name["bert"]
+    assert by_name["rotary"]["loss"].difference == pytest.approx(-0.1)
+    expected = ttest_ind(losses["deep"], losses["geglu"], equal_var=False).pvalue
+    assert by_name["deep"]["loss"].p_value == pytest.approx(expected)
+    assert table.reference_title == "the rung before"
+    assert "p = " in as_page(found(run, wanted, losses))
