@@ -197,11 +197,12 @@ def _sizes(run: RunConfig) -> dict[str, RowSettings]:
     encoder = run.encoder
     layers, heads = encoder.num_hidden_layers, encoder.num_attention_heads
     width, inner = encoder.hidden_size, encoder.intermediate_size
+    own = (layers, width, heads, inner)
     shapes = [
         (max(1, layers // 2), width, heads, inner),
         (layers, width // 2, max(1, heads // 2), inner // 2),
         (max(1, layers // 2), width // 2, max(1, heads // 2), inner // 2),
-        (layers, width, heads, inner),
+        own,
     ]
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     return {
@@ -213,7 +214,7 @@ def _sizes(run: RunConfig) -> dict[str, RowSettings]:
             },
             main=shape in shapes[2:],
         )
-        for shape in dict.fromkeys(shapes)
+        for shape in (*(shape for shape in dict.fromkeys(shapes) if shape != own), own)
     }
 
 
