@@ -37,8 +37,8 @@ LONG = {"pretrain.steps": 2, "pretrain.batch_size": 2, "pretrain.optimizer.warmu
 def run(verb: str, config: str, runs: Path, settings: dict[str, Any]) -> str:
     overrides = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     done = cloze(
-        *(verb, f"configs/{config}.toml", "--without-prefect", *overrides),
-        *("--workspace", str(runs)),
+        *(verb, f"configs/{config}.toml", *overrides, "--workspace", str(runs)),
+        *(("--without-prefect",) if verb == "run" else ()),
     )
     assert done.returncode == 0, done.stderr
     return (runs / config / "jobs" / "pretrain" / "log").read_text()
