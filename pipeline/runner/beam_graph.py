@@ -10,6 +10,7 @@ The local runner is Beam's FnApiRunner, named explicitly (pipeline/runner/local_
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from artifacts.progress import say
 from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner.beam import (
     DoFn,
@@ -75,10 +76,19 @@ def _finished(_: object) -> tuple[int, int]:
 def run_on_engine(
     job: Collection[Any], *, machine: PipelineMachine, options: Sequence[str]
 ) -> None:
-    """Have the Beam runner that the machine file names run the job to its end."""
+    """Have the Beam runner that the machine file names run the job to its end.
+
+    The job is cancelled if this process is interrupted or terminated.
+    """
     pipeline = Pipeline(options=PipelineOptions([f"--runner={machine.runner}", *options]))
     add_job(job, pipeline)
-    state = pipeline.run().wait_until_finish()
+    result = pipeline.run()
+    try:
+        state = result.wait_until_finish()
+    except BaseException:  # SIGTERM, Ctrl-C: nobody waits for the job, and it would run on and cost
+        say(f"{machine.runner}: cancelling the job")
+        result.cancel()
+        raise
     if state is None:  # what Dataflow's runner gives for --dry_run
         raise JobFailed(f"{machine.runner}: the graph was translated; a dry run submits nothing")
     if state != PipelineState.DONE:
