@@ -112,15 +112,28 @@ class _Group:
             torch.autograd.backward(copies, gradients)
 
 
+class _Context(FunctionCtx):
+    masters: tuple[Tensor, ...]
+
+
 class _Round(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: _Context, *parameters: Tensor) -> tuple[Tensor, ...]:
+        # What was not in use has zeros as its gradient, so that it decays like the rest: made here,
+        # on the parameter's device, because autograd asks its own build for one.
+        ctx.set_materialize_grads(False)
+        ctx.masters = parameters
         copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in parameters]
         torch._foreach_copy_(copies, list(parameters))
         return tuple(copies)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, ...]:
-        exact = [torch.empty_like(g, dtype=torch.float32) for g in gradients]
-        torch._foreach_copy_(exact, list(gradients))
+    def backward(ctx: _Context, *gradients: Tensor | None) -> tuple[Tensor, ...]:
+        exact = [
+            torch.zeros_like(p) if g is None else torch.empty_like(g, dtype=torch.float32)
+            for p, g in zip(ctx.masters, gradients, strict=True)
+        ]
+        pairs = zip(exact, gradients, strict=True)
+        there = [each for each, gradient in pairs if gradient is not None]
+        torch._foreach_copy_(there, [g for g in gradients if g is not None])
         return tuple(exact)

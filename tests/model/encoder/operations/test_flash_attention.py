@@ -182,7 +182,7 @@ def test_cuda_kernels_agree_with_plain_products(backend: str, direction: str) ->
     gradients = []
     for attention in ("grouped", backend):
         model.zero_grad()
-        model.encoder.operations.attention = attention
+        model.encoder.attention = attention
         model(batch).masked_lm_loss.backward()
         gradients.append(torch.cat([p.grad.flatten().float() for p in model.parameters()]))
     assert torch.cosine_similarity(*gradients, dim=0) > 0.999
