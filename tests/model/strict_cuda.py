@@ -134,9 +134,9 @@ class CudaTensor(torch.Tensor):
         if func is aten.copy_.default:
             return _copy(*args, **kwargs)
         if func is aten._flash_attention_forward.default:
-            return tree_map(_wrap, _flash(*tree_map(_unwrap, args)))
+            return tree_map(_wrap, _flash(*tree_map(_unwrap, args), **kwargs))
         if func is aten._flash_attention_backward.default:
-            return tree_map(_wrap, _flash_backward(*tree_map(_unwrap, args)))
+            return tree_map(_wrap, _flash_backward(*tree_map(_unwrap, args), **kwargs))
         _check(func, [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)])
         if func in READS or _reads_a_size(func, args, kwargs):
             _active.reads.append(str(func))
@@ -283,7 +283,7 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 
 def _flash(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *rest: Any
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *rest: Any, **window: int | None
 ) -> tuple[Tensor, ...]:
     """FlashAttention over packed sequences, by plain products; nothing is dropped."""
     if query.dtype not in (torch.bfloat16, torch.float16) or starts.dtype != torch.int32:
@@ -293,7 +293,8 @@ def _flash(
     _count("_flash_attention_forward")
     out = torch.empty_like(query)
     for at in _sequences(starts):
-        weights, v = _attention(query[at], key[at], is_causal=rest[4]), value[at].float()
+        weights = _attention(query[at], key[at], is_causal=rest[4], **window)
+        v = value[at].float()
         out[at] = torch.einsum("hqk,khd->qhd", weights, v).to(out.dtype)
     nothing = torch.zeros(())
     return out, torch.zeros(query.shape[1], len(query)), nothing, nothing, nothing
@@ -301,13 +302,13 @@ def _flash(
 
 def _flash_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
-    starts: Tensor, *rest: Any,
+    starts: Tensor, *rest: Any, **window: int | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     _count("_flash_attention_backward")
     found = [torch.empty_like(t) for t in (query, key, value)]
     factor = query.shape[-1] ** -0.5
     for at in _sequences(starts):
-        weights = _attention(query[at], key[at], is_causal=rest[4])
+        weights = _attention(query[at], key[at], is_causal=rest[4], **window)
         d, q, k, v = (t[at].float() for t in (gradient, query, key, value))
         through = torch.einsum("qhd,khd->hqk", d, v)
         scores = factor * weights * (through - (through * weights).sum(-1, keepdim=True))
@@ -321,11 +322,22 @@ def _sequences(starts: Tensor) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(starts.tolist())]
 
 
-def _attention(query: Tensor, key: Tensor, *, is_causal: bool) -> Tensor:
-    """Probabilities of one sequence, [heads, queries, keys]."""
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    *,
+    is_causal: bool,
+    window_size_left: int | None = None,
+    window_size_right: int | None = None,
+) -> Tensor:
+    """Probabilities of one sequence, [heads, queries, keys]; no window is all of it."""
     scores = torch.einsum("qhd,khd->hqk", query.float(), key.float()) * query.shape[-1] ** -0.5
-    if is_causal:
-        scores += torch.full(scores.shape[1:], -torch.inf).triu(1)
+    ahead = torch.arange(len(key)) - torch.arange(len(query))[:, None]
+    right = 0 if is_causal else window_size_right
+    if right is not None:
+        scores = scores.masked_fill(ahead > right, -torch.inf)
+    if window_size_left is not None:
+        scores = scores.masked_fill(-ahead > window_size_left, -torch.inf)
     return scores.softmax(-1)
 
 

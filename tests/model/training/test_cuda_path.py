@@ -35,6 +35,10 @@ from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, stric
 from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+MODERN = {
+    "encoder": {"family": "modern", "hidden_act": "gelu", "local_attention": 8},
+    "next_sentence_loss": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +119,9 @@ CONFIGURATIONS = {
     "lamb": {"optimizer": {"name": "lamb"}},
     "muon": {"optimizer": {"name": "muon"}},
     "fp8": {"precision": "fp8"},
+    "modern": MODERN,
+    "modern fp32": {**MODERN, "precision": "fp32"},
+    "modern muon": {**MODERN, "optimizer": {"name": "muon"}},
 }
 
 
@@ -147,10 +154,14 @@ def test_grouped_attention_and_checkpointed_activations_train(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("family", ["bert", "modern"])
 def test_a_gpus_way_gives_the_cpus_losses(
-    precision: str, artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+    family: str, precision: str, artifact: Artifact, tmp_path: Path, cuda: StrictCuda
 ) -> None:
-    stage = _stage(encoder=DRY, precision=precision)
+    changes: dict[str, Any] = MODERN if family == "modern" else {}
+    stage = _stage(
+        **{**changes, "encoder": {**changes.get("encoder", {}), **DRY}, "precision": precision}
+    )
     losses = []
     for device in (torch.device("cpu"), CUDA):
         trainer = _trainer(artifact, tmp_path, stage, device=device)
