@@ -296,8 +296,9 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_copy_(directions, first)
         torch._foreach_div_(directions, denominators)
         torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        seen = torch._foreach_div(second, correct[1])
-        ratios = self._ratios(parameters, directions, gradients, seen, eps=group["eps"])
+        ratios = self._ratios(
+            parameters, directions, gradients, second, correction=correct[1], eps=group["eps"]
+        )
         ratios = ratios * -group["lr"]
         # All tensors at once: each by its own ratio would be a kernel a tensor, some 400.
         repeats = self._repeats(sizes, flat.device)
@@ -309,11 +310,15 @@ class Lamb(torch.optim.Optimizer):
         parameters: list[Tensor],
         directions: list[Tensor],
         gradients: list[Tensor],
-        second: tuple[Tensor, ...],
+        second: list[Tensor],
         *,
+        correction: float,
         eps: float,
     ) -> Tensor:
-        """The trust ratios: norms of weights over those of their updates, 1 where either is 0."""
+        """The trust ratios: norms of weights over those of their updates, 1 where either is 0.
+
+        `correction`: what second moments are divided by, 1 without bias correction.
+        """
         weights = torch.stack(torch._foreach_norm(parameters))
         changes = torch.stack(torch._foreach_norm(directions))
         return torch.where((weights > 0) & (changes > 0), weights / changes, 1.0)
@@ -339,12 +344,13 @@ class StableAdamW(Lamb):
         parameters: list[Tensor],
         directions: list[Tensor],
         gradients: list[Tensor],
-        second: tuple[Tensor, ...],
+        second: list[Tensor],
         *,
+        correction: float,
         eps: float,
     ) -> Tensor:
         """One over each tensor's excess, at most 1."""
         surprises = torch._foreach_mul(gradients, gradients)
-        torch._foreach_div_(surprises, torch._foreach_clamp_min(second, eps**2))
-        means = torch.stack([surprise.mean() for surprise in surprises])
+        torch._foreach_div_(surprises, torch._foreach_clamp_min(second, correction * eps**2))
+        means = torch.stack([surprise.mean() for surprise in surprises]) * correction
         return means.sqrt().clamp_min(1.0).reciprocal()
