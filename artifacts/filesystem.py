@@ -448,8 +448,9 @@ def _until_answered(
         except FINAL_ANSWERS:
             raise
         except Exception as error:  # a 503, a broken connection, a time-out
-            of_the_library = type(error).__module__.partition(".")[0] not in OURS
-            if not (isinstance(error, OSError) or of_the_library):
+            of_a_library = type(error).__module__.partition(".")[0] not in OURS
+            about_the_call = isinstance(error, (TypeError, ValueError)) or not of_a_library
+            if about_the_call and not isinstance(error, OSError):
                 raise
             if attempt == ATTEMPTS:
                 raise (error if isinstance(error, OSError) else _unanswered(error)) from None
