@@ -20,8 +20,8 @@ from pathlib import Path
 
 from artifacts.config import parse, read_toml
 from artifacts.store import Artifact, open_artifact
+from benchmarks.corpus import write_corpus
 from benchmarks.measuring import ROOT
-from benchmarks.preparing.corpus import write_corpus
 from flows.config import RunConfig
 
 

@@ -3,7 +3,7 @@
     python benchmarks/preparing/near_duplicates.py --corpus corpus.txt --megabytes 10 \
         --output benchmarks/results/near_duplicates.json
 
-In:  a file in Google's format (benchmarks/preparing/corpus.py makes one).
+In:  a file in Google's format (benchmarks/corpus.py makes one).
 Out: of the stage `dedup` with its defaults, run as a program on one core over these documents and
      edited copies of some: precision (dropped documents whose Jaccard similarity to the document
      kept for them reaches the threshold), recall (pairs that reach it of which not both are kept;

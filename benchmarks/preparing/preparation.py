@@ -1,6 +1,6 @@
 r"""Text in, verified shards out: ours and the peers', side by side on the same cores.
 
-    python benchmarks/preparing/corpus.py --wikiextractor FOLDER --megabytes 75 --output w75.txt
+    python benchmarks/corpus.py --wikiextractor FOLDER --megabytes 75 --output w75.txt
     python benchmarks/preparing/preparation.py --vocabulary vocab.txt --small w10.txt \
         --large w75.txt w150.txt --sizes w400.txt --paragraphs FOLDER --small-files 100000 \
         --google CHECKOUT --google-python PYTHON \
@@ -25,8 +25,8 @@ from typing import cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.corpus import wikiextractor, write_corpus
 from benchmarks.measuring import machine, write_result
-from benchmarks.preparing.corpus import wikiextractor, write_corpus
 from benchmarks.preparing.preparation_claims import Figures, claims
 from benchmarks.preparing.preparation_peers import Peer, peers
 from benchmarks.preparing.stage_times import Setting, prepare

@@ -3,7 +3,7 @@
     python benchmarks/preparing/tokenizer_speed.py --corpus corpus.txt --vocabulary vocab.txt \
         --output benchmarks/results/tokenization.json
 
-In:  a file in Google's format (benchmarks/preparing/corpus.py makes one), a vocabulary.
+In:  a file in Google's format (benchmarks/corpus.py makes one), a vocabulary.
 Out: MB/s and tokens/s of processor time. Ours with everything: fresh tables at the beginning
      (`cold`, the whole file) and from half of the file on (`steady`); the peer, whose speed does
      not depend on what it has read before, on slices between ours. The ids must be equal.

@@ -1,6 +1,6 @@
 """Real text in the form Google's script reads: one sentence a line, a blank line between documents.
 
-    python benchmarks/preparing/corpus.py --wikiextractor FOLDER --megabytes 75 --output corpus.txt
+    python benchmarks/corpus.py --wikiextractor FOLDER --megabytes 75 --output corpus.txt
 
 In:  a folder of WikiExtractor files.
 Out: a file of the wanted size, of whole documents; every preparation benchmark reads such a file.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from pipeline.config.settings import CleaningConfig, CorpusConfig, SourceConfig
 from pipeline.readers.input_shards import input_shards
