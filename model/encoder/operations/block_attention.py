@@ -20,7 +20,7 @@ from model.data.batch import PackedBatch, on
 from model.encoder.operations.dropout import Noise
 from model.encoder.operations.long_attention import softmax_gradient_
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import Context, apply
+from model.encoder.operations.products import through
 
 # T tokens of all sequences together, A heads, K width of one head, M blocks of a head, N of all
 # heads, Q queries and S keys of a block, R rows of all heads
@@ -49,7 +49,7 @@ class BlockAttention:
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
-        return apply(_BlockAttention, parts_T3AK, self)
+        return through(self, parts_T3AK)
 
     def forward(self, parts_T3AK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Context vectors, [T, A, K]; rows [3, R, K] and probabilities [N, Q, S] to keep."""
@@ -127,20 +127,3 @@ def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:
     """Batched product times `factor`."""
     empty = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
     return torch.baddbmm(empty, left, right, beta=0, alpha=factor, out=empty)
-
-
-class _Context(Context):
-    attention: BlockAttention
-
-
-class _BlockAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: _Context, parts_T3AK: Tensor, attention: BlockAttention) -> Tensor:
-        context_TAK, *kept = attention.forward(parts_T3AK)
-        ctx.save_for_backward(*kept)
-        ctx.attention = attention
-        return context_TAK
-
-    @staticmethod
-    def backward(ctx: _Context, gradient_TAK: Tensor) -> tuple[Tensor, None]:
-        return ctx.attention.backward(gradient_TAK, *ctx.saved_tensors), None

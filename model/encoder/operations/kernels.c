@@ -372,6 +372,24 @@ static inline void visible(idx place, idx length, int direction, idx *from, idx 
     if (place >= length) *to = *from = 0;
 }
 
+/* w = softmax of s over the keys [from, to), 0 elsewhere; both [side], and may be one array */
+static inline void softmax_row(const bf16 *s, bf16 *w, idx side, idx from, idx to) {
+    int16_t best = INT16_MIN;
+    float sum = 0.0f;
+    float exponentials[4096];
+    float *e = side <= 4096 ? exponentials : malloc(sizeof(float) * side);
+    for (idx i = from; i < to; i++) best = rank(s[i]) > best ? rank(s[i]) : best;
+    float largest = unrank(best);
+    for (idx i = from; i < to; i++) {
+        e[i] = exponential(wide(s[i]) - largest);
+        sum += e[i];
+    }
+    float inverse = 1.0f / sum;
+    memset(w, 0, sizeof(bf16) * side);
+    for (idx i = from; i < to; i++) w[i] = narrow(e[i] * inverse);
+    if (e != exponentials) free(e);
+}
+
 /* Softmax of scores [sequences, heads, side, side] over the keys each query sees (direction: 0 all,
  * -1 left to right, 1 right to left): into weights, and with dropout, unscaled, into scores; where
  * nothing is dropped both may be one array. */
@@ -382,26 +400,13 @@ void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths,
         bf16 *s = scores + row * side, *w = weights + row * side;
         idx from, to;
         visible(row % side, lengths[row / (heads * side)], direction, &from, &to);
-        int16_t best = INT16_MIN;
-        float sum = 0.0f;
-        float exponentials[4096];
-        float *e = side <= 4096 ? exponentials : malloc(sizeof(float) * side);
-        for (idx i = from; i < to; i++) best = rank(s[i]) > best ? rank(s[i]) : best;
-        float largest = unrank(best);
-        for (idx i = from; i < to; i++) {
-            e[i] = exponential(wide(s[i]) - largest);
-            sum += e[i];
-        }
-        float inverse = 1.0f / sum;
-        memset(w, 0, sizeof(bf16) * side);
-        for (idx i = from; i < to; i++) w[i] = narrow(e[i] * inverse);
+        softmax_row(s, w, side, from, to);
         if (draws) {
             const uint16_t *d = draws + row * side;
             for (idx i = 0; i < side; i++) s[i] = kept(d[i], limit) ? w[i] : 0;
         } else if (s != w) {
             memcpy(s, w, sizeof(bf16) * side);
         }
-        if (e != exponentials) free(e);
     }
 }
 
@@ -412,21 +417,7 @@ void softmax_in_ranges(idx heads, idx rows, idx side, const int64_t *from, const
 #pragma omp parallel for schedule(static)
     for (idx at = 0; at < heads * rows; at++) {
         bf16 *s = scores + at * side;
-        idx first = from[at % rows], stop = to[at % rows];
-        int16_t best = INT16_MIN;
-        float sum = 0.0f;
-        float exponentials[4096];
-        float *e = side <= 4096 ? exponentials : malloc(sizeof(float) * side);
-        for (idx i = first; i < stop; i++) best = rank(s[i]) > best ? rank(s[i]) : best;
-        float largest = unrank(best);
-        for (idx i = first; i < stop; i++) {
-            e[i] = exponential(wide(s[i]) - largest);
-            sum += e[i];
-        }
-        float inverse = 1.0f / sum;
-        memset(s, 0, sizeof(bf16) * side);
-        for (idx i = first; i < stop; i++) s[i] = narrow(e[i] * inverse);
-        if (e != exponentials) free(e);
+        softmax_row(s, s, side, from[at % rows], to[at % rows]);
     }
 }
 

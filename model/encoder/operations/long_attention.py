@@ -16,7 +16,7 @@ from model.config import EncoderConfig
 from model.data.batch import PackedBatch
 from model.encoder.operations.dropout import Noise
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import Context, apply
+from model.encoder.operations.products import through
 
 # T tokens of all sequences together, A heads, K width of one head, S tokens of one sequence, Q
 # queries at a time
@@ -44,7 +44,7 @@ class LongAttention:
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
-        return apply(_LongAttention, parts_T3AK, self)
+        return through(self, parts_T3AK)
 
     def forward(self, parts_T3AK: Tensor) -> tuple[Tensor, ...]:
         """Context vectors, [T, A, K]; rows [3, A, T, K] and each sequence's probabilities."""
@@ -121,20 +121,3 @@ def softmax_gradient_(gradient: Tensor, weights: Tensor) -> None:
 
 def _multiply(left: Tensor, right: Tensor, factor: float, *, out: Tensor) -> None:
     torch.addmm(out, left, right, beta=0, alpha=factor, out=out)
-
-
-class _Context(Context):
-    attention: LongAttention
-
-
-class _LongAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: _Context, parts_T3AK: Tensor, attention: LongAttention) -> Tensor:
-        context_TAK, *kept = attention.forward(parts_T3AK)
-        ctx.save_for_backward(*kept)
-        ctx.attention = attention
-        return context_TAK
-
-    @staticmethod
-    def backward(ctx: _Context, gradient_TAK: Tensor) -> tuple[Tensor, None]:
-        return ctx.attention.backward(gradient_TAK, *ctx.saved_tensors), None

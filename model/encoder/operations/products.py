@@ -10,6 +10,7 @@ transposed first. Which of the two is the smaller decides whether the gradient c
 """
 
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +36,38 @@ def apply(function: type[Function], *arguments: object) -> Tensor:
     """The output of a function with its own backward pass and one output."""
     output: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]  # torch has no types here
     return output
+
+
+class TwoWays(Protocol):
+    """A function of one tensor that knows its way back."""
+
+    def forward(self, x: Tensor, /) -> tuple[Tensor, ...]:
+        """The output, and what the way back wants kept."""
+
+    def backward(self, gradient: Tensor, /, *kept: Tensor) -> Tensor:
+        """The gradient of the input from that of the output."""
+
+
+def through(function: TwoWays, x: Tensor) -> Tensor:
+    """The function's output, for autograd."""
+    return apply(_Through, x, function)
+
+
+class _TwoWaysContext(Context):
+    function: TwoWays
+
+
+class _Through(Function):
+    @staticmethod
+    def forward(ctx: _TwoWaysContext, x: Tensor, function: TwoWays) -> Tensor:
+        output, *kept = function.forward(x)
+        ctx.save_for_backward(*kept)
+        ctx.function = function
+        return output
+
+    @staticmethod
+    def backward(ctx: _TwoWaysContext, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.function.backward(gradient, *ctx.saved_tensors), None
 
 
 def wide(tensor: Tensor) -> Tensor:
