@@ -92,7 +92,7 @@ def commands(inputs: Inputs, scale: Scale, output: Path) -> dict[str, list[str]]
             *("--repeats", str(scale.repeats), *kept("preparation")),
         ],
         "loader": [
-            *("loader.py", "--examples", inputs.examples),
+            *("preparing/loader.py", "--examples", inputs.examples),
             *("--max-seq-length", str(longest(inputs.examples)), *kept("loader")),
         ],
         "training": [

@@ -1,6 +1,6 @@
 """How fast batches come out of an examples artifact, and how soon the first one comes.
 
-    python benchmarks/loader.py --examples WORKSPACE/artifacts/examples/KEY
+    python benchmarks/preparing/loader.py --examples WORKSPACE/artifacts/examples/KEY
 
 In:  an examples artifact.
 Out: examples/s and tokens/s of one core (order, sizes, cut, gather, pack) at several batch sizes;
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.store import Artifact, open_artifact
 from benchmarks.measuring import machine, write_result
