@@ -211,7 +211,9 @@ def _sizes(run: RunConfig) -> dict[str, RowSettings]:
             {
                 "encoder.preset": None,
                 **{f"encoder.{name}": size for name, size in zip(names, shape, strict=True)},
-            },
+            }
+            if shape != own  # whose encoder other tables have made already, under the preset's key
+            else {},
             main=shape in shapes[2:],
         )
         for shape in (*(shape for shape in dict.fromkeys(shapes) if shape != own), own)

@@ -105,6 +105,16 @@ def test_every_table_of_the_paper_has_its_rows(run: RunConfig) -> None:
     assert len(set(names)) == len(names)
 
 
+def test_the_runs_own_encoder_is_pre_trained_once_for_all_tables(run: RunConfig) -> None:
+    wanted = rows(run, ("objective", "size", "masking"))
+    own = {(row.table, row.name): row.runs for row in wanted}
+    base = own["objective", "base"]
+    for again in (own["size", "12x768"], own["masking", "mask80-same10-random10"]):
+        assert [one.model_copy(update={"name": ""}) for one in again] == [
+            one.model_copy(update={"name": ""}) for one in base
+        ]
+
+
 def test_language_models_read_running_text_in_which_nothing_is_replaced(run: RunConfig) -> None:
     for row in rows(run, ("objective",)):
         for one in (*row.runs, *row.partners):
