@@ -65,8 +65,9 @@ class BlockAttention:
         context_TAK = context_AMK[:, :tokens].transpose(0, 1).contiguous()
         return context_TAK, rows_3RK, weights_NQS
 
-    def backward(self, gradient_TAK: Tensor, rows_3RK: Tensor, weights_NQS: Tensor) -> Tensor:
+    def backward(self, gradient_TAK: Tensor, *kept: Tensor) -> Tensor:
         """Gradient of query, key and value, [T, 3, A, K]."""
+        rows_3RK, weights_NQS = kept
         tokens, heads, width = gradient_TAK.shape
         gradient_AMK = gradient_TAK.new_zeros(heads, self.blocks * BLOCK, width)
         gradient_AMK[:, :tokens] = gradient_TAK.transpose(0, 1)

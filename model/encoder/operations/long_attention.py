@@ -67,13 +67,14 @@ class LongAttention:
             first += length
         return context_ATK.transpose(0, 1).contiguous(), rows_3ATK, *kept
 
-    def backward(self, gradient_TAK: Tensor, rows_3ATK: Tensor, *kept: Tensor) -> Tensor:
+    def backward(self, gradient_TAK: Tensor, *kept: Tensor) -> Tensor:
         """Gradient of query, key and value, [T, 3, A, K]."""
+        rows_3ATK, *weights = kept
         gradient_ATK = gradient_TAK.transpose(0, 1).contiguous()
         drows_3ATK = torch.empty_like(rows_3ATK)
         factor = 1 / math.sqrt(gradient_TAK.shape[-1])
         first = 0
-        for length, weights_ASS in zip(self.lengths, kept, strict=True):
+        for length, weights_ASS in zip(self.lengths, weights, strict=True):
             own, dscores_SS = slice(first, first + length), torch.empty_like(weights_ASS[0])
             for head, weights_SS in enumerate(weights_ASS):
                 query_SK, key_SK, value_SK = rows_3ATK[:, head, own]
