@@ -63,7 +63,8 @@ class FinishedRun:
         """Every parameter's state."""
         moments = [load_file(self.artifact.path(name)) for name in MOMENTS]
         weights = load_file(self.artifact.path("model.safetensors"))
-        masters = from_hugging_face(weights, moments[0])
+        family = self.artifact.manifest.config["encoder"].get("family", "bert")
+        masters = from_hugging_face(weights, moments[0], family)
         return {
             name: ParameterState(masters[name], *(part[name] for part in moments))
             for name in masters

@@ -9,8 +9,9 @@ from safetensors.torch import load
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from artifacts.errors import ClozeError
-from artifacts.stage import read_stage_table
+from artifacts.stage import InputRef, read_stage_table
 from artifacts.store import Artifact
+from model.training import loop
 from model.training.pretrain import pretrain
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
@@ -125,3 +126,17 @@ def test_a_family_changed_under_a_runs_checkpoints_is_refused_with_a_diff(
     changed = stage_table(tmp_path, examples, steps=12, next_sentence_loss=False)
     with pytest.raises(ClozeError, match="family"):
         run(changed)
+
+
+def test_further_steps_of_a_finished_run_are_those_of_a_run_without_an_end(
+    examples: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "learning_rate", lambda step, **_: 1e-3)
+    whole = run(modern_table(tmp_path / "whole", examples))
+    half = run(modern_table(tmp_path / "half", examples, steps=5))
+    table = read_stage_table(modern_table(tmp_path / "longer", examples))
+    continued = InputRef(digest=half.digest, path=half.directory)
+    found = pretrain(
+        table.model_copy(update={"inputs": {**table.inputs, "continued": continued}}), []
+    )
+    assert found.read_bytes("model.safetensors") == whole.read_bytes("model.safetensors")
