@@ -4,10 +4,12 @@ In:  query, key, value of all tokens, [T, 3, A, K].
 Out: context vectors, [T, A, K]; on the way back the gradient of the first from that of the second.
 
 The scores of 4,096 tokens are 32 MB a head. What is computed from them is computed while they are
-in the cache; of all that only the probabilities go to memory, once, and come back once.
+in the cache; of all that only the probabilities go to memory, once, and come back once. Without a
+way back they do not go there either.
 """
 
 import math
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -44,26 +46,35 @@ class LongAttention:
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
-        return through(self, parts_T3AK)
+        if torch.is_grad_enabled() and parts_T3AK.requires_grad:
+            return through(self, parts_T3AK)
+        return self.forward(parts_T3AK, keep=False)[0]
 
-    def forward(self, parts_T3AK: Tensor) -> tuple[Tensor, ...]:
-        """Context vectors, [T, A, K]; rows [3, A, T, K] and each sequence's probabilities."""
+    def forward(self, parts_T3AK: Tensor, /, *, keep: bool = True) -> tuple[Tensor, ...]:
+        """Context vectors, [T, A, K]; rows [3, A, T, K] and each sequence's probabilities.
+
+        These are left out where they are not to be kept: each piece has the memory of the last.
+        """
         rows_3ATK = parts_T3AK.permute(1, 2, 0, 3).contiguous()
         query_ATK, key_ATK, value_ATK = rows_3ATK
-        factor = 1 / math.sqrt(parts_T3AK.shape[-1])
+        heads, factor = len(query_ATK), 1 / math.sqrt(parts_T3AK.shape[-1])
         context_ATK = torch.empty_like(query_ATK)
-        kept, first = [], 0
+        kept: list[Tensor] = []
+        first = 0
         for length in self.lengths:
             own = slice(first, first + length)
-            weights_ASS = rows_3ATK.new_empty(len(query_ATK), length, length)
-            for head, weights_SS in enumerate(weights_ASS):
-                key_KS, value_SK = key_ATK[head, own].mT, value_ATK[head, own]
-                for some in pieces(length):
-                    scores_QS = weights_SS[some]
-                    _multiply(query_ATK[head, own][some], key_KS, factor, out=scores_QS)
-                    softmax_(scores_QS)
-                    torch.mm(scores_QS, value_SK, out=context_ATK[head, own][some])
-            kept.append(weights_ASS)
+            weights_ASS = rows_3ATK.new_empty(heads, length, length) if keep else None
+            for head, some in product(range(heads), pieces(length)):
+                query_QK = query_ATK[head, own][some]
+                scores_QS = (
+                    query_QK.new_empty(len(query_QK), length)
+                    if weights_ASS is None
+                    else weights_ASS[head, some]
+                )
+                _multiply(query_QK, key_ATK[head, own].mT, factor, out=scores_QS)
+                softmax_(scores_QS)
+                torch.mm(scores_QS, value_ATK[head, own], out=context_ATK[head, own][some])
+            kept += [] if weights_ASS is None else [weights_ASS]
             first += length
         return context_ATK.transpose(0, 1).contiguous(), rows_3ATK, *kept
 
