@@ -42,7 +42,8 @@ def run_side(case: str, side: str, arguments: argparse.Namespace) -> Turn:
     task, preset, length = case.split("-")
     command = [sys.executable, str(ROOT / "benchmarks" / "modern_steps.py"), side]
     command += ["--task", task, "--preset", preset, "--length", length]
-    command += ["--sequences", str(SEQUENCES.get(int(length), 1)), "--steps", str(arguments.steps)]
+    command += ["--sequences", str(SEQUENCES.get(int(length), 1))]
+    command += ["--warm-up", str(arguments.warm_up), "--steps", str(arguments.steps)]
     taken = measure(command, cores=arguments.cores, env=training_environment(TrainingMachine()))
     return TypeAdapter(Turn).validate_python(taken.said)
 
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=list(CASES))
     parser.add_argument("--sides", nargs="+", default=list(SIDES))
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--cores", default="0,1")
     parser.add_argument("--out", default=str(ROOT / "benchmarks/results/modern.json"))
