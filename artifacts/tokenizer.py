@@ -1,13 +1,18 @@
-"""A WordPiece tokenizer and its identity.
+"""Tokenizers and their identity: WordPiece, and the byte-level BPE of imported encoders.
 
 In:  `vocab.txt` or `tokenizer.json`.
-Out: `WordPieceTokenizer`: the vocabulary, the special ids, and a `tokenizers.Tokenizer`.
+Out: `SubwordTokenizer`: the vocabulary, the special ids, and a `tokenizers.Tokenizer`.
 
 `[MASK]` written in a document is text (`encode_special_tokens`): ids of body text never contain a
 special id other than [UNK].
+
+The two kinds differ here and nowhere else, but for the fast form that WordPiece has
+(pipeline/tokenizer) and the space that byte-level tokens begin with (`spaces_count`).
 """
 
 import json
+import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +43,7 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 """In the order in which a new vocabulary lists them."""
 
 CONTINUATION = "##"
-"""Prefix of a word-piece that continues a word."""
+"""Prefix of a token that continues a word."""
 
 MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK] (the `tokenizers` default; Google's script at eedf571 says 200)."""
@@ -53,22 +58,14 @@ class AddedWord(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WordPieceTokenizer:
-    """A vocabulary in id order and the options that change its ids.
-
-    Vocabularies of our own have `lowercase` alone; the others are those of imported encoders.
-    """
+class SubwordTokenizer(ABC):
+    """A vocabulary in id order, and how text becomes its ids."""
 
     vocabulary: tuple[str, ...]
+    """The tokens as people read them: `##` is before one that continues a word."""
+
     lowercase: bool
-    strip_accents: bool | None = None
-    """None: as `lowercase`."""
-
-    split_chinese: bool = True
-    """Whether every Chinese character is a word."""
-
-    added: tuple[AddedWord, ...] = ()
-    """Words of the vocabulary that are found whole."""
+    """Whether text is lower-cased."""
 
     def __post_init__(self) -> None:
         missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
@@ -76,18 +73,15 @@ class WordPieceTokenizer:
             raise UsageError(
                 f"vocabulary of {self.size} words lacks {' '.join(missing)}; add one line each"
             )
-        if len(self.ids) != self.size:
-            twice = next(word for i, word in enumerate(self.vocabulary) if self.ids[word] != i)
-            raise UsageError(f"vocabulary lists {twice!r} twice; remove one of the two lines")
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Word-piece to id."""
+        """Token, as the tokenizer's file has it, to id."""
         return {word: index for index, word in enumerate(self.vocabulary)}
 
     @property
     def size(self) -> int:
-        """Number of word-pieces."""
+        """Number of tokens."""
         return len(self.vocabulary)
 
     @property
@@ -121,15 +115,84 @@ class WordPieceTokenizer:
         return frozenset(self.ids[token] for token in SPECIAL_TOKENS)
 
     @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Identity: equal digests give equal ids on every text."""
+
+    @property
+    @abstractmethod
+    def backend(self) -> Tokenizer:
+        """The `tokenizers` pipeline without padding or truncation."""
+
+    @property
+    @abstractmethod
+    def prepares_corpora(self) -> bool:
+        """Whether the stage `tokens` computes the same ids."""
+
+    @property
+    def spaces_count(self) -> bool:
+        """Whether a word has another id at the beginning of a text than after a space."""
+        return False
+
+    def running(self, parts: Sequence[str]) -> list[str]:
+        """Words or sentences of one text, to be encoded one by one with the ids they have in it."""
+        if not self.spaces_count:
+            return list(parts)
+        return [f" {part}" if number and part else part for number, part in enumerate(parts)]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text` alone, without [CLS] and [SEP]."""
+        return list(self.backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_around_masks(self, text: str) -> list[list[int]]:
+        """Ids of what is before, between and after the [MASK]s written in `text`."""
+        return [self.encode(part) for part in text.split(MASK)]
+
+    @abstractmethod
+    def tokenizer_json(self) -> str:
+        """The whole pipeline in the `tokenizers` format."""
+
+    def files(self) -> dict[str, bytes]:
+        """What is kept beside examples and weights, by name."""
+        return {"tokenizer.json": self.tokenizer_json().encode()}
+
+    @abstractmethod
+    def transformers_options(self) -> dict[str, JsonValue]:
+        """Its class in `transformers`, and that class's options, for `tokenizer_config.json`."""
+
+
+@dataclass(frozen=True)
+class WordPieceTokenizer(SubwordTokenizer):
+    """A vocabulary of word-pieces and the options that change its ids.
+
+    Vocabularies of our own have `lowercase` alone; the others are those of imported encoders.
+    """
+
+    strip_accents: bool | None = None
+    """None: as `lowercase`."""
+
+    split_chinese: bool = True
+    """Whether every Chinese character is a word."""
+
+    added: tuple[AddedWord, ...] = ()
+    """Words of the vocabulary that are found whole."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.ids) != self.size:
+            twice = next(word for i, word in enumerate(self.vocabulary) if self.ids[word] != i)
+            raise UsageError(f"vocabulary lists {twice!r} twice; remove one of the two lines")
+
+    @property
     def digest(self) -> str:
         """Identity: equal digests give equal ids on every text."""
         parts = ["wordpiece", self.lowercase, MAX_CHARACTERS_PER_WORD, list(self.vocabulary)]
         options = [self.strip_accents, self.split_chinese, [list(word) for word in self.added]]
-        return digest_of(parts if self.is_plain else [*parts, options])
+        return digest_of(parts if self.prepares_corpora else [*parts, options])
 
     @property
-    def is_plain(self) -> bool:
-        """Whether `lowercase` is its only option, as our own tokenisation of corpora wants it."""
+    def prepares_corpora(self) -> bool:
+        """Whether `lowercase` is its only option."""
         return self.strip_accents is None and self.split_chinese and not self.added
 
     @cached_property
@@ -156,10 +219,6 @@ class WordPieceTokenizer:
         tokenizer.encode_special_tokens = True
         return tokenizer
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text` alone, without [CLS] and [SEP]."""
-        return list(self.backend.encode(text, add_special_tokens=False).ids)
-
     def vocab_txt(self) -> str:
         """The vocabulary as Google writes it: one word-piece a line."""
         return "".join(f"{word}\n" for word in self.vocabulary)
@@ -167,6 +226,84 @@ class WordPieceTokenizer:
     def tokenizer_json(self) -> str:
         """The whole pipeline in the `tokenizers` format."""
         return str(self.backend.to_str(pretty=True))
+
+    def files(self) -> dict[str, bytes]:
+        """`vocab.txt` as well."""
+        return {**super().files(), "vocab.txt": self.vocab_txt().encode()}
+
+    def transformers_options(self) -> dict[str, JsonValue]:
+        """BERT's; those that follow from `do_lower_case` are left out."""
+        options: dict[str, JsonValue] = {
+            "tokenizer_class": "BertTokenizer",  # which `AutoTokenizer` looks for
+            "do_lower_case": self.lowercase,
+        }
+        if self.strip_accents is not None:
+            options["strip_accents"] = self.strip_accents
+        if not self.split_chinese:
+            options["tokenize_chinese_chars"] = False
+        return options
+
+
+@dataclass(frozen=True)
+class ByteLevelTokenizer(SubwordTokenizer):
+    """The byte-level BPE of an imported encoder, ModernBERT's or Ettin's; never learnt here.
+
+    A token has the space before its word in it, so whole words can be told from the tokens.
+    """
+
+    content: str
+    """Its `tokenizer.json`, byte for byte."""
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Token, as the file has it, to id: two may read alike, incomplete characters for one."""
+        return dict(self.backend.get_vocab(with_added_tokens=True))
+
+    @property
+    def digest(self) -> str:
+        """Of what changes ids, in whichever of its spellings."""
+        table = json.loads(self.content)
+        merges = [m.split(" ", 1) if isinstance(m, str) else m for m in table["model"]["merges"]]
+        model = {**table["model"], "merges": merges}
+        rest = [table.get(part) for part in ("normalizer", "pre_tokenizer", "added_tokens")]
+        return digest_of(["byte-level", model, *rest])
+
+    @property
+    def prepares_corpora(self) -> bool:
+        """Through `tokenizers` itself."""
+        return True
+
+    @property
+    def spaces_count(self) -> bool:
+        """A token begins with the space before it."""
+        return True
+
+    @cached_property
+    def backend(self) -> Tokenizer:
+        """The file's own pipeline."""
+        tokenizer = Tokenizer.from_str(self.content)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    def encode_around_masks(self, text: str) -> list[list[int]]:
+        """A [MASK] takes the white space at its side along, if the file says so."""
+        (mask,) = (w for w in self.backend.get_added_tokens_decoder().values() if w.content == MASK)
+        parts = text.split(MASK)
+        if mask.lstrip:
+            parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
+        if mask.rstrip:
+            parts = [parts[0], *(part.lstrip() for part in parts[1:])]
+        return [self.encode(part) for part in parts]
+
+    def tokenizer_json(self) -> str:
+        """As it came."""
+        return self.content
+
+    def transformers_options(self) -> dict[str, JsonValue]:
+        """The class that takes everything from `tokenizer.json`."""
+        return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def well_formed(text: str) -> str:
@@ -194,7 +331,7 @@ def bert_pipeline(
     return tokenizer
 
 
-def read_vocabulary(path: str | Path, *, lowercase: bool) -> WordPieceTokenizer:
+def read_vocabulary(path: str | Path, *, lowercase: bool) -> SubwordTokenizer:
     """The tokenizer of a `tokenizer.json`, or of a `vocab.txt`, which does not say `lowercase`."""
     if str(path).endswith(".json"):
         return read_tokenizer_json(path)
@@ -226,18 +363,17 @@ def read_vocab_txt(
     )
 
 
-def read_tokenizer_json(path: str | Path) -> WordPieceTokenizer:
-    """The tokenizer of a `tokenizer.json` that holds a BERT WordPiece pipeline.
+def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
+    """The tokenizer of a `tokenizer.json`: BERT's WordPiece pipeline, or a byte-level BPE.
 
     Every field that changes ids is honoured or refused. Padding and truncation change none, and
     special tokens written in a text are text, whatever the file says.
     """
     try:
-        table = json.loads(Path(path).read_text("utf-8"))
+        content = Path(path).read_text("utf-8")
+        table = json.loads(content)
         if table["model"].get("type") == "BPE":
-            raise UsageError(
-                f"{path}: a BPE tokenizer; only encoders with a WordPiece vocabulary can be read"
-            )
+            return _byte_level(content, table, path=path)
         vocabulary: dict[str, int] = dict(table["model"]["vocab"])
         normalizer = table["normalizer"]
         lowercase = bool(normalizer["lowercase"])
@@ -258,13 +394,8 @@ def read_tokenizer_json(path: str | Path) -> WordPieceTokenizer:
     if wrong:
         raise UsageError(f"{path}: {wrong}; its ids cannot be reproduced")
     vocabulary |= {word: number for word, number, _ in added}
-    words = sorted(vocabulary, key=vocabulary.__getitem__)
-    if [vocabulary[word] for word in words] != list(range(len(words))):
-        raise UsageError(
-            f"{path}: ids are not 0 to {len(words) - 1}; use the vocab.txt it was made from"
-        )
     return WordPieceTokenizer(
-        tuple(words),
+        _in_id_order(vocabulary, path=path),
         lowercase,
         None if strip_accents == lowercase else strip_accents,
         bool(normalizer.get("handle_chinese_chars", True)),
@@ -299,3 +430,84 @@ def _not_berts(
         for option in ("single_word", "lstrip", "rstrip"):
             if word.get(option) and not word.get("special"):
                 yield f"the added token {word.get('content')!r} has {option}"
+
+
+def _in_id_order(ids: Mapping[str, int], *, path: str | Path) -> tuple[str, ...]:
+    words = sorted(ids, key=ids.__getitem__)
+    if [ids[word] for word in words] != list(range(len(words))):
+        raise UsageError(
+            f"{path}: ids are not 0 to {len(words) - 1}; use the vocab.txt it was made from"
+        )
+    return tuple(words)
+
+
+def _byte_level(
+    content: str, table: Mapping[str, Mapping[str, JsonValue]], *, path: str | Path
+) -> ByteLevelTokenizer:
+    """The tokenizer of a `tokenizer.json` whose model is a BPE."""
+    steps = table.get("pre_tokenizer") or {}
+    every = steps.get("pretokenizers", [steps])
+    if not isinstance(every, list) or not any(
+        isinstance(step, dict) and step.get("type") == "ByteLevel" for step in every
+    ):
+        raise UsageError(
+            f"{path}: a BPE tokenizer that does not work on bytes; expected the pre-tokenizer "
+            "ByteLevel, as ModernBERT's and Ettin's have it, or WordPiece"
+        )
+    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if table["model"].get(option):
+            raise UsageError(
+                f"{path}: model.{option} is {table['model'][option]!r}, expected none; its ids "
+                "cannot be reproduced"
+            )
+    try:
+        backend = Tokenizer.from_str(content)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise UsageError(f"{path}: not a tokenizer.json: {error}") from None
+    ids = backend.get_vocab(with_added_tokens=True)
+    missing = [token for token in SPECIAL_TOKENS if token not in ids]
+    if missing:
+        raise UsageError(
+            f"{path}: a BPE tokenizer without {' '.join(missing)}; only those with BERT's special "
+            "tokens can be read, as ModernBERT's and Ettin's"
+        )
+    around = backend.encode("a").ids
+    if (around[0], around[-1]) != (ids[CLS], ids[SEP]):
+        raise UsageError(
+            f"{path}: puts a text between {backend.id_to_token(around[0])} and "
+            f"{backend.id_to_token(around[-1])}, expected {CLS} and {SEP}"
+        )
+    added = {word.content for word in backend.get_added_tokens_decoder().values()}
+    normalizer = backend.normalizer
+    return ByteLevelTokenizer(
+        tuple(
+            token if token in added else _readable(token) for token in _in_id_order(ids, path=path)
+        ),
+        lowercase=normalizer is not None and normalizer.normalize_str("A") == "a",
+        content=content,
+    )
+
+
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(0x100 + place): byte
+    for place, byte in enumerate(byte for byte in range(0x100) if byte not in _PRINTABLE)
+}
+"""The byte that a character of a byte-level vocabulary stands for (GPT-2's `bytes_to_unicode`)."""
+
+
+def _readable(token: str) -> str:
+    """A byte-level token as people read it, `##` before one that continues a word.
+
+    A word begins after a space, and with punctuation or a wide character (Chinese, Japanese).
+    """
+    raw = bytes(_BYTES.get(character, 0x3F) for character in token)
+    text = raw.decode("utf-8", "backslashreplace")
+    is_whole = raw[0] < 0x80 or text[0] != "\\"  # no byte from inside a character
+    wide = unicodedata.east_asian_width(text[0]) in "WF"
+    begins = is_whole and (wide or unicodedata.category(text[0])[0] not in "LMN")
+    shown = text.removeprefix(" ") or text
+    if not begins:
+        return CONTINUATION + shown
+    return f"\\{shown}" if shown.startswith(CONTINUATION) else shown

@@ -1,7 +1,7 @@
 """Stage `examples`: tokens become masked MLM/NSP examples, bucket by bucket.
 
 In:  a tokens artifact.
-Out: `{split}-{length}-{bucket}.arrow` (artifacts/tables.py), tokenizer.json, vocab.txt.
+Out: `{split}-{length}-{bucket}.arrow` (artifacts/tables.py), the tokenizer.
 
     python -P -m pipeline.examples --config TABLE.json [engine options]
 
@@ -24,7 +24,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, all_finished, commit, finished_files, open_input, put_bytes
 from artifacts.tables import examples_name
-from artifacts.tokenizer import CONTINUATION, WordPieceTokenizer, read_tokenizer_json
+from artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
 from pipeline.config.settings import ExamplesConfig
 from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
@@ -64,8 +64,7 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
             )
     entries = all_finished(table.output, names)
     copied = [
-        put_bytes(table.output, tokens.read_bytes(name), name=name)
-        for name in ("tokenizer.json", "vocab.txt")
+        put_bytes(table.output, tokens.read_bytes(name), name=name) for name in tokenizer.files()
     ]
     statistics = {
         "tokenizer_digest": tokenizer.digest,
@@ -83,7 +82,7 @@ def example_graph(
     return spread(buckets, queue).map("WriteExamples", write)
 
 
-def recipe_of(stage: ExamplesStage, tokenizer: WordPieceTokenizer) -> Recipe:
+def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> Recipe:
     """What decides the examples of every bucket."""
     return Recipe(
         seed=stage.seed,

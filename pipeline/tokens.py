@@ -1,7 +1,7 @@
 """Stage `tokens`: the corpus as token ids, each document once, shuffled into buckets.
 
 In:  the corpus; a vocabulary artifact.
-Out: `{split}-{bucket}.arrow` (artifacts/tables.py), tokenizer.json, vocab.txt, token_counts.json;
+Out: `{split}-{bucket}.arrow` (artifacts/tables.py), the tokenizer, token_counts.json;
      as a record, the list of dropped documents.
 
     python -P -m pipeline.tokens --config TABLE.json [engine options]
@@ -58,8 +58,6 @@ from pipeline.shuffle.token_statistics import summary
 from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.texts import TRAIN
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
-
 HELD_OUT_OF_FEW = {
     "tails": "held out is the end of each document, {share:.1%} of its sentences or one",
     "smallest": "corpus.heldout_share = {share} draws none of so few documents; held out is the "
@@ -97,6 +95,8 @@ def tokens_job(table: StageTable, stage: TokensStage) -> TokensJob:
     """What all workers of the stage share."""
     vocabulary = open_input(table, "vocabulary")
     tokenizer = read_tokenizer_json(vocabulary.path("tokenizer.json"))
+    if tokenizer.spaces_count:
+        say("tokens: byte-level BPE has no compiled form; `tokenizers` computes it, more slowly")
     scratch = ""
     if filesystem.is_local(table.output):
         scratch = filesystem.local_path(filesystem.join(table.output, WORK))
@@ -108,6 +108,7 @@ def tokens_job(table: StageTable, stage: TokensStage) -> TokensJob:
         scratch=scratch,
         vocabulary_size=tokenizer.size,
         unk_id=tokenizer.unk_id,
+        tokenizer_files=tuple(tokenizer.files()),
     )
 
 
@@ -196,7 +197,8 @@ def _commit(
     ]
     vocabulary = open_artifact(job.vocabulary)
     copied = [
-        put_bytes(job.output, vocabulary.read_bytes(name), name=name) for name in TOKENIZER_FILES
+        put_bytes(job.output, vocabulary.read_bytes(name), name=name)
+        for name in job.tokenizer_files
     ]
     by_split: dict[str, list[FileEntry]] = {}
     for entry in entries:

@@ -1,7 +1,7 @@
-"""Stage `vocabulary`: a WordPiece tokenizer, learnt from the corpus or taken as given.
+"""Stage `vocabulary`: a WordPiece tokenizer, learnt from the corpus, or any taken as given.
 
 In:  the corpus; or an existing vocab.txt or tokenizer.json.
-Out: tokenizer.json, vocab.txt.
+Out: tokenizer.json, and of WordPiece vocab.txt.
 
     python -P -m pipeline.vocabulary --config TABLE.json [engine options]
 
@@ -46,7 +46,7 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     config = stage.vocabulary
     if config.path:
         tokenizer = read_vocabulary(config.path, lowercase=config.lowercase)
-        if not tokenizer.is_plain:
+        if not tokenizer.prepares_corpora:
             raise UsageError(
                 f"{config.path}: strips accents, splits Chinese or has added tokens otherwise than "
                 "BERT; a corpus is tokenised with vocab.txt and vocabulary.lowercase alone"
@@ -56,10 +56,9 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
         with scratch_directory(table.output) as scratch:
             paths = _sample(stage, machine, options=options, output=table.output, scratch=scratch)
             tokenizer = learn(paths, stage)
-    files = {"tokenizer.json": tokenizer.tokenizer_json(), "vocab.txt": tokenizer.vocab_txt()}
     return commit(
         table,
-        [put_bytes(table.output, text.encode(), name=name) for name, text in files.items()],
+        [put_bytes(table.output, file, name=name) for name, file in tokenizer.files().items()],
         statistics={"tokenizer_digest": tokenizer.digest, "vocabulary_size": tokenizer.size},
     )
 

@@ -117,7 +117,7 @@ class InitialModel:
                 f"{self.name}: its attention is {files.config.attention_direction}; expected a "
                 "masked language model, which sees both sides"
             )
-        if not files.tokenizer.is_plain:
+        if not files.tokenizer.prepares_corpora:
             raise UsageError(
                 f"{self.name}: its tokenizer strips accents, splits Chinese or has added tokens "
                 "otherwise than BERT, and a corpus cannot be tokenised so; choose another encoder"
@@ -185,7 +185,7 @@ class InitialModel:
                 f"{self.name} was trained to compare texts: it is trained on with pairs of "
                 "passages, not with masked words, and judged by search before and after"
             )
-        elif any(name.startswith("cls.predictions.") for name in self.files.missing):
+        elif self.files.layout.outside["masked_lm.output_bias"] in self.files.missing:
             yield (
                 f"{self.name} has no masked-language-model head: one is trained from random "
                 "weights, and there is no loss from before to compare with"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from artifacts.tables import DocumentRow, ExampleRow
-from artifacts.tokenizer import CONTINUATION, MASK, WordPieceTokenizer, read_tokenizer_json
+from artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
 
 TRAIN = "train"
 LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}
@@ -76,7 +76,7 @@ def rows_of_file(artifact: Artifact, name: str, *, document: str = "") -> Iterat
             yield from (batch.slice(row, 1) for row in rows)
 
 
-def document_text(row: DocumentRow, tokenizer: WordPieceTokenizer) -> RowText:
+def document_text(row: DocumentRow, tokenizer: SubwordTokenizer) -> RowText:
     """A document, one sentence a line."""
     ids, lines, start = row["token_ids"], [], 0
     for length in row["sentence_lengths"]:
@@ -87,7 +87,7 @@ def document_text(row: DocumentRow, tokenizer: WordPieceTokenizer) -> RowText:
     return RowText(title + copies, "\n".join(lines))
 
 
-def example_text(row: ExampleRow, tokenizer: WordPieceTokenizer) -> RowText:
+def example_text(row: ExampleRow, tokenizer: SubwordTokenizer) -> RowText:
     """An example; `[MASK:word]` is masked, `[other:word]` replaced, `[word:word]` kept."""
     words = [tokenizer.vocabulary[index] for index in row["input_ids"]]
     for position, original in zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True):
@@ -104,4 +104,4 @@ def example_text(row: ExampleRow, tokenizer: WordPieceTokenizer) -> RowText:
 
 def _joined(tokens: list[str]) -> str:
     """Tokens as text: continuations join the word before them."""
-    return " ".join(tokens).replace(f" {CONTINUATION}", "")
+    return " ".join(tokens).replace(f" {CONTINUATION}", "").removeprefix(CONTINUATION)

@@ -1,6 +1,6 @@
 """What was read and how it was masked, from the artifacts `tokens` and `examples`.
 
-In:  their manifests, `token_counts.json` and `vocab.txt`.
+In:  their manifests, `token_counts.json` and tokenizer.
 Out: `Corpus` and `ExampleSet`. The names of these statistics are known here alone.
 """
 
@@ -11,7 +11,7 @@ from typing import TypedDict
 from artifacts.manifest import Manifest
 from artifacts.store import Artifact
 from artifacts.summary import Corpus, CorpusSplit, ExampleSet, Histogram, Piece, Source
-from artifacts.tokenizer import SPECIAL_TOKENS
+from artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
 
 TRAIN = "train"
 SPLITS_FIRST = (TRAIN, "heldout")
@@ -56,7 +56,7 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
     configured: list[SourceTable] = tokens.manifest.config["corpus"]["sources"]
     frequent = []
     if show_text:
-        pieces = tokens.read_bytes("vocab.txt").decode().split("\n")
+        pieces = read_tokenizer_json(tokens.path("tokenizer.json")).vocabulary
         ranked = sorted(range(len(counts)), key=lambda place: -counts[place])
         words = [place for place in ranked if pieces[place] not in SPECIAL_TOKENS and counts[place]]
         frequent = [Piece(text=pieces[place], count=counts[place]) for place in words[:FREQUENT]]

@@ -17,7 +17,7 @@ import numpy as np
 from artifacts.errors import UsageError
 from artifacts.rng import address, draw
 from artifacts.store import Artifact
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.data.shards import Examples, Int64
 
 _TOKENS_PER_EXAMPLE = 1 << 16  # positions are uint16
@@ -33,7 +33,7 @@ class DynamicMasking:
     random_share: float
 
     @staticmethod
-    def of(artifact: Artifact, tokenizer: WordPieceTokenizer) -> "DynamicMasking":
+    def of(artifact: Artifact, tokenizer: SubwordTokenizer) -> "DynamicMasking":
         """The rule by which `artifact` was masked."""
         masking = artifact.manifest.config["examples"]["masking"]
         if masking["unit"] != "token":

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
-from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json
+from artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage
 from model.data.dynamic_masking import DynamicMasking
 from model.data.micro_batches import BatchSource, CostModel, Share
@@ -35,7 +35,7 @@ class Inputs:
     """The examples and the tokenizer they were made with."""
 
     artifact: Artifact
-    tokenizer: WordPieceTokenizer
+    tokenizer: SubwordTokenizer
     cache: str
     """Where files of a remote artifact are fetched to."""
 
@@ -49,7 +49,7 @@ class Inputs:
 def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
     """The examples' artifact, its tokenizer beside it, checked against the encoder's shape."""
     cache = str(cache_directory().parent / "artifacts" / artifact.digest)
-    local = artifact.stage_files(cache, ["tokenizer.json", "vocab.txt"])
+    local = artifact.stage_files(cache, ["tokenizer.json"])
     tokenizer = read_tokenizer_json(local.path("tokenizer.json"))
     promised = artifact.manifest.statistics
     if tokenizer.digest != promised["tokenizer_digest"]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from artifacts.rng import address
 from artifacts.store import Artifact
-from artifacts.tokenizer import MASK, WordPieceTokenizer
+from artifacts.tokenizer import MASK, SubwordTokenizer
 from model.evaluation.ngram import TOKENS_FILE, TRAIN_SPLIT, token_batches
 
 SENTENCES = 8
@@ -46,7 +46,7 @@ class HeldOutSentence:
 
 
 def heldout_sentences(
-    tokens: Artifact, tokenizer: WordPieceTokenizer, *, seed: int
+    tokens: Artifact, tokenizer: SubwordTokenizer, *, seed: int
 ) -> tuple[HeldOutSentence, ...]:
     """Up to `SENTENCES` sentences of the first held-out split; none if nothing is held out."""
     by_document = [
@@ -78,7 +78,7 @@ def _documents(tokens: Artifact) -> Iterator[_Document]:
 
 
 def _sentences(
-    document: _Document, tokenizer: WordPieceTokenizer, *, seed: int
+    document: _Document, tokenizer: SubwordTokenizer, *, seed: int
 ) -> Iterator[HeldOutSentence]:
     """The document's sentences that are neither short nor long and have a word to be masked."""
     for number, ids in enumerate(document.sentences):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
 from artifacts.results import Guesses, MaskedSentence
-from artifacts.tokenizer import MASK, WordPieceTokenizer
+from artifacts.tokenizer import MASK, SubwordTokenizer
 from model.data.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.evaluation.language_model import LanguageModels
@@ -24,7 +24,7 @@ Int64 = NDArray[np.int64]
 def fill_sentences(
     sentences: Sequence[str],
     models: LanguageModels,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: SubwordTokenizer,
     *,
     count: int,
 ) -> tuple[MaskedSentence, ...]:
@@ -53,7 +53,7 @@ def fill_sentences(
 
 
 def sentence_neighbours(
-    sentences: Sequence[str], tokenizer: WordPieceTokenizer
+    sentences: Sequence[str], tokenizer: SubwordTokenizer
 ) -> tuple[Int64, Int64]:
     """[N] the ids left and right of each sentence's [MASK]; `NOTHING` for special tokens."""
     pairs = []
@@ -64,22 +64,21 @@ def sentence_neighbours(
     return left, right
 
 
-def _masked_ids(sentence: str, tokenizer: WordPieceTokenizer) -> tuple[list[int], int]:
+def _masked_ids(sentence: str, tokenizer: SubwordTokenizer) -> tuple[list[int], int]:
     """[CLS] sentence [SEP] and the place of its [MASK]."""
-    before, mask, after = sentence.partition(MASK)
-    if not mask or MASK in after:
+    if sentence.count(MASK) != 1:
         raise UsageError(
             f"evaluate.masked_sentences: {sentence!r} has {sentence.count(MASK)} [MASK], "
             "expected exactly one"
         )
-    left, right = tokenizer.encode(before), tokenizer.encode(after)
+    left, right = tokenizer.encode_around_masks(sentence)
     ids = [tokenizer.cls_id, *left, tokenizer.mask_id, *right, tokenizer.sep_id]
     return ids, 1 + len(left)
 
 
 @torch.inference_mode()
 def _encoder_rows(
-    sentences: Sequence[str], model: PretrainingModel, tokenizer: WordPieceTokenizer
+    sentences: Sequence[str], model: PretrainingModel, tokenizer: SubwordTokenizer
 ) -> NDArray[np.float32]:
     """[N, V] an encoder's probabilities."""
     model.eval()

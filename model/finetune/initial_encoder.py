@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Objective
 from model.encoder.encoder import Encoder, initialise_parameter
 from model.encoder.pretraining import PretrainingModel
@@ -29,7 +29,7 @@ class InitialEncoder:
     """What every trial starts from."""
 
     config: EncoderConfig
-    tokenizer: WordPieceTokenizer
+    tokenizer: SubwordTokenizer
     parameters: dict[str, Tensor]
     """By our names; pooler and heads may be missing."""
 

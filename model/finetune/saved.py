@@ -17,7 +17,7 @@ from artifacts.config import Config, parse
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import FileEntry
 from artifacts.store import put_bytes, put_json
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, TaskConfig
 from model.encoder.encoder import Encoder
 from model.finetune.heads import SentenceModel, TaskModel
@@ -122,7 +122,7 @@ def save_model(
 
 def read_model(
     source: Source,
-) -> tuple[TaskModel | SentenceModel, SavedTask, WordPieceTokenizer]:
+) -> tuple[TaskModel | SentenceModel, SavedTask, SubwordTokenizer]:
     """The fine-tuned model in a folder that `save_model` wrote, fp32 without dropout; its task.
 
     Of an artifact: `artifact_source(artifact, folder="models/TASK/")`.

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import Manifest
-from artifacts.tokenizer import WordPieceTokenizer, read_tokenizer_json, read_vocab_txt
+from artifacts.tokenizer import (
+    SubwordTokenizer,
+    WordPieceTokenizer,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
 from model.config import EncoderConfig, Objective
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import LAYOUTS, Layout, encoder_config, to_hugging_face
@@ -42,7 +47,7 @@ class EncoderFiles:
     """What a trained encoder consists of."""
 
     config: EncoderConfig
-    tokenizer: WordPieceTokenizer
+    tokenizer: SubwordTokenizer
     tensors: dict[str, Tensor]
     """float32, by Hugging Face's names; only those of the class that is pre-trained there."""
 
@@ -80,7 +85,7 @@ class EncoderFiles:
         return not any(name.startswith(self.layout.heads) for name in self.missing)
 
 
-def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, WordPieceTokenizer]:
+def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, SubwordTokenizer]:
     """Shape and tokenizer of the model at `location`, whose weights are not read."""
     source = location if isinstance(location, Source) else open_source(location)
     if CONFIG not in source.names:
@@ -149,7 +154,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     )
 
 
-def read_tokenizer(source: Source) -> WordPieceTokenizer:
+def read_tokenizer(source: Source) -> SubwordTokenizer:
     """The tokenizer beside the weights: tokenizer.json, else vocab.txt."""
     settings: dict[str, JsonValue] = {}
     where = f"{source.directory}/tokenizer_config.json"
@@ -162,6 +167,8 @@ def read_tokenizer(source: Source) -> WordPieceTokenizer:
         )
     if "tokenizer.json" in source.names:
         tokenizer = read_tokenizer_json(source.path("tokenizer.json"))
+        if not isinstance(tokenizer, WordPieceTokenizer):
+            return tokenizer  # whose class in transformers has no options of its own
         strips = tokenizer.strip_accents
         in_use = {
             "do_lower_case": tokenizer.lowercase,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from artifacts.config import parse
 from artifacts.errors import UsageError
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, Objective
 from model.hugging_face.modern_config import (
     COMPARED,
@@ -72,7 +72,7 @@ def hugging_face_config(
     }
 
 
-def special_ids(family: Family, tokenizer: WordPieceTokenizer) -> dict[str, JsonValue]:
+def special_ids(family: Family, tokenizer: SubwordTokenizer) -> dict[str, JsonValue]:
     """The ids of special tokens, for `config.json`, where its class has defaults of its own.
 
     ModernBertConfig's lie beyond most vocabularies.

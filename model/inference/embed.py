@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import WordPieceTokenizer, well_formed
+from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import Example, pack
 from model.encoder.encoder import Encoder
 from model.encoder.pooling import Pooling, pooled
@@ -26,7 +26,7 @@ Vector = npt.NDArray[np.float32]
 def embeddings(
     texts: Iterable[str],
     encoder: Encoder,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: SubwordTokenizer,
     *,
     pooling: Pooling,
     layers: tuple[int, ...],
@@ -44,7 +44,8 @@ def embeddings(
 
     def read(window: Sequence[str], first: int) -> list[Example]:
         texts = [well_formed(text) for text in window]
-        ids = [encoding.ids[1:-1] for encoding in tokenizer.backend.encode_batch_fast(texts)]
+        encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
         for number, text in enumerate(ids, start=first + 1):
             if not truncate and len(text) + 2 > positions:
                 raise UsageError(

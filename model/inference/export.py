@@ -21,7 +21,7 @@ from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.results import Trials
 from artifacts.store import open_artifact
-from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, WordPieceTokenizer
+from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, SubwordTokenizer
 from model.config import EncoderConfig
 from model.finetune.heads import SentenceModel
 from model.finetune.saved import read_model
@@ -86,11 +86,10 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
     }
 
 
-def _tokenizer_files(tokenizer: WordPieceTokenizer, encoder: EncoderConfig) -> dict[str, bytes]:
+def _tokenizer_files(tokenizer: SubwordTokenizer, encoder: EncoderConfig) -> dict[str, bytes]:
     """The tokenizer in every form that is asked for."""
     config: dict[str, JsonValue] = {
-        "tokenizer_class": "BertTokenizer",  # which `AutoTokenizer` looks for
-        "do_lower_case": tokenizer.lowercase,
+        **tokenizer.transformers_options(),
         "model_max_length": encoder.max_position_embeddings,
         "pad_token": PAD,
         "unk_token": UNK,
@@ -100,14 +99,11 @@ def _tokenizer_files(tokenizer: WordPieceTokenizer, encoder: EncoderConfig) -> d
     }
     if encoder.family == "modern":  # whose classes take no segments
         config["model_input_names"] = ["input_ids", "attention_mask"]
-    if tokenizer.strip_accents is not None:
-        config["strip_accents"] = tokenizer.strip_accents
-    if not tokenizer.split_chinese:
-        config["tokenize_chinese_chars"] = False
+    own = tokenizer.files()
     return {
-        "tokenizer.json": tokenizer.tokenizer_json().encode(),
+        "tokenizer.json": own.pop("tokenizer.json"),
         "tokenizer_config.json": _json(config),
-        "vocab.txt": tokenizer.vocab_txt().encode(),
+        **own,
     }
 
 

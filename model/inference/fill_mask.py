@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import MASK, WordPieceTokenizer, well_formed
+from artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from model.data.batch import Example, pack
 from model.encoder.pretraining import PretrainingModel
 from model.inference.streaming import in_windows
@@ -21,7 +21,7 @@ class Fill:
     """One word-piece in the place of a [MASK]."""
 
     token: str
-    """The word-piece; `##` marks one that continues a word."""
+    """The word-piece, or byte-level token; `##` marks one that continues a word."""
 
     token_id: int
     """Its id."""
@@ -31,7 +31,7 @@ class Fill:
 
 
 def filled(
-    texts: Iterable[str], model: PretrainingModel, tokenizer: WordPieceTokenizer, *, top_k: int
+    texts: Iterable[str], model: PretrainingModel, tokenizer: SubwordTokenizer, *, top_k: int
 ) -> Iterator[list[list[Fill]]]:
     """For each text, in order, the `top_k` fills of each of its [MASK]."""
     if not 1 <= top_k <= tokenizer.size:
@@ -57,13 +57,13 @@ def filled(
 
 
 def masked_example(
-    text: str, tokenizer: WordPieceTokenizer, *, positions: int, where: str
+    text: str, tokenizer: SubwordTokenizer, *, positions: int, where: str
 ) -> Example:
     """[CLS] text [SEP] with its [MASK]s as places to predict.
 
     Elsewhere `[MASK]` in a text is text; here it is the question.
     """
-    pieces = [tokenizer.encode(piece) for piece in well_formed(text).split(MASK)]
+    pieces = tokenizer.encode_around_masks(well_formed(text))
     if len(pieces) == 1:
         raise UsageError(f"{where}: no {MASK} in {text!r}; write one where a word is wanted")
     ids, places = [tokenizer.cls_id, *pieces[0]], []
@@ -82,7 +82,7 @@ def masked_example(
 def _fill(
     examples: Sequence[Example],
     model: PretrainingModel,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: SubwordTokenizer,
     *,
     top_k: int,
 ) -> list[list[list[Fill]]]:

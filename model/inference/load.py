@@ -21,7 +21,7 @@ from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig
 from model.encoder.pooling import Pooling
 from model.encoder.pretraining import PretrainingModel
@@ -41,7 +41,7 @@ class Model:
     """A trained encoder on its device. Every method takes texts and leaves gradients alone."""
 
     module: PretrainingModel
-    tokenizer: WordPieceTokenizer
+    tokenizer: SubwordTokenizer
     has_heads: bool
     """Whether masks can be filled."""
 

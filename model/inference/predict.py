@@ -23,7 +23,7 @@ from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.heads import SentenceModel, TaskModel
 from model.finetune.saved import SavedTask, read_model
@@ -54,7 +54,7 @@ class Predictor:
 
     model: TaskModel
     saved: SavedTask
-    tokenizer: WordPieceTokenizer
+    tokenizer: SubwordTokenizer
     precision: str = "fp32"
 
     def predict(self, rows: Sequence[Mapping[str, JsonValue] | str]) -> list[Row]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
 from model.tasks.features import Places, Sequences
 from model.tasks.task_table import TaskTable
@@ -37,7 +37,7 @@ class Texts:
 
     config: TaskConfig
     tables: Mapping[str, TaskTable]
-    tokenizer: WordPieceTokenizer
+    tokenizer: SubwordTokenizer
 
 
 class Problem(ABC):

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
 
 CPU_TOKENS = 8192
@@ -124,14 +124,14 @@ class Sequences:
         )
 
 
-def tokenize(tokenizer: WordPieceTokenizer, texts: Sequence[str]) -> Ragged:
+def tokenize(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> Ragged:
     """Ids of every text without [CLS] and [SEP]."""
     encodings = tokenizer.backend.encode_batch_fast(list(texts), add_special_tokens=False)
     return ragged([encoding.ids for encoding in encodings])
 
 
 def single_sequences(
-    tokenizer: WordPieceTokenizer, texts: Sequence[str], *, max_seq_length: int
+    tokenizer: SubwordTokenizer, texts: Sequence[str], *, max_seq_length: int
 ) -> Sequences:
     """[CLS] A [SEP]."""
     ids = tokenize(tokenizer, texts)
@@ -140,7 +140,7 @@ def single_sequences(
 
 
 def pair_sequences(
-    tokenizer: WordPieceTokenizer,
+    tokenizer: SubwordTokenizer,
     texts_a: Sequence[str],
     texts_b: Sequence[str],
     *,
@@ -159,7 +159,7 @@ def truncated_lengths(lengths_a: Places, lengths_b: Places, *, room: int) -> tup
 
 
 def assemble(
-    tokenizer: WordPieceTokenizer,
+    tokenizer: SubwordTokenizer,
     ids_a: Ragged,
     *,
     kept_a: Places,

@@ -16,7 +16,7 @@ from artifacts import filesystem
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.rng import address, permutation
 from artifacts.store import Artifact
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
 from model.tasks.base import Problem, Texts
 from model.tasks.classification import Classification, PairClassification, Regression
@@ -46,7 +46,7 @@ SAMPLE_SEED = 20181011
 
 
 def load_problem(
-    config: TaskConfig, tokenizer: WordPieceTokenizer, tables: Mapping[str, TaskTable]
+    config: TaskConfig, tokenizer: SubwordTokenizer, tables: Mapping[str, TaskTable]
 ) -> Problem:
     """The task whose files are read, in its family's form."""
     return FAMILIES[config.kind](Texts(config, tables, tokenizer))

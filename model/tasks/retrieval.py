@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import WordPieceTokenizer, well_formed
+from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import on
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Sequences, offsets_of, ranges, single_sequences
@@ -241,7 +241,7 @@ def _text_ids(lines: Sequence[Sequence[str]]) -> Places:
 
 
 def _distinct_sequences(
-    tokenizer: WordPieceTokenizer, lines: Sequence[Sequence[str]], max_seq_length: int
+    tokenizer: SubwordTokenizer, lines: Sequence[Sequence[str]], max_seq_length: int
 ) -> Sequences:
     """Every text of every row as one sequence."""
     return single_sequences(

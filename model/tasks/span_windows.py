@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.tasks.base import Texts
 from model.tasks.features import (
     Places,
@@ -131,7 +131,7 @@ class SpanSplit:
             return ""
         number = int(self.context[question])
         begin, end = self.begins.row(number)[first], self.ends.row(number)[last]
-        return self.contexts[number][int(begin) : int(end)]
+        return self.contexts[number][int(begin) : int(end)].strip()  # of a byte-level token's space
 
     def _read_answers(self) -> list[Answers]:
         column = self.table.columns.get("answers")
@@ -145,7 +145,7 @@ class SpanSplit:
                 )
         return cast(list[Answers], list(column))
 
-    def _read_contexts(self, tokenizer: WordPieceTokenizer) -> None:
+    def _read_contexts(self, tokenizer: SubwordTokenizer) -> None:
         """Ids of every distinct context, and which characters each token covers."""
         numbers: dict[str, int] = {}
         texts = self.table.texts("context")
@@ -156,7 +156,7 @@ class SpanSplit:
         self.begins = ragged([[begin for begin, _ in e.offsets] for e in encodings])
         self.ends = ragged([[end for _, end in e.offsets] for e in encodings])
 
-    def _cut(self, tokenizer: WordPieceTokenizer) -> None:
+    def _cut(self, tokenizer: SubwordTokenizer) -> None:
         """Cut the contexts and put each window behind its question."""
         config = self.config.span
         questions = tokenize(tokenizer, [text.strip() for text in self.table.texts("question")])

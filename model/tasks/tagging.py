@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import WordPieceTokenizer, well_formed
+from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import on
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
 from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, ranges, tokenize
@@ -142,7 +142,8 @@ class Tagging(Problem):
 
     def _prepare(self, texts: Texts, split: str, table: TaskTable) -> None:
         sentences = self.words[split]
-        pieces = _pieces(texts.tokenizer, list(chain.from_iterable(sentences)))
+        words = chain.from_iterable(map(texts.tokenizer.running, sentences))
+        pieces = _pieces(texts.tokenizer, list(words))
         counts = np.array([len(sentence) for sentence in sentences])
         room = self.config.max_seq_length - 2
         windows = _windows(pieces, offsets_of(counts), room=room)
@@ -208,7 +209,7 @@ def _documents(table: TaskTable) -> NDArray[np.int64]:
     return np.cumsum(np.array(begins, np.int64))
 
 
-def _pieces(tokenizer: WordPieceTokenizer, words: list[str]) -> Ragged:
+def _pieces(tokenizer: SubwordTokenizer, words: list[str]) -> Ragged:
     """Word-pieces of every word; one without any (a control character) is [UNK]."""
     numbers: dict[str, int] = {}
     inverse = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), np.int64)

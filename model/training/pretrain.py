@@ -25,7 +25,7 @@ from artifacts.progress import say
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
-from artifacts.tokenizer import WordPieceTokenizer
+from artifacts.tokenizer import SubwordTokenizer
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import Share
 from model.data.sources import (
@@ -230,7 +230,7 @@ def telemetry_of(
 def start_engine(
     stage: PretrainStage,
     machine: TrainingMachine,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: SubwordTokenizer,
     *,
     world: World,
     resumed: Resumed | None,
@@ -272,14 +272,14 @@ def warm_start(
     files: EncoderFiles,
     stage: PretrainStage,
     *,
-    tokenizer: WordPieceTokenizer,
+    tokenizer: SubwordTokenizer,
 ) -> None:
     """Take over all weights of an initial checkpoint; heads it lacks stay as they were drawn."""
     where = stage.pretrain.init
     if files.tokenizer.digest != tokenizer.digest:
         raise UsageError(
             f"{where}: its tokenizer is {files.tokenizer.digest[:12]}, the examples were made "
-            f"with {tokenizer.digest[:12]}; set vocabulary.path to its vocab.txt"
+            f"with {tokenizer.digest[:12]}; set vocabulary.path to its tokenizer.json"
         )
     refuse_another_shape(files.config, stage.encoder, where=where)
     family = files.config.family
@@ -308,8 +308,7 @@ def export(
     files = [
         put_bytes(output, weights, name="model.safetensors"),
         put_json(output, config, name="config.json"),
-        put_bytes(output, tokenizer.tokenizer_json().encode(), name="tokenizer.json"),
-        put_bytes(output, tokenizer.vocab_txt().encode(), name="vocab.txt"),
+        *(put_bytes(output, file, name=name) for name, file in tokenizer.files().items()),
         put_bytes(output, trainer.curve.json_lines(), name="curve.jsonl"),
     ]
     records = [put_bytes(output, metrics, name="metrics.jsonl")]

@@ -20,6 +20,7 @@ from pipeline.shuffle.sorted_runs import RUN_TOKENS, document_schema
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.filters import Reason
 from pipeline.text.texts import TextBlock, assign_splits, read_texts, split_names
+from pipeline.tokenizer.byte_level import with_spaces
 from pipeline.tokenizer.compiled import form_for
 
 
@@ -38,6 +39,8 @@ class TokensJob:
     """Number of word-pieces."""
     unk_id: int
     """Id of [UNK]."""
+    tokenizer_files: tuple[str, ...]
+    """Names of the vocabulary's files that go along with the tokens."""
 
     @property
     def splits(self) -> int:
@@ -51,7 +54,7 @@ class ShardTokenizer:
     def __init__(self, job: TokensJob) -> None:
         self._stage = job.stage
         tokenizer = read_tokenizer_json(open_artifact(job.vocabulary).path("tokenizer.json"))
-        self._wordpiece = form_for(tokenizer)
+        self._form, self._spaces_count = form_for(tokenizer), tokenizer.spaces_count
         self._schema = document_schema(tokenizer.size)
 
     def tables(self, shard: InputShard) -> Iterator[pa.Table]:
@@ -71,10 +74,13 @@ class ShardTokenizer:
     def _documents(self, block: TextBlock) -> pa.RecordBatch:
         """The documents of a block. S sentences, D documents."""
         ends_S = np.flatnonzero(block.text == LINE_FEED) + 1
-        ids, token_ends_S = self._wordpiece.encode(block.text.tobytes(), ends_S)
+        sentences_D = np.searchsorted(ends_S, block.ends_D, side="right")
+        text = block.text
+        if self._spaces_count:
+            text, ends_S = with_spaces(text, ends_S, block.ends_D)
+        ids, token_ends_S = self._form.encode(text.tobytes(), ends_S)
         lengths_S = np.diff(token_ends_S, prepend=0)
         told_S = lengths_S > 0  # others have nothing but characters the tokenizer leaves out
-        sentences_D = np.searchsorted(ends_S, block.ends_D, side="right")
         token_ends_D = np.concatenate(([0], token_ends_S))[sentences_D]
         reasons_D = block.reasons_D.copy()
         without_D = np.diff(token_ends_D, prepend=0) == 0

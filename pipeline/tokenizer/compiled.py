@@ -18,7 +18,14 @@ import numpy as np
 from artifacts.arrays import Offsets, TokenIds
 from artifacts.runtime.native import address, load
 from artifacts.tables import id_type
-from artifacts.tokenizer import CONTINUATION, MAX_CHARACTERS_PER_WORD, WordPieceTokenizer
+from artifacts.tokenizer import (
+    CONTINUATION,
+    MAX_CHARACTERS_PER_WORD,
+    ByteLevelTokenizer,
+    SubwordTokenizer,
+    WordPieceTokenizer,
+)
+from pipeline.tokenizer.byte_level import ByteLevel
 from pipeline.tokenizer.pre_tokens import Characters
 from pipeline.tokenizer.wordpiece import (
     CONTROLS,
@@ -113,11 +120,15 @@ class CompiledWordPiece:
             raise MemoryError("no memory for the tokenizer's tables")
 
 
-Form = FastWordPiece | CompiledWordPiece
+Form = FastWordPiece | CompiledWordPiece | ByteLevel
 
 
-def form_for(tokenizer: WordPieceTokenizer) -> Form:
+def form_for(tokenizer: SubwordTokenizer) -> Form:
     """The fastest form of `tokenizer` that this machine can run."""
+    if isinstance(tokenizer, ByteLevelTokenizer):
+        return ByteLevel(tokenizer)
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise TypeError(f"no form of {type(tokenizer).__name__}")
     functions = library()
     return (
         FastWordPiece(tokenizer) if functions is None else CompiledWordPiece(tokenizer, functions)

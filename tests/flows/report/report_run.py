@@ -8,6 +8,7 @@ from typing import Any
 from artifacts.manifest import FileEntry
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
+from artifacts.tokenizer import WordPieceTokenizer
 from flows.config import RunConfig
 
 SECRET = "xylophone"
@@ -245,9 +246,9 @@ def _artifact(folder: Path, stage: str, run: RunConfig) -> Artifact:
 
 def _files(stage: str, output: str) -> tuple[list[FileEntry], list[FileEntry]]:
     if stage == "tokens":
-        vocab = "\n".join(VOCABULARY) + "\n"
+        tokenizer = WordPieceTokenizer(VOCABULARY, lowercase=True).tokenizer_json()
         return [
-            put_bytes(output, vocab.encode(), name="vocab.txt"),
+            put_bytes(output, tokenizer.encode(), name="tokenizer.json"),
             put_json(output, list(COUNTS), name="token_counts.json"),
         ], []
     if stage == "examples":

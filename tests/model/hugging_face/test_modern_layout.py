@@ -139,7 +139,7 @@ def untied(directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors")
 
 
-def byte_level(directory: Path) -> None:
+def plain_bpe(directory: Path) -> None:
     table = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "normalizer": None}
     (directory / "tokenizer.json").write_text(json.dumps(table))
 
@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "partial": (without_a_layer, "no tensor model.layers.4.mlp_norm.weight (3 missing)"),
     "untied": (untied, "decoder.weight differs from model.embeddings.tok_embeddings.weight"),
     "vocabulary": (more_words, "tok_embeddings.weight is [18, 30], config.json and tokenizer say"),
-    "bpe": (byte_level, "a BPE tokenizer; only encoders with a WordPiece vocabulary can be read"),
+    "bpe": (plain_bpe, "a BPE tokenizer that does not work on bytes; expected the pre-tokenizer"),
     "bert": (
         lambda f: change_config(f, model_type="bert", hidden_act="gelu", type_vocab_size=2),
         "do not belong together, or the weights are not Bert's",
