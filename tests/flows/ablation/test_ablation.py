@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scipy.stats import ttest_ind
 
+from artifacts.config import parse, read_toml
 from artifacts.errors import UsageError
 from artifacts.results import SeedScores
 from artifacts.summary import Summary
@@ -20,6 +21,7 @@ from flows.forecast import step_flops
 from flows.prefect import flows as prefect_flows
 from flows.record import read_record, run_artifact
 from flows.workspace import Workspace, workspace
+from tests.conftest import PROJECT
 
 OBJECTIVES = ["base", "no-nsp", "left-to-right", "left-to-right-bilstm", "concatenated", "elmo"]
 
@@ -270,6 +272,16 @@ def test_the_ladder_climbs_by_one_change_a_rung_at_equal_flops(run_table: dict[s
     assert last.encoder.hidden_size < bert.encoder.hidden_size
     assert last.encoder.global_layers < last.encoder.num_hidden_layers
     assert last.pretrain.optimizer.schedule == "wsd"
+
+
+def test_the_configured_ladder_has_nine_rungs_of_three_pre_trainings_at_equal_flops() -> None:
+    run = parse(RunConfig, read_toml(PROJECT / "configs" / "ladder.toml"), source="ladder.toml")
+    wanted = rows(run, ("modern",))
+    assert [len(row.runs) for row in wanted] == [3] * 9
+    flops = [row.runs[0].pretrain.steps * step_flops(row.runs[0]) for row in wanted]
+    assert flops == pytest.approx([flops[0]] * 9, rel=0.01)
+    assert {row.runs[0].examples.masking.of("heldout").masked_lm_prob for row in wanted} == {0.15}
+    assert [task.kind for task in run.finetune.tasks] == ["tagging"]
 
 
 def test_a_ladder_begins_at_bert(run_table: dict[str, Any]) -> None:
