@@ -465,23 +465,25 @@ def _byte_level(
     except Exception as error:  # tokenizers raises nothing narrower
         raise UsageError(f"{path}: not a tokenizer.json: {error}") from None
     ids = backend.get_vocab(with_added_tokens=True)
-    missing = [token for token in SPECIAL_TOKENS if token not in ids]
+    added = {word.content: word for word in backend.get_added_tokens_decoder().values()}
+    special = {content for content, word in added.items() if word.special}
+    missing = [token for token in SPECIAL_TOKENS if token not in special]
     if missing:
         raise UsageError(
-            f"{path}: a BPE tokenizer without {' '.join(missing)}; only those with BERT's special "
-            "tokens can be read, as ModernBERT's and Ettin's"
+            f"{path}: a BPE tokenizer without the special tokens {' '.join(missing)}; only those "
+            "with BERT's can be read, as ModernBERT's and Ettin's"
         )
     around = backend.encode("a").ids
-    if (around[0], around[-1]) != (ids[CLS], ids[SEP]):
+    if [*around[:1], *around[-1:]] != [ids[CLS], ids[SEP]]:
         raise UsageError(
-            f"{path}: puts a text between {backend.id_to_token(around[0])} and "
-            f"{backend.id_to_token(around[-1])}, expected {CLS} and {SEP}"
+            f"{path}: makes {[backend.id_to_token(index) for index in around]} of the text 'a', "
+            f"expected it between {CLS} and {SEP}"
         )
-    added = {word.content for word in backend.get_added_tokens_decoder().values()}
     normalizer = backend.normalizer
     return ByteLevelTokenizer(
         tuple(
-            token if token in added else _readable(token) for token in _in_id_order(ids, path=path)
+            token if token in added or not token else _readable(token)
+            for token in _in_id_order(ids, path=path)
         ),
         lowercase=normalizer is not None and normalizer.normalize_str("A") == "a",
         content=content,

@@ -90,16 +90,49 @@ def without(token: str) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def ordinary(token: str) -> Callable[[dict[str, Any]], None]:
+    def change(table: dict[str, Any]) -> None:
+        for word in table["added_tokens"]:
+            word["special"] &= word["content"] != token
+
+    return change
+
+
 REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no bytes": (
         lambda table: table.update(pre_tokenizer={"type": "Whitespace"}),
         "a BPE tokenizer that does not work on bytes",
     ),
     "dropout": (lambda table: table["model"].update(dropout=0.1), "model.dropout is 0.1"),
-    "no mask": (without(MASK), r"without \[MASK\]; only those with BERT's special tokens"),
-    "no template": (lambda table: table.update(post_processor=None), r"puts a text between a and"),
+    "no mask": (without(MASK), r"without the special tokens \[MASK\]; only those"),
+    "a mask that is text": (ordinary(MASK), r"without the special tokens \[MASK\]"),
+    "no template": (
+        lambda table: table.update(post_processor=None),
+        r"makes \['a'\] of the text 'a', expected it between",
+    ),
     "damaged": (lambda table: table["model"].update(merges=[["q", "zz"]]), "not a tokenizer.json"),
 }
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"vocab": {}, "merges": []},
+        {"vocab": {"": 0}, "merges": []},
+        {"vocab": 3},
+        {"merges": 1},
+    ],
+)
+@pytest.mark.parametrize("steps", [None, 3, [], {"pretokenizers": 3}, {"type": "ByteLevel"}])
+def test_a_damaged_file_is_one_line(
+    tmp_path: Path, model: dict[str, object], steps: object
+) -> None:
+    table = {"model": {"type": "BPE", **model}, "pre_tokenizer": steps, "added_tokens": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table))
+    with pytest.raises(UsageError) as refused:
+        read_tokenizer_json(tmp_path / "tokenizer.json")
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", REFUSED)
