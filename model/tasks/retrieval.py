@@ -146,12 +146,15 @@ class Retrieval(Problem):
         right[query_U, text_C[own_U]] = True
         right_UC = right[query_U][:, text_C]
         right_UC[torch.arange(len(own_U)), own_U] = False
-        device = logits.device
-        is_query_N, own_U, right_UC = (on(device, part) for part in (is_query_N, own_U, right_UC))
+        # Places and no masks: a GPU's host would wait to learn how many are set.
+        queries_U, candidates_C = (torch.nonzero(at)[:, 0] for at in (is_query_N, ~is_query_N))
+        queries_U, candidates_C, own_U, right_UC = (
+            on(logits.device, part) for part in (queries_U, candidates_C, own_U, right_UC)
+        )
         losses = []
         for size in (logits.shape[1], *self.config.retrieval.dimensions):
             vectors_ND = functional.normalize(logits[:, :size], dim=-1)
-            scores_UC = vectors_ND[is_query_N] @ vectors_ND[~is_query_N].T
+            scores_UC = vectors_ND[queries_U] @ vectors_ND[candidates_C].T
             scores_UC = (scores_UC / self.config.retrieval.temperature).masked_fill(
                 right_UC, -torch.inf
             )

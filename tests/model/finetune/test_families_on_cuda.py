@@ -9,7 +9,7 @@ import torch
 from model.config import OptimizerConfig, TaskConfig
 from model.encoder.encoder import Encoder
 from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.heads import TaskModel
+from model.finetune.heads import SentenceModel, TaskModel
 from model.finetune.trainer import Recipe, Trainer
 from model.tasks.base import Problem
 from model.tasks.problems import load_problem, load_tables
@@ -26,6 +26,14 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "pair_classification": [
         {"text_a": "the list", "text_b": "of names", "label": "same"},
         {"text_a": "a new array of given shape", "text_b": "int", "label": "other"},
+    ],
+    "multi_label_classification": [
+        {"text_a": "the list of names given", "label": ["a", "b"]},
+        {"text_a": "shape", "label": []},
+    ],
+    "retrieval": [
+        {"query": "the list", "passage": "of names"},
+        {"query": "a new array", "passage": "of given shape"},
     ],
     "regression": [{"text_a": "the list", "label": 0.5}, {"text_a": "a new array", "label": 2.0}],
     "tagging": [
@@ -62,10 +70,11 @@ def _trainer(problem: Problem, where: torch.device, **changes: Any) -> Trainer:
     torch.manual_seed(0)
     config = changes.pop("config", STILL)
     precision = changes.pop("precision", "bf16")
-    model = TaskModel(
-        Encoder(config, TOKENIZER.size),
-        outputs=problem.outputs,
-        head_dropout=config is not STILL,
+    encoder = Encoder(config, TOKENIZER.size)
+    model = (
+        SentenceModel(encoder)
+        if problem.reads == "vectors"
+        else TaskModel(encoder, outputs=problem.outputs, head_dropout=config is not STILL)
     )
     recipe = Recipe(
         task=problem.config, optimizer=OptimizerConfig(**changes), warmup_share=0.1, seed=3

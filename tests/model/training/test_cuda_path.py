@@ -3,12 +3,15 @@
 Every configuration trains, the host waits once a step, and nothing is copied from pageable memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from deepspeed.utils.config import get_timers_config
+from deepspeed.utils.timer import ThroughputTimer
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,7 +23,7 @@ from model.data.sources import heldout_sources, read_inputs, training_source
 from model.encoder import embeddings
 from model.encoder.masked_lm_loss import masked_lm_loss
 from model.encoder.operations import grouped_attention
-from model.encoder.operations.dropout import DeviceNoise, Draws
+from model.encoder.operations.dropout import DeviceNoise, Draws, Noise
 from model.encoder.pretraining import PretrainingModel
 from model.training.checkpoints import Checkpoints, HostCopies
 from model.training.distributed import World
@@ -44,6 +47,11 @@ MODERN = {
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return examples_artifact(tmp_path_factory.mktemp("examples"))
+
+
+@pytest.fixture(scope="module")
+def running_text(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return examples_artifact(tmp_path_factory.mktemp("running"), mask_share=0.0)
 
 
 @pytest.fixture
@@ -114,10 +122,16 @@ CONFIGURATIONS = {
     "exact gelu": {"encoder": {"hidden_act": "gelu"}},
     "left to right": {"encoder": {"attention_direction": "left_to_right"}},
     "right to left": {"encoder": {"attention_direction": "right_to_left"}},
+    "next token": {
+        "encoder": {"attention_direction": "left_to_right"},
+        "objective": "next_token",
+        "next_sentence_loss": False,
+    },
     "without next sentences": {"next_sentence_loss": False},
     "bias correction": {"optimizer": {"bias_correction": True}},
     "lamb": {"optimizer": {"name": "lamb"}},
     "muon": {"optimizer": {"name": "muon"}},
+    "stable_adamw": {"optimizer": {"name": "stable_adamw"}},
     "fp8": {"precision": "fp8"},
     "modern": MODERN,
     "modern fp32": {**MODERN, "precision": "fp32"},
@@ -127,9 +141,11 @@ CONFIGURATIONS = {
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_the_host_waits_once_a_step_and_nothing_is_refused(
-    name: str, artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+    name: str, artifact: Artifact, running_text: Artifact, tmp_path: Path, cuda: StrictCuda
 ) -> None:
-    trainer = _trainer(artifact, tmp_path, _stage(**CONFIGURATIONS[name]), device=CUDA)
+    stage = _stage(**CONFIGURATIONS[name])
+    examples = artifact if stage.pretrain.objective == "masked_lm" else running_text
+    trainer = _trainer(examples, tmp_path, stage, device=CUDA)
     source = GpuSource(trainer.source, CUDA)
     trainer.train_step(source(0), started=0.0, waited=0.0)  # makes the optimizer's state
     batch = source(1)
@@ -279,9 +295,19 @@ def test_lengths_known_on_the_host_are_not_read_from_a_gpu(
     assert cuda.reads == []
 
 
-def test_deepspeed_does_not_wait_for_the_device_to_measure_itself() -> None:
-    found = engine_configuration(TrainingMachine(), _stage().pretrain)
-    assert found["timers"] == {"throughput": {"enabled": False}}
+def test_deepspeed_does_not_wait_for_the_device_to_measure_itself(cuda: StrictCuda) -> None:
+    ours = engine_configuration(TrainingMachine(), _stage().pretrain)
+
+    def reads(configuration: dict[str, Any]) -> int:
+        cuda.reset()
+        timer = ThroughputTimer(get_timers_config(configuration), batch_size=8)
+        for _ in range(4):
+            timer.start()
+            timer.stop(global_step=True)
+        return len(cuda.reads)
+
+    assert reads(ours) == 0
+    assert reads({**ours, "timers": {}}) > 0, "DeepSpeed's timer as it comes waits"
 
 
 def test_one_rank_copies_no_gradient_to_reduce_it(
@@ -319,7 +345,34 @@ def test_the_device_refuses_what_was_wrong_before(
     assert len(cuda.reads) > 1
 
 
-def test_a_gpus_noise_gives_no_words() -> None:
+def test_every_layer_and_step_has_a_mask_of_its_own(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Tensor] = []
+
+    def masks_of_two_steps(draw: Callable[..., Draws | None]) -> set[bytes]:
+        def watched(*place: Any, **changes: Any) -> Draws | None:
+            found = draw(*place, **changes)
+            assert found is not None
+            drawn.append(found.bits)
+            return found
+
+        monkeypatch.setattr(grouped_attention, "draw", watched)
+        drawn.clear()
+        for step in (0, 1):
+            trainer.train_step(source(step), started=0.0, waited=0.0)
+        return {bits.cpu().numpy()[:100].tobytes() for bits in drawn}
+
+    def moved_from_the_cpu(
+        noise: Noise, count: int, *, probability: float, device: torch.device
+    ) -> Draws:
+        bits = torch.from_numpy(Noise.words(noise, count).view(np.int16)[:count])
+        return Draws(bits.to(device), round(probability * 0x8000), 1 / (1 - probability))
+
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, attention="grouped")
+    source = GpuSource(trainer.source, CUDA)
+    assert len(masks_of_two_steps(grouped_attention.draw)) == len(drawn) > 2
+    assert len(masks_of_two_steps(moved_from_the_cpu)) == 1, "a GPU's noise has no address"
     with pytest.raises(RuntimeError, match="draw on the device"):
         DeviceNoise().at(3).words(8)
 

@@ -61,6 +61,7 @@ def examples_artifact(
     lengths: tuple[int, ...] = (32,),
     heldout: int = 20,
     seed: int = 0,
+    mask_share: float = 0.8,
 ) -> Artifact:
     """`rows[i][c]`: rows of copy c in bucket i of the training split."""
     rng = np.random.default_rng(seed)
@@ -73,7 +74,7 @@ def examples_artifact(
     output = str(directory)
     files.append(put_bytes(output, TOKENIZER.tokenizer_json().encode(), name="tokenizer.json"))
     files.append(put_bytes(output, TOKENIZER.vocab_txt().encode(), name="vocab.txt"))
-    masking = {"unit": "token", "mask_share": 0.8, "random_share": 0.1}
+    masking = {"unit": "token", "mask_share": mask_share, "random_share": mask_share / 8}
     table = StageTable(
         stage="examples",
         format_version=1,
