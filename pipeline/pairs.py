@@ -14,6 +14,7 @@ grow with the corpus but for a digest of each document, which tells copies apart
 
 import heapq
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -36,6 +37,12 @@ PAIRS_OF_A_PART = 10
 
 LONGEST_OPENING = 25
 """Words of a document's first line that is taken for a query."""
+
+HEADING = re.compile(r"(?:#+ *)?((?=[A-ZÀ-Þ0-9])[^.!?]*[^\W_])#*")
+"""A line that ends as no sentence does; the signs of Markdown are left out."""
+
+LONGEST_HEADING = 12
+"""Words."""
 
 SHORTEST = 4
 """Words of a passage that is taken at all."""
@@ -115,10 +122,26 @@ def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
             if len(first.split()) <= LONGEST_OPENING:
                 yield [(first, body)]
             continue
-        passages = list(cut_passages(document.sentences, words=stage.pairs.words))
-        couples = list(zip(passages[::2], passages[1::2], strict=False))
+        if stage.pairs.kind == "heading":
+            couples = list(_sections(document.sentences, words=stage.pairs.words))
+        else:
+            passages = list(cut_passages(document.sentences, words=stage.pairs.words))
+            couples = list(zip(passages[::2], passages[1::2], strict=False))
         for start in range(0, len(couples), PAIRS_OF_A_PART):
             yield couples[start : start + PAIRS_OF_A_PART]
+
+
+def _sections(sentences: list[str], *, words: int) -> Iterator[Pair]:
+    """Each heading and the beginning of what stands under it, empty for one under another."""
+    heading, body = "", list[str]()
+    for sentence in sentences:
+        found = HEADING.fullmatch(sentence)
+        if found and len(sentence.split()) <= LONGEST_HEADING:
+            yield heading, next(cut_passages(body, words=words), "")
+            heading, body = found[1], []
+        else:
+            body.append(sentence)
+    yield heading, next(cut_passages(body, words=words), "")
 
 
 def _described_functions(stage: PairsStage) -> Iterator[list[Pair]]:

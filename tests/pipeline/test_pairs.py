@@ -71,6 +71,19 @@ def test_an_opening_line_is_paired_with_what_follows_it(
         assert row["passage"].startswith(f"Sentence 0 of the story {number} is told.")
 
 
+def test_headings_are_paired_with_the_beginnings_of_their_sections(tmp_path: Path) -> None:
+    for number in range(30):
+        sections = (f"## Part {number} of {n}\n\n{story(n, 3)}\n" for n in range(2))
+        text = f"# Book {number}\n\n{''.join(sections)}"
+        (tmp_path / f"{number}.md").write_text(text)
+    source = {"reader": "text", "path": f"{tmp_path}/*.md", "line_break": "sentence"}
+    artifact = made(tmp_path / "out", source, kind="heading", words=12, heldout_share=0.3)
+    found = {row["query"]: row["passage"] for split in SPLITS for row in rows(artifact, split)}
+    # A heading under which another one stands at once has no text of its own.
+    assert sorted(found) == sorted(f"Part {number} of {n}" for number in range(30) for n in (0, 1))
+    assert found["Part 7 of 1"] == "Sentence 0 of the story 1 is told."
+
+
 def test_summaries_of_functions_are_paired_with_their_signatures(tmp_path: Path) -> None:
     source = {"reader": "docstrings", "packages": ["httpx"]}
     artifact = made(tmp_path / "out", source, kind="signature", heldout_share=0.3)
