@@ -24,6 +24,10 @@ Split = Literal["dev", "test"]
 UNTOUCHED = "untouched_encoder"
 """The baseline that is the encoder as it was given, where its vectors are compared."""
 
+GENERAL = "general"
+"""The split of text that is not the corpus's: what an adapted encoder scores on it beside what it
+scored before is what it has forgotten. It never leads, and no other split gives way to it."""
+
 WIN_DIFFERENCE = 0.03
 """A system wins by at least 3 points …"""
 

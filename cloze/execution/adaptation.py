@@ -11,6 +11,7 @@ reuses what is finished.
 """
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from artifacts.results import UNTOUCHED, Scores
 from cloze.answer import Answer
 from cloze.execution.run import WithoutPrefect, run
 from cloze.inference.input_texts import ModelName
-from cloze.init.configuration import Name, continuation, run_name
+from cloze.init.configuration import GeneralText, Name, continuation, run_name
 from cloze.init.corpus_samples import look
 from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
@@ -33,11 +34,28 @@ from flows.record import read_record, run_artifact
 from flows.workspace import Workspace
 
 Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
-Minutes = Annotated[
-    float,
-    Parameter(help="Time for training, from which the number of steps is estimated."),
-]
-Steps = Annotated[int, Parameter(help="Steps of training, instead of minutes.", show_default=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Continued(GeneralText):
+    """How long, and beside which text."""
+
+    minutes: float = MINUTES
+    """Time for training, from which the number of steps is estimated before it begins: the same
+    command trains the same encoder, and takes longer where other programs want the cores."""
+
+    steps: Annotated[int, Parameter(show_default=False)] = 0
+    """Steps of training, instead of minutes."""
+
+    def options(self) -> list[str]:
+        """As they are typed."""
+        given = {"--general": self.general, "--replay": self.replay}
+        length = ["--steps", f"{self.steps}"] if self.steps else ["--minutes", f"{self.minutes:g}"]
+        return [*length, *(word for one in given.items() if one[1] for word in one)]
+
+
+CONTINUED = Continued()
 
 
 def adapt(
@@ -45,23 +63,25 @@ def adapt(
     folder: Folder,
     /,
     *,
-    minutes: Minutes = MINUTES,
-    steps: Steps = 0,
+    how: Continued = CONTINUED,
     name: Name = "",
     target: Target = TARGET,
     without_prefect: WithoutPrefect = False,
 ) -> Answer:
     """Continue a model's training on a folder."""
-    if minutes <= 0 or steps < 0:
-        raise UsageError(f"--minutes {minutes:g} --steps {steps}: expected positive numbers")
+    if how.minutes <= 0 or how.steps < 0:
+        raise UsageError(
+            f"--minutes {how.minutes:g} --steps {how.steps}: expected positive numbers"
+        )
     name = name or run_name(folder)
-    asked = ["--steps", str(steps)] if steps else ["--minutes", f"{minutes:g}"]
-    first_line = f"# {shlex.join(['cloze', 'adapt', model, folder, *asked])}"
+    first_line = f"# {shlex.join(['cloze', 'adapt', model, folder, *how.options()])}"
     config = Path(f"{name}.toml")
     if not config.exists():
         initial = InitialModel(model, model_directory(model, target.space()))
         for fact in initial.facts():
             say(fact)
+        if not how.is_given and not initial.makes_sentence_vectors:
+            say("what is forgotten of other text is not measured: --general TEXT measures it")
         if task := labelled_files(find_files(folder)):
             raise UsageError(
                 f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "
@@ -71,13 +91,7 @@ def adapt(
         for file in found.odd:
             say(f"left out: {file}")
         text = continuation(
-            found,
-            name,
-            initial,
-            machine=target.machine(),
-            space=target.space(),
-            steps=steps,
-            minutes=minutes,
+            found, name, initial, target, beside=how, steps=how.steps, minutes=how.minutes
         )
         write_bytes(str(config), f"{first_line}\n{text}".encode())
         say(f"{config}: written; to go on from here change it and use `cloze run {config}`")

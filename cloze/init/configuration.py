@@ -21,6 +21,7 @@ from cyclopts import Parameter
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import find_files, write_bytes
+from artifacts.results import GENERAL
 from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from cloze.answer import Answer
 from cloze.init.corpus_samples import Look, look
@@ -37,9 +38,8 @@ from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.init.languages import language
 from cloze.lookup import model_directory
 from cloze.options import PLACE, Place
-from flows.config import MachineConfig, RatesConfig, RunConfig
+from flows.config import RatesConfig, RunConfig
 from flows.forecast import forecast_corpus
-from flows.workspace import Workspace
 
 Source = Annotated[str, Parameter(help="File, folder, glob or URL of the corpus.")]
 OutputFile = Annotated[
@@ -66,6 +66,56 @@ From = Annotated[
 ]
 
 SHOWN_FILES = 5
+
+REPLAYED = 0.25
+"""Share of general text among the examples: a few per cent are enough for a model that goes on with
+much text (Ibrahim et al. 2024, 4.2: 5 %), a small folder is read many times."""
+
+MOST_COPIES = 255
+
+FEWEST_BESIDE_REPLAY = 20
+"""Documents of a folder of which some are held out, whatever the draw."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class GeneralText:
+    """Text of the kind that the encoder knows, beside the folder that it is adapted to."""
+
+    general: Annotated[str, Parameter(show_default=False)] = ""
+    """File, folder, glob or URL of general text: what is forgotten of it is reported."""
+
+    replay: Annotated[str, Parameter(show_default=False)] = ""
+    """The same, and trained on beside the folder, a quarter of the examples, against forgetting;
+    what is forgotten shows on the documents of it that are held out."""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is any."""
+        return bool(self.general or self.replay)
+
+    def tables(self, found: Look) -> tuple[str, int]:
+        """Its sources, and how often the folder's documents are to be read beside them."""
+        tables, copies = "", 1
+        if self.general:
+            tables += sources_table(look(self.general), "corpus", heldout=GENERAL)
+        if self.replay:
+            if found.documents < FEWEST_BESIDE_REPLAY:
+                raise UsageError(
+                    f"--replay {self.replay}: wants at least {FEWEST_BESIDE_REPLAY} documents to "
+                    f"adapt to, of which some are held out; {found.path} has about "
+                    f"{found.documents:,.0f}: cut them, or use --general"
+                )
+            other = look(self.replay)
+            ratio = other.text_bytes / max(found.text_bytes, 1.0) * (1 / REPLAYED - 1)
+            copies = _copies(ratio)
+            tables += sources_table(
+                other, "corpus", weight=_copies(1 / max(ratio, 1e-9)), heldout_documents=GENERAL
+            )
+        return tables, copies
+
+
+NO_GENERAL_TEXT = GeneralText()
 
 
 @dataclass(frozen=True)
@@ -156,9 +206,12 @@ def init(
     name: Name = "",
     vocabulary: Vocabulary = None,
     initial: From = "",
+    beside: GeneralText = NO_GENERAL_TEXT,
     place: Place = PLACE,
 ) -> Answer:
     """Write a configuration."""
+    if beside.is_given and not initial:
+        raise UsageError("--general and --replay go with an encoder; name it with --from")
     name = name or run_name(source)
     model = InitialModel(initial, model_directory(initial, place.space())) if initial else None
     data: dict[str, object]
@@ -174,7 +227,7 @@ def init(
     else:
         found = look(source)
         if model:
-            text = continuation(found, name, model, machine=place.machine(), space=place.space())
+            text = continuation(found, name, model, place, beside=beside)
             vocabulary = vocabulary or Path(model.vocabulary)
         else:
             text = configuration(found, name)
@@ -206,14 +259,17 @@ def run_name(source: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", last).strip("_-") or "corpus"
 
 
-def configuration(found: Look, name: str, settings: str = "") -> str:
+def configuration(
+    found: Look, name: str, settings: str = "", *, beside: GeneralText = NO_GENERAL_TEXT
+) -> str:
     """The configuration as TOML, with `settings`, or those that suit the amount of text."""
     size = next(size for size in SIZES if found.text_bytes < size.below)
     # a smaller share of more text; a larger one of few documents, or there would be none
     share = 0.02 if found.text_bytes < 2e8 else 0.01 if found.text_bytes < 2e9 else 0.001
     share = max(share, min(0.2, 20 / max(found.documents, 1)))
+    others, copies = beside.tables(found)
     return (
-        f"{_headline(found, name)}\n{sources_table(found, 'corpus')}\n"
+        f"{_headline(found, name)}\n{sources_table(found, 'corpus', weight=copies)}\n{others}"
         f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n\n"
         f"{settings or size.settings}"
     )
@@ -230,32 +286,44 @@ def _headline(found: Look, name: str) -> str:
     )
 
 
-def sources_table(found: Look, owner: str) -> str:
-    """`[[OWNER.sources]]`: the documents and how they are read."""
+def sources_table(found: Look, owner: str, *, weight: int = 1, **splits: str) -> str:
+    """`[[OWNER.sources]]`: the documents, how they are read, what is held out of them."""
     import tomli_w
 
     optional: dict[str, object] = {
         "text_field": found.text_field,
         "html": found.html,
         "line_break": found.line_break,
+        "weight": weight if weight > 1 else None,
+        **splits,
     }
     source: dict[str, object] = {"reader": found.reader, "path": found.path}
     source |= {key: value for key, value in optional.items() if value}
     return f"[[{owner}.sources]]\n{tomli_w.dumps(source)}"
 
 
+def _copies(times: float) -> int:
+    return min(MOST_COPIES, max(1, round(times)))
+
+
 def continuation(
     found: Look,
     name: str,
     model: InitialModel,
+    place: Place,
     *,
-    machine: MachineConfig,
-    space: Workspace,
+    beside: GeneralText = NO_GENERAL_TEXT,
     steps: int = 0,
     minutes: float = MINUTES,
 ) -> str:
     """The configuration that continues `model` on the corpus: so many steps, else minutes."""
+    machine, space = place.machine(), place.space()
     if model.makes_sentence_vectors:
+        if beside.is_given:
+            raise UsageError(
+                f"{model.name}: was trained to compare texts, and is judged by search before and "
+                "after; --general and --replay are for encoders that predict masked words"
+            )
 
         def on_pairs(pairs: int) -> str:
             settings = model.pair_settings(sources_table(found, "pairs"), pairs=pairs)
@@ -268,10 +336,10 @@ def continuation(
         )
         return on_pairs(max(PAIR_BATCH, pairs_within(minutes, run, machine, space=space)))
     if not steps:
-        text = configuration(found, name, model.settings(steps=PROVISIONAL_STEPS))
+        text = configuration(found, name, model.settings(steps=PROVISIONAL_STEPS), beside=beside)
         run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
         steps = steps_within(minutes, run, machine, space=space)
-    return configuration(found, name, model.settings(steps=steps))
+    return configuration(found, name, model.settings(steps=steps), beside=beside)
 
 
 def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:

@@ -1,6 +1,6 @@
 """The part of a configuration that continues the pre-training of an encoder on another corpus.
 
-In:  a model's name as a configuration takes it, and the directory it stands for.
+In:  a model's name as a configuration takes it, and the directory it stands for; general text.
 Out: the tables from [vocabulary] to [evaluate], everything that must agree with the encoder taken
      over from it; and what a person should know about beginning from it.
 

@@ -37,6 +37,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     init = wording.began_from(summary)
     if init:
         yield "began from", "; ".join(part for part in (init, wording.before(summary)) if part)
+    if general := wording.forgotten(summary):
+        yield "general text", general
     if model:
         where = wording.split_name(summary, model.split)
         yield (

@@ -7,6 +7,7 @@ Out: plain text. A gain is called one only where the evaluation's own rule calls
 import re
 
 from artifacts.results import (
+    GENERAL,
     MIN_SEEDS,
     WIN_DIFFERENCE,
     WIN_STANDARD_ERRORS,
@@ -64,6 +65,8 @@ def split_name(summary: Summary, split: str) -> str:
     """A held-out split in words: `held-out package rich`."""
     if split == "heldout":
         return "held-out documents"
+    if split == GENERAL:
+        return "general text"
     sources = summary.corpus.sources if summary.corpus else ()
     named = ", ".join(source.what for source in sources if source.split == split)
     return f"held-out {split} {named}" if 0 < len(named) <= 24 else f"held-out {split}"
@@ -311,7 +314,16 @@ def began_from(summary: Summary) -> str:
 
 def before(summary: Summary) -> str:
     """What that encoder scored on the headline's text, before and after; nothing if unknown."""
-    model = headline(summary)
+    return _before_and_after(headline(summary))
+
+
+def forgotten(summary: Summary) -> str:
+    """The same of the text that is not the corpus's; nothing if there is none."""
+    general = (model for model in summary.language_model if model.split == GENERAL)
+    return _before_and_after(next(general, None))
+
+
+def _before_and_after(model: LanguageModelScore | None) -> str:
     if model is None or model.initial_mlm_loss is None or model.initial_mlm_accuracy is None:
         return ""
     return (
@@ -338,7 +350,9 @@ def _starting_point(summary: Summary) -> str:
         found, model = before(summary), headline(summary)
         if not found or not model:
             return f"{start}."
-        return f"{start}: {found}, on the {split_name(summary, model.split)}."
+        told = f"{start}: {found}, on the {split_name(summary, model.split)}."
+        general = forgotten(summary)
+        return f"{told} On general text: {general}." if general else told
     if summary.pretraining or not (summary.encoder and summary.tasks):
         return ""
     trials = sum(system.fits for task in summary.tasks for system in task.systems)

@@ -16,6 +16,7 @@ from itertools import islice, zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
+from artifacts.results import GENERAL
 from artifacts.rng import address
 from artifacts.store import Artifact
 from artifacts.tokenizer import MASK, SubwordTokenizer
@@ -67,7 +68,8 @@ def _documents(tokens: Artifact) -> Iterator[_Document]:
     """The documents of the first held-out split, in the order of its buckets."""
     named = [(TOKENS_FILE.fullmatch(entry.name), entry) for entry in tokens.manifest.files]
     held = [(match["split"], entry) for match, entry in named if match]
-    splits = sorted({split for split, entry in held if split != TRAIN_SPLIT and entry.rows})
+    others = (TRAIN_SPLIT, GENERAL)
+    splits = sorted({split for split, entry in held if split not in others and entry.rows})
     for entry in (entry for split, entry in held if splits and split == splits[0]):
         for batch in token_batches(tokens, entry.name):
             for row in batch.slice(0, DOCUMENTS).to_pylist():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from artifacts.results import LanguageModelScore
+from artifacts.results import GENERAL, LanguageModelScore
 from artifacts.store import Artifact
 from model.data.batch import NO_NEXT_SENTENCE
 from model.data.micro_batches import pack_examples
@@ -161,7 +161,8 @@ def score_held_out(
 ) -> LanguageModelScore:
     """Every model on one of the held-out `parts`."""
     # A whole held-out source leads, at the shortest length; documents where there is none.
-    sources = [other for other in parts if other.split != DOCUMENT_SPLIT] or parts
+    own = [other for other in parts if other.split != GENERAL] or parts
+    sources = [other for other in own if other.split != DOCUMENT_SPLIT] or own
     first = min(sources, key=lambda other: (other.max_seq_length, other.split))
     # The same tokens for every encoder; a language model reads the text on one side of each.
     asked = models.next_token.at_masked(part.examples) if models.next_token else part.examples

@@ -25,8 +25,10 @@ Reader = Literal[
 ]
 
 
-class SourceConfig(Config):
+class SourceConfig(GrownConfig):
     """One source of documents."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_documents"})
 
     reader: Reader
     """How the source's files are read: the name of a function in `pipeline/readers`."""
@@ -56,12 +58,19 @@ class SourceConfig(Config):
     heldout: str = ""
     """Name of the held-out split this whole source forms; empty: the source is for training."""
 
+    heldout_documents: str = ""
+    """Name of the split for those of its documents that `corpus.heldout_share` draws; empty:
+    `heldout`. With names of their own, what is learnt of one source and what is forgotten of
+    another are measured apart."""
+
     @model_validator(mode="after")
     def _has_an_origin(self) -> "SourceConfig":
         if self.reader == "docstrings" and (self.path or not self.packages):
             raise ValueError("reader docstrings wants packages = [...] and no path")
         if self.reader != "docstrings" and (self.packages or not self.path):
             raise ValueError(f"reader {self.reader} wants path = '...' and no packages")
+        if self.heldout and self.heldout_documents:
+            raise ValueError("heldout holds the whole source out; leave heldout_documents away")
         return self
 
 
@@ -254,10 +263,10 @@ class ExamplesConfig(Config):
 class PairsConfig(Config):
     """Pairs of texts that belong together, made of documents without any label."""
 
-    kind: Literal["neighbours", "opening", "signature"] = "neighbours"
+    kind: Literal["neighbours", "opening", "heading", "signature"] = "neighbours"
     """What a pair is: two excerpts of a document that follow one another; a document's first line,
-    its title where it has one, and what comes after it; or, of `docstrings`, a function's summary
-    and its signature."""
+    its title where it has one, and what comes after it; the heading of a section and how the
+    section begins; or, of `docstrings`, a function's summary and its signature."""
 
     sources: tuple[SourceConfig, ...] = ()
     """The documents, as in `[[corpus.sources]]`; empty: the run's corpus."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
 from artifacts.errors import IntegrityError, NotText, UsageError
+from artifacts.results import GENERAL
 from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
@@ -110,10 +111,12 @@ def read_texts(
 def split_names(corpus: CorpusConfig) -> list[str]:
     """All splits; a document's split is its place in this list.
 
-    A held-out source is a split of its own. Of the rest, a share chosen by digest forms `heldout`:
-    the same documents wherever they come from and however the corpus is cut.
+    A held-out source is a split of its own. Of the rest, a share chosen by digest forms `heldout`,
+    or the split that its source names: the same documents wherever they come from and however the
+    corpus is cut.
     """
-    named = dict.fromkeys(source.heldout for source in corpus.sources if source.heldout)
+    said = (source.heldout or source.heldout_documents for source in corpus.sources)
+    named = dict.fromkeys(name for name in said if name)
     return [TRAIN, HELDOUT, *(name for name in named if name != HELDOUT)]
 
 
@@ -134,7 +137,8 @@ def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Divisi
     trained_D, drawn_D: first halves of the distinct digests that were not drawn to be held out and
                         of those that were, ascending; of many, the smallest are enough.
     """
-    is_wanted = corpus.heldout_share and not any(source.heldout for source in corpus.sources)
+    whole = {source.heldout for source in corpus.sources} - {"", GENERAL}
+    is_wanted = corpus.heldout_share and not whole
     if is_wanted and 0 < len(trained_D) + len(drawn_D) < FEWEST_DOCUMENTS:
         return Division("tails")
     if is_wanted and len(trained_D) and not len(drawn_D):
@@ -159,12 +163,14 @@ def stronger_splits(split: int, *, count: int) -> list[int]:
 
 def assign_splits(block: TextBlock, *, corpus: CorpusConfig, seed: int) -> npt.NDArray[np.uint8]:
     """The split of each document of a block, (D,)."""
-    name = corpus.sources[block.source].heldout
-    if name:
-        return np.full(len(block.ends_D), split_names(corpus).index(name), dtype=np.uint8)
+    source, names = corpus.sources[block.source], split_names(corpus)
+    if source.heldout:
+        return np.full(len(block.ends_D), names.index(source.heldout), dtype=np.uint8)
     # The share is drawn with 32 bits of a stream that nothing else uses.
     bits = high_half(document_streams(block.digests_D2, stream_seed(seed, "heldout")))
-    return (bits < np.uint64(round(corpus.heldout_share * (1 << 32)))).astype(np.uint8)
+    drawn = np.uint8(names.index(source.heldout_documents or HELDOUT))
+    is_drawn = bits < np.uint64(round(corpus.heldout_share * (1 << 32)))
+    return np.where(is_drawn, drawn, np.uint8(TRAIN_SPLIT))
 
 
 class _FilesOfShard:

@@ -97,20 +97,56 @@ def test_adapt_refuses_what_it_cannot_adapt(cloze: Cloze, begun: Path) -> None:
     assert (begun / "texts.toml").read_text() == "# mine\n"
 
 
+def test_general_text_is_held_out_and_replayed_text_is_a_quarter(cloze: Cloze, begun: Path) -> None:
+    (begun / "general.txt").write_text("The names of a list.\n" * 30)
+    (begun / "replay").mkdir()
+    for number in range(3):
+        (begun / "replay" / f"{number}.txt").write_text(f"A list of names {number}.\n" * 25)
+    begin = ("init", "texts", "--from", "encoder", "--output", "more.toml")
+    done = cloze(*begin, "--general", "general.txt", "--replay", "replay")
+    assert done.returncode == 0, done.stderr
+    own, general, replay = read_toml(begun / "more.toml")["corpus"]["sources"]
+    assert general["heldout"] == "general"
+    assert replay["heldout_documents"] == "general"
+    of_own = sum(path.stat().st_size for path in (begun / "texts").iterdir())
+    of_replay = sum(path.stat().st_size for path in (begun / "replay").iterdir())
+    copies = (own.get("weight", 1) * of_own, replay.get("weight", 1) * of_replay)
+    assert 0.2 < copies[1] / sum(copies) < 0.3
+    assert cloze("plan", "more.toml").returncode == 0
+
+
+def test_general_text_is_refused_where_it_says_nothing(cloze: Cloze, begun: Path) -> None:
+    (begun / "few").mkdir()
+    (begun / "few" / "one.txt").write_text("The list.\n" * 20)
+    few = cloze("init", "few", "--from", "encoder", "--replay", "texts")
+    assert few.returncode == 2
+    assert "wants at least 20 documents to adapt to" in few.stderr
+    alone = cloze("init", "texts", "--general", "few")
+    assert "--general and --replay go with an encoder; name it with --from" in alone.stderr
+    with_sentence_modules(begun / "encoder")
+    vectors = cloze("adapt", "encoder", "texts", "--general", "few")
+    assert "--general and --replay are for encoders that predict masked words" in vectors.stderr
+
+
 @pytest.mark.slow
 def test_adapt_reports_what_the_encoder_was_worth_before_and_after_and_is_reused(
     cloze: Cloze, begun: Path
 ) -> None:
     (begun / "texts" / "scan.pdf").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 20)
+    (begun / "general.txt").write_text("A list of a b of names.\n" * 40)
     command = ("adapt", "encoder", "texts", "--steps", "40", "--without-prefect")
+    command += ("--general", "general.txt")
     done = cloze(*command)
     assert done.returncode == 0, done.stderr
     assert "left out: scan.pdf" in done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].startswith("  began from      encoder; MLM loss ")
     summary = json.loads((begun / "runs" / "texts" / "summary.json").read_text())
-    (heldout,) = summary["language_model"]
+    heldout, general = summary["language_model"]
+    assert [one["split"] for one in (heldout, general)] == ["heldout", "general"]
     assert heldout["mlm_loss"] < heldout["initial_mlm_loss"]
+    assert general["initial_mlm_loss"] != general["mlm_loss"]
+    assert lines[2].startswith("  general text    MLM loss ")
     assert "Training started from the encoder encoder, not from random weights: MLM loss" in (
         begun / "runs" / "texts" / "report.html"
     ).read_text().replace("\n", " ")
@@ -133,6 +169,7 @@ def test_a_modern_encoder_is_adapted_like_any_other(cloze: Cloze, begun: Path) -
 def with_sentence_modules(model: Path) -> None:
     """As sentence-transformers leaves an encoder: no head, the mean of at most 12 tokens."""
     without_heads(model)
+    (model / "README.md").write_text("---\nlicense: mit\n---\nAnother's card.\n")
     kinds = ("Transformer", "Pooling", "Normalize")
     modules = [
         {"path": f"{n}_{kind}" if n else "", "type": f"x.models.{kind}"}
@@ -182,6 +219,9 @@ def test_adapt_keeps_sentence_vectors_and_judges_them_by_search(cloze: Cloze, be
     assert "was not trained to compare texts" not in found.stderr
     assert cloze("export", "texts", "vectors", "--task", "retrieval").returncode == 0
     assert (begun / "vectors" / "modules.json").exists()
+    card = (begun / "vectors" / "README.md").read_text()
+    assert "license: mit\n" in card.split("---\n")[1]
+    assert "Another's card" not in card
     trained, exported = (api.load(name).sentence_vectors(["a b"]) for name in ("texts", "vectors"))
     assert np.array_equal(next(trained), next(exported))
     refused = cloze("predict", "texts", "a b")
