@@ -9,10 +9,9 @@ contents and the length of passages. An interrupted one begins again. No run ref
 """
 
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import groupby, islice, tee
+from itertools import islice, tee
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Annotated
@@ -28,11 +27,12 @@ from artifacts.progress import say
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import WORK, Artifact, commit, put_file
 from cloze.answer import Answer, print_lines
+from cloze.inference.document_passages import placed_passages, source_of
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
 from cloze.init.corpus_samples import look
 from cloze.lookup import vectors_directory
 from cloze.options import PLACE, Place
-from flows.external_inputs import digest_of_files, digest_of_model, located
+from flows.external_inputs import digest_of_files, digest_of_model
 from flows.workspace import Workspace, writable_workspace
 from model.inference.load import Model, load
 from model.inference.passage_index import (
@@ -42,21 +42,12 @@ from model.inference.passage_index import (
     read_passage,
     write_index,
 )
-from pipeline.config.settings import CorpusConfig, SourceConfig
-from pipeline.readers.compression import stream
-from pipeline.text.passages import Passage, read_passages
 
 STAGE = "vectors"
 FORMAT_VERSION = 2
 """2: the passages' lines stand in the index."""
 
 QUESTIONS_AT_ONCE = 64
-FIRST_WORDS = 12
-"""Of a passage, by which its line is found again."""
-
-LARGEST_FILE = 1 << 28
-"""Bytes of a file in which lines are counted."""
-
 Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
 TopK = Annotated[int, Parameter(help="Number of excerpts for each question.")]
 Words = Annotated[int, Parameter(help="Words of an excerpt, which ends with a sentence.")]
@@ -108,14 +99,7 @@ def passage_index(
 ) -> Artifact:
     """The passages of `folder` with their vectors: the artifact that is there, or a new one."""
     seen = look(folder)
-    source = SourceConfig(
-        # between blank lines there may be a line of dialogue: a passage takes several
-        reader="text" if seen.reader == "blank_line_text" else seen.reader,
-        path=located(folder),
-        **({"text_field": seen.text_field} if seen.text_field else {}),
-        html=seen.html or None,
-        line_break=seen.line_break,
-    )
+    source = source_of(seen)
     names = [file.path for file in find_files(source.path)]
     table = StageTable(
         stage=STAGE,
@@ -136,7 +120,6 @@ def passage_index(
         return artifact
     for file in seen.odd:
         say(f"search: left out: {file}")
-    corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
     output = space.store.directory(STAGE, table.key)
     work = filesystem.join(output, WORK)
     place = filesystem.local_path(work) if filesystem.is_local(work) else gettempdir()
@@ -144,7 +127,7 @@ def passage_index(
     with TemporaryDirectory(dir=place) as scratch:  # whoever else is at it has another
         count = write_index(
             Path(scratch),
-            _with_lines(read_passages(corpus, words=words)),
+            placed_passages(source, words=words),
             lambda texts: metered(model.sentence_vectors(texts), verb="index", unit="passages"),
             width=model.config.hidden_size,
         )
@@ -180,27 +163,6 @@ def _found(index: Artifact, row: int, score: float) -> Found:
     file, line, text = read_passage(index.path(PASSAGES), row)
     shown = os.path.relpath(file) if filesystem.is_local(file) else file
     return Found(score, shown, line, text)
-
-
-def _with_lines(passages: Iterable[Passage]) -> Iterator[tuple[str, int | None, str]]:
-    """File, line and text: where each passage begins, whatever white space its words have there.
-
-    A file is read once more, beside its reader, and searched from the passage before on.
-    """
-    for file, of_file in groupby(passages, lambda passage: passage.file):
-        content, place, line = "", 0, 1
-        if filesystem.size_of(file) in range(LARGEST_FILE):
-            content = b"".join(stream(file)).decode("utf-8", "replace")
-        for passage in of_file:
-            words = map(re.escape, passage.text.split()[:FIRST_WORDS])
-            begins = re.compile(r"\s+".join(words)).search(content, place)
-            if begins is None:
-                yield file, None, passage.text
-                continue
-            line += content.count("\n", place, begins.start())
-            yield file, line, passage.text
-            line += content.count("\n", *begins.span())
-            place = begins.end()
 
 
 def _lines(found: Found) -> Iterator[str]:

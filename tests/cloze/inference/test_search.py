@@ -77,6 +77,27 @@ def test_scores_are_the_cosines_of_all_passages_in_order(cloze: Cloze, searched:
     assert scores == sorted(scores, reverse=True)
 
 
+def test_embed_makes_a_vector_of_every_passage_and_says_where_it_stands(
+    cloze: Cloze, searched: Path
+) -> None:
+    done = cloze("embed", "encoder", "texts", "--excerpts", "4", "--output", "all.npy")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all.npy: 4 vectors of 8 float32\n"
+    rows = [json.loads(line) for line in (searched / "all.jsonl").read_text().splitlines()]
+    assert [(Path(row["file"]).name, row["line"], row["text"]) for row in rows] == [
+        ("one.txt", 1, "The list of names."),
+        ("one.txt", 2, "The a."),
+        ("one.txt", 4, "The b of the list."),
+        ("two.txt", 3, "Names a b."),
+    ]
+    expected = api.load("encoder").embed([row["text"] for row in rows])
+    assert np.allclose(np.load("all.npy"), expected, atol=1e-6)
+    lines = cloze("embed", "encoder", "texts/two.txt", "--excerpts", "4", "--normalize").stdout
+    found = json.loads(lines)
+    assert found["text"] == "Names a b."
+    assert np.linalg.norm(found["vector"]) == pytest.approx(1.0)
+
+
 def test_the_index_is_made_once_until_text_model_or_passages_change(
     cloze: Cloze, searched: Path
 ) -> None:

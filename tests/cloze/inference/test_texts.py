@@ -61,6 +61,8 @@ def test_vectors_and_fills_are_lines_or_one_json(cloze: Cloze, model: str) -> No
         (["embed", "encoder", "a", "--layers=3"], b"", "expected numbers from -3 to 2"),
         (["embed", "encoder", "a", "--output", "no/v.npy"], b"", "no folder no; make it first"),
         (["embed", "encoder", "a", "--output", "v.txt"], b"", "a NumPy file is written; name it v"),
+        (["embed", "encoder", "--excerpts", "9"], b"", "nothing to read; name files or folders"),
+        (["embed", "encoder", "nowhere", "--excerpts", "9"], b"", "nowhere: "),
         (["embed", "encoder", "table.csv"], b"", "table.csv: a table; expected a file with one"),
         (["embed", "encoder"], b"a\n" + b"a " * 20, "text 2: 22 tokens, the encoder has 16"),
         (["fill-mask", "encoder"], b"a\n", "text 1: no [MASK] in 'a'"),

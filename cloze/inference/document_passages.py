@@ -1,0 +1,61 @@
+"""Passages of a folder of documents, each with the line on which it begins.
+
+In:  a file, folder, glob or URL.
+Out: the source that reads it, as `cloze init` would find it; `(file, line, text)` of every passage,
+     in the order of files. The line is None where the text stands otherwise in the file than read.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+from artifacts import filesystem
+from cloze.init.corpus_samples import Look
+from flows.external_inputs import located
+from pipeline.config.settings import CorpusConfig, SourceConfig
+from pipeline.readers.compression import stream
+from pipeline.text.passages import read_passages
+
+FIRST_WORDS = 12
+"""Of a passage, by which its line is found again."""
+
+LARGEST_FILE = 1 << 28
+"""Bytes of a file in which lines are counted."""
+
+PlacedPassage = tuple[str, int | None, str]
+"""File, line and text."""
+
+
+def source_of(seen: Look) -> SourceConfig:
+    """How the documents that were looked at are read."""
+    return SourceConfig(
+        # between blank lines there may be a line of dialogue: a passage takes several
+        reader="text" if seen.reader == "blank_line_text" else seen.reader,
+        path=located(seen.path),
+        **({"text_field": seen.text_field} if seen.text_field else {}),
+        html=seen.html or None,
+        line_break=seen.line_break,
+    )
+
+
+def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassage]:
+    """Where each passage begins, whatever white space its words have there.
+
+    A file is read once more, beside its reader, and searched from the passage before on.
+    """
+    corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
+    by_file = groupby(read_passages(corpus, words=words), lambda passage: passage.file)
+    for file, of_file in by_file:
+        content, place, line = "", 0, 1
+        if filesystem.size_of(file) in range(LARGEST_FILE):
+            content = b"".join(stream(file)).decode("utf-8", "replace")
+        for passage in of_file:
+            words_there = map(re.escape, passage.text.split()[:FIRST_WORDS])
+            begins = re.compile(r"\s+".join(words_there)).search(content, place)
+            if begins is None:
+                yield file, None, passage.text
+                continue
+            line += content.count("\n", place, begins.start())
+            yield file, line, passage.text
+            line += content.count("\n", *begins.span())
+            place = begins.end()
