@@ -39,6 +39,9 @@ class InitialEncoder:
     modules: SentenceModules | None = None
     """How sentence-transformers makes vectors with it, if it came from there."""
 
+    licence: str = ""
+    """The lines of its card that say under which licence it is."""
+
     @property
     def pooling(self) -> Literal["mean", "cls"]:
         """How one vector is made of a sequence's: as it was trained to, else the mean."""
@@ -119,4 +122,11 @@ def read_initial_encoder(location: str | Path) -> InitialEncoder:
     family = files.config.family
     known = [name for name in names if hugging_face_name(name, family) in files.tensors]
     parameters = from_hugging_face(files.tensors, known, family)
-    return InitialEncoder(files.config, files.tokenizer, parameters, files.objective, files.modules)
+    return InitialEncoder(
+        config=files.config,
+        tokenizer=files.tokenizer,
+        parameters=parameters,
+        objective=files.objective,
+        modules=files.modules,
+        licence=files.licence,
+    )

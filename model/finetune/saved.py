@@ -7,13 +7,14 @@ Out: `models/TASK/`: model.safetensors in Hugging Face's names for the task's cl
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from pydantic import JsonValue
 from safetensors.torch import save
 from torch import Tensor
 
-from artifacts.config import Config, parse
+from artifacts.config import GrownConfig, parse
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import FileEntry
 from artifacts.store import put_bytes, put_json
@@ -51,8 +52,10 @@ _CLASSES = {
 }
 
 
-class SavedTask(Config):
+class SavedTask(GrownConfig):
     """What `config.json` says of a fine-tuned model's task, under `cloze_task`."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"licence"})
 
     task: TaskConfig
     """As it was trained, with its labels and thresholds."""
@@ -62,6 +65,9 @@ class SavedTask(Config):
 
     head_dropout: bool
     """Whether it was trained with dropout before the head."""
+
+    licence: str = ""
+    """That of the encoder which was fine-tuned, as the lines of its card say it."""
 
     def architecture(self, family: Family) -> str:
         """The class of `transformers` that computes the same."""
@@ -81,7 +87,12 @@ def save_model(
 ) -> list[FileEntry]:
     """Write `models/TASK/…` into an unfinished artifact; `task`: as `calibrated` gives it."""
     family = initial.config.family
-    saved = SavedTask(task=task, outputs=problem.outputs, head_dropout=problem.head_dropout)
+    saved = SavedTask(
+        task=task,
+        outputs=problem.outputs,
+        head_dropout=problem.head_dropout,
+        licence=initial.licence,
+    )
     inner = {name: value for name, value in weights.items() if name.startswith(ENCODER)}
     outer = {name: value for name, value in weights.items() if name not in inner}
     tensors = {

@@ -4,6 +4,7 @@ In:  a directory: an artifact of ours or Hugging Face's layout.
 Out: `EncoderFiles`, from which a model is built, exported or imported.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,13 @@ class EncoderFiles:
     def layout(self) -> Layout:
         """How Hugging Face names its parts."""
         return LAYOUTS[self.config.family]
+
+    @property
+    def licence(self) -> str:
+        """The lines of the card's header that say under which licence the weights are."""
+        header = (self.card or "").removeprefix("---").partition("\n---")[0]
+        lines = re.findall(r"^(license(?:_name|_link)?: *\S.*)$", header, re.MULTILINE)
+        return "".join(f"{line.rstrip()}\n" for line in lines)
 
     @property
     def has_pooler(self) -> bool:
