@@ -28,6 +28,7 @@ EXTRA_WITH = {
     **dict.fromkeys(("apache_beam", "charset_normalizer", "zstandard"), "pipeline"),
     **dict.fromkeys(("deepspeed", "numpy", "safetensors", "scipy", "sklearn", "torch"), "model"),
     **dict.fromkeys(("jinja2", "matplotlib", "prefect"), "flows"),
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript", "transformers"), "onnx"),
     "gcsfs": "gs",
     "s3fs": "s3",
 }

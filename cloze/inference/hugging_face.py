@@ -2,15 +2,18 @@
 
 In:  a model and a new directory; with --task, a run that kept its fine-tuned models.
      For `import` a folder with config.json and model.safetensors.
-Out: config.json, model.safetensors, tokenizer.json, vocab.txt and a model card.
+Out: config.json, model.safetensors, tokenizer.json, vocab.txt and a model card; with --onnx graphs
+     for onnxruntime, with what they score and how fast they are.
      For `import` an artifact that stages can start from.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from artifacts.errors import UsageError
 from cloze.answer import Answer
 from cloze.inference.input_texts import ModelName
 from cloze.lookup import model_directory
@@ -28,10 +31,41 @@ Task = Annotated[
 ]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Onnx:
+    """The model as ONNX graphs, which programs without torch run."""
+
+    onnx: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    """Write onnx/model.onnx, too (extra `onnx`)."""
+
+    int8: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    """And onnx/model_int8.onnx, whose products are of 8-bit integers; what that loses in score and
+    gains in speed is printed."""
+
+    sample: Annotated[str, Parameter(show_default=False)] = ""
+    """What the graphs are scored on: a file of texts, one a line, or of a task a file with labels.
+    By default what installed packages say of themselves, or the task's dev file."""
+
+
+NO_ONNX = Onnx()
+
+
 def export_model(
-    model: ModelName, directory: Directory, /, *, task: Task = "", place: Place = PLACE
+    model: ModelName,
+    directory: Directory,
+    /,
+    *,
+    task: Task = "",
+    graphs: Onnx = NO_ONNX,
+    place: Place = PLACE,
 ) -> Answer:
     """Export a model."""
+    if (graphs.int8 or graphs.sample) and not graphs.onnx:
+        raise UsageError("--int8 and --sample are for graphs; give --onnx, too")
+    if graphs.onnx:
+        from model.inference.onnx_export import export_onnx  # whose libraries are an extra
+        from model.inference.onnx_model import measured
     if task:
         from model.inference.export import export_task
 
@@ -42,8 +76,25 @@ def export_model(
         from model.inference.export import export
 
         written = export(read_encoder_files(model_directory(model, place.space())), directory)
-    paths = [str(path) for path in written]
-    return Answer({"directory": str(directory), "files": paths}, "\n".join(paths), place.json)
+    lines, data = [str(path) for path in written], {"directory": str(directory)}
+    if not graphs.onnx:
+        return Answer({**data, "files": lines}, "\n".join(lines), place.json)
+    made = export_onnx(directory, int8=graphs.int8)
+    found = measured(directory, made, sample=graphs.sample)
+    paths = [*lines, *map(str, made)]
+    scores = [
+        {"file": str(one.path), "score": one.score, "texts_per_second": one.texts_per_second}
+        for one in found
+    ]
+    lines += [
+        f"{one.path}: score {one.score:.4f}, {one.texts_per_second:,.1f} texts/s" for one in found
+    ]
+    if graphs.int8:
+        whole, small = found
+        loss = (whole.score - small.score) / whole.score if whole.score else 0.0
+        gain = small.texts_per_second / whole.texts_per_second
+        lines.append(f"int8: {loss:.2%} of the score lost, {gain:.2f} times as fast")
+    return Answer({**data, "files": paths, "scores": scores}, "\n".join(lines), place.json)
 
 
 def import_model(folder: Folder, /, *, place: Place = PLACE) -> Answer:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from model.data.batch import on
 from model.encoder.encoder import Encoder
-from model.finetune.heads import FeatureHead, SentenceModel, TaskModel
+from model.finetune.heads import FeatureHead
 from model.tasks.base import Logits, Problem
 from model.tasks.features import Places, batches_by_length, offsets_of, ranges, tokens_at_once
 from model.training.precision import Rounded, rounded
@@ -35,11 +35,10 @@ class Approach(Protocol):
 class FineTuning:
     """All parameters are trained."""
 
-    def __init__(
-        self, problem: Problem, model: TaskModel | SentenceModel, *, precision: str = "fp32"
-    ) -> None:
+    def __init__(self, problem: Problem, model: nn.Module, *, precision: str = "fp32") -> None:
+        """`model`: a `TaskModel`, a `SentenceModel`, or what is called as they are."""
         self.problem = problem
-        self.module: nn.Module = model
+        self.module = model
         self.call: Callable[..., Tensor] = Rounded(model) if precision == "bf16" else model
         """Computes logits; an engine may put itself in its place."""
 

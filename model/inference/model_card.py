@@ -7,7 +7,6 @@ Only what is known is stated; no text of the corpus or of the labelled data appe
 a model that somebody else trained only the licence stays, which goes with the weights.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
@@ -49,9 +48,7 @@ def model_card(files: EncoderFiles) -> str:
     config, modules = files.config, files.modules
     family = FAMILIES[config.family]
     sections = [
-        _header(
-            "sentence-similarity" if modules else "fill-mask", family, licence=_licence(files.card)
-        ),
+        _header("sentence-similarity" if modules else "fill-mask", family, licence=files.licence),
         f"# {family} encoder, {config.num_hidden_layers} layers × {config.hidden_size}\n\n"
         f"A bidirectional transformer encoder ({SOURCES[family]}), "
         f"{'imported into' if files.card or modules else 'pre-trained with'} Cloze.",
@@ -99,7 +96,7 @@ def task_card(
     ]
     return _joined(
         [
-            _header(_PIPELINES[task.kind], family),
+            _header(_PIPELINES[task.kind], family, licence=saved.licence),
             f"# {task.name}\n\nA {family} encoder of {encoder.num_hidden_layers} layers × "
             f"{encoder.hidden_size}, fine-tuned with Cloze ({task.kind.replace('_', ' ')}).",
             _table("Training", recipe),
@@ -122,13 +119,6 @@ def _header(pipeline: str, family: str, *, licence: str = "") -> str:
     """The YAML that the hub reads; `pipeline` is its name for what the model does."""
     tags = f"{licence}tags:\n- {family.lower()}\n{TAG}"
     return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\n{tags}---"
-
-
-def _licence(card: str | None) -> str:
-    """The lines of another's card that say under which licence the weights are; empty without."""
-    header = (card or "").removeprefix("---").partition("\n---")[0]
-    lines = re.findall(r"^(license(?:_name|_link)?: *\S.*)$", header, re.MULTILINE)
-    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _pretraining(manifest: Manifest) -> list[str]:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 from pydantic import JsonValue
+from torch import nn
 
 from artifacts import filesystem
 from artifacts.errors import UsageError
@@ -25,7 +26,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
 from artifacts.tokenizer import SubwordTokenizer
 from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.heads import SentenceModel, TaskModel
+from model.finetune.heads import SentenceModel
 from model.finetune.saved import SavedTask, read_model
 from model.hugging_face.source import artifact_source, open_source
 from model.inference.load import placed
@@ -52,7 +53,9 @@ ItemT = TypeVar("ItemT")
 class Predictor:
     """A fine-tuned model, ready to use."""
 
-    model: TaskModel
+    model: nn.Module
+    """A `TaskModel`, or what stands for one."""
+
     saved: SavedTask
     tokenizer: SubwordTokenizer
     precision: str = "fp32"

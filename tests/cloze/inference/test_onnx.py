@@ -1,0 +1,117 @@
+"""`cloze export --onnx`: what onnxruntime computes of it, and its score and speed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cloze as api
+from tests.cloze.inference.test_sentence_modules import write_modules
+from tests.cloze.tiny_model import CONFIG, MODERN, write_model
+from tests.conftest import PROJECT
+
+Cloze = Callable[..., Any]
+
+TEXTS = ["the list of names", "a b"]
+RUN = """
+import json, sys
+import numpy as np, onnxruntime
+from transformers import AutoTokenizer
+folder, graph, *texts = sys.argv[1:]
+tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="np")
+session = onnxruntime.InferenceSession(f"{folder}/onnx/{graph}", providers=["CPUExecutionProvider"])
+wanted = [given.name for given in session.get_inputs()]
+(output,) = session.run(None, {name: tokens[name].astype(np.int64) for name in wanted})
+print(json.dumps([session.get_outputs()[0].name, output.tolist()]))
+"""
+
+wants_onnx = pytest.mark.skipif(not find_spec("onnxruntime"), reason="wants the extra `onnx`")
+
+
+def program(*arguments: str) -> str:
+    """What a program of its own prints: onnxruntime's threads stay out of pytest's process."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def computed(folder: str, graph: str) -> tuple[str, Any]:
+    """The name of onnxruntime's output, and its values for `TEXTS`."""
+    name, values = json.loads(program("-c", RUN, folder, graph, *TEXTS))
+    return name, np.array(values)
+
+
+@pytest.fixture
+def sample(folder: Path) -> str:
+    words = ("the", "list", "of", "names", "a", "b")
+    lines = (" ".join(words[(n + place) % 6] for place in range(12)) for n in range(12))
+    Path("sample.txt").write_text("".join(f"{line} {n}\n" for n, line in enumerate(lines)))
+    return "sample.txt"
+
+
+@wants_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "modern"])
+def test_onnxruntime_gives_the_vectors_of_what_was_exported(
+    folder: Path, sample: str, family: str
+) -> None:
+    write_model(folder / "encoder", encoder=CONFIG if family == "bert" else MODERN)
+    write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Normalize"), limit=16)
+    said = program(
+        *("-m", "cloze", "export", "encoder", "out", "--onnx", "--int8", "--sample", sample)
+    )
+    assert "out/onnx/model.onnx: score " in said
+    assert re.search(r"int8: -?\d+\.\d\d% of the score lost, \d+\.\d\d times as fast", said)
+    name, vectors = computed("out", "model.onnx")
+    ours = np.stack(list(api.load("out", precision="fp32").sentence_vectors(TEXTS)))
+    assert name == "sentence_embedding"
+    assert np.abs(vectors - ours).max() < 1e-5
+    _, rough = computed("out", "model_int8.onnx")
+    assert np.abs(rough - ours).max() < 0.3
+
+
+@wants_onnx
+@pytest.mark.slow
+def test_onnxruntime_gives_the_logits_of_an_encoder_that_fills_masks(
+    folder: Path, sample: str
+) -> None:
+    import torch
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    write_model(folder / "encoder")
+    said = json.loads(
+        program("-m", "cloze", "export", "encoder", "out", "--onnx", "--sample", sample, "--json")
+    )
+    (score,) = said["scores"]
+    assert score["file"] == "out/onnx/model.onnx"
+    assert 0 <= score["score"] <= 1
+    name, logits = computed("out", "model.onnx")
+    tokens = AutoTokenizer.from_pretrained("out")(TEXTS, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        theirs = AutoModelForMaskedLM.from_pretrained("out")(**tokens).logits.numpy()
+    assert name == "logits"
+    there = tokens["attention_mask"].numpy().astype(bool)
+    assert np.abs(logits - theirs)[there].max() < 1e-5
+
+
+def test_int8_without_graphs_is_refused_with_the_remedy(cloze: Cloze, folder: Path) -> None:
+    write_model(folder / "encoder")
+    refused = cloze("export", "encoder", "out", "--int8")
+    assert refused.returncode == 2
+    assert "--int8 and --sample are for graphs; give --onnx, too" in refused.stderr
+    assert not (folder / "out").exists()
