@@ -84,7 +84,8 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
     modules = read_sentence_modules(source, positions=config.max_position_embeddings)
     transformers.logging.set_verbosity_error()  # of the next-sentence head, which is left out
     transformers.logging.disable_progress_bar()
-    their_class = getattr(transformers, architecture.replace("ForPreTraining", "ForMaskedLM"))
+    name = architecture.replace("ForPreTraining", "ForMaskedLM")
+    their_class = transformers.AutoModel if modules else getattr(transformers, name)
     names = INPUTS if config.family == "bert" else INPUTS[:2]
     output = "last_hidden_state" if architecture.endswith("Model") else "logits"
     graph = folder / GRAPH

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.rng import address
-from artifacts.tokenizer import WordPieceTokenizer, well_formed
+from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import Example, PackedBatch, pack, padded
 from model.hugging_face.encoder_files import CONFIG, read_shape
 from model.hugging_face.sentence_modules import MODULES
@@ -125,7 +125,7 @@ class MaskedTexts:
     examples: Sequence[Example]
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: WordPieceTokenizer, *, longest: int) -> Self:
+    def of(cls, texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int) -> Self:
         """The same places whenever the same texts are read."""
         examples = []
         for number, ids in enumerate(_encoded(texts, tokenizer, longest=longest)):
@@ -164,7 +164,7 @@ class TextHalves:
     examples: Sequence[Example]
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: WordPieceTokenizer, *, longest: int) -> Self:
+    def of(cls, texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int) -> Self:
         """Each text cut in its middle, between words."""
         words = [text.split() for text in texts]
         halves = [" ".join(one[: len(one) // 2]) for one in words]
@@ -247,11 +247,13 @@ def _texts(sample: str) -> list[str]:
 
 
 def _encoded(
-    texts: Sequence[str], tokenizer: WordPieceTokenizer, *, longest: int
+    texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int
 ) -> Iterator[list[int]]:
-    encodings = tokenizer.backend.encode_batch_fast([well_formed(text) for text in texts])
+    encodings = tokenizer.backend.encode_batch_fast(
+        [well_formed(text) for text in texts], add_special_tokens=False
+    )
     for encoding in encodings:
-        yield [tokenizer.cls_id, *encoding.ids[1:-1][: longest - 2], tokenizer.sep_id]
+        yield [tokenizer.cls_id, *encoding.ids[: longest - 2], tokenizer.sep_id]
 
 
 def _batches(examples: Sequence[Example]) -> Iterator[tuple[list[int], PackedBatch]]:
