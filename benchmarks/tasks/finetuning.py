@@ -1,7 +1,7 @@
 """Fine-tuning the same weights on the same data: ours against the Hugging Face Trainer.
 
-    python benchmarks/finetuning.py scores --data GLUE_FOLDER --task MRPC --systems ours --seeds 5
-    python benchmarks/finetuning.py speed --data GLUE_FOLDER --task MRPC [--steps 60] [--rounds 3]
+    python benchmarks/tasks/finetuning.py scores --data GLUE --task MRPC --systems ours --seeds 5
+    python benchmarks/tasks/finetuning.py speed --data GLUE --task MRPC [--steps 60] [--rounds 3]
 
 `scores`: the whole recipe with several seeds, and the time it took; with `--steps` one epoch over
 as much of the training data as they take. `speed`: a few steps of ours (bf16), of the Trainer at
@@ -19,15 +19,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.finetuning_fit import BATCH, RECIPES, Fit
 from benchmarks.measuring import ROOT, machine, measure, write_result
+from benchmarks.tasks.finetuning_fit import BATCH, RECIPES, Fit
 from model.config import TrainingMachine
 from model.training.environment import training_environment
 
 RESULTS = ROOT / "benchmarks" / "results"
-FIT = str(ROOT / "benchmarks" / "finetuning_fit.py")
+FIT = str(ROOT / "benchmarks" / "tasks" / "finetuning_fit.py")
 SYSTEMS = {
     "ours": ("ours", "bf16"),
     "trainer bf16 by length": ("trainer_by_length", "bf16"),
