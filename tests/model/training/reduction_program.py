@@ -3,13 +3,14 @@
     python reduction_program.py bf16|fp32
 
 Out: one JSON line: `differences`, the largest one between both sums as a share of a gradient's
-     largest value, where all ranks use both heads and where only the first does; and from a trace
-     of the former's last backward pass, in microseconds, when the sums were `launched`, when they
-     `ran`, and when the `backward` pass ended.
+     largest value, where all ranks use both heads and where only the first does; and of some steps
+     of the former a trace of the last backward pass: in microseconds, when the sums were
+     `launched`, when they `ran`, and when the `backward` pass ended.
 """
 
 import json
 import sys
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -23,8 +24,19 @@ from model.training.precision import Rounded
 
 VOCABULARY = 300
 MICRO_BATCHES = 3
+TRACES = 6
+"""Whoever sums may be kept waiting by other programs for as long as one backward pass lasts."""
+
 SHAPE = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4}
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+class Times(TypedDict):
+    """Of one backward pass."""
+
+    launched: list[float]
+    ran: list[float]
+    backward: float
 
 
 def random_batch(seed: int) -> PackedBatch:
@@ -54,8 +66,9 @@ def main(precision: str) -> None:
     buckets = gradient_buckets(model.parameters(), bucket_bytes=1 << 16)
     reduction = GradientBuckets(buckets)
     module = Rounded(model, buckets) if precision == "bf16" else model
-    result: dict[str, object] = {"end": "done", "buckets": len(buckets), "differences": []}
-    for both_heads in (True, False):
+    differences: list[float] = []
+    traces: list[Times] = []
+    for both_heads in (*[True] * TRACES, False):
         expected = plain_sums(model, module, world, both_heads=both_heads)
         model.zero_grad()
         for micro in range(MICRO_BATCHES - 1):
@@ -66,12 +79,13 @@ def main(precision: str) -> None:
             last.backward()
             reduction.finish()
         if both_heads:
-            result |= times(trace)
+            traces.append(times(trace))
         found = zip(model.parameters(), expected, strict=True)
-        result["differences"].append(  # type: ignore[attr-defined]  # a list
+        differences.append(
             max(float((ours.grad - whole).abs().max() / whole.abs().max()) for ours, whole in found)
         )
-    print(json.dumps(result))
+    told = {"buckets": len(buckets), "differences": differences, "traces": traces}
+    print(json.dumps({"end": "done", **told}))
 
 
 def loss(module: torch.nn.Module, world: World, micro: int, *, both_heads: bool) -> Tensor:
@@ -94,7 +108,7 @@ def plain_sums(
     return sums
 
 
-def times(trace: torch.profiler.profile) -> dict[str, object]:
+def times(trace: torch.profiler.profile) -> Times:
     """When the sums were launched and ran, and when the backward pass ended."""
     spans = [(event.name, event.time_range) for event in trace.events()]
     return {
