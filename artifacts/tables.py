@@ -12,6 +12,10 @@ examples (one file per split, length and bucket; record batch c holds copy c):
     masked_lm_positions   list<uint16>  places in input_ids, ascending
     masked_lm_ids         list<id>      what stood there
     next_sentence_label   int8          0 is next, 1 random, -1 not asked (no second segment)
+    document_lengths      list<uint32>  tokens of each [CLS] … [SEP]; sums to len(input_ids)
+
+The last column is there only where an example has several documents (`examples.pack_documents`):
+input_ids are then [CLS] A [SEP] [CLS] B [SEP] …, positions and attention begin anew with each.
 
 dropped (a record beside the tokens, one file):
     document_digest   fixed binary 16   as above, had the document been kept
@@ -28,7 +32,7 @@ Importing this module first also keeps pyarrow from importing pandas.
 import sys
 import warnings
 from types import ModuleType
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 
@@ -43,6 +47,11 @@ if "pandas" not in sys.modules:
     del sys.modules["pandas"]
 
 TOKEN_DIGEST_BYTES = 16
+
+DOCUMENT_LENGTHS_FIELD = pa.field(
+    "document_lengths", pa.list_(pa.field("item", pa.uint32(), nullable=False)), nullable=False
+)
+"""The column of examples that have several documents."""
 
 DROPPED_NAME = "dropped.arrow"
 """The list of dropped documents."""
@@ -76,6 +85,7 @@ class ExampleRow(TypedDict):
     masked_lm_positions: list[int]
     masked_lm_ids: list[int]
     next_sentence_label: int
+    document_lengths: NotRequired[list[int]]
 
 
 class DroppedRow(TypedDict):
@@ -113,11 +123,11 @@ def tokens_schema(vocabulary_size: int) -> pa.Schema:
     )
 
 
-def examples_schema(vocabulary_size: int) -> pa.Schema:
-    """Schema of an examples file."""
+def examples_schema(vocabulary_size: int, *, packed: bool = False) -> pa.Schema:
+    """Schema of an examples file; `packed`: of one whose examples have several documents."""
     ids = pa.list_(pa.field("item", id_type(vocabulary_size), nullable=False))
     positions = pa.list_(pa.field("item", pa.uint16(), nullable=False))
-    return pa.schema(
+    schema = pa.schema(
         [
             pa.field("input_ids", ids, nullable=False),
             pa.field("segment_a_length", pa.uint16(), nullable=False),
@@ -126,6 +136,7 @@ def examples_schema(vocabulary_size: int) -> pa.Schema:
             pa.field("next_sentence_label", pa.int8(), nullable=False),
         ]
     )
+    return schema.append(DOCUMENT_LENGTHS_FIELD) if packed else schema
 
 
 def tokens_name(split: str, bucket: int) -> str:

@@ -224,7 +224,7 @@ class Work:
 
     def _flops(self, length: int, *, masked: bool = True) -> float:
         """Of one example of at most `length` tokens, forward and backward."""
-        tokens = expected_yield(length).mean_length
+        tokens = expected_yield(length, packed=self.run.examples.pack_documents).mean_length
         predicted = self.run.examples.masking.masked_lm_prob * tokens if masked else 0.0
         return example_flops(
             self.encoder, self.run.vocabulary.size, tokens=tokens, masked=predicted

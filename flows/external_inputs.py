@@ -96,7 +96,8 @@ def digest_of_files(path: str, *, place: str) -> str:
     except PermissionError as error:
         raise UsageError(f"{place}: {path}: {error.strerror}: {error.filename}") from None
     if not any(file.size for file in files):
-        raise UsageError(f"{place}: {path}: {len(files)} files, all empty; expected documents")
+        found = "1 file, empty" if len(files) == 1 else f"{len(files)} files, all empty"
+        raise UsageError(f"{place}: {path}: {found}; expected documents")
     return digest_of(sorted(_content(file, place=place) for file in files))
 
 

@@ -11,6 +11,7 @@ languages and vocabularies have other lengths: `cloze prepare` on a sample says 
 """
 
 import contextlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -33,6 +34,22 @@ BYTES_PER_TOKEN = 2.72
 TOKENS_RATE = 18e6
 """Bytes of text that one core turns into tokens in a second, start-up included."""
 
+READ_RATE = 39e6
+"""Bytes of text that one core reads, cleans and names in a second: what the vocabulary stage does,
+and on an engine the tokens stage before it sends anything."""
+
+MEAN_DOCUMENT = 1_300
+"""Bytes of text, in Wikipedia. Longer ones are fewer rows, and travel in a little less."""
+
+VARIATION = 2.0
+"""Standard deviation of documents' lengths by their mean."""
+
+PACKED_RATIO, ROW_BYTES = 0.467, 43
+"""Through an engine's shuffle: bytes for each byte of text, and for each document."""
+
+BUCKET_BYTES, MOST_BUCKETS = 4 << 20, 1 << 16
+"""Text in a bucket, and how many there are at most: the shuffle's own (a test compares)."""
+
 EXAMPLES_RATE = 70e6
 """Bytes of text for which one core writes one copy of one length in a second."""
 
@@ -52,6 +69,22 @@ MEASURED = {128: Yield(95.99, 0.01356), 512: Yield(192.6, 0.007353)}
 
 
 @dataclass(frozen=True)
+class EngineForecast:
+    """What an engine elsewhere does for it, with its own shuffle."""
+
+    core_seconds: float
+    """Work: the texts are read once more than here."""
+    read_bytes: float
+    """Of text from the store, by vocabulary and tokens, and of tokens by examples."""
+    shuffle_bytes: float
+    """Moved: the documents as ids, once, each to its bucket."""
+    largest_key: float
+    """Bytes that one worker gathers for a bucket, and holds."""
+    worker_disk: dict[int, float]
+    """By number of workers, bytes on the fullest one's disk, if the engine shuffles on disks."""
+
+
+@dataclass(frozen=True)
 class CorpusForecast:
     """What is to be expected of vocabulary, tokens and examples."""
 
@@ -62,35 +95,66 @@ class CorpusForecast:
     examples: dict[int, float]
     """Examples of each length in one copy."""
     core_seconds: float
-    """Work."""
-    shuffle_bytes: float
-    """What a runner's own shuffle moves: the documents as ids, once."""
+    """Work, here."""
     tokens_bytes: float
     """The tokens artifact on disk."""
     examples_bytes: float
     """The examples artifact on disk."""
+    engine: EngineForecast
+    """The same elsewhere."""
+
+
+WORKERS = (2, 16, 128, 1024)
+"""For so many the fullest disk is given."""
 
 
 def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast:
     """What preparing so much text takes."""
     word_pieces = text_bytes * WORD_PIECES_PER_BYTE
-    yields = {length: expected_yield(length) for length in config.max_seq_lengths}
+    yields = {
+        length: expected_yield(length, packed=config.pack_documents)
+        for length in config.max_seq_lengths
+    }
     examples = {length: word_pieces * found.per_word_piece for length, found in yields.items()}
     a_copy = sum(count * yields[length].mean_length for length, count in examples.items())
     written = config.copies * len(config.max_seq_lengths)
+    core_seconds = text_bytes * (1 / TOKENS_RATE + written / EXAMPLES_RATE)
     return CorpusForecast(
         text_bytes=text_bytes,
         word_pieces=word_pieces,
         examples=examples,
-        core_seconds=text_bytes * (1 / TOKENS_RATE + written / EXAMPLES_RATE),
-        shuffle_bytes=text_bytes * TOKENS_RATIO,
+        core_seconds=core_seconds,
         tokens_bytes=text_bytes * TOKENS_RATIO,
         examples_bytes=config.copies * a_copy * BYTES_PER_TOKEN,
+        engine=_forecast_engine(text_bytes, core_seconds),
     )
 
 
-def expected_yield(max_seq_length: int) -> Yield:
-    """Of the measured length that is nearest, in proportion."""
+def _forecast_engine(text_bytes: float, core_seconds: float) -> EngineForecast:
+    """The same on an engine; the largest of n normal draws is sqrt(2 ln n) deviations off."""
+    documents = text_bytes / MEAN_DOCUMENT
+    moved = text_bytes * PACKED_RATIO + documents * ROW_BYTES
+    wanted = max(int(min(text_bytes / BUCKET_BYTES, MOST_BUCKETS)), 1)
+    buckets = 1 << (wanted.bit_length() - 1)
+    spread = math.sqrt((VARIATION**2 + 1) * buckets / max(documents, 1.0))
+    return EngineForecast(
+        core_seconds=core_seconds + text_bytes / READ_RATE,
+        read_bytes=3 * text_bytes + text_bytes * TOKENS_RATIO,
+        shuffle_bytes=moved,
+        largest_key=moved / buckets * (1 + spread * math.sqrt(2 * math.log(buckets))),
+        worker_disk={
+            workers: min(
+                moved, moved / workers * (1 + math.sqrt(2 * math.log(workers) * workers / buckets))
+            )
+            for workers in WORKERS
+        },
+    )
+
+
+def expected_yield(max_seq_length: int, *, packed: bool = False) -> Yield:
+    """Of the measured length that is nearest, in proportion; examples of several are full."""
+    if packed:
+        return Yield(max_seq_length, 1 / max_seq_length)
     nearest = min(MEASURED, key=lambda length: abs(length - max_seq_length))
     found, ratio = MEASURED[nearest], max_seq_length / nearest
     return Yield(found.mean_length * ratio, found.per_word_piece / ratio)
@@ -161,7 +225,8 @@ def step_flops(run: RunConfig) -> float:
     """FLOPs of a step of pre-training, the mean over its phases."""
     flops = 0.0
     for phase in run.pretrain.phases:
-        tokens = expected_yield(phase.max_seq_length).mean_length
+        packed = run.examples.pack_documents
+        tokens = expected_yield(phase.max_seq_length, packed=packed).mean_length
         masked = run.examples.masking.masked_lm_prob * tokens
         one = example_flops(run.encoder, run.vocabulary.size, tokens=tokens, masked=masked)
         flops += phase.share * run.pretrain.batch_size * one
@@ -282,7 +347,7 @@ def forecast_training(
     of_phases = zip(recipe.phases, steps_to_do(run), sequences_to_read(run), strict=True)
     for phase, steps, read in of_phases:
         length = phase.max_seq_length
-        tokens = expected_yield(length).mean_length
+        tokens = expected_yield(length, packed=run.examples.pack_documents).mean_length
         one = example_flops(run.encoder, vocabulary, tokens=tokens, masked=masked * tokens)
         epochs = read / examples[length] if examples.get(length) else 0.0
         phases.append(PhaseForecast(length, steps, epochs, flops=read * one))

@@ -104,6 +104,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
             options=options,
             progress=Progress("dedup", total=total, unit="MB"),
             megabytes=total,
+            output=table.output,
         )
     files.require_unchanged()
     with _scratch_beside(table.output) as scratch, naming_full_disk(scratch):

@@ -24,7 +24,8 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, all_finished, commit, finished_files, open_input, put_bytes
 from artifacts.tables import examples_name
-from artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
+from artifacts.tokenizer import CONTINUATION, SubwordTokenizer
+from artifacts.tokenizer_files import read_tokenizer_json
 from pipeline.config.settings import ExamplesConfig
 from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
@@ -60,7 +61,12 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
             )
             progress = Progress("examples", total=megabytes, unit="MB")
             run_graph(
-                graph, machine=machine, options=options, progress=progress, megabytes=megabytes
+                graph,
+                machine=machine,
+                options=options,
+                progress=progress,
+                megabytes=megabytes,
+                output=table.output,
             )
     entries = all_finished(table.output, names)
     copied = [

@@ -13,6 +13,7 @@ runs, become buckets. What an interrupted attempt has finished of either is kept
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from artifacts import filesystem
 from artifacts.config import parse
-from artifacts.errors import UsageError
+from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import FileEntry
 from artifacts.progress import Progress, say
 from artifacts.runtime.program import run_program
@@ -31,26 +32,25 @@ from artifacts.store import (
     all_finished,
     clear_work,
     commit,
-    finished_files,
     open_artifact,
     open_input,
     put_bytes,
     put_json,
 )
-from artifacts.tokenizer import read_tokenizer_json
+from artifacts.tokenizer_files import read_tokenizer_json
 from pipeline.config.stage_tables import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph
-from pipeline.runner.graph import Collection, gather, share_out, spread
+from pipeline.runner.graph import Collection
 from pipeline.runner.work_queue import WorkQueue
-from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, partition_bits
+from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.shuffle.buckets import (
     BucketGroup,
     ShuffleBackend,
     bucket_groups,
     division_of,
-    write_group,
+    unfinished_groups,
 )
 from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
@@ -73,34 +73,48 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
     machine = parse(PipelineMachine, table.machine, source="stage tokens, machine")
     files = CorpusFiles(stage.corpus, table.output)
-    job = tokens_job(table, stage)
     shards = files.shards()
-    backend = choose_backend(shards, job=job, machine=machine)
-    _run_what_is_missing(shards, backend, job=job, machine=machine, options=options)
-    files.require_unchanged()
-    groups = bucket_groups(backend, job)
-    if not groups:
-        counts = backend.counts()
-        reasons = ", ".join(f"{count} {name}" for name, count in sorted(counts.dropped.items()))
-        raise UsageError(
-            f"corpus: none of its {counts.documents} documents is left "
-            f"({reasons or 'it has none'}); look at the paths, the reader and [cleaning]"
-        )
-    artifact = _commit(table, shards=shards, groups=groups, backend=backend, job=job)
+    with _scratch(table.output, machine) as scratch:
+        job = tokens_job(table, stage, scratch=scratch)
+        backend = choose_backend(shards, job=job, machine=machine)
+        _run_what_is_missing(shards, backend, job=job, machine=machine, options=options)
+        files.require_unchanged()
+        groups = bucket_groups(backend, job)
+        if not groups:
+            counts = backend.counts()
+            reasons = ", ".join(f"{count} {name}" for name, count in sorted(counts.dropped.items()))
+            raise UsageError(
+                f"corpus: none of its {counts.documents} documents is left "
+                f"({reasons or 'it has none'}); look at the paths, the reader and [cleaning]"
+            )
+        artifact = _commit(table, shards=shards, groups=groups, backend=backend, job=job)
     clear_work(table.output)
     return artifact
 
 
-def tokens_job(table: StageTable, stage: TokensStage) -> TokensJob:
+@contextmanager
+def _scratch(output: str, machine: PipelineMachine) -> Iterator[str]:
+    """A local directory of the stage: beside a local output, where the next attempt finds it.
+
+    For an output elsewhere it is a temporary one, and none if the workers are elsewhere, too.
+    """
+    if filesystem.is_local(output):
+        scratch = filesystem.local_path(filesystem.join(output, WORK))
+        os.makedirs(scratch, exist_ok=True)
+        yield scratch
+    elif machine.runner == "local":
+        with tempfile.TemporaryDirectory(prefix="cloze-tokens-") as scratch:
+            yield scratch
+    else:
+        yield ""
+
+
+def tokens_job(table: StageTable, stage: TokensStage, *, scratch: str = "") -> TokensJob:
     """What all workers of the stage share."""
     vocabulary = open_input(table, "vocabulary")
     tokenizer = read_tokenizer_json(vocabulary.path("tokenizer.json"))
     if tokenizer.spaces_count:
         say("tokens: byte-level BPE has no compiled form; `tokenizers` computes it, more slowly")
-    scratch = ""
-    if filesystem.is_local(table.output):
-        scratch = filesystem.local_path(filesystem.join(table.output, WORK))
-        os.makedirs(scratch, exist_ok=True)
     return TokensJob(
         stage=stage,
         vocabulary=vocabulary.directory,
@@ -115,37 +129,17 @@ def tokens_job(table: StageTable, stage: TokensStage) -> TokensJob:
 def choose_backend(
     shards: Sequence[InputShard], *, job: TokensJob, machine: PipelineMachine
 ) -> ShuffleBackend:
-    """Spill files where all workers share this machine's disk, the runner's shuffle elsewhere."""
-    if machine.runner == "local" and job.scratch:
+    """Spill files for workers on this machine, the engine's shuffle for workers elsewhere."""
+    if machine.runner == "local":
         return LocalSpill(job, job.scratch, tuple(shard.name for shard in shards))
-    bits = partition_bits(sum(shard.size for shard in shards))
-    return BeamGroupByKey(job, filesystem.join(job.output, WORK), bits)
+    return BeamGroupByKey(job, filesystem.join(job.output, WORK), shards=len(shards))
 
 
 def tokens_graph(
-    queue: WorkQueue, *, shards: list[InputShard], backend: ShuffleBackend, job: TokensJob
+    queue: WorkQueue, *, shards: list[InputShard], backend: ShuffleBackend
 ) -> Collection[str]:
-    """Shards become sorted runs, and all runs buckets; the names of the groups' counts come out."""
-    runs = gather(backend.graph(shards, queue), label="Runs")
-    every = runs.map("Groups", partial(_groups_of_runs, backend=backend, job=job))
-    groups = share_out(every, queue, label="Groups")
-    write = partial(write_group, job=job, backend=backend, queue=queue)
-    return groups.map("WriteBuckets", write)
-
-
-def buckets_graph(
-    queue: WorkQueue, *, groups: list[BucketGroup], backend: ShuffleBackend, job: TokensJob
-) -> Collection[str]:
-    """The second half of it, when all runs are there."""
-    write = partial(write_group, job=job, backend=backend, queue=queue)
-    return spread(groups, queue).map("WriteBuckets", write)
-
-
-def _groups_of_runs(
-    results: Sequence[object], *, backend: ShuffleBackend, job: TokensJob
-) -> Sequence[BucketGroup]:
-    backend.finish(results)
-    return bucket_groups(backend, job)
+    """Documents of the shards become buckets; the names of the groups' counts come out."""
+    return backend.graph(shards, queue)
 
 
 def _run_what_is_missing(
@@ -164,20 +158,29 @@ def _run_what_is_missing(
             say(
                 f"tokens: {len(shards) - len(missing)} of {len(shards)} shards are finished already"
             )
-        graph = partial(tokens_graph, shards=missing, backend=backend, job=job)
         total = sum(shard.megabytes for shard in missing)
         progress = Progress("tokens", total=total, unit="MB")
-        run_graph(graph, machine=machine, options=options, progress=progress, megabytes=megabytes)
-        return
-    every = bucket_groups(backend, job)
-    finished = finished_files(job.output, [group.counts_name for group in every])
-    groups = [group for group in every if group.counts_name not in finished]
-    done = len(every) - len(groups)
-    say(f"tokens: all {len(shards)} shards and {done} of {len(every)} groups are finished already")
-    rest = partial(buckets_graph, groups=groups, backend=backend, job=job)
-    buckets = sum(len(group.buckets) for group in groups)
-    progress = Progress("tokens", total=buckets, unit="buckets")
-    run_graph(rest, machine=machine, options=options, progress=progress, megabytes=megabytes)
+    else:
+        every = bucket_groups(backend, job)
+        groups = unfinished_groups(every, job)
+        done = len(every) - len(groups)
+        say(
+            f"tokens: all {len(shards)} shards and {done} of {len(every)} groups are finished "
+            "already"
+        )
+        if not groups:
+            return
+        buckets = sum(len(group.buckets) for group in groups)
+        progress = Progress("tokens", total=buckets, unit="buckets")
+    graph = partial(tokens_graph, shards=missing, backend=backend)
+    run_graph(
+        graph,
+        machine=machine,
+        options=options,
+        progress=progress,
+        megabytes=megabytes,
+        output=job.output,
+    )
 
 
 def _commit(
@@ -215,6 +218,13 @@ def _commit(
         paths = chain(early, _late_lists(groups, job.output, local))
         listed, dropped = put_dropped(paths, shards=shards, output=job.output, scratch=local)
     kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
+    lost = sum(found.documents for found in dropped.values())
+    rule = division_of(backend, job).rule
+    if rule != "tails" and counts.documents != sum(kept.values()) + lost:
+        raise IntegrityError(
+            f"{job.output}: of {counts.documents} documents read, {sum(kept.values())} were kept "
+            f"and {lost} dropped; the engine's shuffle has lost or doubled some, use another engine"
+        )
     for line in account(counts, kept, dropped):
         say(f"tokens: {line}")
     occurrences = put_json(job.output, _occurrences(groups, job), name="token_counts.json")

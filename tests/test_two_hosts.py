@@ -18,7 +18,7 @@ import pytest
 from tests.cloze.execution.test_text_folder import text
 from tests.conftest import cloze, command
 from tests.network import ADDRESSES, can_make_networks, two_machines
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import PATIENCE
 
 WEED = shutil.which("weed", path=os.path.dirname(sys.executable))
 LAUNCHER, WORKERS = ADDRESSES
@@ -160,70 +160,3 @@ def test_a_store_that_does_not_answer_is_one_line_that_says_so(
     assert "Traceback" not in done.stderr
     assert "the object store did not answer 6 times (EndpointConnectionError" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-SILENT_POOL = """
-import sys, threading
-from concurrent.futures import ThreadPoolExecutor
-import grpc
-from apache_beam.portability.api import beam_fn_api_pb2_grpc as service
-class Pool(service.BeamFnExternalWorkerPoolServicer):
-    def StartWorker(self, request, context):
-        threading.Event().wait()
-server = grpc.server(ThreadPoolExecutor(4))
-service.add_BeamFnExternalWorkerPoolServicer_to_server(Pool(), server)
-print(server.add_insecure_port("localhost:0"), flush=True)
-server.start()
-server.wait_for_termination()
-"""
-STATES = """
-import sys, grpc
-from apache_beam.portability.api import beam_job_api_pb2 as api, beam_job_api_pb2_grpc as service
-with grpc.insecure_channel(f"localhost:{sys.argv[1]}") as channel:
-    jobs = service.JobServiceStub(channel).GetJobs(api.GetJobsRequest()).job_info
-print(*(api.JobState.Enum.Name(job.state) for job in jobs))
-"""
-
-
-@pytest.mark.slow
-def test_a_command_that_is_terminated_cancels_its_job(tmp_path: Path) -> None:
-    """The pool never starts a worker, so that the job would wait for ever."""
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "one.txt").write_text(text(1, 3))
-    (tmp_path / "local.toml").write_text(CONFIG.format(texts="texts"))
-    (tmp_path / "machine.toml").write_text(MACHINE)
-    port_file = tmp_path / "port"
-    module = "apache_beam.runners.portability.local_job_service_main"
-    service = [sys.executable, "-P", "-m", module, "--port_file", str(port_file)]
-
-    def states() -> str:
-        asked = [sys.executable, "-P", "-c", STATES, port_file.read_text()]
-        return subprocess.run(
-            asked, check=True, capture_output=True, text=True, timeout=PATIENCE
-        ).stdout.strip()
-
-    silent = [sys.executable, "-P", "-c", SILENT_POOL]
-    with (
-        subprocess.Popen(service, stderr=subprocess.DEVNULL) as server,
-        subprocess.Popen(silent, stdout=subprocess.PIPE, text=True) as pool,
-    ):
-        try:
-            assert pool.stdout
-            workers = f"localhost:{int(pool.stdout.readline())}"
-            wait_for(lambda: port_file.exists() and port_file.read_text(), what="the job service")
-            argv, environment = command(
-                *("prepare", "local.toml", "--on", "machine.toml", "--workspace", "runs", "--"),
-                *(f"--job_endpoint=localhost:{port_file.read_text()}",),
-                *(f"--environment_config={workers}",),
-            )
-            with subprocess.Popen(
-                argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
-            ) as running:
-                wait_for(lambda: states() == "RUNNING", what="the job")
-                running.terminate()
-                _, said = running.communicate(timeout=PATIENCE)
-            assert running.returncode == 143, said
-            wait_for(lambda: states() == "CANCELLED", what="its end")
-        finally:
-            server.kill()
-            pool.kill()

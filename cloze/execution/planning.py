@@ -41,9 +41,6 @@ Tables = Annotated[
 ]
 
 GIGABYTE = 1e9
-VCPUS = (2, 16, 128, 1024)
-"""Numbers of vCPUs for which time and cost are given."""
-
 DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
 
@@ -107,17 +104,31 @@ def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) 
     yield ""
     yield (
         f"preparation: {_bytes(found.text_bytes)} of text, {_count(found.word_pieces)} tokens, "
-        f"{found.core_seconds / 3600:,.3g} core-hours"
+        f"{_hours(found.core_seconds)} core-hours"
     )
     for length, count in found.examples.items():
         yield f"  examples of {length:>3}: {_count(count)} in each of {run.examples.copies} copies"
     yield f"  on disk: tokens {_bytes(found.tokens_bytes)}, examples {_bytes(found.examples_bytes)}"
-    vcpu_hours = found.core_seconds / 3600 / rates.core_share
-    shuffle = found.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
+    engine = found.engine
+    yield (
+        f"  on an engine: {_hours(engine.core_seconds)} core-hours, "
+        f"{_bytes(engine.read_bytes)} read, {_bytes(engine.shuffle_bytes)} through its shuffle, "
+        f"{_bytes(engine.largest_key)} in the largest key"
+    )
+    vcpu_hours = engine.core_seconds / 3600 / rates.core_share
+    shuffle = engine.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
     cost = _dollars(vcpu_hours * rates.core_hour + shuffle)
-    rows = [("vCPUs", "time", "cost on Dataflow")]
-    rows += [(f"{vcpus:,}", _time(vcpu_hours / vcpus), cost) for vcpus in VCPUS]
+    rows = [("vCPUs", "time", "cost on Dataflow", "the fullest disk, if the shuffle is on disks")]
+    rows += [
+        (f"{vcpus:,}", _time(vcpu_hours / vcpus), cost, _bytes(disk))
+        for vcpus, disk in engine.worker_disk.items()
+    ]
     yield from _indented(rows)
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _pretraining(found: TrainingForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:

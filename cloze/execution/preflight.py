@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from artifacts.errors import UsageError
 from artifacts.filesystem import is_local
 from artifacts.store import open_artifact
-from artifacts.tokenizer import read_vocabulary
+from artifacts.tokenizer_files import read_vocabulary
 from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located, read_model_config
 from flows.plan import PlannedStage
 from flows.stages import chain, keyed_config
-from model.config import DATASETS_PREFIX, TaskConfig
+from model.config import DATASETS_PREFIX, MEASURING, TaskConfig
 
 LEAST_ADDRESS_SPACE = 4 << 30
 """Bytes. With 2 GiB Beam's threads cannot all be started, and those that were wait for the others;
@@ -63,11 +63,16 @@ def _check_vocabulary(run: RunConfig) -> None:
 def _check_training(run: RunConfig, machine: MachineConfig) -> None:
     training, longest = machine.training, max(p.max_seq_length for p in run.pretrain.phases)
     optimizer = run.pretrain.optimizer.name
-    if optimizer != "adamw" and training.zero_stage:
+    if optimizer == "muon" and training.zero_stage:
         raise UsageError(
-            f"pretrain.optimizer.name = {optimizer} with training.zero_stage = "
-            f"{training.zero_stage}: {optimizer} needs whole tensors, which ZeRO cuts into slices; "
-            "set zero_stage = 0, or use adamw"
+            f"pretrain.optimizer.name = muon with training.zero_stage = {training.zero_stage}: "
+            "muon needs whole matrices, which ZeRO cuts into slices; set zero_stage = 0, or use "
+            "adamw"
+        )
+    if optimizer in MEASURING and training.offload_optimizer:
+        raise UsageError(
+            f"pretrain.optimizer.name = {optimizer} with training.offload_optimizer: sums over "
+            "ranks in its update want the masters on the GPU; leave out offload_optimizer"
         )
     if training.offload_optimizer and not training.zero_stage:
         raise UsageError(

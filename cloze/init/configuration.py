@@ -22,7 +22,8 @@ from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import find_files, write_bytes
 from artifacts.results import GENERAL
-from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
+from artifacts.tokenizer import SPECIAL_TOKENS
+from artifacts.tokenizer_files import read_vocabulary
 from cloze.answer import Answer
 from cloze.init.corpus_samples import Look, look
 from cloze.init.initial_model import (
@@ -360,8 +361,8 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
     """What a person should know before anything is started, one line a fact."""
     size = found.text_bytes / max(found.documents, 1)
     yield (
-        f"{found.files:,} files, about {found.text_bytes / 1e6:,.1f} MB of text in about "
-        f"{found.documents:,.0f} documents of {size:,.0f} bytes on average"
+        f"{_counted(found.files, 'file')}, about {found.text_bytes / 1e6:,.1f} MB of text in about "
+        f"{_counted(found.documents, 'document')} of {size:,.0f} bytes on average"
     )
     languages = Counter(language(text) for text in found.samples)
     yield "samples: " + ", ".join(f"{count} {name}" for name, count in languages.most_common())
@@ -373,8 +374,9 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
     else:
         yield f"fertility: {_fertility(found, vocabulary)}"
     forecast, rates = forecast_corpus(found.text_bytes, run.examples), RatesConfig()
-    vcpu_hours = forecast.core_seconds / 3600 / rates.core_share
-    dollars = vcpu_hours * rates.core_hour + forecast.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
+    engine = forecast.engine
+    vcpu_hours = engine.core_seconds / 3600 / rates.core_share
+    dollars = vcpu_hours * rates.core_hour + engine.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     yield (
@@ -386,6 +388,12 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         yield "html = true: entities and tags of HTML stand in the samples"
     if found.line_break:
         yield f'line_break = "{found.line_break}": {found.why_line_break}'
+
+
+def _counted(count: float, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    number = f"{count:,.0f}"
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
 def _fertility(found: Look, vocabulary: Path) -> str:

@@ -6,13 +6,15 @@ Out: one string per document or example; masked positions are marked.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import pyarrow as pa
 
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from artifacts.tables import DocumentRow, ExampleRow
-from artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
+from artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer
+from artifacts.tokenizer_files import read_tokenizer_json
 
 TRAIN = "train"
 LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}
@@ -95,10 +97,16 @@ def example_text(row: ExampleRow, tokenizer: SubwordTokenizer) -> RowText:
         word = tokenizer.vocabulary[original]
         joint = CONTINUATION if word.startswith(CONTINUATION) else ""
         words[position] = f"{joint}[{seen}:{word.removeprefix(CONTINUATION)}]"
-    end_of_a = row["segment_a_length"]
-    label = LABELS[row["next_sentence_label"]]
-    title = f"{label}, {len(words)} tokens, {len(row['masked_lm_ids'])} masked"
-    segments = [_joined(words[:end_of_a]), _joined(words[end_of_a:])]
+    documents = row.get("document_lengths")
+    if documents is None:
+        ends, what = [row["segment_a_length"], len(words)], LABELS[row["next_sentence_label"]]
+    else:
+        ends, what = (
+            list(accumulate(documents)),
+            f"{len(documents)} document{'s' * (len(documents) > 1)}",
+        )
+    title = f"{what}, {len(words)} tokens, {len(row['masked_lm_ids'])} masked"
+    segments = [_joined(words[first:end]) for first, end in pairwise([0, *ends])]
     return RowText(title, "\n".join(segment for segment in segments if segment))
 
 

@@ -19,7 +19,7 @@ from artifacts.errors import UsageError
 from artifacts.manifest import FileEntry
 from artifacts.store import Artifact
 from artifacts.tables import DocumentRow, ExampleRow, tokens_name
-from artifacts.tokenizer import read_tokenizer_json
+from artifacts.tokenizer_files import read_tokenizer_json
 from cloze.answer import Answer, columns
 from cloze.inspection.row_text import document_text, example_text
 from cloze.options import PLACE, Place, RunName
@@ -172,10 +172,13 @@ def find_origin(example: Example, tokens: Artifact) -> Origin:
 
 
 def first_segment(row: ExampleRow) -> Ids:
-    """The ids of segment A as they were before masking, without [CLS] and [SEP]."""
+    """The ids of segment A, or of the first of several documents, without [CLS] and [SEP].
+
+    As they were before masking.
+    """
     ids = np.array(row["input_ids"], dtype=np.int64)
     ids[np.array(row["masked_lm_positions"], dtype=np.int64)] = row["masked_lm_ids"]
-    return ids[1 : row["segment_a_length"] - 1]
+    return ids[1 : row.get("document_lengths", [row["segment_a_length"]])[0] - 1]
 
 
 def places_of(wanted: Ids, ids: Ids) -> Ids:

@@ -110,16 +110,17 @@ def ablations(
     machine: Machine = THIS_MACHINE,
     tables: tuple[Table, ...] = ALL_TABLES,
     seeds: int = 3,
+    only: tuple[str, ...] = (),
 ) -> Record:
-    """Run every row of the tables and put their figures side by side.
+    """Run every row of the tables, or `only` some, and put their figures side by side.
 
     All rows of a table are judged on the same held-out examples, mostly those of `run` itself. They
     share what they have in common. A row that fails ends the flow, and the same call resumes there.
     """
-    wanted, space = rows(run, tables, seeds=seeds), workspace(machine.workspace)
+    wanted, space = rows(run, tables, seeds=seeds, only=only), workspace(machine.workspace)
     heldout = {}
-    for table in tables:
-        by_name = {row.name: row.runs[0] for row in wanted if row.table == table}
+    for table in {row.table: None for row in wanted}:
+        by_name = {row.name: row.runs[0] for row in rows(run, (table,))}
         judge = by_name.get(JUDGES.get(table, ""), run)
         tracked(judge, machine, wanted=PREPARE)
         heldout[table] = run_artifact(space, judge.name, stage="examples").directory

@@ -291,7 +291,7 @@ def _training_data(summary: Summary) -> str:
     what = f"{size(splits[0].bytes)} of text" if splits and splits[0].bytes else "the corpus"
     seen = f", {short(training.tokens)} word-pieces" if training.tokens else ""
     time = f" in {duration(training.seconds)}" if training.seconds else ""
-    device = f" on {training.device}" if training.device else ""
+    device = {"": "", "cpu": " on the CPU"}.get(training.device, f" on {training.device}")
     told = f"It was trained on {what} for {integer(training.steps)} steps{seen}{time}{device}."
     if summary.language_model:
         return told

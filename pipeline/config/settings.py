@@ -230,8 +230,10 @@ class MaskingConfig(GrownConfig):
         return self
 
 
-class ExamplesConfig(Config):
+class ExamplesConfig(GrownConfig):
     """MLM/NSP examples (reference: create_pretraining_data.py)."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"pack_documents"})
 
     max_seq_lengths: tuple[int, ...] = Field(default=(128, 512), min_length=1)
     """Lengths to produce, each from the same tokens (paper, A.2: 128 for 90 % of the steps, then
@@ -247,8 +249,22 @@ class ExamplesConfig(Config):
     """What the second segment is: the paper's next or random, ALBERT's next or swapped, or
     absent."""
 
+    pack_documents: bool = False
+    """Fill every example with several documents, each with [CLS] and [SEP], positions, attention
+    and masks of its own; wants `second_segment = "none"`. Not in the paper (Warner et al. 2024,
+    2.2.1)."""
+
     masking: MaskingConfig = MaskingConfig()
     """Masked-language-model settings."""
+
+    @model_validator(mode="after")
+    def _packed_documents_have_one_segment(self) -> "ExamplesConfig":
+        if self.pack_documents and self.second_segment != "none":
+            raise ValueError(
+                f'pack_documents = true with second_segment = "{self.second_segment}", which fills '
+                'an example with one pair: set second_segment = "none"'
+            )
+        return self
 
     @field_validator("max_seq_lengths")
     @classmethod

@@ -128,5 +128,8 @@ class PipelineMachine(Config):
     another in this very process, for debuggers and small inputs. `auto` is `inline` for one worker,
     and where there is so little to do that starting several would take longer, else `processes`."""
 
+    start_timeout: float = Field(default=900.0, gt=0.0)
+    """Seconds after which an engine's job is cancelled if none of its workers has begun."""
+
     stall_timeout: float = Field(default=900.0, gt=0.0)
     """Seconds without a finished unit of work after which a local job is stopped."""

@@ -27,6 +27,7 @@ from artifacts.tables import examples_name, examples_schema
 from pipeline.config.settings import ExamplesConfig
 from pipeline.mlm.bucket_documents import Documents, read_documents
 from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
+from pipeline.mlm.packing import fill_examples, packed
 from pipeline.mlm.pairing import MASKS, ORDER, PairingRule, Pairs, pair_segments
 from pipeline.mlm.statistics import Statistics, statistics_of, total
 from pipeline.readers.input_shards import MEGABYTE
@@ -85,7 +86,7 @@ def write_bucket(
 
     `scratch` is a local directory shared with the launcher; empty: one of the worker's own.
     """
-    schema = examples_schema(recipe.vocabulary_size)
+    schema = examples_schema(recipe.vocabulary_size, packed=recipe.config.pack_documents)
     masking = recipe.config.masking.of(bucket.split)
     recipe = replace(recipe, config=recipe.config.model_copy(update={"masking": masking}))
     with tempfile.TemporaryDirectory(dir=scratch or None) as here, naming_full_disk(here):
@@ -137,13 +138,19 @@ def copies_of(
                 "raise the number of buckets of the tokens stage"
             )
         shuffled = pairs.rows(np.argsort(draw(pairs.stream_N, ORDER), kind="stable"))
-        yield _record_batch(shuffled, framed_ids, rule=masking)
+        if config.pack_documents:
+            order_N, counts_E = fill_examples(shuffled.a_length_N + 2, max_seq_length)
+            shuffled = shuffled.rows(order_N)
+        batch, masks = _record_batch(shuffled, framed_ids, rule=masking)
+        if config.pack_documents:
+            batch = packed(batch, counts_E)
+        yield batch, statistics_of(batch, pairs.cut_N, masks, max_seq_length=max_seq_length)
 
 
 def _record_batch(
     pairs: Pairs, framed_ids: TokenIds, *, rule: MaskingRule
-) -> tuple[pa.RecordBatch, Statistics]:
-    """The masked examples of one copy, and their counts."""
+) -> tuple[pa.RecordBatch, list[Masks]]:
+    """The masked examples of one copy, and their masks, block by block."""
     streams_N = draw(pairs.stream_N, MASKS)
     # an empty bucket still has arrays of the right types
     nothing = np.zeros(0, dtype=np.int64)
@@ -167,8 +174,7 @@ def _record_batch(
         list_array(np.concatenate(original_M), masked_ends_N, schema.field(3).type),
         pa.array(pairs.label_N),
     ]
-    statistics = statistics_of(pairs, lengths_N, masked, max_seq_length=rule.max_seq_length)
-    return pa.RecordBatch.from_arrays(columns, schema=schema), statistics
+    return pa.RecordBatch.from_arrays(columns, schema=schema), masked
 
 
 def gather(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:

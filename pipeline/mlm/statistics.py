@@ -1,6 +1,6 @@
 """What is counted over examples: for the manifest, the report, and the fidelity tests.
 
-In:  pairs and masks of one record batch.
+In:  a record batch, and the masks in it.
 Out: `Statistics`, which add up over batches and files and read back from a manifest.
 """
 
@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
+import pyarrow as pa
 from pydantic import JsonValue
 
 from artifacts.arrays import Int64s
 from artifacts.manifest import FileEntry
 from pipeline.mlm.masking import Masks
-from pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT, Pairs
+from pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT
 from pipeline.shuffle.token_statistics import added_up
 
 BINS = 11
@@ -39,7 +40,7 @@ class Statistics:
     not_asked: int = 0
     """Examples without second segment."""
     truncated: int = 0
-    """Examples that lost tokens to the maximal length."""
+    """Examples, or documents in them, that lost tokens to the maximal length."""
     cut_tokens: int = 0
     """Tokens lost."""
     lengths_next: list[int] = field(default_factory=lambda: [0] * BINS)
@@ -51,24 +52,26 @@ class Statistics:
 
 
 def statistics_of(
-    pairs: Pairs, lengths_N: Int64s, masks: list[Masks], *, max_seq_length: int
+    batch: pa.RecordBatch, cut_N: Int64s, masks: list[Masks], *, max_seq_length: int
 ) -> Statistics:
-    """The counts over one batch."""
+    """The counts over one batch of N examples; `cut_N`: tokens that truncation took away."""
+    lengths_N = np.diff(batch.column("input_ids").offsets.to_numpy()).astype(np.int64)
+    label_N = batch.column("next_sentence_label").to_numpy()
     bins_N = np.where(lengths_N == max_seq_length, BINS - 1, (lengths_N - 1) * 10 // max_seq_length)
     by_label = [
-        np.bincount(bins_N[pairs.label_N == label], minlength=BINS).tolist()
+        np.bincount(bins_N[label_N == label], minlength=BINS).tolist()
         for label in (IS_NEXT, RANDOM_NEXT, NOT_ASKED)
     ]
     return Statistics(
-        rows=pairs.count,
+        rows=batch.num_rows,
         tokens=int(lengths_N.sum()),
         masked=sum(len(part.positions_M) for part in masks),
         replaced_by_mask=sum(part.masked for part in masks),
         replaced_by_random=sum(part.random for part in masks),
         next_random=sum(by_label[1]),
         not_asked=sum(by_label[2]),
-        truncated=int(np.count_nonzero(pairs.cut_N)),
-        cut_tokens=int(pairs.cut_N.sum()),
+        truncated=int(np.count_nonzero(cut_N)),
+        cut_tokens=int(cut_N.sum()),
         lengths_next=by_label[0],
         lengths_random=by_label[1],
         lengths_single=by_label[2],

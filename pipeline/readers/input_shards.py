@@ -8,7 +8,8 @@ How the corpus is cut decides nothing about the result, only about how well it s
 
 import json
 import zlib
-from collections.abc import Iterator
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from artifacts import filesystem
@@ -66,6 +67,18 @@ class InputShard:
     def megabytes(self) -> float:
         """Its size in the unit of progress."""
         return self.size / MEGABYTE
+
+
+def shards_to_json(shards: Sequence[InputShard]) -> bytes:
+    """For a file that all workers see."""
+    rows = [[s.name, s.source, s.size, b64encode(s.packed).decode()] for s in shards]
+    return json.dumps(rows).encode()
+
+
+def shards_from_json(content: bytes) -> list[InputShard]:
+    """What `shards_to_json` has written."""
+    rows = json.loads(content)
+    return [InputShard(name, source, size, b64decode(pack)) for name, source, size, pack in rows]
 
 
 class CorpusFiles:

@@ -25,18 +25,27 @@ _not_needed = ("pandas", "bson", "apache_beam.io.gcp.bigquery")
 _left_out = [name for name in _not_needed if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_left_out))  # type: ignore[arg-type]  # None: "not installed"
 
-from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
+import grpc
+from apache_beam.metrics.metric import Metrics, MetricsFilter
+from apache_beam.options.pipeline_options import (
+    PipelineOptions,
+    PortableOptions,
+    _BeamArgumentParser,
+)
 from apache_beam.pipeline import Pipeline
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import (
     beam_fn_api_pb2_grpc,
+    beam_job_api_pb2,
+    beam_job_api_pb2_grpc,
     beam_provision_api_pb2,
     endpoints_pb2,
 )
 from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 from apache_beam.runners.portability.portable_runner import JobServiceHandle
-from apache_beam.runners.runner import PipelineState
+from apache_beam.runners.portability.portable_runner import PipelineResult as PortableResult
+from apache_beam.runners.runner import PipelineResult, PipelineState
 from apache_beam.runners.worker import data_plane, sdk_worker_main, statesampler
 from apache_beam.transforms import environments
 from apache_beam.transforms.core import DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
@@ -84,18 +93,26 @@ __all__ = [
     "Impulse",
     "JobServiceHandle",
     "Map",
+    "Metrics",
+    "MetricsFilter",
     "PCollection",
     "PTransform",
     "ParDo",
     "Pipeline",
     "PipelineOptions",
+    "PipelineResult",
     "PipelineState",
+    "PortableOptions",
+    "PortableResult",
     "beam_fn_api_pb2_grpc",
+    "beam_job_api_pb2",
+    "beam_job_api_pb2_grpc",
     "beam_provision_api_pb2",
     "data_plane",
     "endpoints_pb2",
     "environments",
     "fn_runner",
+    "grpc",
     "python_urns",
     "refuse_unknown",
     "sdk_worker_main",

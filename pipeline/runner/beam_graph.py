@@ -1,17 +1,16 @@
-"""A job as a Beam graph, and engines elsewhere that run it.
+"""A job as a Beam graph.
 
 In:  a job's steps (pipeline/runner/graph.py).
 Out: the same steps in a Beam pipeline.
 
 The local runner is Beam's FnApiRunner, named explicitly (pipeline/runner/local_runner.py):
-`DirectRunner` would first try to download another runner. Every other name is a Beam runner.
+`DirectRunner` would first try to download another runner. Every other name is a Beam runner
+(pipeline/runner/engine.py).
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from artifacts.progress import say
-from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner.beam import (
     DoFn,
     FlatMap,
@@ -21,20 +20,17 @@ from pipeline.runner.beam import (
     ParDo,
     PCollection,
     Pipeline,
-    PipelineOptions,
-    PipelineState,
     PTransform,
 )
 from pipeline.runner.graph import Collection, Step, Worker
-from pipeline.runner.job_errors import JobFailed
 
 
-def add_job(job: Collection[Any], pipeline: Pipeline) -> None:
+def add_job(job: Collection[Any], pipeline: Pipeline, *before: Step) -> None:
     """Add the job's steps to an empty pipeline, and something that consumes their end.
 
     A worker that dies in a step whose output nobody reads would go unnoticed by the runner.
     """
-    steps = (*job.steps, Step("Finished", "map", _finished), Step("Consume", "group"))
+    steps = (*before, *job.steps, Step("Finished", "map", _finished), Step("Consume", "group"))
     items: PCollection[Any] = pipeline | "Start" >> Impulse()
     for number, step in enumerate(steps):
         following = steps[number + 1 : number + 2]
@@ -71,28 +67,3 @@ class _Calls(DoFn):
 
 def _finished(_: object) -> tuple[int, int]:
     return 0, 0
-
-
-def run_on_engine(
-    job: Collection[Any], *, machine: PipelineMachine, options: Sequence[str]
-) -> None:
-    """Have the Beam runner that the machine file names run the job to its end.
-
-    The job is cancelled if this process is interrupted or terminated.
-    """
-    pipeline = Pipeline(options=PipelineOptions([f"--runner={machine.runner}", *options]))
-    add_job(job, pipeline)
-    result = pipeline.run()
-    try:
-        state = result.wait_until_finish()
-    except BaseException:  # SIGTERM, Ctrl-C: nobody waits for the job, and it would run on and cost
-        say(f"{machine.runner}: cancelling the job")
-        result.cancel()
-        raise
-    if state is None:  # what Dataflow's runner gives for --dry_run
-        raise JobFailed(f"{machine.runner}: the graph was translated; a dry run submits nothing")
-    if state != PipelineState.DONE:
-        raise JobFailed(
-            f"{machine.runner}: the job ended as {state}; its own log says why; "
-            "finished parts are kept, the same command goes on"
-        )

@@ -36,8 +36,11 @@ def run_graph(
     options: Sequence[str],
     progress: Progress,
     megabytes: float = math.inf,
+    output: str = "",
 ) -> None:
     """Run the job that `build` describes to its end; it reads `megabytes`.
+
+    `output` is the unfinished artifact, where the job of an engine elsewhere is written down.
 
     Local jobs report through `progress` and leave no process behind, however they end; unless
     `worker_mode` is `inline`, they end if nothing is reported for `machine.stall_timeout` seconds.
@@ -45,9 +48,9 @@ def run_graph(
     An option that Beam does not know is a `UsageError` here, where nobody else could know it.
     """
     if machine.runner != "local":
-        from pipeline.runner.beam_graph import run_on_engine  # Beam, only where it runs the job
+        from pipeline.runner.engine import run_on_engine  # Beam, only where it runs the job
 
-        run_on_engine(build(WorkQueue()), machine=machine, options=options)
+        run_on_engine(build, machine=machine, options=options, progress=progress, output=output)
         return
     if options:
         from pipeline.runner.beam import refuse_unknown

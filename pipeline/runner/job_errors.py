@@ -9,6 +9,8 @@ import re
 from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
 
 _RAISED = re.compile(r"^artifacts\.errors\.(\w+): (.*?)(?: \[while running .*)?$", re.MULTILINE)
+_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
+"""What an error of gRPC says, among the lines of its status."""
 _LONGEST = 600
 
 
@@ -34,6 +36,9 @@ def job_error(kind: str, text: str) -> ClozeError:
     raised = _RAISED.findall(f"artifacts.errors.{kind}: {text}" if kind in KINDS else text)
     if raised:
         return KINDS.get(raised[-1][0], JobFailed)(raised[-1][1])
+    details = _DETAILS.findall(text)
+    if details:
+        text = details[-1]
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
     reason = re.sub(r" \[while running .*", "", lines[-1])[:_LONGEST]
     reason = reason if kind == "RuntimeError" else f"{kind}: {reason}"

@@ -1,164 +1,302 @@
-"""The shuffle backend of many machines: documents go through the runner's own shuffle.
+"""The shuffle backend of many machines: documents go through the engine's own shuffle, once.
 
 In:  input shards.
-Out: sorted runs in the workspace, by partition of the digests; an index for each partition, written
-     last.
+Out: the buckets' tokens files (buckets.py), written by the workers that gather them; a list of
+     early dropped documents and their counts for every few shards.
 
-A partition is a power-of-two share of the digests. The worker that gathers one writes it as runs of
-bounded size and never holds more than one. A bundle may be executed twice, and what is gathered
-arrives in another order each time: so runs are named by their content, and the index decides.
+One job: the shards are counted, the launcher's place in it writes the plan (shuffle_plan.py), the
+shards are read again and their documents keyed by bucket, and whoever gathers a key writes that
+bucket's file. No key has more than a bucket, and nothing is stored between. A bundle may be
+executed twice, and what is gathered arrives in another order each time: a bucket's rows are sorted
+by what they are, and files are replaced whole.
 """
 
 import json
-import os
-import tempfile
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from artifacts import filesystem
-from artifacts.arrays import Int64s, UInt64s, list_lengths
-from artifacts.digests import digest_of_file
-from pipeline.readers.input_shards import InputShard
-from pipeline.runner.graph import Collection, Worker, spread
+from artifacts.arrays import Int64s, Mask, digest_bytes, list_lengths
+from artifacts.errors import IntegrityError
+from pipeline.duplicates.drop_list import read_drop_list
+from pipeline.readers.input_shards import InputShard, shards_from_json, shards_to_json
+from pipeline.runner.graph import Collection, Step, Worker, gather, share_out
 from pipeline.runner.work_queue import WorkQueue
-from pipeline.shuffle.buckets import BucketRange, close_runs
-from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality, cardinality_of
-from pipeline.shuffle.dropped import DocumentCounts
-from pipeline.shuffle.sorted_runs import (
-    KEY,
-    RUN_TOKENS,
-    dropped_path,
-    open_batches,
-    write_run,
+from pipeline.shuffle.buckets import (
+    BucketAccount,
+    deduplicate,
+    put_account,
+    unfinished_groups,
+    write_bucket,
 )
+from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality
+from pipeline.shuffle.dropped import DocumentCounts
+from pipeline.shuffle.packed_documents import pack, unpack
+from pipeline.shuffle.shuffle_plan import (
+    Identity,
+    PlanFacts,
+    ShufflePlan,
+    carriers,
+    sampled,
+    smallest_of,
+)
+from pipeline.shuffle.sorted_runs import IDENTITY, KEY, sort_run
 from pipeline.shuffle.tokenization import ShardTokenizer, TokensJob
+from pipeline.text.filters import Reason
+from pipeline.text.texts import assign_splits, read_texts, stronger_splits
 
-MOST_PARTITION_BITS = 10
-PARTITION_BYTES = 64 << 20
-"""Of the corpus, in a partition of a small one."""
+SHARDS_PER_ACCOUNT = 32
+"""Shards whose dropped documents are listed in one file."""
 
-FINISHED = "partitions.json"
-"""Which partitions there are; written when all are finished."""
+SAMPLE_KEYS = 256
+"""The sample is gathered by the first byte of the digest."""
 
+PLAN, SHARDS = "shuffle_plan.json", "shards.json"
+"""Files of the stage's work folder: what the plan is made of; the shards, which may be more than an
+engine takes in the description of a job."""
 
-@dataclass(frozen=True)
-class _Index:
-    """What one partition holds."""
-
-    runs: tuple[str, ...]
-    counts: DocumentCounts
-    smallest: tuple[tuple[list[int], list[int]], ...]
-    """For each split the smallest keys and their documents' bytes."""
-
-
-def partition_bits(corpus_bytes: int) -> int:
-    """How many bits of the digest tell partitions apart. Decides nothing about the result."""
-    partitions = max(corpus_bytes // PARTITION_BYTES, 1)
-    return min(int(partitions).bit_length() - 1, MOST_PARTITION_BITS)
+Sample = tuple[Identity, str]
 
 
 @dataclass(frozen=True)
 class BeamGroupByKey:
-    """Sorted runs of partitions in a directory of the workspace, local or a URL."""
+    """The engine's shuffle, and a folder of the workspace, local or a URL, for plan and lists."""
 
     job: TokensJob
     directory: str
-    bits: int
+    shards: int
+    """Number of shards."""
 
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
-        """All or none: a shuffle cannot be gone on with."""
-        done = filesystem.exists(filesystem.join(self.directory, FINISHED))
-        return [] if done else list(shards)
+        """All or none: documents are in no file before they are in their bucket."""
+        if not filesystem.exists(filesystem.join(self.directory, PLAN)):
+            return list(shards)
+        accounts = map(self._account_path, range(self.accounts))
+        left = unfinished_groups(self.plan().groups, self.job)
+        return [] if not left and all(map(filesystem.exists, accounts)) else list(shards)
 
-    def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[int]:
-        """Documents are shuffled by partition; the partitions' numbers come out."""
-        scattered = spread(shards, queue).flat_map("Tokenize", _Scatter(self.job, self.bits, queue))
-        return scattered.group("Shuffle").map("WriteRuns", partial(_write_partition, backend=self))
+    def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
+        """Count, plan, send each document to its bucket's key, write each bucket where it is."""
+        path = filesystem.join(self.directory, SHARDS)
+        filesystem.write_bytes(path, shards_to_json(shards))
+        done: frozenset[int] = frozenset()
+        planned = Collection[Sequence[InputShard]](
+            (Step("Planned", "map", partial(_listed, path=path)),)
+        )
+        if filesystem.exists(filesystem.join(self.directory, PLAN)):
+            groups = self.plan().groups
+            left = set(unfinished_groups(groups, self.job))
+            done = frozenset(place for place, group in enumerate(groups) if group not in left)
+        else:
+            listed = planned
+            counted = share_out(listed, queue, label="Share")
+            merge = math.isqrt(len(shards)) + 1
+            found = counted.flat_map("Count", _Count(self, merge)).group("Merge")
+            parts = found.map("MergeCounts", partial(_merge, keys=merge))
+            write = partial(_write_plan, backend=self, path=path)
+            planned = gather(parts, label="Plan").map("WritePlan", write)
+        scattered = share_out(planned, queue, label="Shards").flat_map(
+            "Tokenize", _Scatter(self, done, queue)
+        )
+        written = scattered.group("Shuffle").flat_map("WriteBuckets", partial(_write, backend=self))
+        return written.group("Account").map("WriteAccounts", partial(_put_account, backend=self))
 
-    def finish(self, results: Sequence[object]) -> None:
-        """Write down which partitions there are."""
-        names = [_index_name(number) for number in sorted(set(cast(Sequence[int], results)))]
-        content = json.dumps(names).encode()
-        filesystem.write_bytes(filesystem.join(self.directory, FINISHED), content)
-
-    def counts(self) -> DocumentCounts:
-        """What all partitions hold."""
-        return sum((index.counts for index in _indexes(self)), DocumentCounts())
+    def plan(self) -> ShufflePlan:
+        """What the job decided."""
+        return _read_plan(self)[1]
 
     def cardinality(self, split: int) -> Cardinality:
-        """The smallest digests of all partitions."""
-        found = EMPTY
-        for index in _indexes(self):
-            if len(found.keys_D) < MINIMUM_VALUES:  # partitions are in order of digest
-                keys, sizes = index.smallest[split]
-                found += Cardinality(
-                    np.array(keys, dtype=np.uint64), np.array(sizes, dtype=np.int64)
-                )
-        return found
+        """The smallest digests of all shards."""
+        return _read_plan(self)[0].cardinality(split)
 
-    @contextmanager
-    def runs(self, digests: BucketRange) -> Iterator[Sequence[str]]:
-        """The runs of the partitions that the range lies in, or that lie in it."""
-        low, high = digests.bounds()
-        width = 64 - self.bits
-        numbers = range(low >> width, ((high - 1) >> width) + 1)
-        present = set(_names(self))
-        wanted = [name for name in map(_index_name, numbers) if name in present]
-        indexes = [_read_index(self.directory, name) for name in wanted]
-        with _fetched(self.directory, [run for index in indexes for run in index.runs]) as paths:
-            yield paths
+    @property
+    def accounts(self) -> int:
+        """Number of files of accounts."""
+        return -(-self.shards // SHARDS_PER_ACCOUNT)
+
+    def _account_path(self, number: int) -> str:
+        return filesystem.join(self.directory, f"account-{number:05}.json")
+
+    def list_path(self, number: int) -> str:
+        """The list of documents that some shards have dropped."""
+        return filesystem.join(self.directory, f"early-{number:05}.arrow")
+
+    def put_counts(self, number: int, counts: DocumentCounts) -> None:
+        """Write down what some shards held; their list must be there."""
+        content = json.dumps(asdict(counts)).encode()
+        filesystem.write_bytes(self._account_path(number), content)
+
+    def counts(self) -> DocumentCounts:
+        """What all shards held."""
+        return sum(self._counts(), DocumentCounts())
+
+    def _counts(self) -> Iterator[DocumentCounts]:
+        for number in range(self.accounts):
+            yield DocumentCounts(**json.loads(filesystem.read_bytes(self._account_path(number))))
 
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
-        """The lists beside the runs, fetched one at a time."""
+        """The lists of what shards have dropped, fetched one at a time."""
 
-        def each_fetched() -> Iterator[str]:
-            for index in _indexes(self):
-                for run in index.runs if index.counts.dropped else ():
-                    with _fetched(self.directory, [dropped_path(run)]) as (path,):
+        def each_fetched(scratch: str) -> Iterator[str]:
+            for number, counts in enumerate(self._counts()):
+                if counts.dropped:
+                    with filesystem.brought_here(self.list_path(number), scratch) as path:
                         yield path
 
-        yield each_fetched()
+        with TemporaryDirectory(dir=self.job.scratch or None) as scratch:
+            yield each_fetched(scratch)
 
 
-class _Scatter(Worker[InputShard, tuple[int, bytes]]):
-    """A shard becomes pairs of partition and documents, as Arrow streams; one pair at least."""
+class _Count(Worker[InputShard, tuple[int, object]]):
+    """A shard becomes its smallest digests, under a key below `keys`, and its sample."""
 
-    def __init__(self, job: TokensJob, bits: int, queue: WorkQueue) -> None:
-        self._job = job
-        self._bits = bits
-        self._queue = queue
+    def __init__(self, backend: BeamGroupByKey, keys: int) -> None:
+        self._job = backend.job
+        self._keys = keys
 
     def setup(self) -> None:
         """Build the tokenizer, once a worker."""
         self._tokenizer = ShardTokenizer(self._job)
 
-    def __call__(self, shard: InputShard) -> Iterator[tuple[int, bytes]]:
-        """The shard's documents by partition."""
+    def __call__(self, shard: InputShard) -> Iterator[tuple[int, object]]:
+        """Read the shard; only what may be among the smallest is tokenised."""
+        corpus, cleaning = self._job.stage.corpus, self._job.stage.cleaning
+        smallest = [EMPTY] * self._job.splits
+        for number, block in enumerate(read_texts(shard, corpus=corpus, cleaning=cleaning)):
+            digests_D2, bytes_D = block.digests_D2, np.diff(block.ends_D, prepend=0)
+            splits_D = assign_splits(block, corpus=corpus, seed=self._job.stage.seed)
+            kept_D = block.reasons_D == Reason.KEPT
+            for row in np.flatnonzero(kept_D & sampled(digests_D2, bytes_D, shard.name, number)):
+                digest = block.digests[row].tobytes()
+                yield self._keys + digest[0], ((int(splits_D[row]), digest), shard.name)
+            last = np.array([_largest(found) for found in smallest], dtype=np.uint64)
+            documents = self._tokenizer.documents(
+                block.select(kept_D & (digests_D2[:, 0] <= last[splits_D]))
+            )
+            kept = documents.filter(pa.array(documents["reason"].to_numpy() == Reason.KEPT))
+            for split in range(self._job.splits):
+                rows = kept.filter(pa.array(kept["split"].to_numpy() == split))
+                sizes_D = rows["text_bytes"].to_numpy().astype(np.int64)
+                smallest[split] += Cardinality(rows[KEY].to_numpy(), sizes_D)
+        yield int(shard.name[:8], 16) % self._keys, tuple(smallest)
+
+
+def _largest(found: Cardinality) -> int:
+    """The key from which on a document is not among the smallest."""
+    return int(found.keys_D[-1]) if len(found.keys_D) == MINIMUM_VALUES else (1 << 64) - 1
+
+
+def _merge(gathered: tuple[int, Iterable[object]], *, keys: int) -> PlanFacts:
+    """One key's part of what the plan is made of."""
+    key, values = gathered
+    if key < keys:
+        return PlanFacts(smallest_of(cast(Iterable[Sequence[Cardinality]], values)), {})
+    return PlanFacts((), carriers(cast(Iterable[Sample], values)))
+
+
+def _write_plan(
+    parts: Sequence[PlanFacts], *, backend: BeamGroupByKey, path: str
+) -> Sequence[InputShard]:
+    """Write what the plan is made of; the shards come out."""
+    smallest = smallest_of(part.smallest for part in parts if part.smallest)
+    frequent = {identity: by for part in parts for identity, by in part.carriers.items()}
+    facts = PlanFacts(smallest, dict(sorted(frequent.items())))
+    filesystem.write_bytes(filesystem.join(backend.directory, PLAN), facts.to_json())
+    return _listed(None, path=path)
+
+
+def _listed(_: object, *, path: str) -> Sequence[InputShard]:
+    return shards_from_json(filesystem.read_bytes(path))
+
+
+@lru_cache(maxsize=1)
+def _read_plan(backend: BeamGroupByKey) -> tuple[PlanFacts, ShufflePlan]:
+    path = filesystem.join(backend.directory, PLAN)
+    facts = PlanFacts.from_json(filesystem.read_bytes(path))
+    return facts, facts.plan(backend.job)
+
+
+class _Scatter(Worker[InputShard, tuple[int, object]]):
+    """A shard becomes pairs of a bucket's number and documents as bytes.
+
+    Under the numbers after the buckets' are its counts and what it has dropped. One shard greets
+    every bucket with nothing, so that there is a file of those without documents.
+    """
+
+    def __init__(self, backend: BeamGroupByKey, done: frozenset[int], queue: WorkQueue) -> None:
+        self._backend = backend
+        self._done = done
+        self._queue = queue
+
+    def setup(self) -> None:
+        """Build the tokenizer, once a worker."""
+        self._tokenizer = ShardTokenizer(self._backend.job)
+
+    def __call__(self, shard: InputShard) -> Iterator[tuple[int, object]]:
+        """The shard's documents by bucket."""
+        plan = self._backend.plan()
+        path = filesystem.join(self._backend.directory, SHARDS)
+        first, account = _place(path, shard.name)
+        if first:
+            yield from ((key, b"") for key in range(len(plan)) if self._is_wanted(plan, key))
+        sent: set[Identity] = set()
         documents = 0
         for table in self._tokenizer.tables(shard):
-            documents += len(table)
-            numbers = partition_of(table[KEY].to_numpy(), self._bits)
-            order = np.argsort(numbers, kind="stable")
-            rows = table.combine_chunks().take(pa.array(order))
-            first = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-            if not len(rows):
-                yield 0, _stream(rows)
-            for start, stop in pairwise([*first.tolist(), len(order)]):
-                yield int(numbers[order[start]]), _stream(rows.slice(start, stop - start))
+            run = sort_run(table, splits=self._backend.job.splits)
+            documents += run.counts.documents
+            yield len(plan) + account, (run.counts, _stream(run.dropped))
+            splits_D = np.repeat(np.arange(len(run.by_split)), [*map(len, run.by_split)])
+            rows = pa.concat_tables(run.by_split)
+            rows = rows.append_column("split", pa.array(splits_D.astype(np.uint8)))
+            sends_D = _sends(rows, splits_D, plan, shard=shard.name, sent=sent)
+            found = plan.deliveries(rows[KEY].to_numpy(), splits_D)
+            ends = [*np.flatnonzero(np.diff(found.keys_N)) + 1, len(found.keys_N)]
+            full_N = found.with_tokens_N & sends_D[found.rows_N]
+            stretches = pack(rows.take(pa.array(found.rows_N)), full_N, ends)
+            for end, stretch in zip(ends if len(found.keys_N) else (), stretches, strict=False):
+                key = int(found.keys_N[end - 1])
+                if self._is_wanted(plan, key):
+                    yield key, stretch
         self._queue.report(MB=shard.megabytes, documents=documents)
 
+    def _is_wanted(self, plan: ShufflePlan, key: int) -> bool:
+        return plan.bucket(key)[0] not in self._done
 
-def partition_of(keys_D: UInt64s, bits: int) -> Int64s:
-    """The partition of each key."""
-    return (keys_D >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(keys_D), int)
+
+def _sends(
+    rows: pa.Table, splits_D: Int64s, plan: ShufflePlan, *, shard: str, sent: set[Identity]
+) -> Mask:
+    """Whether the shard sends a document's tokens; `sent` are frequent texts it has sent."""
+    sends_D = np.ones(len(rows), dtype=np.bool_)
+    if not plan.carriers:
+        return sends_D
+    for row, digest in enumerate(digest_bytes(rows["document_digest"])):
+        identity = int(splits_D[row]), digest.tobytes()
+        carrier = plan.carriers.get(identity)
+        if carrier:
+            sends_D[row] = carrier == shard and identity not in sent
+            sent.add(identity)
+    return sends_D
+
+
+@lru_cache(maxsize=1)
+def _places(path: str) -> dict[str, int]:
+    return {shard.name: place for place, shard in enumerate(_listed(None, path=path))}
+
+
+def _place(path: str, shard: str) -> tuple[bool, int]:
+    """Whether the shard is the first of all, and the number of its account."""
+    place = _places(path)[shard]
+    return place == 0, place // SHARDS_PER_ACCOUNT
 
 
 def _stream(rows: pa.Table) -> bytes:
@@ -168,75 +306,67 @@ def _stream(rows: pa.Table) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _write_partition(gathered: tuple[int, Iterable[bytes]], *, backend: BeamGroupByKey) -> int:
-    """Write a partition's documents as runs, then its index."""
-    number, blobs = gathered
-    splits = backend.job.splits
-    runs: list[str] = []
-    counts = DocumentCounts()
-    smallest = [EMPTY] * splits
-    with tempfile.TemporaryDirectory() as scratch:
-        for documents in _bounded(blobs):
-            path = os.path.join(scratch, "run.arrow")
-            counts += write_run(path, documents, splits=splits)
-            batches = open_batches(path)
-            smallest = [
-                old + cardinality_of(new) for old, new in zip(smallest, batches, strict=True)
-            ]
-            name = f"{number:05}-{digest_of_file(path)[:16]}.arrow"
-            runs.append(name)
-            for source, target in ((path, name), (dropped_path(path), dropped_path(name))):
-                filesystem.put_file(source, filesystem.join(backend.directory, target))
-    lists = tuple((found.keys_D.tolist(), found.bytes_D.tolist()) for found in smallest)
-    content = json.dumps(asdict(_Index(tuple(sorted(runs)), counts, lists))).encode()
-    filesystem.write_bytes(filesystem.join(backend.directory, _index_name(number)), content)
-    return number
-
-
-def _bounded(blobs: Iterable[bytes]) -> Iterator[pa.Table]:
-    """The documents in tables of about `RUN_TOKENS` tokens."""
-    waiting: list[pa.Table] = []
-    tokens = 0
-    for blob in blobs:
-        waiting.append(pa.ipc.open_stream(blob).read_all())
-        tokens += int(list_lengths(waiting[-1]["token_ids"]).sum())
-        if tokens >= RUN_TOKENS:
-            yield pa.concat_tables(waiting)
-            waiting, tokens = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
-
-
-def _index_name(number: int) -> str:
-    return f"partition-{number:05}.json"
-
-
-@lru_cache(maxsize=2)
-def _names(backend: BeamGroupByKey) -> tuple[str, ...]:
-    path = filesystem.join(backend.directory, FINISHED)
-    return tuple(json.loads(filesystem.read_bytes(path)))
-
-
-def _indexes(backend: BeamGroupByKey) -> Iterator[_Index]:
-    return (_read_index(backend.directory, name) for name in _names(backend))
-
-
-@lru_cache(maxsize=4)
-def _read_index(directory: str, name: str) -> _Index:
-    table = json.loads(filesystem.read_bytes(filesystem.join(directory, name)))
-    return _Index(tuple(table["runs"]), DocumentCounts(**table["counts"]), tuple(table["smallest"]))
-
-
-@contextmanager
-def _fetched(directory: str, names: Sequence[str]) -> Iterator[list[str]]:
-    """Local paths of files of the workspace, brought here if it is elsewhere."""
-    if filesystem.is_local(directory):
-        yield [os.path.join(filesystem.local_path(directory), name) for name in names]
+def _write(
+    gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey
+) -> Iterator[tuple[int, BucketAccount]]:
+    """Write a bucket, or what some shards have dropped; a bucket's account comes out."""
+    key, values = gathered
+    plan, job = backend.plan(), backend.job
+    if key >= len(plan):
+        _write_early(key - len(plan), cast(Iterable[tuple[DocumentCounts, bytes]], values), backend)
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in names:
-            filesystem.fetch_file(filesystem.join(directory, name), os.path.join(scratch, name))
-        try:
-            yield [os.path.join(scratch, name) for name in names]
-        finally:
-            close_runs()  # a mapped file takes its room on the disk even when it is deleted
+    place, bucket = plan.bucket(key)
+    stretches = (blob for blob in cast(Iterable[bytes], values) if blob)
+    rows = unpack(stretches, vocabulary_size=job.vocabulary_size)
+    splits_D = rows["split"].to_numpy()
+    own = rows.filter(pa.array(np.isin(splits_D, bucket.splits)))
+    stronger = [
+        rows.filter(pa.array(splits_D == split)).select(IDENTITY)
+        for split in stronger_splits(bucket.splits[0], count=job.splits)
+    ]
+    drop_list = read_drop_list(job.stage.cleaning.drop_list)
+    kept, lost = deduplicate(own, stronger, drop_list=drop_list)
+    kept = _with_tokens(kept, own, of=f"bucket {bucket.number} of {plan.groups[place].split}")
+    account = write_bucket(kept, lost, group=plan.groups[place], bucket=bucket, job=job)
+    yield place, account
+
+
+def _with_tokens(kept: pa.Table, own: pa.Table, *, of: str) -> pa.Table:
+    """The kept rows, those of frequent texts with the tokens that another row has brought."""
+    without = np.flatnonzero(list_lengths(kept["token_ids"]) == 0)
+    if not len(without):
+        return kept
+    full = own.filter(pa.array(list_lengths(own["token_ids"]) > 0))
+    digests = digest_bytes(full["document_digest"])
+    brought = {digest.tobytes(): row for row, digest in enumerate(digests)}
+    wanted = [digest.tobytes() for digest in digest_bytes(kept["document_digest"])[without]]
+    missing = [digest.hex() for digest in wanted if digest not in brought]
+    if missing:
+        raise IntegrityError(
+            f"{of}: the tokens of document {missing[0]} have not arrived; "
+            "the engine's shuffle has lost documents, use another engine"
+        )
+    rows = np.arange(len(kept))
+    rows[without] = len(kept) + np.array([brought[digest] for digest in wanted])
+    both = pa.concat_tables((kept, full))
+    for name in ("token_ids", "sentence_lengths"):
+        column = both[name].take(pa.array(rows))
+        kept = kept.set_column(kept.column_names.index(name), name, column)
+    return kept.combine_chunks()
+
+
+def _write_early(
+    number: int, values: Iterable[tuple[DocumentCounts, bytes]], backend: BeamGroupByKey
+) -> None:
+    counts, lists = zip(*values, strict=True)
+    rows = pa.concat_tables([pa.ipc.open_stream(content).read_all() for content in lists])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    filesystem.write_bytes(backend.list_path(number), sink.getvalue().to_pybytes())
+    backend.put_counts(number, sum(counts, DocumentCounts()))
+
+
+def _put_account(gathered: tuple[int, Iterable[BucketAccount]], *, backend: BeamGroupByKey) -> str:
+    place, accounts = gathered
+    return put_account(backend.plan().groups[place], accounts, job=backend.job)

@@ -1,26 +1,27 @@
-"""The second half of stage `tokens`: sorted runs become buckets.
+"""Buckets: which there are, and what becomes of the documents of one.
 
-In:  a group of neighbouring buckets, and all sorted runs.
-Out: the buckets' tokens files (artifacts/tables.py), put into the artifact: all documents of a
-     range of digests, each once, in order of digest; for the group, a list of the documents dropped
-     for an equal one or because they are on a drop list, and how often each id occurs.
+In:  the rows of a bucket, from a shuffle backend.
+Out: the bucket's tokens file (artifacts/tables.py), put into the artifact: all documents of a range
+     of digests, each once, in order of digest; for each group of buckets, a list of the documents
+     dropped for an equal one or because they are on a drop list, and how often each id occurs.
 
 A bucket is a power-of-two share of the digests (cardinality.py says how many there are). How
 documents get there is the shuffle backend's affair, and there are two: on one machine every input
 shard becomes runs on the local disk and a bucket reads its slice of each (local_spill.py); on many
-machines the documents go through the runner's own shuffle (beam_group_by_key.py). The buckets are
+machines the documents go through the engine's own shuffle (beam_group_by_key.py). The buckets are
 the same.
 """
 
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import reduce
 from itertools import chain
-from typing import Any, Literal, Protocol, runtime_checkable
+from operator import add
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,7 @@ from artifacts.arrays import (
     list_values,
 )
 from artifacts.filesystem import naming_full_disk
-from artifacts.store import WORK, finished_file, put_bytes, put_file
+from artifacts.store import WORK, finished_file, finished_files, put_bytes, put_file
 from artifacts.tables import tokens_name, tokens_schema
 from pipeline.duplicates.drop_list import DropList, read_drop_list
 from pipeline.readers.input_shards import InputShard
@@ -43,7 +44,7 @@ from pipeline.runner.graph import Collection
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.cardinality import Cardinality
 from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
-from pipeline.shuffle.sorted_runs import IDENTITY, KEY, open_batches
+from pipeline.shuffle.sorted_runs import IDENTITY
 from pipeline.shuffle.token_statistics import statistics_of
 from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.filters import Reason
@@ -56,7 +57,6 @@ from pipeline.text.texts import (
     divide,
     heldout_sentences,
     split_names,
-    stronger_splits,
 )
 
 MOST_GROUPS = 1024
@@ -99,12 +99,6 @@ class BucketGroup:
     """What of each document is taken."""
 
     @property
-    def range(self) -> BucketRange:
-        """All its buckets as one: a power of two of them, so that they share their first bits."""
-        first, merged = self.buckets[0], len(self.buckets).bit_length() - 1
-        return replace(first, number=first.number >> merged, bits=first.bits - merged)
-
-    @property
     def counts_name(self) -> str:
         """The file that says how often each id occurs in these buckets."""
         return f"{WORK}/counts-{self.split}-{self.number:05}.npy"
@@ -120,33 +114,31 @@ class BucketGroup:
         return [tokens_name(self.split, bucket.number) for bucket in self.buckets]
 
 
-@runtime_checkable  # Beam looks at the types of what its functions are given
-class ShuffleBackend(Protocol):
-    """The way from input shards to buckets."""
-
-    def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
-        """The shards that an earlier attempt has not brought into runs."""
-
-    def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[Any]:
-        """Bring shards into sorted runs."""
-
-    def finish(self, results: Sequence[object]) -> None:
-        """Called with all that came out of `graph`, once it has."""
-
-    def counts(self) -> DocumentCounts:
-        """What all shards held."""
+class Cardinalities(Protocol):
+    """Whatever knows how many documents each split has."""
 
     def cardinality(self, split: int) -> Cardinality:
         """The smallest digests of a split."""
 
-    def runs(self, digests: BucketRange) -> AbstractContextManager[Sequence[str]]:
-        """Local paths of the runs that may hold documents of a range of digests."""
+
+@runtime_checkable  # Beam looks at the types of what its functions are given
+class ShuffleBackend(Cardinalities, Protocol):
+    """The way from input shards to buckets."""
+
+    def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
+        """The shards that must be read; none if earlier attempts have left only buckets to make."""
+
+    def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
+        """Read shards, write the unfinished buckets; the names of the groups' counts come out."""
+
+    def counts(self) -> DocumentCounts:
+        """What all shards held."""
 
     def dropped(self) -> AbstractContextManager[Iterator[str]]:
         """Local paths of the lists of dropped documents."""
 
 
-def bucket_groups(backend: ShuffleBackend, job: TokensJob) -> list[BucketGroup]:
+def bucket_groups(backend: Cardinalities, job: TokensJob) -> list[BucketGroup]:
     """All buckets of all splits, in groups; splits without documents have none."""
     names = split_names(job.stage.corpus)
     found = [backend.cardinality(split) for split in range(len(names))]
@@ -174,7 +166,13 @@ def bucket_groups(backend: ShuffleBackend, job: TokensJob) -> list[BucketGroup]:
     return groups
 
 
-def division_of(backend: ShuffleBackend, job: TokensJob) -> Division:
+def unfinished_groups(groups: Sequence[BucketGroup], job: TokensJob) -> list[BucketGroup]:
+    """The groups that no earlier attempt has written whole."""
+    finished = finished_files(job.output, [group.counts_name for group in groups])
+    return [group for group in groups if group.counts_name not in finished]
+
+
+def division_of(backend: Cardinalities, job: TokensJob) -> Division:
     """How the documents of `train` and `heldout` are told apart; listed ones do not count."""
     listed = read_drop_list(job.stage.cleaning.drop_list).digests_D2[:, 0]
     keys = (backend.cardinality(split).keys_D for split in (TRAIN_SPLIT, HELDOUT_SPLIT))
@@ -196,48 +194,59 @@ def _groups(
         yield BucketGroup(name, first // size, buckets, part)
 
 
-def write_group(
-    group: BucketGroup, *, job: TokensJob, backend: ShuffleBackend, queue: WorkQueue
-) -> str:
-    """Write the buckets of a group, and the lists and counts that belong to it."""
-    counts_V = np.zeros(job.vocabulary_size, dtype=np.int64)
-    dropped = []
-    drop_list = read_drop_list(job.stage.cleaning.drop_list)
-    with backend.runs(group.range) as runs:  # once for all: they may have to be fetched
-        for bucket, name in zip(group.buckets, group.names, strict=True):
-            rows, lost = read_bucket(runs, bucket, splits=job.splits, drop_list=drop_list)
-            dropped.append(lost if group.part != "tail" else lost.slice(0, 0))
-            rows = _part_of(rows, group.part, share=job.stage.corpus.heldout_share)
-            bucket_counts_V = _occurrences(list_values(rows["token_ids"]), job.vocabulary_size)
-            counts_V += bucket_counts_V
-            if finished_file(job.output, name) is None:
-                table = _tokens_table(rows, job)
-                statistics = statistics_of(
-                    table,
-                    text_bytes=int(rows["text_bytes"].to_numpy().sum()),
-                    unknown_tokens=int(bucket_counts_V[job.unk_id]),
-                )
-                facts = {"split": group.split, "bucket": bucket.number, **asdict(statistics)}
-                _put_table(table, job, name=name, statistics=facts)
-            queue.report(buckets=1)
+@dataclass(frozen=True)
+class BucketAccount:
+    """What is told of buckets once they are written; accounts can be added."""
+
+    counts_V: Int64s
+    """How often each id occurs."""
+    dropped: pa.Table
+    """The documents dropped there, rows of dropped.py's schema."""
+
+    def __add__(self, other: "BucketAccount") -> "BucketAccount":
+        dropped = pa.concat_tables((self.dropped, other.dropped))
+        return BucketAccount(self.counts_V + other.counts_V, dropped)
+
+
+def write_bucket(
+    rows: pa.Table, lost: pa.Table, *, group: BucketGroup, bucket: BucketRange, job: TokensJob
+) -> BucketAccount:
+    """Write one bucket of deduplicated `rows`; `lost` are the documents dropped for others."""
+    rows = _part_of(rows, group.part, share=job.stage.corpus.heldout_share)
+    counts_V = _occurrences(list_values(rows["token_ids"]), job.vocabulary_size)
+    name = tokens_name(group.split, bucket.number)
+    if finished_file(job.output, name) is None:
+        table = _tokens_table(rows, job)
+        statistics = statistics_of(
+            table,
+            text_bytes=int(rows["text_bytes"].to_numpy().sum()),
+            unknown_tokens=int(counts_V[job.unk_id]),
+        )
+        facts = {"split": group.split, "bucket": bucket.number, **asdict(statistics)}
+        _put_table(table, job, name=name, statistics=facts)
+    return BucketAccount(counts_V, lost if group.part != "tail" else lost.slice(0, 0))
+
+
+def put_account(group: BucketGroup, accounts: Iterable[BucketAccount], *, job: TokensJob) -> str:
+    """Put the accounts of all buckets of a group into the artifact; returns the counts' name."""
+    whole = reduce(add, accounts)
     sink = pa.BufferOutputStream()
-    lost = pa.concat_tables(dropped)
-    with pa.ipc.new_file(sink, lost.schema) as writer:
-        writer.write_table(lost)
-    put_bytes(job.output, sink.getvalue().to_pybytes(), name=group.dropped_name, rows=len(lost))
-    put_bytes(job.output, counts_V.tobytes(), name=group.counts_name)
+    with pa.ipc.new_file(sink, whole.dropped.schema) as writer:
+        writer.write_table(whole.dropped)
+    content, rows = sink.getvalue().to_pybytes(), len(whole.dropped)
+    put_bytes(job.output, content, name=group.dropped_name, rows=rows)
+    put_bytes(job.output, whole.counts_V.tobytes(), name=group.counts_name)
     return group.counts_name
 
 
-def read_bucket(
-    runs: Sequence[str], bucket: BucketRange, *, splits: int, drop_list: DropList
+def deduplicate(
+    own: pa.Table, stronger: Sequence[pa.Table], *, drop_list: DropList
 ) -> tuple[pa.Table, pa.Table]:
-    """The bucket's documents in order of digest, each once; and those dropped here."""
-    own = _rows(runs, bucket, bucket.splits)
-    stronger = [
-        _rows(runs, bucket, (split,)).select(IDENTITY)
-        for split in stronger_splits(bucket.splits[0], count=splits)
-    ]
+    """A bucket's documents in order of digest, each once; and those dropped here.
+
+    own: its rows, in any order; stronger: identities of the rows in its range of digests of each
+    split that keeps its documents against this one's, the strongest first.
+    """
     identity = pa.concat_tables([*stronger, own.select(IDENTITY)]).combine_chunks()
     strength = np.repeat(np.arange(len(stronger) + 1), [*map(len, stronger), len(own)])
     digests_D2 = digest_halves(digest_bytes(identity["document_digest"]))
@@ -254,28 +263,6 @@ def read_bucket(
     kept: Int64s = order[ours & (reasons == Reason.KEPT)] - (len(identity) - len(own))
     lost = ours & (reasons != Reason.KEPT)
     return own.take(pa.array(kept)), dropped_rows(identity, order[lost], reasons[lost])
-
-
-def close_runs() -> None:
-    """Let go of the runs' files, which are kept open for the next bucket."""
-    _open.cache_clear()
-
-
-@lru_cache(maxsize=4096)
-def _open(run: str) -> list[pa.RecordBatch]:
-    return open_batches(run)
-
-
-def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa.Table:
-    """The rows of some splits in the bucket's range of digests, from all runs."""
-    low, high = bucket.bounds()
-    slices = []
-    for batch in (_open(run)[split] for run in runs for split in splits):
-        keys_D = batch[KEY].to_numpy()
-        start = int(np.searchsorted(keys_D, np.uint64(low)))
-        stop = len(keys_D) if high >> 64 else int(np.searchsorted(keys_D, np.uint64(high)))
-        slices.append(batch.slice(start, stop - start))
-    return pa.Table.from_batches(slices).combine_chunks()
 
 
 def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:

@@ -58,10 +58,14 @@ class Cardinality:
         documents: float = len(self.keys_D)
         if documents == MINIMUM_VALUES:
             documents = (MINIMUM_VALUES - 1) / (float(self.keys_D[-1]) / 2.0**64)
-        text_bytes = documents * float(self.bytes_D.mean())
-        wanted = min(documents / DOCUMENTS_PER_BUCKET, text_bytes / BUCKET_BYTES, MOST_BUCKETS)
-        least = min(text_bytes / MOST_BUCKET_BYTES, MOST_BUCKETS)
-        return max(max(int(wanted), 1).bit_length() - 1, math.ceil(math.log2(max(least, 1))))
+        return bucket_bits(documents, documents * float(self.bytes_D.mean()))
+
+
+def bucket_bits(documents: float, text_bytes: float) -> int:
+    """How many bits of the digest tell buckets of a split of so many documents apart."""
+    wanted = min(documents / DOCUMENTS_PER_BUCKET, text_bytes / BUCKET_BYTES, MOST_BUCKETS)
+    least = min(text_bytes / MOST_BUCKET_BYTES, MOST_BUCKETS)
+    return max(max(int(wanted), 1).bit_length() - 1, math.ceil(math.log2(max(least, 1))))
 
 
 EMPTY = Cardinality(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))

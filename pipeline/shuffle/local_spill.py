@@ -1,7 +1,8 @@
 """The shuffle backend of one machine: sorted runs in files that all workers see.
 
 In:  input shards.
-Out: for each shard an index that names its runs, written last; finished shards are kept.
+Out: for each shard an index that names its runs, written last; finished shards are kept. Of all
+     runs, the buckets (buckets.py), a group of neighbouring ones a task.
 
 Only names pass through Beam. Its local runner holds whatever passes through it in memory, and at
 most 2 GiB of it.
@@ -12,18 +13,31 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+
+import numpy as np
+import pyarrow as pa
 
 from artifacts.errors import IntegrityError
 from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
+from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.input_shards import InputShard
-from pipeline.runner.graph import Collection, Worker, spread
+from pipeline.runner.graph import Collection, Worker, gather, share_out, spread
 from pipeline.runner.work_queue import WorkQueue
-from pipeline.shuffle.buckets import BucketRange
+from pipeline.shuffle.buckets import (
+    BucketGroup,
+    BucketRange,
+    bucket_groups,
+    deduplicate,
+    put_account,
+    unfinished_groups,
+    write_bucket,
+)
 from pipeline.shuffle.cardinality import EMPTY, Cardinality, cardinality_of
 from pipeline.shuffle.dropped import DocumentCounts
-from pipeline.shuffle.sorted_runs import dropped_path, open_batches, write_run
+from pipeline.shuffle.sorted_runs import IDENTITY, KEY, dropped_path, open_batches, write_run
 from pipeline.shuffle.tokenization import ShardTokenizer, TokensJob
+from pipeline.text.texts import stronger_splits
 
 
 @dataclass(frozen=True)
@@ -48,11 +62,16 @@ class LocalSpill:
         ]
 
     def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
-        """Shards become runs; the shards' names come out."""
-        return spread(shards, queue).flat_map("WriteRuns", _WriteRuns(self, queue))
-
-    def finish(self, results: Sequence[object]) -> None:
-        """Nothing: every shard is finished by itself."""
+        """Shards become runs, then all runs buckets; without shards, the unfinished groups do."""
+        write = partial(write_group, spill=self, queue=queue)
+        if not shards:
+            groups = unfinished_groups(bucket_groups(self, self.job), self.job)
+            return spread(groups, queue).map("WriteBuckets", write)
+        runs = gather(
+            spread(shards, queue).flat_map("WriteRuns", _WriteRuns(self, queue)), label="Runs"
+        )
+        every = runs.map("Groups", partial(_groups_of_runs, spill=self))
+        return share_out(every, queue, label="Groups").map("WriteBuckets", write)
 
     def counts(self) -> DocumentCounts:
         """What all shards held."""
@@ -61,11 +80,6 @@ class LocalSpill:
     def cardinality(self, split: int) -> Cardinality:
         """The smallest digests of all runs."""
         return sum((cardinality_of(open_batches(path)[split]) for path in _paths(self)), EMPTY)
-
-    @contextmanager
-    def runs(self, digests: BucketRange) -> Iterator[Sequence[str]]:
-        """All runs: each holds a little of every range."""
-        yield _paths(self)
 
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
@@ -99,12 +113,54 @@ class _WriteRuns(Worker[InputShard, str]):
         yield shard.name
 
 
+def write_group(group: BucketGroup, *, spill: LocalSpill, queue: WorkQueue) -> str:
+    """Write the buckets of a group, and the list and the counts that belong to it."""
+    job, accounts = spill.job, []
+    drop_list = read_drop_list(job.stage.cleaning.drop_list)
+    for bucket in group.buckets:
+        own, stronger = read_bucket(_paths(spill), bucket, splits=job.splits)
+        rows, lost = deduplicate(own, stronger, drop_list=drop_list)
+        accounts.append(write_bucket(rows, lost, group=group, bucket=bucket, job=job))
+        queue.report(buckets=1)
+    return put_account(group, accounts, job=job)
+
+
+def read_bucket(
+    runs: Sequence[str], bucket: BucketRange, *, splits: int
+) -> tuple[pa.Table, list[pa.Table]]:
+    """The bucket's rows of all runs, and the identities of those that may be stronger."""
+    stronger = stronger_splits(bucket.splits[0], count=splits)
+    own = _rows(runs, bucket, bucket.splits)
+    return own, [_rows(runs, bucket, (split,)).select(IDENTITY) for split in stronger]
+
+
+def _groups_of_runs(_: object, *, spill: LocalSpill) -> Sequence[BucketGroup]:
+    return bucket_groups(spill, spill.job)
+
+
 def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
     """Write down what has become of one shard: from now on it is finished."""
     with temporary_beside(path) as temporary:
         with open(temporary, "w") as file:
             json.dump({"runs": runs, "counts": asdict(counts)}, file)
         os.replace(temporary, path)
+
+
+@lru_cache(maxsize=4096)
+def _open(run: str) -> list[pa.RecordBatch]:
+    return open_batches(run)
+
+
+def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa.Table:
+    """The rows of some splits in the bucket's range of digests, from all runs."""
+    low, high = bucket.bounds()
+    slices = []
+    for batch in (_open(run)[split] for run in runs for split in splits):
+        keys_D = batch[KEY].to_numpy()
+        start = int(np.searchsorted(keys_D, np.uint64(low)))
+        stop = len(keys_D) if high >> 64 else int(np.searchsorted(keys_D, np.uint64(high)))
+        slices.append(batch.slice(start, stop - start))
+    return pa.Table.from_batches(slices).combine_chunks()
 
 
 @lru_cache(maxsize=2)

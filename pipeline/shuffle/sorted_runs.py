@@ -10,6 +10,8 @@ through the page cache. How many buckets there are need not be known before all 
 
 import os
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -55,8 +57,20 @@ def document_schema(vocabulary_size: int) -> pa.Schema:
     )
 
 
-def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
-    """Write a run and the documents dropped from it; returns counts."""
+@dataclass(frozen=True)
+class SortedRun:
+    """Documents in order of digest, each once within its split, and what that has dropped."""
+
+    by_split: tuple[pa.Table, ...]
+    """The kept rows of each split, without the columns `PASSING`."""
+    dropped: pa.Table
+    """Rows of `ROWS_SCHEMA`."""
+    counts: DocumentCounts
+    """Of all documents of the run."""
+
+
+def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
+    """The documents of `document_schema` as a run."""
     documents = documents.combine_chunks()
     digests_D2 = digest_halves(digest_bytes(documents["document_digest"]))
     splits_D = documents["split"].to_numpy()
@@ -71,12 +85,22 @@ def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
     kept = order[reasons_D[order] == Reason.KEPT]
     lost = order[reasons_D[order] != Reason.KEPT]
     rows = documents.drop_columns(list(PASSING))
-    by_split = [rows.take(pa.array(kept[splits_D[kept] == split])) for split in range(splits)]
-    _write_arrow(path, rows.schema, by_split)
-    _write_arrow(dropped_path(path), ROWS_SCHEMA, [dropped_rows(documents, lost, reasons_D[lost])])
+    by_split = tuple(rows.take(pa.array(kept[splits_D[kept] == split])) for split in range(splits))
     counts = Counter(Reason(reason).name.lower() for reason in reasons_D[lost].tolist())
     damaged, converted = (pc.sum(documents[name]).as_py() or 0 for name in PASSING[2:])
-    return DocumentCounts(len(documents), damaged, converted, dict(counts))
+    return SortedRun(
+        by_split,
+        dropped_rows(documents, lost, reasons_D[lost]),
+        DocumentCounts(len(documents), damaged, converted, dict(counts)),
+    )
+
+
+def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
+    """Write a run and the documents dropped from it; returns counts."""
+    run = sort_run(documents, splits=splits)
+    _write_arrow(path, run.by_split[0].schema, run.by_split)
+    _write_arrow(dropped_path(path), ROWS_SCHEMA, [run.dropped])
+    return run.counts
 
 
 def dropped_path(path: str) -> str:
@@ -90,7 +114,7 @@ def open_batches(path: str) -> list[pa.RecordBatch]:
     return [reader.get_batch(index) for index in range(reader.num_record_batches)]
 
 
-def _write_arrow(path: str, schema: pa.Schema, tables: list[pa.Table]) -> None:
+def _write_arrow(path: str, schema: pa.Schema, tables: Sequence[pa.Table]) -> None:
     """Write one record batch for each table, empty or not; whole or not at all."""
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     with temporary_beside(path) as temporary:

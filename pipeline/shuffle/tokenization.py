@@ -13,7 +13,7 @@ import pyarrow as pa
 from artifacts.arrays import list_array, offsets
 from artifacts.store import open_artifact
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from artifacts.tokenizer import read_tokenizer_json
+from artifacts.tokenizer_files import read_tokenizer_json
 from pipeline.config.stage_tables import TokensStage
 from pipeline.readers.input_shards import InputShard
 from pipeline.shuffle.sorted_runs import RUN_TOKENS, document_schema
@@ -63,7 +63,7 @@ class ShardTokenizer:
         tokens = 0
         corpus, cleaning = self._stage.corpus, self._stage.cleaning
         for block in read_texts(shard, corpus=corpus, cleaning=cleaning):
-            batch = self._documents(block)
+            batch = self.documents(block)
             if waiting and tokens + len(batch["token_ids"].values) > RUN_TOKENS:
                 yield pa.Table.from_batches(waiting, self._schema)
                 waiting, tokens = [], 0
@@ -71,8 +71,9 @@ class ShardTokenizer:
             tokens += len(batch["token_ids"].values)
         yield pa.Table.from_batches(waiting, self._schema)
 
-    def _documents(self, block: TextBlock) -> pa.RecordBatch:
-        """The documents of a block. S sentences, D documents."""
+    def documents(self, block: TextBlock) -> pa.RecordBatch:
+        """The documents of a block, as rows of `document_schema`."""
+        # S sentences, D documents
         ends_S = np.flatnonzero(block.text == LINE_FEED) + 1
         sentences_D = np.searchsorted(ends_S, block.ends_D, side="right")
         text = block.text

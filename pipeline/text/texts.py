@@ -72,6 +72,21 @@ class TextBlock:
         """The digests as numbers, in the digests' order."""
         return digest_halves(self.digests)
 
+    def select(self, wanted_D: Mask) -> "TextBlock":
+        """Some of the documents."""
+        lengths_D = np.diff(self.ends_D, prepend=0)
+        return TextBlock(
+            text=self.text[np.repeat(wanted_D, lengths_D)],
+            ends_D=np.cumsum(lengths_D[wanted_D]),
+            digests=self.digests[wanted_D],
+            reasons_D=self.reasons_D[wanted_D],
+            files_D=self.files_D[wanted_D],
+            positions_D=self.positions_D[wanted_D],
+            damaged_D=self.damaged_D[wanted_D],
+            converted_D=self.converted_D[wanted_D],
+            source=self.source,
+        )
+
 
 def read_texts(
     shard: InputShard, *, corpus: CorpusConfig, cleaning: CleaningConfig

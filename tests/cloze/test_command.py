@@ -91,7 +91,7 @@ def test_wrong_use_is_one_line_and_code_2(cloze: Cloze, arguments: list[str], me
 def test_an_empty_corpus_is_refused_before_anything_starts(cloze: Cloze, folder: Path) -> None:
     (folder / "texts" / "one.txt").write_text("")
     done = cloze("run", "try.toml")
-    assert "corpus.sources.0.path: texts: 1 files, all empty" in error_line(done.stderr)
+    assert "corpus.sources.0.path: texts: 1 file, empty" in error_line(done.stderr)
     assert done.returncode == 2
     assert not (folder / "runs" / "artifacts").exists()
 

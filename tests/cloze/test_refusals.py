@@ -78,7 +78,8 @@ def test_what_no_machine_holds_and_what_contradicts_itself_is_refused_before_the
 @pytest.mark.parametrize(
     ("name", "setting", "message"),
     [
-        ("zero_stage", "zero_stage = 2", "lamb with training.zero_stage = 2"),
+        ("muon", "zero_stage = 2", "muon with training.zero_stage = 2"),
+        ("lamb", "zero_stage = 2\noffload_optimizer = true", "lamb with training.offload_opt"),
         ("offload", "offload_optimizer = true", "training.offload_optimizer with training.zero"),
         ("budget", "token_budget = 100", "token_budget = 100, pretrain.phases asks for sequences"),
     ],
@@ -87,8 +88,8 @@ def test_a_machine_that_cannot_train_what_the_run_wants_is_refused_before_the_fi
     cloze: Cloze, folder: Path, name: str, setting: str, message: str
 ) -> None:
     (folder / "machine.toml").write_text(f"[training]\n{setting}\n")
-    lamb = "pretrain.optimizer.name=lamb" if name == "zero_stage" else "seed=1"
-    done = cloze("pretrain", "try.toml", "--on", "machine.toml", "--set", lamb)
+    changed = f"pretrain.optimizer.name={name}" if name in ("muon", "lamb") else "seed=1"
+    done = cloze("pretrain", "try.toml", "--on", "machine.toml", "--set", changed)
     assert message in error_line(done.stderr)
     assert not (folder / "runs").exists()
 

@@ -67,7 +67,7 @@ def test_a_place_without_files_is_refused_by_the_name_of_its_field(
 
 def test_files_that_are_all_empty_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    with pytest.raises(UsageError, match="1 files, all empty"):
+    with pytest.raises(UsageError, match="1 file, empty"):
         digest(tmp_path)
 
 

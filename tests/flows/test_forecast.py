@@ -5,8 +5,15 @@ from typing import Any
 import pytest
 
 from flows.config import MachineConfig, RunConfig
-from flows.forecast import MEASURED, expected_yield, forecast_corpus, forecast_training
+from flows.forecast import (
+    MEAN_DOCUMENT,
+    MEASURED,
+    expected_yield,
+    forecast_corpus,
+    forecast_training,
+)
 from pipeline.config.settings import ExamplesConfig
+from pipeline.shuffle.simulation import SimulatedSplit, simulate_keys
 
 
 @pytest.fixture
@@ -31,6 +38,24 @@ def test_copies_cost_disk_and_no_second_tokenisation() -> None:
     assert ten.tokens_bytes == one.tokens_bytes
     assert ten.core_seconds < 10 * one.core_seconds
     assert ten.examples == one.examples
+
+
+@pytest.mark.parametrize(("text_bytes", "key"), [(16e9, 6e6), (300e9, 10e6), (10e12, 100e6)])
+def test_an_engine_reads_more_moves_half_and_holds_one_bucket_a_key(
+    text_bytes: float, key: float
+) -> None:
+    found = forecast_corpus(text_bytes, ExamplesConfig())
+    engine = found.engine
+    assert engine.core_seconds > found.core_seconds
+    assert 3 * text_bytes < engine.read_bytes < 4 * text_bytes
+    assert engine.shuffle_bytes == pytest.approx(found.tokens_bytes, rel=0.05)
+    assert engine.largest_key < key
+    corpus = SimulatedSplit(text_bytes / MEAN_DOCUMENT, MEAN_DOCUMENT)
+    for workers, disk in engine.worker_disk.items():
+        simulated = simulate_keys([corpus], workers=workers)
+        assert engine.shuffle_bytes == pytest.approx(simulated.moved, rel=0.01)
+        assert engine.largest_key == pytest.approx(simulated.largest_key, rel=0.1)
+        assert disk == pytest.approx(simulated.fullest_worker, rel=0.15)
 
 
 @pytest.mark.parametrize("length", sorted(MEASURED))

@@ -236,6 +236,7 @@ def test_replaced_tokens_are_refused(tokens, tmp_path):
         ({"max_seq_lengths": [128, 128]}, "twice"),
         ({"copies": 0}, "copies"),
         ({"masking": {"mask_share": 0.9, "random_share": 0.2}}, "must not exceed 1"),
+        ({"pack_documents": True}, 'second_segment = "next_sentence".*set second_segment = "none"'),
     ],
 )
 def test_impossible_settings_are_refused(tokens, tmp_path, config, message):
@@ -299,11 +300,63 @@ def wait_for_files(output, process, count):
 GOLDEN = {1: "a5d8f95ee6c671f2bd4e1231c7be1d06ce20bdeae7bed369f745400ad3b63e49"}
 """The digest of a small artifact by format version; other bytes want another version."""
 
+GOLDEN_PACKED = {1: "f5320158ce5e071de4c470f75dde25989a9417ed928e4dee7a6887f51398e2ee"}
+"""The same where documents are packed."""
 
-def test_the_bytes_are_those_of_the_format_version(artifact):
+
+def test_the_bytes_are_those_of_the_format_version(artifact, packed):
     version = artifact.manifest.format_version
     assert version in GOLDEN, "a new format version wants its digest here"
     assert artifact.digest == GOLDEN[version]
+    assert packed.digest == GOLDEN_PACKED[version]
+
+
+SINGLE = {"max_seq_lengths": [128], "copies": 2, "second_segment": "none"}
+
+
+@pytest.fixture(scope="module")
+def packed(tokens, tmp_path_factory):
+    output = tmp_path_factory.mktemp("packed")
+    config = {**SINGLE, "pack_documents": True}
+    return make_examples(examples_table(tokens, output, config=config), [])
+
+
+def documents_of(row):
+    """The documents of an example: ids, masked places and what stood there."""
+    masked = list(zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True))
+    first, found = 0, []
+    for length in row.get("document_lengths", [len(row["input_ids"])]):
+        end = first + length
+        inside = tuple((place - first, word) for place, word in masked if first <= place < end)
+        found.append((tuple(row["input_ids"][first:end]), inside))
+        first = end
+    assert first == len(row["input_ids"]) == row["segment_a_length"]
+    return found
+
+
+def test_packed_examples_hold_the_masked_documents_of_examples_of_one(packed, tokens, tmp_path):
+    single = make_examples(examples_table(tokens, tmp_path, config=SINGLE), [])
+    for name in arrow_names(single):
+        for alone, together in zip(read(single, name), read(packed, name), strict=True):
+            together.validate(full=True)
+            rows = together.to_pylist()
+            documents = sorted(document for row in rows for document in documents_of(row))
+            assert documents == sorted(d for row in alone.to_pylist() for d in documents_of(row))
+            lengths = sorted(len(row["input_ids"]) for row in rows)
+            assert lengths[-1] <= 128
+            assert len(rows) < 2 or sum(lengths[:2]) > 128  # no two could be one
+    counts = packed.manifest.statistics["splits"]["train"]["128"]
+    assert counts["rows"] == counts["not_asked"] == sum(counts["lengths_single"])
+    assert (
+        counts["mean_length"] > single.manifest.statistics["splits"]["train"]["128"]["mean_length"]
+    )
+
+
+def test_packed_examples_are_in_random_order(packed):
+    rows = read(packed, "train-128-00000.arrow")[0].to_pylist()
+    documents = np.array([len(row["document_lengths"]) for row in rows])
+    halves = documents[: len(rows) // 2].mean(), documents[len(rows) // 2 :].mean()
+    assert max(halves) < 1.5 * min(halves)
 
 
 MANY = {"max_seq_lengths": [128], "copies": 20}

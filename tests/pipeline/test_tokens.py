@@ -6,7 +6,7 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from artifacts.tables import tokens_schema
 from pipeline import tokens
 from pipeline.readers import input_shards
 from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import buckets
+from pipeline.shuffle import buckets, shuffle_plan, tokenization
 from pipeline.shuffle import cardinality as sketch
 from pipeline.shuffle import local_spill as spill
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
@@ -330,13 +330,9 @@ def drop_list_artifact(directory: Path, digests: list[bytes]) -> Artifact:
     return commit(stage, [entry])
 
 
-def runner_shuffle(bits: int) -> Callable[..., BeamGroupByKey]:
-    """The backend of an engine elsewhere, with 2**bits partitions."""
-
-    def choose(portions: Any, *, job: Any, machine: Any) -> BeamGroupByKey:
-        return BeamGroupByKey(replace(job, scratch=""), f"{job.output}/work", bits)
-
-    return choose
+def engine_shuffle(shards: Any, *, job: Any, machine: Any) -> BeamGroupByKey:
+    """The backend of an engine elsewhere."""
+    return BeamGroupByKey(replace(job, scratch=""), f"{job.output}/work", len(shards))
 
 
 class TestSameBytes:
@@ -399,18 +395,20 @@ class TestSameBytes:
         found = run(tmp_path / "out", [paragraphs], vocabulary, heldout_share=0.1)
         assert found.digest == golden
 
-    @pytest.mark.parametrize("bits", [0, 2, 5])
-    def test_through_the_shuffle_of_a_runner(
+    @pytest.mark.parametrize("sampled", [1, 300, shuffle_plan.SAMPLED_BYTES])
+    def test_through_the_shuffle_of_an_engine(
         self,
         golden: str,
         corpus: Path,
         vocabulary: Artifact,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        bits: int,
+        sampled: int,
     ) -> None:
-        monkeypatch.setattr(tokens, "choose_backend", runner_shuffle(bits))
-        monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
+        """Also where every text that is there twice counts as frequent, and where some do."""
+        monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
+        monkeypatch.setattr(tokenization, "RUN_TOKENS", 2000)
+        monkeypatch.setattr(shuffle_plan, "SAMPLED_BYTES", sampled)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
 
@@ -422,27 +420,41 @@ class TestSameBytes:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        write = shuffle._write_partition
+        write = shuffle._write
+        longest = 0
 
-        def write_twice(gathered: tuple[int, Iterable[bytes]], *, backend: BeamGroupByKey) -> int:
-            number, blobs = gathered[0], list(gathered[1])
-            assert len(blobs) > 1
-            write((number, blobs), backend=backend)
-            return write((number, blobs[::-1]), backend=backend)
+        def write_twice(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
+            nonlocal longest
+            key, values = gathered[0], list(gathered[1])
+            longest = max(longest, len(values))
+            list(write((key, values), backend=backend))
+            return write((key, values[::-1]), backend=backend)
 
-        monkeypatch.setattr(shuffle, "_write_partition", write_twice)
-        monkeypatch.setattr(tokens, "choose_backend", runner_shuffle(2))
-        monkeypatch.setattr(shuffle, "RUN_TOKENS", 2000)
+        monkeypatch.setattr(shuffle, "_write", write_twice)
+        monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
+        monkeypatch.setattr(tokenization, "RUN_TOKENS", 2000)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
+        assert longest > 1
 
+    @pytest.mark.parametrize("engine", [False, True], ids=["workers here", "an engine"])
     def test_in_a_workspace_elsewhere(
-        self, golden: str, corpus: Path, vocabulary: Artifact, tmp_path: Path
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        engine: bool,
     ) -> None:
+        if engine:
+            monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
+        output = f"memory://store/tokens-{engine}"
         table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
-        found = make_tokens(table.model_copy(update={"output": "memory://store/tokens"}), [])
+        found = make_tokens(table.model_copy(update={"output": output}), [])
         assert found.digest == golden
 
+    @pytest.mark.parametrize("engine", [False, True], ids=["workers here", "an engine"])
     def test_in_a_store_that_fails_now_and_then_and_lists_late(
         self,
         golden: str,
@@ -451,29 +463,78 @@ class TestSameBytes:
         tmp_path: Path,
         faulty_url: str,
         monkeypatch: pytest.MonkeyPatch,
+        engine: bool,
     ) -> None:
+        if engine:
+            monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
         monkeypatch.setattr(faulty_store, "LATE_SECONDS", 60.0)
         table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
         found = make_tokens(table.model_copy(update={"output": f"{faulty_url}/tokens"}), [])
         assert found.digest == golden
 
-    def test_elsewhere_neighbouring_buckets_fetch_their_runs_once(
+    def test_workers_here_put_nothing_but_buckets_and_their_accounts_elsewhere(
         self, corpus: Path, vocabulary: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        fetched: list[str] = []
-        fetch_file = filesystem.fetch_file
+        put: list[str] = []
+        put_file = filesystem.put_file
 
-        def counting(url: str, path: str) -> None:
-            fetched.append(url)
-            fetch_file(url, path)
+        def counting(path: str, url: str, **options: bool) -> None:
+            put.append(url.rpartition("/")[2])
+            put_file(path, url, **options)
 
-        monkeypatch.setattr(filesystem, "fetch_file", counting)
+        monkeypatch.setattr(filesystem, "put_file", counting)
         table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.0)
-        made = make_tokens(table.model_copy(update={"output": "memory://store/once"}), [])
-        buckets = [entry for entry in made.manifest.files if entry.name.startswith("train-")]
-        runs = [url for url in fetched if re.search(r"/work/\d{5}-\w{16}\.arrow$", url)]
-        assert len(buckets) == 8
-        assert len(runs) == 2  # once for each group of four
+        make_tokens(table.model_copy(update={"output": "memory://store/once"}), [])
+        assert Counter(name.partition("-")[0] for name in put if "-" in name) == {
+            "train": 8,
+            "counts": 2,
+            "dropped": 2,
+        }
+
+    def test_an_engine_that_is_started_again_sends_only_what_is_missing(
+        self,
+        golden: str,
+        corpus: Path,
+        vocabulary: Artifact,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
+        sent: list[int] = []
+        write, put_account = shuffle._write, shuffle.put_account
+
+        def counting(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
+            sent.append(gathered[0])
+            return write(gathered, backend=backend)
+
+        def dying(group: Any, accounts: Any, *, job: Any) -> str:
+            if group.split == "heldout":
+                raise KeyboardInterrupt
+            return put_account(group, accounts, job=job)
+
+        monkeypatch.setattr(shuffle, "_write", counting)
+        monkeypatch.setattr(shuffle, "put_account", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
+        buckets_sent = len(sent)
+        monkeypatch.setattr(shuffle, "put_account", put_account)
+        assert run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1).digest == golden
+        assert len(sent) - buckets_sent == 2  # one bucket of the held-out split, and the account
+
+    def test_documents_that_a_shuffle_loses_are_noticed(
+        self, corpus: Path, vocabulary: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = shuffle._write
+
+        def losing(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
+            key, values = gathered
+            return write((key, list(values)[:-1] if key == 1 else values), backend=backend)
+
+        monkeypatch.setattr(shuffle, "_write", losing)
+        monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
+        monkeypatch.setattr(tokenization, "RUN_TOKENS", 2000)
+        with pytest.raises(IntegrityError, match="the engine's shuffle has lost or doubled some"):
+            run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
 
     def test_other_texts_give_other_bytes(
         self, golden: str, vocabulary: Artifact, tmp_path: Path

@@ -1,10 +1,10 @@
 """Inputs by URL, through the command: https:// and file:// name what a path does."""
 
 import json
-import threading
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,20 @@ Cloze = Callable[..., Any]
 @pytest.fixture
 def served(folder: Path) -> Iterator[str]:
     """The folder over HTTP, whose files fsspec sees as it sees those of https://."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    program = (sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1")
+    with subprocess.Popen(
+        [*program, "--directory", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout
+            address = re.search(r"http://[\d.:]+", server.stdout.readline())
+            assert address
+            yield address[0]
+        finally:
+            server.terminate()
 
 
 @pytest.mark.parametrize("kind", ["http", "file"])

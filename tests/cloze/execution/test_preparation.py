@@ -1,6 +1,10 @@
-"""Preparation through the command: near-duplicates, and the same documents in other containers."""
+"""Preparation through the command: near-duplicates, containers, sentences, a corpus in motion."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from tests.waiting import PATIENCE
 
 Cloze = Callable[..., Any]
 
@@ -32,6 +38,17 @@ path = "vocab.txt"
 [examples]
 copies = 1
 """
+
+
+REAL_SENTENCES = (
+    "The current rector is the Rev. Graeme Howells.",
+    "The locomotive works he founded survived him by some 60 years, but in 1930 J. A. Maffei went "
+    "bankrupt and was amalgamated with the firm of Krauss in 1930 to form Krauss-Maffei.",
+    "Varma is a fan of Indian singers Kishan Kishore and K. L. Saigal, as well as of world music "
+    "stars such as Jade Eru, Fairouz and Googoosh.",
+    "John White has described his Piano Sonata No. 152 as a concerto for solo piano.",
+)
+"""Of English Wikipedia, each with a full stop inside."""
 
 
 @pytest.fixture
@@ -89,3 +106,72 @@ def test_of_near_duplicates_one_is_kept_and_the_account_says_so(
     assert "dropped: 1 drop_list" in done.stdout
     assert "dedup: 1 of 12 documents" in done.stderr
     assert "documents: 12 read, 11 kept" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled on Linux only")
+@pytest.mark.slow
+def test_a_file_appended_to_while_tokens_are_made_is_named_and_nothing_is_stored(
+    folder: Path, documents: list[str]
+) -> None:
+    # Tokens' workers look for a compiler before they read: this one writes to the corpus instead.
+    corpus, compiler = folder / "all.jsonl", folder / "bin" / "gcc"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    content = corpus.read_bytes()
+    compiler.parent.mkdir()
+    compiler.write_text(f"#!/bin/sh\necho '{{\"text\": \"More.\"}}' >> '{corpus}'\nexit 1\n")
+    compiler.chmod(0o755)
+    text = CONFIG.format(name="moving", reader="jsonl", path="all.jsonl", field="")
+    (folder / "moving.toml").write_text(text)
+
+    def prepare() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "cloze", "prepare", "moving.toml", "--json"],
+            env={
+                **os.environ,
+                "PATH": f"{compiler.parent}:{os.environ['PATH']}",
+                "XDG_CACHE_HOME": str(folder / "cache"),
+            },
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            start_new_session=True,
+            check=False,
+        )
+
+    done = prepare()
+    (answer,) = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert "all.jsonl: was written to since the stage began" in json.loads(answer)["error"]
+    assert "Traceback" not in done.stderr
+    stored = folder / "runs" / "artifacts"
+    assert not list((stored / "tokens").rglob("manifest.json"))
+
+    # the old content has the old key, under which nothing lies that was read meanwhile
+    corpus.write_bytes(content)
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    again = prepare()
+    assert again.returncode == 0, again.stderr
+    found = json.loads(again.stdout)["tokens"]
+    assert found["state"] == "made"
+    (manifest,) = (stored / "tokens").rglob("manifest.json")
+    assert json.loads(manifest.read_text())["statistics"]["documents_read"] == len(documents)
+
+
+@pytest.mark.slow
+def test_abbreviations_and_initials_of_real_text_do_not_end_sentences(
+    cloze: Cloze, folder: Path, shared_data: Path
+) -> None:
+    path = shared_data / "corpus" / "wikipedia" / "AA_wiki_03"
+    text = CONFIG.format(name="real", reader="wikiextractor", path=path, field="")
+    vocabulary = shared_data / "vocab" / "bert-base-cased-vocab.txt"
+    text = text.replace('"vocab.txt"', f'"{vocabulary}"\nlowercase = false')
+    (folder / "real.toml").write_text(text)
+    assert cloze("tokens", "real.toml").returncode == 0
+    shown = cloze("inspect", "real/tokens", "--rows", "10000", "--split", "train", "--json")
+    assert shown.returncode == 0, shown.stderr
+    rows = json.loads(shown.stdout)["rows"]
+    found = {"".join(line.split()) for row in rows for line in row["text"].splitlines()}
+    assert len(found) > 2000
+    for sentence in REAL_SENTENCES:
+        assert "".join(sentence.split()) in found
+    assert not [line for line in found if re.search(r"(?<!\w)(Mr|Mrs|Dr|Rev|Prof)\.$", line)]

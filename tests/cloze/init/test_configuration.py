@@ -207,6 +207,13 @@ def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
     assert re.search(r"minutes on this machine's \d+ cores .* on Dataflow", facts[4])
 
 
+def test_one_file_of_one_document_is_said_in_the_singular(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(ENGLISH)
+    facts = json.loads(json.dumps(init(str(path)).data))["facts"]
+    assert facts[0].startswith("1 file, about 0.0 MB of text in about 1 document of ")
+
+
 PARAGRAPH = "The town lies on the river and has about ten thousand inhabitants. " * 3
 REVIEW = "A film one remembers.<br /><br />It&#39;s long, and nobody left before its end. "
 

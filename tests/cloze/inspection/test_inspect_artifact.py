@@ -1,5 +1,6 @@
 """A look into artifacts: what is asked for is found, or the answer says what there is."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,19 @@ def test_what_is_not_there_is_refused_with_what_there_is(tokens: Artifact) -> No
     (row,) = look(tokens, split="apart", rows=1)["rows"]
     with pytest.raises(UsageError, match="no digest starts with it in train;"):
         inspect(tokens.directory, document=digest(row), split="train")
+
+
+def test_an_example_of_several_documents_shows_each_by_itself(
+    tokens: Artifact, tmp_path: Path
+) -> None:
+    config = {"max_seq_lengths": [256], "second_segment": "none", "pack_documents": True}
+    packed = make_examples(examples_table(tokens, tmp_path, config=config), [])
+    rows = look(packed, split="train", rows=5)["rows"]
+    counts = [int(row["title"].split()[0]) for row in rows]
+    assert max(counts) > 1
+    for row, count in zip(rows, counts, strict=True):
+        assert re.match(r"1 document,|[2-9] documents,", row["title"])
+        assert [line[:5] for line in row["text"].splitlines()] == ["[CLS]"] * count
 
 
 @pytest.mark.parametrize("options", [{"document": "3f9c"}, {"dropped": []}])

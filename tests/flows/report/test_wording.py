@@ -171,9 +171,9 @@ def test_a_loss_above_the_entropy_is_called_so() -> None:
 
 
 def test_without_held_out_text_the_report_says_what_it_cannot_know() -> None:
-    training = Pretraining(steps=10, batch_size=2)
+    training = Pretraining(steps=10, batch_size=2, seconds=90.0, device="cpu")
     sentences = lede(Summary(name="x", title="x", pretraining=training))
-    assert "No text was held out" in sentences[-1]
+    assert " on the CPU. No text was held out" in sentences[-1]
     assert "corpus.heldout_share" in sentences[-1]
 
 

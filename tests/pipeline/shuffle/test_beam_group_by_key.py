@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from artifacts.config import parse
@@ -12,13 +13,19 @@ from artifacts.progress import Progress
 from pipeline import tokens
 from pipeline.config.stage_tables import DedupStage, PipelineMachine, TokensStage
 from pipeline.dedup import Search, search_graph
+from pipeline.readers import input_shards as input_shards_module
 from pipeline.readers.input_shards import input_shards
 from pipeline.runner.beam import Pipeline
 from pipeline.runner.beam_graph import add_job
 from pipeline.runner.execution import run_graph
 from pipeline.runner.job_errors import JobFailed
 from pipeline.runner.work_queue import WorkQueue
-from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, partition_bits, partition_of
+from pipeline.shuffle import beam_group_by_key as shuffle
+from pipeline.shuffle import cardinality, shuffle_plan
+from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
+from pipeline.shuffle.cardinality import Cardinality
+from pipeline.shuffle.packed_documents import pack, unpack
+from pipeline.shuffle.shuffle_plan import PlanFacts
 from pipeline.tokenizer.learning import Sampling
 from pipeline.vocabulary import candidates_graph
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
@@ -54,7 +61,7 @@ def builds(tmp_path: Path):
     stage_of_dedup = DedupStage.model_validate({**table.config, "dedup": wanted})
     search = Search(stage_of_dedup, "gs://bucket/dedup")
     return {
-        "tokens": partial(tokens.tokens_graph, shards=work, backend=backend, job=job),
+        "tokens": partial(tokens.tokens_graph, shards=work, backend=backend),
         "vocabulary": partial(
             candidates_graph, shards=work, sampling=sampling, directory="gs://bucket/work"
         ),
@@ -83,11 +90,90 @@ def test_dataflow_translates_the_graph_offline(builds, stage: str) -> None:
         )
 
 
-def test_partitions_are_ranges_of_digests() -> None:
-    keys = np.array([0, 1 << 61, (1 << 62) - 1, 1 << 62, (1 << 64) - 1], dtype=np.uint64)
-    assert partition_of(keys, 2).tolist() == [0, 0, 0, 1, 3]
-    assert partition_of(keys, 0).tolist() == [0, 0, 0, 0, 0]
+TEXTS = documents(2, 2_000)
+FREQUENT = " ".join(documents(3, 12))
+"""Some 2 kB, in every shard."""
+MANY = [
+    text
+    for number, text in enumerate(TEXTS)
+    for text in ([text, FREQUENT][: 1 + (not number % 25)])
+]
 
 
-def test_there_are_enough_partitions_and_not_too_many() -> None:
-    assert [partition_bits(size) for size in (0, 1 << 26, 1 << 30, 1 << 50)] == [0, 0, 4, 10]
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        {"huge": (MANY, 1, {}), "held out": (documents(4, 30), 1, {"heldout": "small"})},
+        {"a file each": (MANY[:300], 300, {}), "rest": (MANY[300:], 3, {})},
+        {"held out": (MANY, 4, {"heldout": "large"}), "trains": (MANY[::7], 2, {})},
+    ],
+    ids=["a huge source beside a small held-out one", "many small files", "a held-out majority"],
+)
+def test_no_key_gathers_more_than_some_buckets_of_a_skewed_corpus(
+    corpus: dict[str, tuple[list[str], int, dict[str, str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the digest is the one that is made here."""
+    monkeypatch.setattr(cardinality, "BUCKET_BYTES", 8_000)
+    monkeypatch.setattr(cardinality, "DOCUMENTS_PER_BUCKET", 40)
+    monkeypatch.setattr(input_shards_module, "BLOCK_BYTES", 6_000)
+    monkeypatch.setattr(shuffle_plan, "SAMPLED_BYTES", 500)  # the frequent text always
+    sources = []
+    for name, (texts, files, options) in corpus.items():
+        for number in range(files):
+            write_jsonl(tmp_path / name / f"{number}.jsonl", texts[number::files])
+        sources.append(source(tmp_path / name, **options))
+    vocabulary = given_vocabulary(tmp_path / "vocabulary")
+    table = partial(tokens_table, sources=sources, vocabulary=vocabulary, heldout_share=0.01)
+    here = tokens.make_tokens(table(tmp_path / "here"), [])
+    gathered: list[int] = []
+    write = shuffle._write
+
+    def measured(values, *, backend):
+        key, blobs = values[0], list(values[1])
+        if key < len(backend.plan()):
+            gathered.append(sum(map(len, blobs)))
+        return write((key, blobs), backend=backend)
+
+    def engine_shuffle(shards, *, job, machine):
+        return BeamGroupByKey(job, f"{job.output}/work", len(shards))
+
+    monkeypatch.setattr(shuffle, "_write", measured)
+    monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
+    assert tokens.make_tokens(table(tmp_path / "there"), []).digest == here.digest
+    assert len(gathered) > 20
+    assert max(gathered) < 24_000  # 88,000 to 131,000 if each shard sent the frequent text
+
+
+def test_packed_documents_are_the_documents() -> None:
+    ids = [[1, 2, 3], [4], [5, 6]]
+    rows = pa.table(
+        {
+            "document_digest": pa.array([bytes([n]) * 16 for n in range(3)], pa.binary(16)),
+            "source": pa.array([0, 1, 2], pa.uint16()),
+            "file": pa.array([7, 8, 9], pa.uint32()),
+            "position": pa.array([1 << 40, 0, 5], pa.int64()),
+            "text_bytes": pa.array([11, 12, 13], pa.uint32()),
+            "token_ids": pa.array(ids, pa.list_(pa.uint16())),
+            "sentence_lengths": pa.array([[2, 1], [1], [2]], pa.list_(pa.uint32())),
+            "split": pa.array([0, 2, 0], pa.uint8()),
+        }
+    )
+    stretches = list(pack(rows, np.array([True, False, True]), [2, 3]))
+    found = unpack(reversed(stretches), vocabulary_size=100)
+    assert found["token_ids"].to_pylist() == [ids[2], ids[0], []]
+    assert found["sentence_lengths"].to_pylist() == [[2], [2, 1], []]
+    assert found["key"].to_pylist() == [n * 0x0101010101010101 for n in (2, 0, 1)]
+    for name in ("document_digest", "source", "file", "position", "text_bytes", "split"):
+        assert found[name].to_pylist() == [rows[name].to_pylist()[n] for n in (2, 0, 1)]
+    assert unpack([], vocabulary_size=100).num_rows == 0
+
+
+def test_a_plan_survives_its_file() -> None:
+    smallest = Cardinality(np.array([3, (1 << 64) - 1], dtype=np.uint64), np.array([5, 6]))
+    facts = PlanFacts((smallest, smallest), {(1, b"d" * 16): "shard"})
+    again = PlanFacts.from_json(facts.to_json())
+    assert again.carriers == facts.carriers
+    assert again.smallest[1].keys_D.tolist() == [3, (1 << 64) - 1]
+    assert again.smallest[1].bytes_D.tolist() == [5, 6]

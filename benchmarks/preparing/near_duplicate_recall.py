@@ -1,6 +1,6 @@
 """Near-duplicates: how many are found, how many of those found are some, and how fast.
 
-    python benchmarks/preparing/near_duplicates.py --corpus corpus.txt --megabytes 10 \
+    python benchmarks/preparing/near_duplicate_recall.py --corpus corpus.txt --megabytes 10 \
         --output benchmarks/results/near_duplicates.json
 
 In:  a file in Google's format (benchmarks/corpus.py makes one).
