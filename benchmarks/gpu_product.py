@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.realistic import VOCABULARY, examples
+from benchmarks.realistic import MASKED_SHARE, VOCABULARY, examples
 from benchmarks.training_steps import cut
 from model.config import EncoderConfig, PretrainStage, TrainingMachine
 from model.data.batch import Example, pack
@@ -26,6 +26,7 @@ from model.data.micro_batches import GpuSource, Prefetcher, StepBatch
 from model.data.order import BatchAddress
 from model.encoder.pretraining import PretrainingModel
 from model.training.checkpoints import Checkpoints
+from model.training.cuda_graphs import StepGraphs
 from model.training.distributed import join_world
 from model.training.engine import Engine
 from model.training.loop import Trainer
@@ -39,6 +40,12 @@ SIZES = {
 """Layers, width, heads, inner width of Ettin's small encoders (Weller et al. 2025), with BERT's own
 layers: launches weigh most on small models."""
 
+LONGEST = 8192
+"""Positions of modern encoders; they have no table of them, so it costs nothing."""
+
+MODERN_MASKED = 0.3
+"""Share of the tokens that modern encoders predict."""
+
 DISTINCT = 4
 """Batches drawn; later steps see them again."""
 
@@ -47,8 +54,15 @@ STEPS = 1_000_000
 
 
 def encoder_config(size: str, **changes: float) -> EncoderConfig:
-    """A preset or one of `SIZES`, with exact GELU as Hugging Face has it."""
+    """A preset or one of `SIZES`, with exact GELU as Hugging Face has it.
+
+    Behind `modern-`: a preset of that family, without dropout, of which transformers has none.
+    """
+    family, _, preset = size.rpartition("-")
     table: dict[str, object] = {"preset": size, "hidden_act": "gelu", **changes}
+    if family:
+        table = {"family": family, "preset": preset, "hidden_dropout_prob": 0.0, **changes}
+        table |= {"max_position_embeddings": LONGEST}
     if size in SIZES:
         names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
         table |= {"preset": None, **dict(zip(names, SIZES[size], strict=True))}
@@ -68,10 +82,18 @@ class Workload:
     @cached_property
     def batches(self) -> list[list[Example]]:
         """`DISTINCT` global batches."""
+        share = MODERN_MASKED if self.is_modern else MASKED_SHARE
         return [
-            examples(self.sequences, longest=self.longest, seed=seed, full=self.full)
+            examples(
+                self.sequences, longest=self.longest, seed=seed, full=self.full, masked_share=share
+            )
             for seed in range(DISTINCT)
         ]
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the encoder is of the modern family."""
+        return self.size.startswith("modern-")
 
     @cached_property
     def lengths(self) -> list[np.ndarray]:
@@ -115,6 +137,7 @@ def trainer(
     *,
     device: str,
     precision: str = "bf16",
+    optimizer: str = "adamw",
     compiled: bool = False,
     graphs: bool = False,
     steps: int = STEPS,
@@ -122,32 +145,35 @@ def trainer(
 ) -> Trainer:
     """The product's trainer of one rank.
 
-    `graphs`: layers as CUDA graphs; `encoder`: fields of the architecture that differ. It never
+    `graphs`: passes as CUDA graphs; `encoder`: fields of the architecture that differ. It never
     reads a batch of its own: `training_steps` gives it some.
     """
     recipe = {
         "steps": steps,
         "precision": precision,
         "batch_size": work.sequences,
-        "optimizer": {"warmup_steps": steps // 100},
+        "optimizer": {"name": optimizer, "warmup_steps": steps // 100},
+        "next_sentence_loss": not work.is_modern,
     }
     config = encoder_config(work.size, **(encoder or {}))
     stage = PretrainStage.model_validate(
         {"seed": 1, "encoder": config.model_dump(), "pretrain": recipe}
     )
-    machine = TrainingMachine.model_validate({"device": device})
+    machine = TrainingMachine.model_validate({"device": device, "cuda_graphs": graphs})
     world = join_world(threads=torch.get_num_threads(), timeout=600.0, device=device)
     torch.manual_seed(stage.seed)
     model = PretrainingModel(stage.encoder, VOCABULARY, fp8=precision == "fp8").to(world.device)
-    if compiled or graphs:
-        model.encoder.compile_layers(graphs=graphs)
+    if compiled:
+        model.encoder.compile_layers()
+    engine = Engine(model, world=world, machine=machine, recipe=stage.pretrain)
     return Trainer(
         stage=stage,
         machine=machine,
         identity={"config": {}, "inputs": {}},
         vocabulary_size=VOCABULARY,
         world=world,
-        engine=Engine(model, world=world, machine=machine, recipe=stage.pretrain),
+        engine=engine,
+        graphs=StepGraphs(engine) if graphs else None,
         source=None,  # type: ignore[arg-type]  # only `Trainer.train` reads it
         heldout_sources={},
         checkpoints=Checkpoints(Path("never-written"), 1),

@@ -61,7 +61,7 @@ def our_step(config: EncoderConfig, token_budget: int, machine: TrainingMachine)
     def step(batch: list[Example], number: int) -> None:
         masked, labelled = counts(batch)
         for micro, part in enumerate(cut(batch, token_budget)):
-            sums = engine.forward(pack(part), dropout_seed=number * 1000 + micro)
+            sums = engine.forward(pack(part), dropout=number * 1000 + micro)
             engine.backward(sums.masked_lm_loss / masked + sums.next_sentence_loss / labelled)
         engine.step(LEARNING_RATE)
 

@@ -267,6 +267,10 @@ class EncoderConfig(GrownConfig):
         return self
 
 
+MEASURING = ("lamb", "stable_adamw")
+"""Optimizers that measure whole tensors: where ZeRO slices those, ranks sum what they measure."""
+
+
 class OptimizerConfig(GrownConfig):
     """AdamW as the reference has it, and its alternatives (reference: optimization.py)."""
 
@@ -274,15 +278,16 @@ class OptimizerConfig(GrownConfig):
 
     name: Literal["adamw", "lamb", "muon", "stable_adamw"] = "adamw"
     """LAMB is for batches of tens of thousands; Muon learns the same from fewer steps; StableAdamW
-    (Wortsman et al. 2023; ModernBERT's) takes shorter steps where gradients jump. These need whole
-    tensors, so they run with ZeRO 0 only."""
+    (Wortsman et al. 2023; ModernBERT's) takes shorter steps where gradients jump. Muon needs whole
+    matrices, so it runs with ZeRO 0 only."""
 
     learning_rate: float = Field(default=1e-4, gt=0.0, le=100.0)
     """Peak (paper, A.2: 1e-4)."""
 
-    schedule: Literal["linear", "wsd"] = "linear"
-    """After the warm-up: `linear` decay to 0 (paper, A.2), or `wsd`, flat at the peak and at the
-    end 1 - √t (Hägele et al. 2024, 3; ModernBERT's)."""
+    schedule: Literal["linear", "wsd", "constant"] = "linear"
+    """After the warm-up: `linear` decay to 0 (paper, A.2), `wsd`, flat at the peak and at the end
+    1 - √t (Hägele et al. 2024, 3; ModernBERT's), or `constant`: a `wsd` run without its end, from
+    which others go on."""
 
     decay_share: float = Field(default=0.1, gt=0.0, le=1.0)
     """`wsd`: share of the steps in which the rate falls (Hägele et al. 2024, 4.2: 0.1 to 0.2)."""
@@ -902,6 +907,10 @@ class TrainingMachine(Config):
     compile_layers: Literal["auto"] | bool = "auto"
     """Let torch compile the encoder's layers: pays on a GPU, after about a minute. `auto`: on GPUs
     where there is a C compiler, which Triton wants; on a CPU layers are single functions anyway."""
+
+    cuda_graphs: bool = False
+    """One rank on a GPU, ZeRO 0: passes over at most 20,480 tokens are replayed as CUDA graphs, for
+    runs in which launching kernels takes longer than computing. No GPU has measured it yet."""
 
     token_budget: int = Field(default=0, ge=0)
     """Tokens per micro-batch; 0: 4,096 on a CPU, on a GPU as many as its free memory holds."""

@@ -61,7 +61,9 @@ class DynamicMasking:
 
         # The tokens with the smallest draws of each example are predicted.
         order = (draw(_stream(key, "which"), counters) >> np.uint64(11)).astype(np.float64)
-        for special in (starts, starts + examples.segment_a_lengths - 1, starts + lengths - 1):
+        ends = np.cumsum(examples.document_lengths)
+        end_of_a = starts + examples.segment_a_lengths
+        for special in (ends - examples.document_lengths, end_of_a - 1, ends - 1):
             order[special] = np.inf  # never drawn: there are at least as many other tokens
         by_example = np.lexsort((order, example_of_token))
         chosen = np.sort(by_example[place < counts[example_of_token]])

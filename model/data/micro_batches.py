@@ -8,7 +8,7 @@ example), so the counts that normalise the losses, and who computes what, are kn
 communication; tokens only of the rank's own share.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from artifacts.errors import UsageError
 from artifacts.rng import address
 from model.config import EncoderConfig
-from model.data.batch import NO_NEXT_SENTENCE, PackedBatch
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, Shape
 from model.data.dynamic_masking import DynamicMasking
 from model.data.next_token import NextToken
 from model.data.order import BatchAddress, Curriculum
-from model.data.shards import Examples, ExampleShards, Int64
+from model.data.shards import Examples, ExampleShards, Int64, Sizes
 
 # N examples of a global batch
 
@@ -57,10 +57,11 @@ class CostModel:
             )
         return CostModel(attention=1 / (6 * width), masked=vocabulary_size / (12 * layers * width))
 
-    def __call__(self, lengths: Int64, masked_counts: Int64) -> NDArray[np.float64]:
+    def __call__(self, sizes: Sizes) -> NDArray[np.float64]:
         """Cost of each example, `[N]`."""
+        keys = sizes.squared_lengths / sizes.lengths  # that a token sees
         costs: NDArray[np.float64] = (
-            lengths * (1 + self.attention * lengths) + self.masked * masked_counts
+            sizes.lengths * (1 + self.attention * keys) + self.masked * sizes.masked_counts
         )
         return costs
 
@@ -117,24 +118,29 @@ def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
 
 
 def pack_examples(examples: Examples) -> PackedBatch:
-    """The examples one after another, in their order."""
-    ends = np.cumsum(examples.lengths)
-    starts = ends - examples.lengths
-    position_ids = np.arange(int(ends[-1])) - np.repeat(starts, examples.lengths)
+    """The documents of the examples one after another, in their order: each is a sequence."""
+    starts = np.cumsum(examples.lengths) - examples.lengths
+    ends = np.cumsum(examples.document_lengths)
+    position_ids = np.arange(int(ends[-1])) - np.repeat(
+        ends - examples.document_lengths, examples.document_lengths
+    )
     token_types = position_ids >= np.repeat(examples.segment_a_lengths, examples.lengths)
     masked = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
-    tensors = {
-        "input_ids": examples.input_ids,
-        "token_type_ids": token_types,
-        "position_ids": position_ids,
-        "masked_lm_positions": masked,
-        "masked_lm_ids": examples.masked_lm_ids,
-        "next_sentence_label": examples.next_sentence_labels,
-    }
+
+    def tensor(values: NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(values.astype(np.int64))
+
     return PackedBatch(
-        **{name: torch.from_numpy(values.astype(np.int64)) for name, values in tensors.items()},
+        input_ids=tensor(examples.input_ids),
+        token_type_ids=tensor(token_types),
+        position_ids=tensor(position_ids),
         cu_seqlens=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)),
-        max_seqlen=int(examples.lengths.max()),
+        max_seqlen=int(examples.document_lengths.max()),
+        masked_lm_positions=tensor(masked),
+        masked_lm_ids=tensor(examples.masked_lm_ids),
+        next_sentence_label=tensor(
+            np.repeat(examples.next_sentence_labels, examples.document_counts)
+        ),
     )
 
 
@@ -146,6 +152,8 @@ def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
             lengths=two,
             masked_counts=np.array([0]),
             next_sentence_labels=np.array([NO_NEXT_SENTENCE]),
+            document_counts=np.array([1]),
+            document_lengths=two,
             input_ids=np.array([cls_id, sep_id]),
             segment_a_lengths=two,
             masked_lm_positions=nothing,
@@ -176,7 +184,7 @@ class StepBatch:
     """Tokens of the global batch."""
 
     squared_lengths: int
-    """Sum of squared lengths of the global batch: attention's work."""
+    """Sum of the documents' squared lengths of the global batch: attention's work."""
 
     imbalance: float
     """Largest rank's cost over the mean rank's, minus 1."""
@@ -232,7 +240,7 @@ class BatchSource:
         sizes = files.sizes(copy, shards, rows)
         if self.next_token is not None:
             sizes = self.next_token.sizes(sizes)
-        costs = self.cost(sizes.lengths, sizes.masked_counts)
+        costs = self.cost(sizes)
         plan = plan_micro_batches(
             sizes.lengths, costs, ranks=self.share.ranks, token_budget=self.share.token_budget
         )
@@ -258,7 +266,7 @@ class BatchSource:
             labelled=int((sizes.next_sentence_labels != NO_NEXT_SENTENCE).sum()),
             examples=len(sizes),
             tokens=int(sizes.lengths.sum()),
-            squared_lengths=int((sizes.lengths**2).sum()),
+            squared_lengths=int((sizes.document_lengths**2).sum()),
             imbalance=float(work.max() / work.mean() - 1),
         )
 
@@ -273,21 +281,23 @@ class GpuSource:
     """Steps of one run, on their way to a GPU on a stream of their own.
 
     Copied in the thread that makes them: from pinned memory, while the step before is computed.
-    Fillers bring them to few shapes.
+    Fillers bring them to few shapes, which are counted.
     """
 
     def __init__(self, source: Callable[[int], StepBatch], device: torch.device) -> None:
         self.source = source
         self.device = device
+        self.shapes: Counter[Shape] = Counter()
+        """Micro-batches of each shape so far."""
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def __call__(self, step: int) -> StepBatch:
         """The batch of `step`; `wait_for_copies` before it is used."""
         batch = self.source(step)
+        buckets = [micro_batch.bucketed() for micro_batch in batch.micro_batches]
+        self.shapes.update(bucket.shape for bucket in buckets)
         with torch.cuda.stream(self.stream):
-            there = tuple(
-                micro_batch.bucketed().to(self.device) for micro_batch in batch.micro_batches
-            )
+            there = tuple(bucket.to(self.device) for bucket in buckets)
             return replace(batch, micro_batches=there, copied=self.stream.record_event())
 
 

@@ -36,8 +36,10 @@ class NextToken:
         """How much is asked of each example."""
         return Sizes(
             lengths=sizes.lengths,
-            masked_counts=sizes.lengths - 1,
+            masked_counts=sizes.lengths - sizes.document_counts,
             next_sentence_labels=np.full_like(sizes.next_sentence_labels, NO_NEXT_SENTENCE),
+            document_counts=sizes.document_counts,
+            document_lengths=sizes.document_lengths,
         )
 
     def __call__(self, examples: Examples) -> Examples:
@@ -46,8 +48,9 @@ class NextToken:
         places = np.arange(len(examples.input_ids)) - np.repeat(
             ends - examples.lengths, examples.lengths
         )
-        first = 0 if self.step == 1 else np.repeat(examples.lengths, examples.lengths) - 1
-        asked = places != first
+        of_documents = np.cumsum(examples.document_lengths)
+        asked = np.ones(len(places), dtype=np.bool_)
+        asked[of_documents - (examples.document_lengths if self.step == 1 else 1)] = False
         return replace(
             examples,
             **vars(self.sizes(examples)),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
-from artifacts.tables import examples_schema
+from artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_schema
 
 Int64 = NDArray[np.int64]
 Ids = NDArray[np.integer]
@@ -30,9 +30,18 @@ class Sizes:
     lengths: Int64  # [N] tokens
     masked_counts: Int64  # [N] masked tokens
     next_sentence_labels: Int64  # [N]; -1: not asked
+    document_counts: Int64  # [N] sequences in each, which do not see one another; mostly 1
+    document_lengths: Int64  # [D] tokens of each of these
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @property
+    def squared_lengths(self) -> Int64:
+        """[N] sum over the documents of each: attention's work."""
+        first_N = np.cumsum(self.document_counts) - self.document_counts
+        squared_N: Int64 = np.add.reduceat(self.document_lengths**2, first_N)
+        return squared_N
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,8 @@ class _Columns:
     masked_positions: Ids
     masked_ids: Ids
     next_sentence_labels: Ids
+    documents: tuple[Int64, Ids] | None
+    """Where the lengths of each example's documents begin, and these; None: it has one."""
 
 
 class ExampleShards:
@@ -80,7 +91,9 @@ class ExampleShards:
             )
         self._artifact = artifact
         self._cache = cache
-        self._schema = examples_schema(int(artifact.manifest.statistics["vocabulary_size"]))
+        vocabulary_size = int(artifact.manifest.statistics["vocabulary_size"])
+        packed = bool(artifact.manifest.config["examples"].get("pack_documents"))
+        self._schema = examples_schema(vocabulary_size, packed=packed)
         self._mapped: dict[tuple[int, int], _Columns] = {}
 
     @property
@@ -96,11 +109,24 @@ class ExampleShards:
     def sizes(self, copy: int, shards: Int64, rows: Int64) -> Sizes:
         """Lengths, mask counts and labels of the rows addressed, in that order."""
         lengths, masked_counts, labels = (np.empty(len(rows), np.int64) for _ in range(3))
+        documents = np.ones(len(rows), np.int64)
         for at, columns in self._by_shard(copy, shards):
             lengths[at] = _extents(columns.id_offsets, rows[at])[1]
             masked_counts[at] = _extents(columns.masked_offsets, rows[at])[1]
             labels[at] = columns.next_sentence_labels[rows[at]]
-        return Sizes(lengths, masked_counts, labels)
+            if columns.documents is not None:
+                documents[at] = _extents(columns.documents[0], rows[at])[1]
+        document_lengths = lengths
+        if DOCUMENT_LENGTHS_FIELD in self._schema:
+            first = np.cumsum(documents) - documents
+            document_lengths = np.empty(int(documents.sum()), np.int64)
+            for at, columns in self._by_shard(copy, shards):
+                assert columns.documents is not None
+                offsets, of_documents = columns.documents
+                there, counts = _extents(offsets, rows[at])
+                target = ragged_indices(first[at], counts)
+                document_lengths[target] = of_documents[ragged_indices(there, counts)]
+        return Sizes(lengths, masked_counts, labels, documents, document_lengths)
 
     def gather(self, copy: int, shards: Int64, rows: Int64) -> Examples:
         """The rows addressed, in that order."""
@@ -157,6 +183,10 @@ class ExampleShards:
                 f"{entry.statistics['copies'][copy]}; run the examples stage again"
             )
         ids, positions = batch.column("input_ids"), batch.column("masked_lm_positions")
+        documents = None
+        if DOCUMENT_LENGTHS_FIELD in self._schema:
+            lengths = batch.column(DOCUMENT_LENGTHS_FIELD.name)
+            documents = lengths.offsets.to_numpy(), lengths.values.to_numpy()
         return _Columns(
             id_offsets=ids.offsets.to_numpy(),
             ids=ids.values.to_numpy(),
@@ -165,6 +195,7 @@ class ExampleShards:
             masked_positions=positions.values.to_numpy(),
             masked_ids=batch.column("masked_lm_ids").values.to_numpy(),
             next_sentence_labels=batch.column("next_sentence_label").to_numpy(),
+            documents=documents,
         )
 
 
@@ -174,10 +205,14 @@ def select(examples: Examples, order: Int64) -> Examples:
     starts = np.cumsum(examples.lengths)[order] - lengths
     masked_starts = np.cumsum(examples.masked_counts)[order] - masked_counts
     masked = ragged_indices(masked_starts, masked_counts)
+    document_counts = examples.document_counts[order]
+    first = np.cumsum(examples.document_counts)[order] - document_counts
     return Examples(
         lengths=lengths,
         masked_counts=masked_counts,
         next_sentence_labels=examples.next_sentence_labels[order],
+        document_counts=document_counts,
+        document_lengths=examples.document_lengths[ragged_indices(first, document_counts)],
         input_ids=examples.input_ids[ragged_indices(starts, lengths)],
         segment_a_lengths=examples.segment_a_lengths[order],
         masked_lm_positions=examples.masked_lm_positions[masked],

@@ -24,6 +24,9 @@ from model.encoder.operations.rotary_attention import LayerAttention, layer_atte
 
 # T tokens of all sequences together, P places of them, B sequences, H width
 
+COMPILATIONS = 32
+"""Of the layers, at most; torch runs what comes after them as it is written."""
+
 Mixing = Attend | LayerAttention | Reading
 """How the tokens of one batch reach each other: in BERT's, modern and LSTM layers."""
 
@@ -49,6 +52,7 @@ class Encoder(nn.Module):
         self.vocabulary_size = vocabulary_size
         self.attention = attention
         self.checkpoint_activations = checkpoint_activations
+        self._is_compiled = False
         self.embeddings: Embeddings | TokenEmbeddings
         self.pooler: Pooler | PredictionHead
         self.layer_norm: nn.LayerNorm | None = None
@@ -93,26 +97,27 @@ class Encoder(nn.Module):
             f"reach={config.local_attention // 2} local_layers={local}"
         )
 
-    def forward(self, batch: PackedBatch, dropout_seed: int | None = None) -> Tensor:
+    def forward(self, batch: PackedBatch, dropout: int | Noise | None = None) -> Tensor:
         """Vectors of the last layer, [T, H].
 
-        In training mode dropout is a function of `dropout_seed` (any int from 0 to 2^63-1); without
-        one a seed is drawn from torch's global generator.
+        In training mode dropout is a function of the seed `dropout` (any int from 0 to 2^63-1), or
+        that noise; without one a seed is drawn from torch's global generator.
         """
-        return self.hidden_states(batch, dropout_seed)[-1]
+        return self.hidden_states(batch, dropout)[-1]
 
-    def hidden_states(self, batch: PackedBatch, dropout_seed: int | None = None) -> list[Tensor]:
+    def hidden_states(self, batch: PackedBatch, dropout: int | Noise | None = None) -> list[Tensor]:
         """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
 
-        The last one of a modern encoder is normalised. On a CPU they are computed together with
-        fillers, so that few shapes occur.
+        The last one of a modern encoder is normalised. They are computed together with fillers, so
+        that few shapes occur.
         """
         self._check(batch)
-        noise = self._noise(dropout_seed)
+        noise = self._noise(dropout)
         tokens = batch.tokens
-        if batch.input_ids.device.type == "cpu":
-            batch = batch.filled()
+        batch = batch.filled()
         mixing = self._mixing(batch)
+        if self._is_compiled:
+            _let_vary(batch.cu_seqlens, *_tensors_of(mixing))
         states = [self.embeddings(batch, noise and noise.at(0))]
         for number, layer in enumerate(self.layers, start=1):
             states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
@@ -121,16 +126,19 @@ class Encoder(nn.Module):
             states[-1] = layer_norm(states[-1], norm.weight, None, norm.eps)
         return [state[:tokens] for state in states] if batch.tokens > tokens else states
 
-    def compile_layers(self, *, graphs: bool = False) -> None:
+    def compile_layers(self) -> None:
         """Let torch compile the layers: one compilation for all of them and for all lengths.
 
-        Pays on a GPU. On a CPU the layers are already single functions. `graphs`: they are replayed
-        as CUDA graphs too, one for each shape, which is for training steps alone: without a way
-        back, torch may write a layer's output over the one before.
+        Pays on a GPU. On a CPU the layers are already single functions. The number of tokens varies
+        in what is compiled, all else is fixed: products are libraries' anyway, other kernels have
+        it in their grid alone, and a compilation for each rung of the ladder would take a minute
+        each.
         """
-        options = {"triton.cudagraphs": True} if graphs else None
+        self._is_compiled = True
+        # Eight are too few: kinds of layers, with gradients and without, the lengths of phases.
+        torch._dynamo.config.recompile_limit = COMPILATIONS
         for layer in self.layers:
-            layer.compile(dynamic=True, options=options)
+            layer.compile()
 
     def pooled(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
         """One vector per sequence, [B, H]."""
@@ -165,15 +173,19 @@ class Encoder(nn.Module):
                 use_reentrant=False,
             )
             return again
+        if self._is_compiled:
+            _let_vary(hidden_TH)
         output_TH: Tensor = layer(hidden_TH, mixing, noise)
         return output_TH
 
-    def _noise(self, dropout_seed: int | None) -> Noise | None:
+    def _noise(self, dropout: int | Noise | None) -> Noise | None:
         if not self.training:
             return None
-        if dropout_seed is None:
-            dropout_seed = int(torch.randint(1 << 62, ()))
-        return noise_from(dropout_seed, self.embeddings.word_embeddings.weight.device)
+        if isinstance(dropout, Noise):
+            return dropout
+        if dropout is None:
+            dropout = int(torch.randint(1 << 62, ()))
+        return noise_from(dropout, self.embeddings.word_embeddings.weight.device)
 
     def _check(self, batch: PackedBatch) -> None:
         if batch.max_seqlen > self.config.max_position_embeddings:
@@ -182,6 +194,19 @@ class Encoder(nn.Module):
                 f"{self.config.max_position_embeddings} positions; cut the input, or raise "
                 "encoder.max_position_embeddings"
             )
+
+
+def _tensors_of(mixing: Mixing) -> list[Tensor]:
+    """What the attentions of a batch hold, by token or by sequence."""
+    attentions = mixing if isinstance(mixing, LayerAttention) else (mixing,)
+    held = [value for attention in attentions for value in vars(attention).values()]
+    return [value for value in held if isinstance(value, Tensor)]
+
+
+def _let_vary(*tensors: Tensor) -> None:
+    """Tell torch's compiler that the first size of each is another one in every batch."""
+    for tensor in tensors:
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
 
 
 def initialise(module: nn.Module, config: EncoderConfig) -> None:

@@ -19,6 +19,7 @@ from model.data.batch import NO_NEXT_SENTENCE, PackedBatch
 from model.encoder.encoder import Encoder, initialise
 from model.encoder.layers.feed_forward import activation
 from model.encoder.masked_lm_loss import hits, masked_lm_loss
+from model.encoder.operations.dropout import Noise
 from model.encoder.operations.products import wide
 from model.encoder.operations.residual import layer_norm
 
@@ -39,6 +40,13 @@ class PretrainingSums(NamedTuple):
 
     next_sentence_correct: Tensor
     """int64: sequences whose more likely class is the right one."""
+
+    def loss(self, masked: float | Tensor, labelled: float | Tensor) -> Tensor:
+        """What is minimised: both sums over counts, infinite for a loss that is left out.
+
+        Its parameters have gradients all the same, of zero: ranks would wait for missing ones.
+        """
+        return self.masked_lm_loss / masked + self.next_sentence_loss / labelled
 
 
 class PretrainingModel(nn.Module):
@@ -73,10 +81,10 @@ class PretrainingModel(nn.Module):
             if head is not None:
                 initialise(head, config)
 
-    def forward(self, batch: PackedBatch, dropout_seed: int | None = None) -> PretrainingSums:
+    def forward(self, batch: PackedBatch, dropout: int | Noise | None = None) -> PretrainingSums:
         """Loss sums and hits of a batch whose M and B may be anything from 0 up."""
-        filled = batch.filled() if batch.input_ids.device.type == "cpu" else batch
-        hidden_TH = self.encoder(filled, dropout_seed)
+        filled = batch.filled()
+        hidden_TH = self.encoder(filled, dropout)
         masked_lm = masked_lm_loss(
             self._transformed(hidden_TH[filled.masked_lm_positions]),
             self.encoder.embeddings.word_embeddings.weight,

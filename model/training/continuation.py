@@ -6,10 +6,11 @@ Out: the optimizer's moments and the run's state as records of that artifact; th
 
 A finished artifact is named by what it was made from, so its successor is another artifact with the
 finished one among its inputs: never one that was there already, and never the one that a longer run
-without a stop would have made. That one cannot be had: with the linear decay every step's rate
+without a stop would have made. With a decay that one cannot be had: every step's rate
 depends on the number of steps, and the finished run's has come down to 0. So the schedule goes on
-differently (`model.training.optimizer.learning_rate`). The order of the examples, dropout, moments
-and the curve go on as if there had been no end.
+differently (`model.training.optimizer.learning_rate`). Where the finished run's rate was constant,
+further steps are those of the longer run. The order of the examples, dropout, moments and the curve
+go on as if there had been no end.
 
 Records are verified like content but are no part of the artifact's digest: keeping them changes no
 key. Weights are not kept twice: fp32 masters are what the artifact consists of.
@@ -18,14 +19,16 @@ key. Weights are not kept twice: fp32 masters are what the artifact consists of.
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
 from safetensors.torch import load_file
 
-from artifacts.config import JsonObject
+from artifacts.config import JsonObject, parse
 from artifacts.errors import UsageError
 from artifacts.manifest import FileEntry, Manifest
 from artifacts.progress import say
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, open_input, put_bytes
+from model.config import OptimizerConfig
 from model.hugging_face.layout import from_hugging_face
 from model.training.checkpoints import ParameterState, Resumed, RunState, differences
 from model.training.distributed import World
@@ -37,14 +40,36 @@ STATE = "state.json"
 MOMENTS = ("exp_avg.safetensors", "exp_avg_sq.safetensors")
 """Files of a checkpoint that a finished artifact keeps as records, by the same names."""
 
-SCHEDULE = "second warm-up, then the linear decay of all steps"
-"""What the records call the learning rate of further steps."""
-
 MAY_DIFFER = {
     *("pretrain.steps", "pretrain.optimizer.learning_rate", "pretrain.optimizer.warmup_steps"),
     *("pretrain.evaluate_every", "pretrain.evaluation_examples", "pretrain.init"),
 }
 """What further steps may do otherwise than those before; an initial encoder has played its part."""
+
+SCHEDULE = {"schedule", "decay_share"}
+"""What of the optimizer's may differ, too, after a constant rate."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How a run goes on from a finished one."""
+
+    steps_before: int
+    """The finished run's."""
+    schedule: str
+    """What becomes of the learning rate, in words."""
+    warms_up: bool
+    """Whether it rises from 0 a second time."""
+
+    @property
+    def rise_at(self) -> int:
+        """The step at which the rate rises from 0."""
+        return self.steps_before if self.warms_up else 0
+
+    @property
+    def statistics(self) -> dict[str, JsonValue]:
+        """For the manifest."""
+        return {"steps_before": self.steps_before, "schedule": self.schedule}
 
 
 @dataclass(frozen=True)
@@ -80,10 +105,10 @@ def keep_end(checkpoint: Path, output: str) -> list[FileEntry]:
     return [put_bytes(output, (checkpoint / name).read_bytes(), name=name) for name in names]
 
 
-def steps_before(table: StageTable) -> int:
-    """Steps of the finished run that the table's run goes on from; 0 where there is none."""
+def continuation_of(table: StageTable) -> Continuation | None:
+    """How the table's run goes on from a finished one; None where there is none."""
     if CONTINUED not in table.inputs:
-        return 0
+        return None
     finished = open_input(table, CONTINUED)
     check_continuation(finished, table.keyed_config)
     ours, theirs = table.inputs["examples"].digest, finished.manifest.inputs["examples"]
@@ -92,7 +117,13 @@ def steps_before(table: StageTable) -> int:
             f"{finished.directory}: trained on examples {theirs[:12]}, these are {ours[:12]}, and "
             "more steps read on in the same ones; to train its encoder on others: pretrain.init"
         )
-    return _steps(finished.manifest)
+    steps = _steps(finished.manifest)
+    before, now = _optimizer(finished.manifest.config), _optimizer(table.keyed_config)
+    is_same = now == before.model_copy(update={name: getattr(now, name) for name in SCHEDULE})
+    if before.schedule == "constant" and now.schedule != "linear" and is_same:
+        return Continuation(steps, f"without a break: {now.schedule} of all steps", warms_up=False)
+    line = "the linear decay" if now.schedule == "linear" else now.schedule
+    return Continuation(steps, f"second warm-up, then {line} of all steps", warms_up=True)
 
 
 def check_continuation(finished: Artifact, config: JsonObject) -> None:
@@ -111,7 +142,18 @@ def check_continuation(finished: Artifact, config: JsonObject) -> None:
             f"{where}: has done {steps:,} steps, and pretrain.steps = "
             f"{config['pretrain']['steps']:,} counts them; set it to more"
         )
-    changed = differences(manifest.config, config, MAY_DIFFER)
+    may_differ = MAY_DIFFER
+    if manifest.config["pretrain"]["optimizer"].get("schedule") == "constant":
+        may_differ = MAY_DIFFER | {f"pretrain.optimizer.{name}" for name in SCHEDULE}
+        optimizer = _optimizer(config)
+        flat = round((1 - optimizer.decay_share) * config["pretrain"]["steps"])
+        if optimizer.schedule == "wsd" and flat < steps:
+            raise UsageError(
+                f"{where}: was at the peak for all its {steps:,} steps, and pretrain.optimizer."
+                f"decay_share = {optimizer.decay_share:g} of {config['pretrain']['steps']:,} steps "
+                f"begins at step {flat:,}; lower it, or raise pretrain.steps"
+            )
+    changed = differences(manifest.config, config, may_differ)
     if changed:
         raise UsageError(
             f"{where}: trained with another configuration ({'; '.join(changed)}); change it back, "
@@ -132,3 +174,7 @@ def go_on(table: StageTable, metrics: Path, *, world: World) -> Resumed:
 
 def _steps(manifest: Manifest) -> int:
     return int(manifest.config["pretrain"]["steps"])
+
+
+def _optimizer(config: JsonObject) -> OptimizerConfig:
+    return parse(OptimizerConfig, config["pretrain"]["optimizer"], source="pretrain.optimizer")

@@ -14,20 +14,21 @@ import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from artifacts.errors import UsageError
-from model.config import OptimizerConfig, TrainingMachine
+from model.config import MEASURING, OptimizerConfig, TrainingMachine
 from model.data.batch import PackedBatch
 from model.data.micro_batches import empty_micro_batch
+from model.encoder.operations.dropout import Noise
 from model.encoder.pretraining import PretrainingSums
 from model.training.checkpoints import ParameterState
 from model.training.distributed import GradientBuckets, World, gradient_buckets
-from model.training.optimizer import AdamW, build_optimizer, clip
+from model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip
 from model.training.precision import Rounded
 
 with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard output is at import
@@ -92,6 +93,11 @@ def engine_configuration(
                 "training.offload_optimizer with training.zero_stage 0: only ZeRO 1 to 3 keep the "
                 "optimizer's state apart; set zero_stage = 1, 2 or 3"
             )
+        if recipe.optimizer.name in MEASURING:
+            raise UsageError(
+                f"optimizer {recipe.optimizer.name} with training.offload_optimizer: sums over "
+                "ranks in its update want the masters on the GPU; leave out offload_optimizer"
+            )
         zero["offload_optimizer"] = {"device": "cpu"}
     derived: dict[str, object] = {
         # Sizes DeepSpeed wants to know but does not use: batches and loss scales are ours.
@@ -129,6 +135,8 @@ class OneRank:
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
+    keeps_gradients: bool = False
+    """Gradients are set to zero, not dropped."""
 
     def __call__(self, *arguments: object) -> object:
         """What the module returns."""
@@ -149,7 +157,10 @@ class OneRank:
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        self.optimizer.zero_grad()
+        if self.keeps_gradients:
+            torch._foreach_zero_([p.grad for p in self.module.parameters() if p.grad is not None])
+        else:
+            self.optimizer.zero_grad()
 
 
 class Engine:
@@ -194,15 +205,25 @@ class Engine:
                 )
                 if not machine.zero_stage:  # `GradientBuckets` reduces
                     self._engine.enable_backward_allreduce = False
-        if machine.zero_stage in (1, 2) and isinstance(self._optimizer, AdamW):
+        if machine.zero_stage in (1, 2):
             self._optimizer.create_state()  # DeepSpeed finds it only if all groups have theirs
+        if machine.zero_stage and isinstance(self._optimizer, Lamb):
+            parts = [self._part(parameter) for parameter in model.parameters()]
+            sizes = [master.numel() for master in masters.values()]
+            self._optimizer.slices = Slices(parts, sizes, world)
         self._set_masters(masters)  # DeepSpeed made its own from weights rounded to bf16
 
-    def forward(self, batch: PackedBatch, *, dropout_seed: int | None) -> PretrainingSums:
+    def forward(self, batch: PackedBatch, *, dropout: int | Noise | None) -> PretrainingSums:
         """Loss sums of a micro-batch; without a seed as in evaluation, without gradients."""
-        there, training = batch.to(self._world.device), dropout_seed is not None
-        sums: PretrainingSums = self.compute(there, dropout_seed, training=training)
+        there, training = batch.to(self._world.device), dropout is not None
+        sums: PretrainingSums = self.compute(there, dropout, training=training)
         return sums
+
+    def keep_gradients(self) -> None:
+        """From now on gradients stay where they are, and are zero where there were none."""
+        if not isinstance(self._engine, OneRank):
+            raise AssertionError("DeepSpeed's engine has gradients of its own")
+        self._engine = replace(self._engine, keeps_gradients=True)
 
     def compute(self, *arguments: object, training: bool) -> Any:
         """What the model returns, in training mode or without dropout and gradients."""
@@ -284,7 +305,7 @@ class Engine:
         if updates:
             # The wrapped optimizers make and link their state in their first step only: one with
             # rate 0 on a loss of 0, which changes nothing.
-            nothing = self.forward(empty_micro_batch(0, 0), dropout_seed=0)
+            nothing = self.forward(empty_micro_batch(0, 0), dropout=0)
             self.backward((nothing.masked_lm_loss + nothing.next_sentence_loss) * 0.0)
             self.step(0.0)
             for name, parameter in self.model.named_parameters():
@@ -304,6 +325,15 @@ class Engine:
                 safe_set_local_fp32_param(parameter, self._slice(parameter, master))
             else:
                 safe_set_full_fp32_param(parameter, master)
+
+    def _part(self, parameter: nn.Parameter) -> Tensor | None:
+        """ZeRO 1 to 3: this rank's part of the fp32 master, a view; None where it has none."""
+        if self._zero_stage == 3:
+            part: Tensor = safe_get_local_fp32_param(parameter)
+            return part
+        mapping: Any = parameter._hp_mapping  # type: ignore[attr-defined]  # DeepSpeed's
+        found: Tensor | None = mapping and mapping.hp_fragment
+        return found
 
     def _write_moment(self, parameter: nn.Parameter, part: str, value: Tensor) -> None:
         there = value.to(self._world.device)

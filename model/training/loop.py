@@ -5,8 +5,9 @@ Out: a trained engine, the curve, checkpoints; or `Terminated` after a checkpoin
      wanted the run to stop.
 """
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 
@@ -21,12 +22,34 @@ from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
 from model.data.micro_batches import BatchSource, GpuSource, Prefetcher, StepBatch
 from model.training.checkpoints import Checkpoints, Identity, RunState
+from model.training.continuation import Continuation
+from model.training.cuda_graphs import Divisors, StepGraphs
 from model.training.distributed import World
 from model.training.engine import Engine
-from model.training.evaluation import Scores, evaluate
 from model.training.monitoring.health import Alarms, Stop, Watchdog
 from model.training.monitoring.telemetry import Curve, StepRecord, Telemetry, training_flops
 from model.training.optimizer import learning_rate
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over a set of examples, losses in nats."""
+
+    masked_lm_loss: float
+    masked_lm_accuracy: float
+    next_sentence_loss: float
+    next_sentence_accuracy: float
+
+    @staticmethod
+    def of(sums: Sequence[float], *, masked: int, labelled: int) -> "Scores":
+        """From the four sums of `PretrainingSums` over `masked` tokens and `labelled` examples."""
+        mlm_loss, nsp_loss, mlm_correct, nsp_correct = sums
+        return Scores(
+            masked_lm_loss=mlm_loss / max(masked, 1),
+            masked_lm_accuracy=mlm_correct / max(masked, 1),
+            next_sentence_loss=nsp_loss / max(labelled, 1),
+            next_sentence_accuracy=nsp_correct / max(labelled, 1),
+        )
 
 
 @dataclass
@@ -50,8 +73,8 @@ class Trainer:
     stop: Stop
     curve: Curve
 
-    steps_before: int = 0
-    """Steps of a finished run that this one goes on from."""
+    continuation: Continuation | None = None
+    """Of a finished run, if this one goes on from it."""
 
     step: int = 0
     """Steps done."""
@@ -61,6 +84,9 @@ class Trainer:
 
     heldout: Scores | None = None
     """The latest held-out scores."""
+
+    graphs: StepGraphs | None = None
+    """Passes as CUDA graphs; None: launched kernel by kernel."""
 
     def restore(self, state: RunState) -> None:
         """Go on where a checkpoint was taken."""
@@ -102,7 +128,7 @@ class Trainer:
             batch.step,
             steps=recipe.steps,
             optimizer=recipe.optimizer,
-            steps_before=self.steps_before,
+            steps_before=self.continuation.rise_at if self.continuation else 0,
         )
         sums = torch.zeros(5, device=self.world.device)
         batch.wait_for_copies()
@@ -148,27 +174,44 @@ class Trainer:
     def micro_step(self, batch: StepBatch, micro_batch: PackedBatch, *, micro: int) -> Tensor:
         """Forward and backward of one micro-batch; its four sums, `[4]`."""
         seed = address(self.stage.seed, "dropout", batch.step, self.world.rank, micro) >> 1
-        sums = self.engine.forward(micro_batch, dropout_seed=seed)
-        self.watchdog.reached("after_forward", batch.step)
         # Divided by the counts of the global batch, so that it does not matter how it is divided;
         # the 1e-5 is the reference's (run_pretraining.py:279).
-        loss = sums.masked_lm_loss / (batch.masked + 1e-5)
-        if self.stage.pretrain.next_sentence_loss:
-            loss = loss + sums.next_sentence_loss / max(batch.labelled, 1)
-        else:  # every parameter has a gradient, or ranks would wait for those without
-            loss = loss + sums.next_sentence_loss * 0.0
+        asks = self.stage.pretrain.next_sentence_loss
+        divisors = Divisors(
+            batch.masked + 1e-5, float(max(batch.labelled, 1)) if asks else math.inf
+        )
+        if self.graphs is not None:
+            replayed = self.graphs.micro_step(micro_batch, divisors, seed=seed)
+            if replayed is not None:
+                self.watchdog.reached("after_backward", batch.step)
+                return replayed
+        sums = self.engine.forward(micro_batch, dropout=seed)
+        self.watchdog.reached("after_forward", batch.step)
+        loss = sums.loss(*divisors)
         self.engine.backward(loss, last=micro + 1 == len(batch.micro_batches))
         self.watchdog.reached("after_backward", batch.step)
         return torch.stack([value.detach().float() for value in sums])
 
     def evaluate(self, batch: StepBatch) -> None:
-        """Score the held-out examples of the batch's length, where there are any."""
-        source = self.heldout_sources.get(batch.address.max_seq_length)
+        """Score the held-out examples of the batch's length, where there are any.
+
+        A fixed set of examples, seen by the model as it is; every rank computes its share.
+        """
+        source, device = self.heldout_sources.get(batch.address.max_seq_length), self.world.device
         if source is None:
             return
-        scores = evaluate(
-            self.engine, source, world=self.world, watchdog=self.watchdog, step=self.step
-        )
+        sums, masked, labelled = torch.zeros(4, dtype=torch.float64, device=device), 0, 0
+        make = GpuSource(source, device) if device.type == "cuda" else source
+        for number in range(source.curriculum.steps):
+            self.watchdog.reached("evaluation", self.step)  # a large encoder takes its time
+            heldout = make(number)
+            heldout.wait_for_copies()
+            for micro_batch in heldout.micro_batches:
+                found = self.engine.forward(micro_batch, dropout=None)
+                sums += torch.stack([value.double() for value in found])
+            masked += heldout.masked
+            labelled += heldout.labelled
+        scores = Scores.of(self.world.sum(sums), masked=masked, labelled=labelled)
         self.heldout = scores
         self.curve.add_heldout(self.step, asdict(scores))
         self.telemetry.add_heldout(self.step, asdict(scores))

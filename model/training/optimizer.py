@@ -10,7 +10,8 @@ c2 = 1 - β2^t
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn import Parameter
 
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig
+from model.training.distributed import World
 
 ParameterGroup = dict[str, Any]
 """A parameter group as torch's optimizers take and keep it: `params` and their settings."""
@@ -50,14 +52,16 @@ def learning_rate(
     Linear decay counts from step 0 on: at step 0 the rate is 0, and at the end of the warm-up it
     drops from the peak to peak × (1 - warmup/N) (reference: optimization.py:32-54). This is not
     Hugging Face's schedule. `wsd` is flat, then peak × (1 - √t), t from 0 to 1 in the last
-    `decay_share` of the steps (Hägele et al. 2024, equation 1).
+    `decay_share` of the steps (Hägele et al. 2024, equation 1); `constant` stays flat.
 
     A run that goes on after the `steps_before` of a finished one, whose rate has come down to 0,
     warms up a second time, to the line of the longer run: a jump there would cost what was learnt
     (Gupta et al. 2023, "Continual pre-training of large language models: how to (re)warm").
     """
     left = max(0.0, 1.0 - step / steps)
-    if optimizer.schedule == "wsd":
+    if optimizer.schedule == "constant":
+        left = 1.0
+    elif optimizer.schedule == "wsd":
         falling = optimizer.decay_share * steps
         left = 1.0 - math.sqrt(min(1.0, max(0.0, 1.0 - (steps - step) / falling)))
     line = optimizer.learning_rate * left
@@ -78,10 +82,10 @@ def build_optimizer(
 
     In any `precision` but fp32 Muon's products are bfloat16, as the model's are.
     """
-    if config.name != "adamw" and zero_stage > 0:
+    if config.name == "muon" and zero_stage > 0:
         raise UsageError(
-            f"optimizer {config.name} with training.zero_stage {zero_stage}: ZeRO cuts tensors "
-            f"into slices, and {config.name} needs whole ones; set zero_stage = 0"
+            f"optimizer muon with training.zero_stage {zero_stage}: ZeRO cuts tensors into slices, "
+            "and muon makes whole matrices orthogonal; set zero_stage = 0"
         )
     if config.name == "muon":
         everything = dict(named)
@@ -222,10 +226,17 @@ class Muon(AdamW):
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+            state.update(_no_state(parameter))
         return state
+
+
+def _no_state(parameter: Tensor) -> dict[str, Tensor]:
+    """What is kept of a parameter before its first update; the count stays on the host."""
+    return {
+        "step": torch.zeros(()),
+        "exp_avg": torch.zeros_like(parameter),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }
 
 
 def orthogonal(matrices_NIO: Tensor) -> Tensor:
@@ -244,19 +255,93 @@ def orthogonal(matrices_NIO: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
+@dataclass(frozen=True)
+class Slices:
+    """What ZeRO has made of the parameters: flat tensors, in which this rank has a part of each."""
+
+    parts: Sequence[Tensor | None]
+    """By parameter: this rank's part, a view of a flat tensor; None where it has none."""
+
+    sizes: Sequence[int]
+    """By parameter: numbers on all ranks together."""
+
+    world: World
+
+    def pieces(self, flat: Tensor) -> "_Pieces":
+        """The parts inside `flat`; what fills gaps counts as one parameter more."""
+        lengths: list[int] = []
+        numbers: list[int] = []
+        inside, filling = sorted(self._inside(flat)), len(self.sizes)
+        for start, length, number in (*inside, (flat.numel(), 0, filling)):
+            missing = start - sum(lengths)
+            lengths += [missing] * (missing > 0) + [length] * (length > 0)
+            numbers += [filling] * (missing > 0) + [number] * (length > 0)
+        sizes = torch.tensor([*self.sizes, 1])[numbers]
+        place = flat.device
+        return _Pieces(
+            lengths,
+            torch.tensor(lengths).to(place),
+            sizes.to(place),
+            torch.tensor(numbers).to(place),
+        )
+
+    def _inside(self, flat: Tensor) -> Iterator[tuple[int, int, int]]:
+        """Start, length and number of each parameter's part in `flat`."""
+        for number, part in enumerate(self.parts):
+            if part is not None and part.numel():
+                start = (part.data_ptr() - flat.data_ptr()) // flat.element_size()
+                if 0 <= start < flat.numel():
+                    yield start, part.numel(), number
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """How the numbers of one update divide into N parameters, or parts of them."""
+
+    lengths: list[int]
+    """[N]."""
+
+    repeats: Tensor
+    """[N] int64 on the device: the same."""
+
+    sizes: Tensor
+    """[N] int64 on the device: of the whole parameter."""
+
+    numbers: Tensor | None = None
+    """[N] int64 on the device: the parameter that each is a part of; None: they are whole."""
+
+    def of(self, tensors: list[Tensor]) -> list[Tensor]:
+        """`tensors` as they are, or the pieces of the only one."""
+        if self.numbers is None:
+            return tensors
+        (flat,) = tensors
+        return list(torch.split(flat, self.lengths))
+
+
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, Algorithm 2): AdamW's update, rescaled per tensor by a trust ratio.
 
     Every tensor has one, biases and layer norms too, as the algorithm is printed. The published
     implementations leave those without weight decay at 1 by default (TensorFlow Addons,
     `exclude_from_layer_adaptation`; NVIDIA Apex, `use_nvlamb=False`).
+
+    Where ZeRO slices the parameters, what the ratios are made of is summed over ranks: a vector for
+    each group of parameters.
     """
+
+    slices: Slices | None = None
+    """Set where there are flat tensors in the parameters' place."""
 
     def __init__(self, groups: list[ParameterGroup], *, config: OptimizerConfig) -> None:
         defaults = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.eps}
         super().__init__(groups, defaults)
         self.bias_correction = config.bias_correction
-        self._sizes: dict[tuple[int, ...], Tensor] = {}
+        self._pieces: dict[tuple[int, ...], _Pieces] = {}
+
+    def create_state(self) -> None:
+        """Moments of zero for every parameter, as the first update would make them."""
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            self.state[parameter] = _no_state(parameter)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
@@ -271,9 +356,7 @@ class Lamb(torch.optim.Optimizer):
         for parameter in parameters:
             state = self.state[parameter]
             if not state:
-                state["step"] = torch.zeros(())
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
+                state.update(_no_state(parameter))
             state["step"] += 1
         beta1, beta2 = group["betas"]
         first = [self.state[parameter]["exp_avg"] for parameter in parameters]
@@ -296,17 +379,24 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_copy_(directions, first)
         torch._foreach_div_(directions, denominators)
         torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
+        pieces = self._pieces_of(parameters)
         ratios = self._ratios(
-            parameters, directions, gradients, second, correction=correct[1], eps=group["eps"]
+            pieces,
+            pieces.of(parameters),
+            pieces.of(directions),
+            pieces.of(gradients),
+            pieces.of(second),
+            correction=correct[1],
+            eps=group["eps"],
         )
         ratios = ratios * -group["lr"]
         # All tensors at once: each by its own ratio would be a kernel a tensor, some 400.
-        repeats = self._repeats(sizes, flat.device)
-        flat.mul_(torch.repeat_interleave(ratios, repeats, output_size=len(flat)))
+        flat.mul_(torch.repeat_interleave(ratios, pieces.repeats, output_size=len(flat)))
         torch._foreach_add_(parameters, directions)
 
     def _ratios(
         self,
+        pieces: _Pieces,
         parameters: list[Tensor],
         directions: list[Tensor],
         gradients: list[Tensor],
@@ -321,14 +411,30 @@ class Lamb(torch.optim.Optimizer):
         """
         weights = torch.stack(torch._foreach_norm(parameters))
         changes = torch.stack(torch._foreach_norm(directions))
+        if pieces.numbers is not None:
+            squares = torch.stack([weights, changes]).square()
+            weights, changes = self._over_ranks(squares, pieces).sqrt()
         return torch.where((weights > 0) & (changes > 0), weights / changes, 1.0)
 
-    def _repeats(self, sizes: list[int], device: torch.device) -> Tensor:
-        """`sizes` on the device, copied there once."""
-        key = tuple(sizes)
-        if key not in self._sizes:
-            self._sizes[key] = torch.tensor(sizes, device=device)
-        return self._sizes[key]
+    def _over_ranks(self, sums_KN: Tensor, pieces: _Pieces) -> Tensor:
+        """For each piece its parameter's sums over all pieces of all ranks, [K, N]."""
+        if self.slices is None or pieces.numbers is None:
+            return sums_KN
+        totals = sums_KN.new_zeros(len(sums_KN), len(self.slices.sizes) + 1)
+        totals.index_add_(1, pieces.numbers, sums_KN)
+        return self.slices.world.sum_tensor(totals)[:, pieces.numbers]
+
+    def _pieces_of(self, parameters: list[Tensor]) -> _Pieces:
+        """How these divide; copied to the device once."""
+        sizes = [parameter.numel() for parameter in parameters]
+        key = (id(parameters[0]), *sizes)
+        if key not in self._pieces:
+            if self.slices is not None:
+                self._pieces[key] = self.slices.pieces(parameters[0])
+            else:
+                repeats = torch.tensor(sizes, device=parameters[0].device)
+                self._pieces[key] = _Pieces(sizes, repeats, repeats)
+        return self._pieces[key]
 
 
 class StableAdamW(Lamb):
@@ -341,6 +447,7 @@ class StableAdamW(Lamb):
 
     def _ratios(
         self,
+        pieces: _Pieces,
         parameters: list[Tensor],
         directions: list[Tensor],
         gradients: list[Tensor],
@@ -352,5 +459,9 @@ class StableAdamW(Lamb):
         """One over each tensor's excess, at most 1."""
         surprises = torch._foreach_mul(gradients, gradients)
         torch._foreach_div_(surprises, torch._foreach_clamp_min(second, correction * eps**2))
-        means = torch.stack([surprise.mean() for surprise in surprises]) * correction
+        if pieces.numbers is None:
+            means = torch.stack([surprise.mean() for surprise in surprises]) * correction
+        else:
+            sums = torch.stack([surprise.sum() for surprise in surprises])
+            means = self._over_ranks(sums[None], pieces)[0] / pieces.sizes * correction
         return means.sqrt().clamp_min(1.0).reciprocal()

@@ -35,6 +35,7 @@ from model.data.sources import (
     read_inputs,
     training_source,
 )
+from model.encoder.operations.attention import backend_name
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import (
     EncoderFiles,
@@ -49,7 +50,8 @@ from model.hugging_face.layout import (
     to_hugging_face,
 )
 from model.training.checkpoints import Checkpoints, Identity, ParameterState, Resumed, resume
-from model.training.continuation import SCHEDULE, go_on, keep_end, steps_before
+from model.training.continuation import continuation_of, go_on, keep_end
+from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.environment import restart_prepared, threads_per_rank
@@ -83,10 +85,12 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
     world = join_world(threads=threads, timeout=timeout, device=machine.device)
     if stage.pretrain.precision == "fp8":
         require_fp8(world.device)
+    if machine.cuda_graphs:
+        require_graphs(stage, machine, world)
     with patient_threads(threads), Watchdog(world.rank, timeout, fault) as watchdog:
         inputs = read_inputs(open_artifact(table.input_path("examples")), stage)
         world.require_agreement({"stage table": table.key, "examples": inputs.artifact.digest})
-        before = steps_before(table)
+        continuation = continuation_of(table)
         folder = checkpoint_folder(table, machine)
         checkpoints = Checkpoints(folder, machine.keep_checkpoints, fault)
         identity: Identity = {
@@ -95,7 +99,7 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
         }
         resumed = resume(checkpoints, world=world, identity=identity)
         metrics = folder / "metrics.jsonl"
-        if resumed is None and before:
+        if resumed is None and continuation:
             resumed = go_on(table, metrics, world=world)
         done = resumed.state["step"] if resumed else 0
         with (
@@ -104,13 +108,15 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
         ):
             share = share_of(stage, machine, vocabulary_size=inputs.tokenizer.size, world=world)
             source = training_source(inputs, stage, share=share)
+            engine = start_engine(stage, machine, inputs.tokenizer, world=world, resumed=resumed)
             trainer = Trainer(
                 stage=stage,
                 machine=machine,
                 identity=identity,
                 vocabulary_size=inputs.tokenizer.size,
                 world=world,
-                engine=start_engine(stage, machine, inputs.tokenizer, world=world, resumed=resumed),
+                engine=engine,
+                graphs=StepGraphs(engine) if machine.cuda_graphs else None,
                 source=source,
                 heldout_sources=heldout_sources(inputs, stage, share=source.share),
                 checkpoints=checkpoints,
@@ -119,7 +125,7 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
                 watchdog=watchdog,
                 stop=stop,
                 curve=Curve(stage.pretrain.steps),
-                steps_before=before,
+                continuation=continuation,
             )
             if resumed is not None:
                 trainer.restore(resumed.state)
@@ -189,9 +195,19 @@ def gpu_token_budget(
     token = kept + 2 * size * vocabulary_size / asked
     rows = vocabulary_size + encoder.max_position_embeddings
     parameters = layers * encoder.layer_weights + rows * width
-    tokens = (GPU_MEMORY_SHARE * free_bytes - BYTES_PER_PARAMETER * parameters) / token
+    share = GPU_MEMORY_SHARE / (2 if machine.cuda_graphs else 1)  # graphs have memory of their own
+    tokens = (share * free_bytes - BYTES_PER_PARAMETER * parameters) / token
     longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
     return max(longest, min(GPU_TOKEN_BUDGET, int(tokens) // 1024 * 1024))
+
+
+def compiles(stage: PretrainStage, machine: TrainingMachine, device: torch.device) -> bool:
+    """Whether layers are compiled; by itself not with attention in groups, new ones every time."""
+    if machine.compile_layers != "auto":
+        return machine.compile_layers
+    dtype = torch.float32 if stage.pretrain.precision == "fp32" else torch.bfloat16
+    backend = backend_name(machine.attention, device=device, dtype=dtype)
+    return device.type == "cuda" and backend != "grouped" and has_compiler()
 
 
 def has_compiler() -> bool:
@@ -246,11 +262,7 @@ def start_engine(
     )
     if stage.pretrain.init:
         warm_start(model, read_encoder_files(stage.pretrain.init), stage, tokenizer=tokenizer)
-    on_gpu = world.device.type == "cuda"
-    wanted = (
-        on_gpu and has_compiler() if machine.compile_layers == "auto" else machine.compile_layers
-    )
-    if wanted:
+    if compiles(stage, machine, world.device):
         model.encoder.compile_layers()
     state: dict[str, ParameterState] = {}
     if resumed is not None:
@@ -299,7 +311,6 @@ def export(
     """Commit the encoder as an artifact that Hugging Face's class for it reads too."""
     output, tokenizer = table.output, inputs.tokenizer
     encoder, objective = trainer.stage.encoder, trainer.stage.pretrain.objective
-    before = trainer.steps_before
     weights = save(to_hugging_face(masters, encoder.family), metadata={"format": "pt"})
     config = {
         **hugging_face_config(encoder, tokenizer.size, objective=objective),
@@ -323,7 +334,7 @@ def export(
             "parameters": sum(tensor.numel() for tensor in masters.values()),
             "updates": trainer.engine.updates,
             "heldout": asdict(trainer.heldout) if trainer.heldout else None,
-            **({"continued": {"steps_before": before, "schedule": SCHEDULE}} if before else {}),
+            **({"continued": continued.statistics} if (continued := trainer.continuation) else {}),
         },
         records=records,
         execution={

@@ -30,7 +30,9 @@ def test_the_first_hours_self_test_passes_every_part(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     parts = {part["part"]: part for part in json.loads((tmp_path / "summary.json").read_text())}
     assert list(parts) == ["syncs", "parity", "shapes", "profile", "benchmark"]
-    assert parts["parity"]["found"]["largest_difference"] == 0
+    apart = parts["parity"]["found"]["largest_difference"]
+    assert apart == {"bert": 0, "modern": 0, "modern muon": 0}
+    assert set(parts["syncs"]["found"]["waits_a_step"]) == {"bert", "modern"}
     assert parts["profile"]["found"]["top"]
     results = json.loads((tmp_path / "benchmark.json").read_text())["results"]
     for name in ("tiny 128 ours_eager", "tiny 128 huggingface"):
@@ -38,6 +40,8 @@ def test_the_first_hours_self_test_passes_every_part(tmp_path: Path) -> None:
         assert results[name]["micro_batch_tokens"] in (512, 1024)
         assert 90 < results[name]["mean_length"] < 118
     assert results["tiny 128-full ours_fp8"]["mean_length"] == 128
+    for side in ("ours_muon", "huggingface"):
+        assert results[f"modern-tiny 128-full {side}"]["mean_length"] == 128
     assert "not_run" in results["tiny 128 padding_free"]  # flash-attn is not installed
     assert "| tiny | 128 | ours_eager |" in run.stdout
 

@@ -12,7 +12,7 @@ there. FlashAttention is computed with plain products, without dropping anything
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -77,15 +77,89 @@ class StrictCuda:
     launches: Counter[str] = field(default_factory=Counter)
     """Kernels by operation; a fused or foreach operation counts once."""
 
+    sizes: set[int] = field(default_factory=set)
+    """Of the operands of matrix products."""
+
     pinned: dict[int, Tensor] = field(default_factory=dict)
     """Page-locked memory by its address; kept, so that no other tensor is given that one."""
+
+    capturing: "StrictGraph | None" = None
+    """What launches become a part of, while a graph is captured."""
 
     def reset(self) -> None:
         """Begin to count anew."""
         self.reads.clear()
         self.pageable.clear()
         self.unaligned.clear()
+        self.sizes.clear()
         self.launches.clear()
+
+
+@dataclass
+class StrictGraph:
+    """A CUDA graph: what is launched while it is captured, done again on the same memory.
+
+    Capturing computes nothing that stays: what was there before is put back.
+    """
+
+    again: list[Callable[[], None]] = field(default_factory=list)
+    before: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """By the address of its storage: memory that was written, and what it held."""
+
+    made: set[int] = field(default_factory=set)
+    """Storages of the graph's own memory."""
+
+    def launched(self, run: Callable[[], Any], result: Any) -> None:
+        """`run` has given `result`; a replay writes what it gives then into the same tensors."""
+        kept = [value for value in tree_flatten(result)[0] if isinstance(value, Tensor)]
+        self.made.update(_storage(tensor) for tensor in kept)
+
+        def replay() -> None:
+            found = [value for value in tree_flatten(run())[0] if isinstance(value, Tensor)]
+            for tensor, value in zip(kept, found, strict=True):
+                if _storage(tensor) != _storage(value):
+                    tensor.copy_(value)
+
+        self.again.append(replay)
+
+    def writes(self, tensor: Tensor) -> None:
+        """Remember what `tensor` holds, if it is older than the graph."""
+        place = _storage(tensor)
+        if place not in self.made and place not in self.before:
+            whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+            self.before[place] = whole, whole.clone()
+
+    def replay(self) -> None:
+        """One launch."""
+        assert _active is not None
+        _active.launches["graph"] += 1
+        for launch in self.again:
+            launch()
+
+
+@contextlib.contextmanager
+def _captured(graph: StrictGraph, **_: object) -> Iterator[None]:
+    assert _active is not None
+    waited = len(_active.reads), len(_active.pageable)
+    _active.capturing = graph
+    try:
+        yield
+    finally:
+        _active.capturing = None
+    if waited != (len(_active.reads), len(_active.pageable)):
+        raise Refused("a graph is captured while the host waits for the device")
+    for memory, held in graph.before.values():
+        memory.copy_(held)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _seed(seed: int) -> None:
+    if _active is not None and _active.capturing is not None:
+        raise Refused("a generator is seeded while a graph is captured")
+    torch.manual_seed(seed)
 
 
 _active: StrictCuda | None = None
@@ -134,19 +208,43 @@ class CudaTensor(torch.Tensor):
         if func is aten.copy_.default:
             return _copy(*args, **kwargs)
         if func is aten._flash_attention_forward.default:
-            return tree_map(_wrap, _flash(*tree_map(_unwrap, args), **kwargs))
+            return tree_map(_wrap, _run(_flash, args, kwargs))
         if func is aten._flash_attention_backward.default:
-            return tree_map(_wrap, _flash_backward(*tree_map(_unwrap, args), **kwargs))
+            return tree_map(_wrap, _run(_flash_backward, args, kwargs))
         _check(func, [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)])
         if func in READS or _reads_a_size(func, args, kwargs):
             _active.reads.append(str(func))
         if func in PRODUCTS:
             _active.unaligned += [name for name in map(_unaligned, args) if name]
+            _active.sizes.update(*(a.shape for a in args if isinstance(a, Tensor)))
         if func not in FREE:
             _active.launches[func.overloadpacket.__name__] += 1
-        result = func(*tree_map(_unwrap, args), **tree_map(_unwrap, kwargs))
-        wrapped = tree_map(_wrap, result)
+        _before_writing(func, args, kwargs)
+        wrapped = tree_map(_wrap, _run(func, args, kwargs))
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    """What `func` makes of the tensors inside; a part of the graph that is captured."""
+    inner, named = tree_map(_unwrap, args), tree_map(_unwrap, kwargs)
+    result = func(*inner, **named)
+    if _active is not None and _active.capturing is not None:
+        _active.capturing.launched(lambda: func(*inner, **named), result)
+    return result
+
+
+def _before_writing(func: Any, args: Any, kwargs: Any) -> None:
+    """Let a graph that is captured remember what `func` is about to overwrite."""
+    if _active is None or _active.capturing is None:
+        return
+    for argument, given in zip(func._schema.arguments, args, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for tensor in tree_flatten(given)[0]:
+                _active.capturing.writes(_unwrap(tensor))
+    for argument in func._schema.arguments:
+        if argument.name in kwargs and argument.alias_info is not None:
+            for tensor in tree_flatten(kwargs[argument.name])[0]:
+                _active.capturing.writes(_unwrap(tensor))
 
 
 def _unwrap(value: Any) -> Any:
@@ -212,7 +310,8 @@ def _copy(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         else:
             _active.reads.append("copy to the host")
     _active.launches["copy_"] += 1
-    _unwrap(target).copy_(_unwrap(source))
+    _before_writing(aten.copy_.default, (target, source), {})
+    _run(aten.copy_.default, (target, source), {})
     return target
 
 
@@ -245,7 +344,7 @@ class _Functions(TorchFunctionMode):
         elsewhere = kwargs.get("device") is None or torch.device(kwargs["device"]).type != "cuda"
         if elsewhere or func is torch._C._nn._parse_to:
             return func(*args, **kwargs)
-        made = func(*tree_map(_unwrap, args), **{**kwargs, "device": "cpu"})
+        made = _run(func, args, {**kwargs, "device": "cpu"})
         if func in (torch.tensor, torch.as_tensor):
             _to_device(made)
         return CudaTensor(made)
@@ -367,7 +466,10 @@ def strict_cuda() -> Iterator[StrictCuda]:
         mock.patch.object(
             torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(on_cuda)
         ),
-        mock.patch("torch.cuda.manual_seed", torch.manual_seed),
+        mock.patch("torch.cuda.manual_seed", _seed),
+        mock.patch("torch.cuda.CUDAGraph", StrictGraph),
+        mock.patch("torch.cuda.graph", _captured),
+        mock.patch("torch.cuda.graph_pool_handle", mock.MagicMock()),
         mock.patch("torch.cuda.Stream", mock.MagicMock()),
         mock.patch("torch.cuda.stream", lambda stream: contextlib.nullcontext()),
         mock.patch("torch.cuda.current_stream", mock.MagicMock()),

@@ -108,7 +108,8 @@ def examples_artifact(
         for split, rows in splits.items()
     ]
     statistics = {"tokenizer_digest": TOKENIZER.digest, "vocabulary_size": TOKENIZER.size}
-    return commit(stage_table("examples", directory), entries, statistics=statistics)
+    table = stage_table("examples", directory, config={"examples": {}})
+    return commit(table, entries, statistics=statistics)
 
 
 def masked_examples(count: int, seed: int) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ In:  query, key, value of all tokens, [T, 3, A, K].
 Out: context vectors, [T, A, K]; on the way back the gradient of the first from that of the second.
 
 The scores of 4,096 tokens are 32 MB a head. What is computed from them is computed while they are
-in the cache; of all that only the probabilities go to memory, once, and come back once. Without a
-way back they do not go there either.
+in the cache; of all that only the probabilities go to memory, once, and come back once. Longer
+sequences compute theirs again on the way back, to the same bits, in the memory of one head: at
+8,192 tokens that takes no longer than fetching them. Without a way back none are kept.
 """
 
 import math
@@ -38,6 +39,10 @@ def is_long(batch: PackedBatch) -> bool:
     return on_cpu and bool(2 * squares[batch.lengths >= LONG].sum() > squares.sum())
 
 
+KEPT = 4096
+"""Tokens up to which a sequence's probabilities are kept for the way back."""
+
+
 class LongAttention:
     """The attention of one batch, for all layers that see whole sequences; without dropout."""
 
@@ -51,9 +56,10 @@ class LongAttention:
         return self.forward(parts_T3AK, keep=False)[0]
 
     def forward(self, parts_T3AK: Tensor, /, *, keep: bool = True) -> tuple[Tensor, ...]:
-        """Context vectors, [T, A, K]; rows [3, A, T, K] and each sequence's probabilities.
+        """Context vectors, [T, A, K]; rows [3, A, T, K] and probabilities [A, S, S].
 
-        These are left out where they are not to be kept: each piece has the memory of the last.
+        These are left out where they are not to be kept, and of sequences longer than `KEPT`: each
+        piece has the memory of the last.
         """
         rows_3ATK = parts_T3AK.permute(1, 2, 0, 3).contiguous()
         query_ATK, key_ATK, value_ATK = rows_3ATK
@@ -63,7 +69,8 @@ class LongAttention:
         first = 0
         for length in self.lengths:
             own = slice(first, first + length)
-            weights_ASS = rows_3ATK.new_empty(heads, length, length) if keep else None
+            is_kept = keep and length <= KEPT
+            weights_ASS = rows_3ATK.new_empty(heads, length, length) if is_kept else None
             for head, some in product(range(heads), pieces(length)):
                 query_QK = query_ATK[head, own][some]
                 scores_QS = (
@@ -81,26 +88,55 @@ class LongAttention:
     def backward(self, gradient_TAK: Tensor, *kept: Tensor) -> Tensor:
         """Gradient of query, key and value, [T, 3, A, K]."""
         rows_3ATK, *weights = kept
+        of_kept = iter(weights)
         gradient_ATK = gradient_TAK.transpose(0, 1).contiguous()
         drows_3ATK = torch.empty_like(rows_3ATK)
-        factor = 1 / math.sqrt(gradient_TAK.shape[-1])
         first = 0
-        for length, weights_ASS in zip(self.lengths, weights, strict=True):
-            own, dscores_SS = slice(first, first + length), torch.empty_like(weights_ASS[0])
-            for head, weights_SS in enumerate(weights_ASS):
-                query_SK, key_SK, value_SK = rows_3ATK[:, head, own]
-                dquery_SK, dkey_SK, dvalue_SK = drows_3ATK[:, head, own]
-                gradient_SK = gradient_ATK[head, own]
-                for some in pieces(length):
-                    dscores_QS = dscores_SS[some]
-                    torch.mm(gradient_SK[some], value_SK.mT, out=dscores_QS)
-                    softmax_gradient_(dscores_QS, weights_SS[some])
-                    _multiply(dscores_QS, key_SK, factor, out=dquery_SK[some])
-                # Sums over all queries at once: piece by piece they would be rounded each time.
-                _multiply(dscores_SS.mT, query_SK, factor, out=dkey_SK)
-                torch.mm(weights_SS.mT, gradient_SK, out=dvalue_SK)
+        for length in self.lengths:
+            own, dscores_SS = slice(first, first + length), rows_3ATK.new_empty(length, length)
+            is_kept = length <= KEPT
+            weights_ASS = next(of_kept) if is_kept else torch.empty_like(dscores_SS)[None]
+            for head in range(rows_3ATK.shape[1]):
+                _head_gradient(
+                    rows_3ATK[:, head, own],
+                    gradient_ATK[head, own],
+                    weights_ASS[head if is_kept else 0],
+                    is_kept=is_kept,
+                    dscores_SS=dscores_SS,
+                    out=drows_3ATK[:, head, own],
+                )
             first += length
         return drows_3ATK.permute(2, 0, 1, 3).contiguous()
+
+
+def _head_gradient(
+    rows_3SK: Tensor,
+    gradient_SK: Tensor,
+    weights_SS: Tensor,
+    *,
+    is_kept: bool,
+    dscores_SS: Tensor,
+    out: Tensor,
+) -> None:
+    """Gradient of one head's query, key and value into `out`, [3, S, K].
+
+    Probabilities that are not kept are made again in `weights_SS`.
+    """
+    query_SK, key_SK, value_SK = rows_3SK
+    dquery_SK, dkey_SK, dvalue_SK = out
+    length, width = query_SK.shape
+    factor = 1 / math.sqrt(width)
+    for some in pieces(length):
+        weights_QS, dscores_QS = weights_SS[some], dscores_SS[some]
+        if not is_kept:
+            _multiply(query_SK[some], key_SK.mT, factor, out=weights_QS)
+            softmax_(weights_QS)
+        torch.mm(gradient_SK[some], value_SK.mT, out=dscores_QS)
+        softmax_gradient_(dscores_QS, weights_QS)
+        _multiply(dscores_QS, key_SK, factor, out=dquery_SK[some])
+    # Sums over all queries at once: piece by piece they would be rounded each time.
+    _multiply(dscores_SS.mT, query_SK, factor, out=dkey_SK)
+    torch.mm(weights_SS.mT, gradient_SK, out=dvalue_SK)
 
 
 def pieces(length: int) -> list[slice]:

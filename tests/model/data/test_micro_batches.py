@@ -23,7 +23,7 @@ from model.data.micro_batches import (
     plan_micro_batches,
 )
 from model.data.order import Curriculum, LengthOrder
-from model.data.shards import ExampleShards
+from model.data.shards import ExampleShards, Sizes
 from tests.model.training.training_fixtures import TOKENIZER, examples_artifact
 
 MASKING = DynamicMasking(TOKENIZER.mask_id, TOKENIZER.size, 0.8, 0.1)
@@ -143,10 +143,20 @@ def test_every_example_is_computed_once_and_every_rank_does_as_many_micro_batche
 
 def test_ranks_get_equal_work() -> None:
     lengths = np.random.default_rng(0).integers(8, 129, 256)
-    costs = CostModel.of(EncoderConfig(preset="tiny"), 8192)(lengths, lengths // 7)
+    one = np.ones_like(lengths)
+    sizes = Sizes(lengths, lengths // 7, -one, one, lengths)
+    costs = CostModel.of(EncoderConfig(preset="tiny"), 8192)(sizes)
     plan = plan_micro_batches(lengths, costs, ranks=3, token_budget=4096)
     work = np.bincount(plan.rank, weights=costs)
     assert work.max() / work.mean() < 1.01
+
+
+def test_attention_costs_what_documents_cost_by_themselves() -> None:
+    cost = CostModel.of(EncoderConfig(preset="tiny"), 8192)
+    count = np.array
+    together = cost(Sizes(count([96]), count([9]), count([-1]), count([2]), count([64, 32])))
+    apart = Sizes(count([64, 32]), count([6, 3]), count([-1, -1]), count([1, 1]), count([64, 32]))
+    assert together.sum() == pytest.approx(cost(apart).sum())
 
 
 def test_more_ranks_than_examples_leave_empty_micro_batches() -> None:

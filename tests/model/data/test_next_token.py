@@ -19,6 +19,8 @@ TWO = Examples(
     lengths=np.array([4, 5]),
     masked_counts=np.array([1, 1]),
     next_sentence_labels=np.array([0, 1]),
+    document_counts=np.array([1, 1]),
+    document_lengths=np.array([4, 5]),
     input_ids=np.array([CLS, 11, MASK, SEP, CLS, MASK, 22, 23, SEP]),
     segment_a_lengths=np.array([4, 5]),
     masked_lm_positions=np.array([2, 1]),
@@ -41,6 +43,27 @@ def test_right_to_left_every_token_but_the_last_is_predicted_by_the_one_after() 
     asked = NextToken.of("right_to_left")(TEXT)
     assert asked.masked_lm_ids.tolist() == [CLS, 11, 12, CLS, 21, 22, 23]
     assert asked.masked_lm_positions.tolist() == [1, 2, 3, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("direction", "ids"),
+    [("left_to_right", [11, SEP, 21, SEP]), ("right_to_left", [CLS, 11, CLS, 21])],
+)
+def test_each_document_of_an_example_begins_anew(direction: str, ids: list[int]) -> None:
+    whole = Examples(
+        lengths=np.array([6]),
+        masked_counts=np.array([0]),
+        next_sentence_labels=np.array([NO_NEXT_SENTENCE]),
+        document_counts=np.array([2]),
+        document_lengths=np.array([3, 3]),
+        input_ids=np.array([CLS, 11, SEP, CLS, 21, SEP]),
+        segment_a_lengths=np.array([6]),
+        masked_lm_positions=np.empty(0, np.int64),
+        masked_lm_ids=np.empty(0, np.int64),
+    )
+    asked = NextToken.of(direction)(whole)
+    assert asked.masked_lm_ids.tolist() == ids
+    assert asked.masked_counts.tolist() == [4]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +90,8 @@ def test_no_prediction_depends_on_the_predicted_token_or_on_what_lies_behind_it(
         TEXT,
         lengths=np.array([6]),
         next_sentence_labels=np.array([0]),
+        document_counts=np.array([1]),
+        document_lengths=np.array([6]),
         segment_a_lengths=np.array([6]),
         input_ids=ids,
         masked_counts=np.array([0]),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.data.batch import PackedBatch, ladder, pack
+from model.data.batch import PackedBatch, Shape, gpu_bucket, ladder, pack
 from model.encoder.operations.attention import BACKENDS
 from model.encoder.operations.grouped_attention import group_sequences
 from model.encoder.operations.native_kernels import choose_kernels
@@ -92,30 +92,45 @@ def test_buckets_of_a_gpu_change_no_loss_and_no_gradient() -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5, msg=name)
 
 
-def test_the_smallest_batches_have_a_bucket_on_a_gpu() -> None:
-    for lengths in ((2,), (1,), (1, 1, 1), (2, 512), (64,)):
-        bucketed = pack(random_examples(lengths)).bucketed()
-        assert bucketed.tokens % 64 == 0
-        assert bucketed.lengths.max() <= bucketed.max_seqlen
-        assert bucketed.lengths.sum() == bucketed.tokens
+@pytest.mark.parametrize(
+    "lengths", [(2,), (1,), (1, 1, 1), (2, 1), (2, 512), (64,), (256,), (1,) * 1000 + (512,)]
+)
+def test_any_batch_has_a_bucket_on_a_gpu_and_that_is_its_own(lengths: tuple[int, ...]) -> None:
+    bucketed = pack(random_examples(lengths)).bucketed()
+    assert bucketed.tokens % 256 == 0
+    assert 1 <= bucketed.lengths.min() <= bucketed.lengths.max() <= bucketed.max_seqlen
+    assert bucketed.lengths.sum() == bucketed.tokens
+    assert bucketed.bucketed().shape == bucketed.shape
 
 
-@pytest.mark.parametrize(("longest", "mean", "most"), [(128, 200, 8), (512, 40, 20)])
-def test_a_hundred_batches_have_few_shapes_on_a_gpu(longest: int, mean: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("longest", "sequences", "share", "most"),
+    [(128, 256, 0.15, 10), (512, 256, 0.15, 10), (1024, 48, 0.3, 16), (128, 16, 0.15, 12)],
+)
+def test_tokens_sequences_and_masked_places_together_have_few_sizes_on_a_gpu(
+    longest: int, sequences: int, share: float, most: int
+) -> None:
     rng = np.random.default_rng(0)
-    shapes, grown = [], []
-    for _ in range(100):
-        sizes = np.where(rng.random(mean) < 0.5, longest, rng.integers(8, longest + 1, mean))
-        batch = pack(random_examples(sizes.tolist()))
-        bucketed = batch.bucketed()
-        assert bucketed.lengths.max() <= bucketed.max_seqlen
-        assert bucketed.lengths.min() > 0
-        shapes.append((bucketed.tokens, len(bucketed.masked_lm_ids), bucketed.sequences))
-        grown.append(bucketed.tokens / batch.tokens)
-    counts = [len(set(sizes)) for sizes in zip(*shapes, strict=True)]
-    assert all(count <= most for count in counts), counts
-    assert all(tokens % 64 == 0 for tokens, _, _ in shapes)
-    assert max(grown) < 1.05
+    shapes, grown = set(), []
+    for _ in range(1000):
+        lengths = np.where(
+            rng.random(sequences) < 0.7, longest, rng.integers(8, longest + 1, sequences)
+        )
+        batch = Shape(
+            tokens=int(lengths.sum()),
+            sequences=sequences,
+            masked=int(np.maximum(1, np.round(lengths * share)).sum()),
+            longest=longest,
+        )
+        bucket = gpu_bucket(batch, longest=longest)
+        assert all(size >= least for size, least in zip(bucket, batch, strict=True))
+        shapes.add(bucket)
+        grown.append(bucket.tokens / batch.tokens)
+    assert len(shapes) <= most
+    assert len(shapes) <= 2 * len({shape.tokens for shape in shapes})
+    if batch.tokens > 8192:
+        assert np.mean(grown) < 1.02
+        assert max(grown) < 1.05
 
 
 def test_filled_groups_hold_every_sequence_once() -> None:

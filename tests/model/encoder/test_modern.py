@@ -146,6 +146,9 @@ def test_long_sequences_equal_a_masked_product_forward_and_backward(
     (gradient,) = torch.autograd.grad(found, parts, upstream)
     (expected_gradient,) = torch.autograd.grad(expected, parts, upstream)
     assert worst(gradient, expected_gradient) < 2e-6
+    monkeypatch.setattr(long_attention, "KEPT", 77)  # those of 300 are made again
+    again = LongAttention(batch, modern_config())(parts, None)
+    assert torch.equal(torch.autograd.grad(again, parts, upstream)[0], gradient)
 
 
 def test_long_sequences_are_told_from_many_short_ones() -> None:

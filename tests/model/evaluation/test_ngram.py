@@ -94,6 +94,8 @@ def test_special_tokens_beside_a_mask_tell_nothing() -> None:
         masked_lm_positions=np.array([1, 3, 4, 1]),
         masked_lm_ids=np.array([5, 7, 8, 9], np.uint16),
         next_sentence_labels=np.array([-1, 0]),
+        document_counts=np.array([1, 1]),
+        document_lengths=np.array([6, 5]),
     )
     masked = masked_tokens(examples, frozenset(range(5)))
     assert masked.left.tolist() == [NOTHING, 6, NOTHING, NOTHING]

@@ -52,6 +52,38 @@ def test_at_equal_rates_further_steps_are_bit_for_bit_those_of_a_run_without_an_
     assert logged == [5, 10, 15, 20]
 
 
+FLAT = {"warmup_steps": 12, "schedule": "constant"}
+FALLING = {"warmup_steps": 12, "schedule": "wsd", "decay_share": 0.25}
+
+
+@pytest.mark.parametrize("middle", [10, 14])
+def test_a_constant_rate_goes_on_bit_for_bit_as_the_longer_run_that_decays_at_its_end(
+    examples: Artifact, tmp_path: Path, middle: int
+) -> None:
+    whole = trained(tmp_path / "whole", examples, steps=20, optimizer=FALLING)
+    half = trained(tmp_path / "half", examples, steps=middle, optimizer=FLAT)
+    found = pretrain(longer(tmp_path / "longer", examples, half, optimizer=FALLING), [])
+    assert found.read_bytes("model.safetensors") == whole.read_bytes("model.safetensors")
+    assert found.manifest.statistics["continued"] == {
+        "steps_before": middle,
+        "schedule": "without a break: wsd of all steps",
+    }
+
+
+def test_after_a_constant_rate_another_peak_is_warmed_up_to_and_a_decay_may_not_be_late(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    half = trained(tmp_path / "half", examples, steps=10, optimizer=FLAT)
+    other = {**FALLING, "learning_rate": 1e-3}
+    found = pretrain(longer(tmp_path / "longer", examples, half, optimizer=other), [])
+    continued = found.manifest.statistics["continued"]
+    assert continued["schedule"] == "second warm-up, then wsd of all steps"
+    late = {**FALLING, "decay_share": 0.75}
+    message = r"at the peak for all its 10 steps.*decay_share = 0.75 of 20 .* begins at step 5"
+    with pytest.raises(UsageError, match=message):
+        pretrain(longer(tmp_path / "late", examples, half, optimizer=late), [])
+
+
 def test_further_steps_are_an_artifact_of_their_own_that_names_where_they_began(
     examples: Artifact, finished: Artifact, tmp_path: Path
 ) -> None:

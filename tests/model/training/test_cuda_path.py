@@ -3,7 +3,9 @@
 Every configuration trains, the host waits once a step, and nothing is copied from pageable memory.
 """
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from deepspeed.utils.timer import ThroughputTimer
 from torch import Tensor
 from torch.nn import functional
 
+from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
@@ -26,13 +29,14 @@ from model.encoder.operations import grouped_attention
 from model.encoder.operations.dropout import DeviceNoise, Draws, Noise
 from model.encoder.pretraining import PretrainingModel
 from model.training.checkpoints import Checkpoints, HostCopies
+from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World
 from model.training.engine import Engine, OneRank, engine_configuration
 from model.training.loop import Trainer
 from model.training.monitoring.health import Alarms, Stop, Watchdog
 from model.training.monitoring.telemetry import Curve, Telemetry
 from model.training.optimizer import AdamW
-from model.training.pretrain import gpu_token_budget, has_compiler
+from model.training.pretrain import compiles, gpu_token_budget, has_compiler
 from tests.conftest import PROJECT
 from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, strict_cuda
 from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact
@@ -88,13 +92,15 @@ def _trainer(
     ).to(device)
     inputs = read_inputs(artifact, stage)
     share = Share(0, 1, where.token_budget)
+    engine = Engine(model, world=world, machine=where, recipe=stage.pretrain)
     return Trainer(
         stage=stage,
         machine=where,
         identity={"config": {}, "inputs": {}},
         vocabulary_size=TOKENIZER.size,
         world=world,
-        engine=Engine(model, world=world, machine=where, recipe=stage.pretrain),
+        engine=engine,
+        graphs=StepGraphs(engine) if where.cuda_graphs else None,
         source=training_source(inputs, stage, share=share),
         heldout_sources=heldout_sources(inputs, stage, share=share),
         checkpoints=Checkpoints(folder, 2),
@@ -133,6 +139,7 @@ CONFIGURATIONS = {
     "muon": {"optimizer": {"name": "muon"}},
     "stable_adamw": {"optimizer": {"name": "stable_adamw"}},
     "fp8": {"precision": "fp8"},
+    "bf16 as graphs": {},
     "modern": MODERN,
     "modern fp32": {**MODERN, "precision": "fp32"},
     "modern muon": {**MODERN, "optimizer": {"name": "muon"}},
@@ -145,7 +152,8 @@ def test_the_host_waits_once_a_step_and_nothing_is_refused(
 ) -> None:
     stage = _stage(**CONFIGURATIONS[name])
     examples = artifact if stage.pretrain.objective == "masked_lm" else running_text
-    trainer = _trainer(examples, tmp_path, stage, device=CUDA)
+    graphs = name.endswith("as graphs")
+    trainer = _trainer(examples, tmp_path, stage, device=CUDA, cuda_graphs=graphs)
     source = GpuSource(trainer.source, CUDA)
     trainer.train_step(source(0), started=0.0, waited=0.0)  # makes the optimizer's state
     batch = source(1)
@@ -193,6 +201,127 @@ def test_an_evaluation_waits_once(artifact: Artifact, tmp_path: Path, cuda: Stri
     cuda.reset()
     trainer.evaluate(trainer.source(0))
     assert len(cuda.reads) == 1, cuda.reads
+
+
+def test_training_and_evaluation_compute_in_the_sizes_of_few_buckets(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+) -> None:
+    stage = _stage(encoder=DRY)
+    trainer = _trainer(artifact, tmp_path / "there", stage, device=CUDA)
+    source = GpuSource(trainer.source, CUDA)
+    for step in range(4):
+        trainer.train_step(source(step), started=0.0, waited=0.0)
+    trainer.evaluate(trainer.source(0))
+    (heldout,) = trainer.heldout_sources.values()
+    evaluated = {
+        micro_batch.bucketed().shape
+        for number in range(heldout.curriculum.steps)
+        for micro_batch in heldout(number).micro_batches
+    }
+    buckets = evaluated | set(source.shapes)
+    assert sum(source.shapes.values()) > 2 * len(source.shapes), "most have been seen before"
+    assert len(buckets) == len({bucket.tokens for bucket in buckets}), "one a rung of tokens"
+    of_model = {size for p in trainer.engine.model.parameters() for size in p.shape}
+    of_model |= {1, 3 * stage.encoder.hidden_size, -(-TOKENIZER.size // 64) * 64}
+    of_batches = {size for bucket in buckets for size in bucket[:3]}
+    assert cuda.sizes <= of_model | of_batches
+
+    on_cpu = _trainer(artifact, tmp_path / "here", stage, device=torch.device("cpu"))
+    on_cpu.engine.restore(HostCopies().take(trainer.engine.state()), updates=4)
+    on_cpu.evaluate(on_cpu.source(0))
+    assert asdict(trainer.heldout) == pytest.approx(asdict(on_cpu.heldout), rel=3e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, MODERN],
+    ids=["bert", "modern"],
+)
+def test_replayed_graphs_learn_what_launched_kernels_do(
+    changes: dict[str, Any], artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+) -> None:
+    stage = _stage(**changes)
+    states, curves, launches = [], [], []
+    for graphs in (False, True):
+        trainer = _trainer(artifact, tmp_path, stage, device=CUDA, cuda_graphs=graphs)
+        source = GpuSource(trainer.source, CUDA)
+        for step in range(3):
+            cuda.reset()
+            trainer.train_step(source(step), started=0.0, waited=0.0)
+        trainer.evaluate(trainer.source(0))
+        launches.append(cuda.launches["graph"])
+        curves.append([point["loss"] for point in trainer.curve.points if "loss" in point])
+        states.append({name: kept.master.cpu() for name, kept in trainer.engine.state()})
+    assert launches == [0, 2], "of a step's two micro-batches both"
+    assert curves[1] == pytest.approx(curves[0], rel=1e-6)
+    for name, expected in states[0].items():
+        torch.testing.assert_close(states[1][name], expected, rtol=1e-5, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("fault", ["seed", "batch"])
+def test_a_graph_that_repeats_what_should_change_is_seen(
+    fault: str,
+    artifact: Artifact,
+    tmp_path: Path,
+    cuda: StrictCuda,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    curves = []
+    for graphs in (False, True):
+        trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, cuda_graphs=graphs)
+        source = GpuSource(trainer.source, CUDA)
+        if graphs and fault == "seed":
+            monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: torch.manual_seed(0))
+        elif graphs:
+            monkeypatch.setattr(PackedBatch, "tensors", lambda batch: [])
+            monkeypatch.setattr(PackedBatch, "record_stream", lambda batch, stream: None)
+        for step in range(3):
+            trainer.train_step(source(step), started=0.0, waited=0.0)
+        curves.append([point["loss"] for point in trainer.curve.points])
+    assert curves[1] != pytest.approx(curves[0], rel=1e-4)
+
+
+def test_a_skipped_step_leaves_graphs_and_their_gradients_intact(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = []
+    for graphs in (False, True):
+        trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, cuda_graphs=graphs)
+        source = GpuSource(trainer.source, CUDA)
+        for step in range(4):
+            batch = source(step)
+            spoilt = batch if step != 2 else replace(batch, masked=math.nan)
+            trainer.train_step(spoilt, started=0.0, waited=0.0)
+        assert trainer.engine.updates == 3
+        losses.append([point["loss"] for point in trainer.curve.points])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "reason"),
+    [
+        ({"zero_stage": 1}, {}, "ZeRO"),
+        ({"deepspeed": {"wall_clock_breakdown": True}}, {}, "keys for DeepSpeed"),
+        ({"checkpoint_activations": True}, {}, "checkpoint_activations"),
+        ({"attention": "grouped"}, {}, "attention in groups"),
+        ({}, {"precision": "fp32"}, "attention in groups"),
+        (
+            {},
+            {"encoder": {"layer_type": "lstm", "attention_direction": "left_to_right"}},
+            "LSTM layers",
+        ),
+    ],
+)
+def test_graphs_are_refused_where_a_pass_is_not_the_same_every_time(
+    machine: dict[str, Any], changes: dict[str, Any], reason: str
+) -> None:
+    where = TrainingMachine.model_validate({"cuda_graphs": True, **machine})
+    require_graphs(_stage(), TrainingMachine(cuda_graphs=True), World(0, 1, CUDA))
+    with pytest.raises(UsageError, match=f"training.cuda_graphs .*{reason}.*leave it out"):
+        require_graphs(_stage(**changes), where, World(0, 1, CUDA))
+    for world in (World(0, 2, CUDA), World(0, 1, torch.device("cpu"))):
+        with pytest.raises(UsageError, match="ranks|graphs are for GPUs"):
+            require_graphs(_stage(), TrainingMachine(cuda_graphs=True), world)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb", "muon"])
@@ -403,3 +532,25 @@ def test_layers_are_compiled_only_where_there_is_a_compiler(
     assert not has_compiler()
     (tmp_path / "gcc").touch(mode=0o755)
     assert has_compiler()
+
+
+@pytest.mark.parametrize(
+    ("precision", "machine", "device", "expected"),
+    [
+        ("bf16", {}, CUDA, True),
+        ("fp32", {}, CUDA, False),
+        ("bf16", {"attention": "grouped"}, CUDA, False),
+        ("bf16", {}, torch.device("cpu"), False),
+        ("fp32", {"compile_layers": True}, CUDA, True),
+    ],
+)
+def test_layers_whose_attention_has_few_shapes_are_compiled(
+    precision: str,
+    machine: dict[str, Any],
+    device: torch.device,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("model.training.pretrain.has_compiler", lambda: True)
+    where = TrainingMachine.model_validate(machine)
+    assert compiles(_stage(precision=precision), where, device) == expected

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.training.evaluation import Scores
+from model.training.loop import Scores
 
 
 def test_sums_are_divided_by_their_own_counts() -> None:

@@ -121,11 +121,9 @@ def test_stable_adamw_equals_its_paper_and_shortens_steps_after_a_jump(
     np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["lamb", "muon", "stable_adamw"])
-def test_what_needs_whole_tensors_is_refused_where_zero_cuts_them(name: str) -> None:
-    config = OptimizerConfig.model_validate({"name": name})
-    with pytest.raises(UsageError, match=f"{name} with training.zero_stage 1.*whole ones"):
-        build_optimizer([], config=config, zero_stage=1)
+def test_muon_is_refused_where_zero_cuts_its_matrices() -> None:
+    with pytest.raises(UsageError, match=r"muon with training.zero_stage 1.*whole matrices"):
+        build_optimizer([], config=OptimizerConfig(name="muon"), zero_stage=1)
 
 
 def _muon(

@@ -279,9 +279,17 @@ def test_lamb_and_dynamic_masks_train(examples: Artifact, tmp_path: Path) -> Non
     ("changes", "message"),
     [
         ({"phases": [{"max_seq_length": 128, "share": 1.0}]}, "asks for 128 tokens.*64 positions"),
-        ({"optimizer": {"name": "lamb"}, "machine": {"zero_stage": 1}}, "zero_stage = 0"),
+        ({"optimizer": {"name": "muon"}, "machine": {"zero_stage": 1}}, "zero_stage = 0"),
+        (
+            {
+                "optimizer": {"name": "lamb"},
+                "machine": {"zero_stage": 1, "offload_optimizer": True},
+            },
+            "leave out offload_optimizer",
+        ),
         ({"machine": {"offload_optimizer": True}}, "set zero_stage = 1, 2 or 3"),
         ({"machine": {"token_budget": 8}}, "token_budget is 8"),
+        ({"machine": {"cuda_graphs": True}}, "graphs are for GPUs; leave it out"),
         ({"machine": {"checkpoints": "memory://x"}}, "local or shared file system"),
         ({"machine": {"device": "cpu"}, "precision": "fp8"}, "compute capability 8.9 or higher"),
     ],

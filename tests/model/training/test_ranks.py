@@ -128,6 +128,31 @@ def test_no_cut_changes_the_losses(
 
 
 @pytest.mark.slow
+def test_what_measures_whole_tensors_learns_the_same_where_zero_slices_them(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    def wish(name: str, precision: str, zero: int) -> dict[str, Any]:
+        folder = tmp_path / f"{name} {precision}"
+        folder.mkdir(exist_ok=True)
+        return _table(
+            folder, f"zero {zero}", examples, encoder=DRY, steps=12, precision=precision,
+            optimizer={"name": name, "bias_correction": name != "lamb"},
+            machine={"zero_stage": zero, "checkpoint_every": 1000},
+        )  # fmt: skip
+
+    lamb = [wish("lamb", "fp32", zero) for zero in (0, 1, 3, 3)]
+    lamb[2]["strike"] = {"site": "after_step", "step": 6, "rank": 0, "do": "terminate"}
+    stable = [wish("stable_adamw", "fp32", zero) for zero in (0, 2)]
+    found = run_ranks(2, [*lamb, *stable, wish("lamb", "bf16", 0), wish("lamb", "bf16", 1)])
+    expected = ["done", "done", "Terminated", *["done"] * 5]
+    assert all([end["end"] for end in rank.ends] == expected for rank in found), found[0].stderr
+    for folder in tmp_path.iterdir():
+        whole = losses(folder / "zero 0")
+        assert whole[0] - whole[-1] > 0.01
+        assert _widest(folder, whole) < (1e-5 if "fp32" in folder.name else 5e-3)
+
+
+@pytest.mark.slow
 def test_ranks_come_and_go_and_the_order_of_the_examples_stays(
     examples: Artifact, tmp_path: Path
 ) -> None:

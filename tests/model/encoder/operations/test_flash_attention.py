@@ -16,9 +16,10 @@ from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
 from model.encoder import embeddings
 from model.encoder.encoder import Encoder
-from model.encoder.layers import feed_forward, self_attention
+from model.encoder.layers import feed_forward, pre_norm, self_attention
 from model.encoder.layers.bert import Layer
 from model.encoder.layers.feed_forward import FeedForward
+from model.encoder.operations import products, rotary_attention
 from model.encoder.operations.attention import BACKENDS, FlashAttention, reversal
 from model.encoder.operations.dropout import DeviceNoise
 from model.encoder.operations.native_kernels import choose_kernels
@@ -84,8 +85,8 @@ def test_the_feed_forward_part_compiles_whole_and_once() -> None:
 def flash_by_products(
     query: Tensor, key: Tensor, value: Tensor, *rest: Any, **windows: int | None
 ) -> tuple[Tensor, ...]:
-    """What the kernel computes where it drops nothing and has no window."""
-    assert set(windows.values()) == {None}
+    """What the kernel computes where it drops nothing; windows are left out."""
+    assert set(windows) == {"window_size_left", "window_size_right"}
     starts, is_causal = rest[0].tolist(), rest[5]
     parts = [
         functional.scaled_dot_product_attention(
@@ -96,9 +97,11 @@ def flash_by_products(
     return (torch.cat(parts),)
 
 
-@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize(
+    ("family", "fp8", "kinds"), [("bert", False, 1), ("bert", True, 1), ("modern", False, 3)]
+)
 def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
-    fp8: bool, monkeypatch: pytest.MonkeyPatch
+    family: str, fp8: bool, kinds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = []
 
@@ -121,24 +124,37 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     # The way of a GPU, on a CPU: its attention, its noise, its dropout, its layers.
     monkeypatch.setitem(BACKENDS, "grouped", FlashAttention)
     monkeypatch.setattr(Encoder, "_noise", lambda encoder, seed: DeviceNoise())
-    for module in (feed_forward, self_attention):
+    monkeypatch.setitem(rotary_attention.WINDOWS, "grouped", FlashAttention)
+    monkeypatch.setattr(products, "_has_bf16_products", lambda: False)
+    for module in (feed_forward, self_attention, pre_norm):
         monkeypatch.setattr(module, "dropout", lambda x, p, noise: functional.dropout(x, p))
     monkeypatch.setattr(FeedForward, "forward", FeedForward.composed)
     monkeypatch.setattr(embeddings, "dropout", lambda x, p, noise: x)
     choose_kernels("torch")
     torch._dynamo.reset()
-    model = PretrainingModel(small_config(**DROPPING), VOCABULARY, fp8=fp8)
+    config = small_config(**DROPPING)
+    if family == "modern":  # the first layer has no norm, every third one sees everything
+        config = small_config(
+            family="modern", hidden_act="gelu", num_hidden_layers=4, hidden_dropout_prob=0.1
+        )
+    model = PretrainingModel(config, VOCABULARY, fp8=fp8)
     model.encoder.compile_layers()
     rounded = Rounded(model)
-    for step, lengths in enumerate(((128, 100, 37, 70), (128, 120, 61, 90, 77))):
+    shapes = set()
+    for step, lengths in enumerate(((128, 100, 37, 70), (128, 120, 61, 90, 77), (128,) * 9)):
         batch = pack(random_examples(lengths)).bucketed()
+        shapes.add(batch.shape)
         loss = rounded(batch, step).masked_lm_loss
         loss.backward()
         assert loss.isfinite()
         assert all(p.grad is not None for p in model.encoder.layers.parameters())
+        with torch.no_grad():
+            rounded.eval()(batch, None)
+        rounded.train()
     torch._dynamo.reset()
     choose_kernels("auto")
-    assert len(compiled) == 1
+    assert len(shapes) == 3
+    assert len(compiled) == 2 * kinds, "of each kind of layer one to train and one to evaluate"
 
 
 def test_a_gpus_noise_does_not_change_from_layer_to_layer() -> None:
