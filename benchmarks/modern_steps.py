@@ -109,7 +109,7 @@ def our_training(config: EncoderConfig) -> Step:
     def step(batch: Sequence[Batch], number: int) -> None:
         masked = sum(len(example.masked_lm_ids) for part in batch for example in part)
         for part in batch:
-            sums = engine.forward(pack(part), dropout_seed=number)
+            sums = engine.forward(pack(part), dropout=number)
             engine.backward(sums.masked_lm_loss / masked)
         engine.step(LEARNING_RATE)
 

@@ -31,6 +31,8 @@ SHARE_BY_TENTH = {
 """Share of sequences whose length lies in each tenth of the longest, the full ones left out."""
 
 PREDICTIONS = {128: 20, 512: 77}
+MASKED_SHARE = 0.15
+"""The reference's, of at most so many `PREDICTIONS`."""
 
 
 def lengths(count: int, *, longest: int, seed: int) -> npt.NDArray[np.int64]:
@@ -42,18 +44,22 @@ def lengths(count: int, *, longest: int, seed: int) -> npt.NDArray[np.int64]:
     return np.where(rng.random(count) < FULL_SHARE[longest], longest, shorter)
 
 
-def examples(count: int, *, longest: int, seed: int, full: bool = False) -> list[Example]:
-    """Random word-pieces with exactly as many masks as the reference draws.
+def examples(
+    count: int, *, longest: int, seed: int, full: bool = False, masked_share: float = MASKED_SHARE
+) -> list[Example]:
+    """Random word-pieces with exactly as many masks as the reference draws, or that share of them.
 
     `full`: all sequences have the longest length.
     """
     rng = np.random.default_rng([seed, longest, 1])
     sizes = [longest] * count if full else lengths(count, longest=longest, seed=seed)
-    return [_example(rng, int(size), longest) for size in sizes]
+    return [_example(rng, int(size), longest, masked_share) for size in sizes]
 
 
-def _example(rng: np.random.Generator, size: int, longest: int) -> Example:
-    masked = min(PREDICTIONS[longest], max(1, round(0.15 * size)))
+def _example(rng: np.random.Generator, size: int, longest: int, masked_share: float) -> Example:
+    masked = max(1, round(masked_share * size))
+    if masked_share == MASKED_SHARE:
+        masked = min(PREDICTIONS.get(longest, masked), masked)
     return Example(
         input_ids=rng.integers(FIRST_WORD, VOCABULARY, size),
         segment_a_length=size // 2,

@@ -26,6 +26,15 @@ Tables = Annotated[
     ),
 ]
 
+Rows = Annotated[
+    list[str],
+    Parameter(
+        help="Only this row, by its name on the page, for example rotary; the rows chosen are "
+        "compared with one another. Repeatable.",
+        negative="",
+    ),
+]
+
 Seeds = Annotated[
     int, Parameter(help="Pre-trainings of each main row; fewer than 3 allow no verdict.")
 ]
@@ -36,6 +45,7 @@ def ablations(
     /,
     *,
     table: Tables = ["objective"],  # noqa: B006 - never changed
+    row: Rows = [],  # noqa: B006 - never changed
     seeds: Seeds = 3,
     target: Target = TARGET,
 ) -> Answer:
@@ -49,7 +59,7 @@ def ablations(
         from flows.prefect.tracking import reporting_to
 
         with reporting_to(server):
-            data = flow(run, machine, tuple(table), seeds)
+            data = flow(run, machine, tuple(table), seeds, tuple(row))
     result = AblationResult.model_validate(data)
     text = "\n\n".join([*map(_table_text, result.tables), f"page: {result.page}"])
     return Answer(data, text, target.json)

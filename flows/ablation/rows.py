@@ -81,7 +81,8 @@ MASKING = {
 
 
 REFERENCE: dict[Table, int] = {"objective": 0, "size": -1, "masking": 0, "modern": 0}
-"""The row of each table that is the run as it was configured."""
+"""The row of each table that the others are compared with: the run as it was configured, or the
+first, of *size* the last, of those that were chosen."""
 
 LADDERS: tuple[Table, ...] = ("modern",)
 """Tables of which each row is compared with the one before it."""
@@ -107,8 +108,13 @@ class Row:
     """Beside each of them the run whose encoder is its second one; empty: there is none."""
 
 
-def rows(run: RunConfig, tables: tuple[Table, ...], *, seeds: int = 3) -> list[Row]:
-    """The rows of `tables` for `run`, the main ones with `seeds` pre-trainings."""
+def rows(
+    run: RunConfig, tables: tuple[Table, ...], *, seeds: int = 3, only: tuple[str, ...] = ()
+) -> list[Row]:
+    """The rows of `tables` for `run`, the main ones with `seeds` pre-trainings.
+
+    With `only`, those of these names. A rung keeps all changes up to it.
+    """
     settings: dict[Table, Callable[[RunConfig], dict[str, RowSettings]]] = {
         "objective": _objectives,
         "size": _sizes,
@@ -131,7 +137,13 @@ def rows(run: RunConfig, tables: tuple[Table, ...], *, seeds: int = 3) -> list[R
                     else (),
                 )
             )
-    return found
+    names = [row.name for row in found]
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise UsageError(
+            f"row {unknown[0]}: not in {', '.join(tables)}; the rows are {', '.join(names)}"
+        )
+    return [row for row in found if not only or row.name in only]
 
 
 def changed(run: RunConfig, name: str, places: Settings) -> RunConfig:

@@ -1,6 +1,7 @@
 """configs/modern.toml and modern_long.toml by the command: the recipe, then 8,192 tokens."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from artifacts.store import Artifact
 from flows.record import run_artifact
 from flows.workspace import workspace
+from tests.cloze.execution.test_text_folder import text
 from tests.conftest import cloze
 
 TINY = {
@@ -34,14 +36,14 @@ SHORT = {
 LONG = {"pretrain.steps": 2, "pretrain.batch_size": 2, "pretrain.optimizer.warmup_steps": 1}
 
 
-def run(verb: str, config: str, runs: Path, settings: dict[str, Any]) -> str:
+def run(verb: str, config: str, runs: Path, settings: dict[str, Any], *, name: str = "") -> str:
     overrides = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     done = cloze(
         *(verb, f"configs/{config}.toml", *overrides, "--workspace", str(runs)),
         *(("--without-prefect",) if verb == "run" else ()),
     )
     assert done.returncode == 0, done.stderr
-    return (runs / config / "jobs" / "pretrain" / "log").read_text()
+    return (runs / (name or config) / "jobs" / "pretrain" / "log").read_text()
 
 
 def made(workspace_path: Path, config: str, stage: str) -> Artifact:
@@ -57,6 +59,9 @@ def test_both_phases_train_fine_tune_and_embed_documents_of_8192_tokens(tmp_path
     documents = [" ".join(rng.choice(words, 9000)) + "." for _ in range(6)]
     for number, written in enumerate(documents):
         (texts / f"{number}.txt").write_text(written)
+    for number in range(40):  # several of these fill an example
+        short = [" ".join(rng.choice(words, 12)) + "." for _ in range(rng.integers(1, 20))]
+        (texts / f"short-{number}.txt").write_text(" ".join(short))
     labelled = [json.dumps({"text_a": d, "label": str(n % 2)}) for n, d in enumerate(documents)]
     (tmp_path / "train.jsonl").write_text("\n".join(labelled))
     runs, common = tmp_path / "runs", {"corpus.sources.0.path": str(texts), **TINY}
@@ -67,6 +72,11 @@ def test_both_phases_train_fine_tune_and_embed_documents_of_8192_tokens(tmp_path
     counts = {split: lengths["1024"] for split, lengths in splits.items()}
     shares = {split: found["masked"] / found["tokens"] for split, found in counts.items()}
     assert shares == pytest.approx({"train": 0.3, "heldout": 0.15}, abs=0.005)
+    assert counts["train"]["mean_length"] > 900
+    looked = cloze("inspect", "modern/examples", "--rows", "100", "--workspace", str(runs))
+    assert re.search(r"^— [2-9] documents, 10\d\d tokens", looked.stdout, re.MULTILINE)
+    traced = cloze("trace", "modern", "--row", "1", "--workspace", str(runs))
+    assert traced.returncode == 0, traced.stderr
 
     task = f"{{name='kinds',kind='classification',train='{tmp_path}/train.jsonl',dev_share=0.4"
     task += ",max_seq_length=8192,batch_size=2,epochs=1}"
@@ -85,3 +95,25 @@ def test_both_phases_train_fine_tune_and_embed_documents_of_8192_tokens(tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "vectors.npy").shape == (1, 32)
+
+
+@pytest.mark.slow
+def test_the_stable_phase_goes_on_in_another_run_which_is_the_longer_run_bit_for_bit(
+    tmp_path: Path,
+) -> None:
+    texts, runs = tmp_path / "texts", tmp_path / "runs"
+    texts.mkdir()
+    for number in range(30):
+        (texts / f"{number}.txt").write_text(text(number, 40))
+    settings = {"corpus.sources.0.path": str(texts), **TINY, **SHORT}
+    decaying = {**settings, "pretrain.steps": 12, "pretrain.optimizer.decay_share": 0.3}
+    stable = {"name": "stable", "pretrain.optimizer.schedule": "constant"}
+    run("pretrain", "modern", runs, {**settings, **stable}, name="stable")
+    further = {"name": "further", "pretrain.continue_from": "stable"}
+    log = run("pretrain", "modern", runs, {**decaying, **further}, name="further")
+    assert "going on after step 8" in log
+    run("pretrain", "modern", runs, {**decaying, "name": "whole"}, name="whole")
+    further_made, whole = (made(runs, name, "pretrain") for name in ("further", "whole"))
+    assert further_made.manifest.inputs["continued"] == made(runs, "stable", "pretrain").digest
+    weights = [each.read_bytes("model.safetensors") for each in (further_made, whole)]
+    assert weights[0] == weights[1]
