@@ -343,7 +343,7 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "flows.report"
-    format_version: ClassVar[int] = 4
+    format_version: ClassVar[int] = 5
 
     name: str
     """The run's name."""

@@ -180,12 +180,14 @@ class InitialModel:
             f"begins from {self.name}: {config.num_hidden_layers} layers × {config.hidden_size}, "
             f"{tokenizer.size:,} tokens ({'uncased' if tokenizer.lowercase else 'cased'})"
         )
+        headless = self.files.layout.outside["masked_lm.output_bias"] in self.files.missing
         if self.makes_sentence_vectors:
+            head = "; it has no masked-language-model head and needs none here" if headless else ""
             yield (
                 f"{self.name} was trained to compare texts: it is trained on with pairs of "
-                "passages, not with masked words, and judged by search before and after"
+                f"passages, not with masked words, and judged by search before and after{head}"
             )
-        elif self.files.layout.outside["masked_lm.output_bias"] in self.files.missing:
+        elif headless:
             yield (
                 f"{self.name} has no masked-language-model head: one is trained from random "
                 "weights, and there is no loss from before to compare with"

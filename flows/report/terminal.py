@@ -52,6 +52,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
             f"unigram entropy {nats(model.unigram_entropy)})",
         )
     for task in summary.tasks[:2]:
+        if found := wording.search_found(task):
+            yield "search", found
         yield wording.task_name(task.name).lower(), _task(task)
     if model and model.next_sentence_accuracy is not None:
         majority = percent(model.next_sentence_majority or 0.0)

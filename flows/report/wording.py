@@ -9,6 +9,7 @@ import re
 from artifacts.results import (
     GENERAL,
     MIN_SEEDS,
+    UNTOUCHED,
     WIN_DIFFERENCE,
     WIN_STANDARD_ERRORS,
     Comparison,
@@ -40,7 +41,7 @@ SYSTEMS = {
     "lookup": "look-up table",
     "word_overlap": "word overlap",
     "bm25": "BM25",
-    "untouched_encoder": "the encoder before training",
+    UNTOUCHED: "the encoder before training",
 }
 
 PREDICTORS = {"random": "untrained", "count": "n-gram baseline", "pretrained": "this encoder"}
@@ -96,6 +97,7 @@ def lede(summary: Summary) -> list[str]:
     """The report's first sentences; fewer where a run has less to say."""
     sentences = (
         _starting_point(summary),
+        *(f"Search: {found}." for task in summary.tasks if (found := search_found(task))),
         _heldout_quality(summary),
         _training_data(summary),
         _baselines_ahead(summary),
@@ -315,6 +317,31 @@ def began_from(summary: Summary) -> str:
 def before(summary: Summary) -> str:
     """What that encoder scored on the headline's text, before and after; nothing if unknown."""
     return _before_and_after(headline(summary))
+
+
+def search_found(task: TaskScore) -> str:
+    """What the encoder's vectors found before and after training, for the same held-out queries.
+
+    Nothing where the task is not about vectors that are compared.
+    """
+    split = shown_split(task)
+    given = next((one for one in task.systems if one.name == UNTOUCHED), None)
+    ours = next((one for one in task.systems if one.role == "pretrained"), None)
+    if not given or not ours:
+        return ""
+    before, after = (
+        ", ".join(
+            f"{metric_name(metric)} {spread_words(scores[metric])}"
+            for metric in dict.fromkeys((task.metric, "recall@1"))
+            if metric in scores
+        )
+        for scores in (scores_on(given, split), scores_on(ours, split))
+    )
+    queries = plural(task.examples[split], "held-out query", many="held-out queries")
+    found = f"before {before}; after {after}; {queries}"
+    gains = [one.difference for one in task.comparisons if one.against == UNTOUCHED]
+    worse = "no better: go on using the encoder it was before"
+    return f"{found}; {worse}" if max(gains, default=0.0) <= 0 else found
 
 
 def forgotten(summary: Summary) -> str:

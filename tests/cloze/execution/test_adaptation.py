@@ -186,6 +186,7 @@ def test_an_encoder_of_sentence_vectors_is_trained_on_with_pairs(cloze: Cloze, b
     done = cloze("init", "texts", "--from", "encoder", "--output", "more.toml")
     assert done.returncode == 0, done.stderr
     assert "is trained on with pairs of passages, not with masked words" in done.stdout
+    assert "it has no masked-language-model head and needs none here" in done.stdout
     table = read_toml(begun / "more.toml")
     assert table["finetune"]["tasks"][0]["kind"] == "retrieval"
     assert table["finetune"]["tasks"][0]["max_seq_length"] == 12
@@ -214,6 +215,12 @@ def test_adapt_keeps_sentence_vectors_and_judges_them_by_search(cloze: Cloze, be
         c for c in scores["comparisons"] if c["difference"] <= 0 and "untouched" in c["against"]
     ]
     assert ("search on held-out passages became no better" in done.stderr) == bool(worse)
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("  search "))
+    before, after = (system["test"]["ndcg@10"]["mean"] for system in scores["systems"][1:])
+    assert f"before nDCG@10 {100 * before:.1f}" in line
+    assert f"after nDCG@10 {100 * after:.1f} ± " in line
+    assert ("no better" in line) == bool(worse)
+    assert "Search: before nDCG@10 " in (begun / "runs" / "texts" / "report.html").read_text()
     found = cloze("search", "texts", "texts", "the list of names", "--json")
     assert found.returncode == 0, found.stderr
     assert "was not trained to compare texts" not in found.stderr

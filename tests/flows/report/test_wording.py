@@ -31,6 +31,7 @@ from flows.report.units import (
 )
 from flows.report.wording import (
     lede,
+    search_found,
     spread_words,
     task_name,
     task_sizes,
@@ -63,6 +64,33 @@ def tagging(**parts: object) -> TaskScore:
     task = {"name": "x", "kind": "tagging", "metric": "f1", "metrics": ("f1",), "examples": {}}
     empty = {"seeds": (0,), "systems": (), "comparisons": ()}
     return TaskScore.model_validate({**task, **empty, **parts})
+
+
+@pytest.mark.parametrize(("gain", "advice"), [(0.027, ""), (-0.004, "; no better: go on using")])
+def test_search_before_and_after_is_one_line_and_warns_where_it_is_no_better(
+    gain: float, advice: str
+) -> None:
+    before = {"ndcg@10": SeedScores.of([0.234]), "recall@1": SeedScores.of([0.133])}
+    after = {"ndcg@10": SeedScores.of([0.234 + gain] * 2), "recall@1": SeedScores.of([0.15] * 2)}
+    ahead = {"against": "untouched_encoder", "metric": "ndcg@10"}
+    task = tagging(
+        kind="retrieval",
+        metric="ndcg@10",
+        examples={"test": 1000},
+        systems=(
+            SystemScore(name="untouched_encoder", role="baseline", fits=1, test=before),
+            SystemScore(name="pretrained", role="pretrained", fits=2, test=after),
+        ),
+        comparisons=(comparison(gain, 0.001).model_copy(update=ahead),),
+    )
+    found = search_found(task)
+    assert found.startswith(
+        "before nDCG@10 23.4, recall@1 13.3; after nDCG@10 "
+        f"{23.4 + 100 * gain:.1f} ± 0.0, recall@1 15.0 ± 0.0; 1,000 held-out queries"
+    )
+    assert found.partition("queries")[2].startswith(advice)
+    assert ("no better" in found) == (gain < 0)
+    assert search_found(tagging()) == ""
 
 
 @pytest.mark.parametrize(
