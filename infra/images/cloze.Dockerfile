@@ -15,11 +15,13 @@ ENV DS_BUILD_OPS=0 \
     DO_NOT_TRACK=1 \
     PREFECT_SERVER_ANALYTICS_ENABLED=false
 
-# ssh and pdsh only for hostfile launches; Kubernetes and Slurm start ranks themselves. kubectl is for
-# flows that create Jobs.
+# For flows that create Jobs; a cluster accepts a client one minor version away, and Debian's is of 2021.
+COPY --from=registry.k8s.io/kubectl:v1.36.1 /bin/kubectl /usr/local/bin/kubectl
+
+# ssh and pdsh only for hostfile launches; Kubernetes and Slurm start ranks themselves.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        gcc=4:12.2.* libc6-dev=2.36-* numactl=2.0.16-1 openssh-client=1:9.2p1-* pdsh=2.34-* kubernetes-client=1.20.5* \
+        gcc=4:12.2.* libc6-dev=2.36-* numactl=2.0.16-1 openssh-client=1:9.2p1-* pdsh=2.34-* \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 cloze
 

@@ -5,7 +5,7 @@ Out: the same steps in a Beam pipeline.
 
 The local runner is Beam's FnApiRunner, named explicitly (pipeline/runner/local_runner.py):
 `DirectRunner` would first try to download another runner. Every other name is a Beam runner
-(pipeline/runner/engine.py).
+(pipeline/runner/engine_job.py).
 """
 
 from collections.abc import Iterable, Sequence

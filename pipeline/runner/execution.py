@@ -48,7 +48,7 @@ def run_graph(
     An option that Beam does not know is a `UsageError` here, where nobody else could know it.
     """
     if machine.runner != "local":
-        from pipeline.runner.engine import run_on_engine  # Beam, only where it runs the job
+        from pipeline.runner.engine_job import run_on_engine  # Beam, only where it runs the job
 
         run_on_engine(build, machine=machine, options=options, progress=progress, output=output)
         return
