@@ -294,6 +294,7 @@ class GpuSource:
     def __call__(self, step: int) -> StepBatch:
         """The batch of `step`; `wait_for_copies` before it is used."""
         batch = self.source(step)
+        torch.cuda.set_device(self.device)  # a thread begins with GPU 0, and would use memory there
         buckets = [micro_batch.bucketed() for micro_batch in batch.micro_batches]
         self.shapes.update(bucket.shape for bucket in buckets)
         with torch.cuda.stream(self.stream):

@@ -126,6 +126,7 @@ class HostCopies:
         self._pieces: list[Tensor] = []
         self._free: list[Tensor] = []
         self._copied: torch.cuda.Event | None = None
+        self._device = torch.device("cpu")
 
     def take(self, parameters: Iterable[tuple[str, ParameterState]]) -> dict[str, ParameterState]:
         """Copies that are there after `wait`, and stay until the next `take`."""
@@ -139,11 +140,13 @@ class HostCopies:
     def wait(self) -> None:
         """Until a GPU has made the copies; for the thread that writes them."""
         if self._copied is not None:
+            torch.cuda.set_device(self._device)  # a thread begins with GPU 0, and would wake it
             self._copied.synchronize()
 
     def _copy(self, tensor: Tensor) -> Tensor:
         if tensor.device.type == "cpu":
             return tensor.clone()
+        self._device = tensor.device
         space = self._space(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
         return space.copy_(tensor, non_blocking=True)
 

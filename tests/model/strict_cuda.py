@@ -11,6 +11,7 @@ there. FlashAttention is computed with plain products, without dropping anything
 
 import contextlib
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -163,6 +164,32 @@ def _seed(seed: int) -> None:
 
 
 _active: StrictCuda | None = None
+_chosen = threading.local()
+"""`device`: whether this thread has said which GPU is its own."""
+
+
+def _require_own_device() -> None:
+    """A thread begins with GPU 0, where every rank would take memory until it chooses its own."""
+    if threading.current_thread() is not threading.main_thread() and not hasattr(_chosen, "device"):
+        raise Refused("a thread uses a GPU without having chosen its own")
+
+
+@contextlib.contextmanager
+def _stream(_: object) -> Iterator[None]:
+    _require_own_device()
+    yield
+
+
+class _Event:
+    """There are no streams: what is recorded is done."""
+
+    def record(self) -> None:
+        """Now."""
+        _require_own_device()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+        _require_own_device()
 
 
 class CudaTensor(torch.Tensor):
@@ -382,9 +409,12 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 
 def _flash(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *rest: Any, **window: int | None
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *rest: Any, **how: Any
 ) -> tuple[Tensor, ...]:
-    """FlashAttention over packed sequences, by plain products; nothing is dropped."""
+    """FlashAttention over packed sequences, by plain products; nothing is dropped.
+
+    `how`: the scale of scores, and how far away keys may be.
+    """
     if query.dtype not in (torch.bfloat16, torch.float16) or starts.dtype != torch.int32:
         raise Refused(f"flash attention wants bf16 and int32, got {query.dtype}, {starts.dtype}")
     if query.shape[-1] % 8:
@@ -392,7 +422,7 @@ def _flash(
     _count("_flash_attention_forward")
     out = torch.empty_like(query)
     for at in _sequences(starts):
-        weights = _attention(query[at], key[at], is_causal=rest[4], **window)
+        weights = _attention(query[at], key[at], is_causal=rest[4], **how)
         v = value[at].float()
         out[at] = torch.einsum("hqk,khd->qhd", weights, v).to(out.dtype)
     nothing = torch.zeros(())
@@ -401,13 +431,13 @@ def _flash(
 
 def _flash_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
-    starts: Tensor, *rest: Any, **window: int | None,
+    starts: Tensor, *rest: Any, scale: float | None = None, **window: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     _count("_flash_attention_backward")
     found = [torch.empty_like(t) for t in (query, key, value)]
-    factor = query.shape[-1] ** -0.5
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
     for at in _sequences(starts):
-        weights = _attention(query[at], key[at], is_causal=rest[4], **window)
+        weights = _attention(query[at], key[at], is_causal=rest[4], scale=scale, **window)
         d, q, k, v = (t[at].float() for t in (gradient, query, key, value))
         through = torch.einsum("qhd,khd->hqk", d, v)
         scores = factor * weights * (through - (through * weights).sum(-1, keepdim=True))
@@ -426,11 +456,13 @@ def _attention(
     key: Tensor,
     *,
     is_causal: bool,
+    scale: float | None = None,
     window_size_left: int | None = None,
     window_size_right: int | None = None,
 ) -> Tensor:
     """Probabilities of one sequence, [heads, queries, keys]; no window is all of it."""
-    scores = torch.einsum("qhd,khd->hqk", query.float(), key.float()) * query.shape[-1] ** -0.5
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.einsum("qhd,khd->hqk", query.float(), key.float()) * factor
     ahead = torch.arange(len(key)) - torch.arange(len(query))[:, None]
     right = 0 if is_causal else window_size_right
     if right is not None:
@@ -471,9 +503,10 @@ def strict_cuda() -> Iterator[StrictCuda]:
         mock.patch("torch.cuda.graph", _captured),
         mock.patch("torch.cuda.graph_pool_handle", mock.MagicMock()),
         mock.patch("torch.cuda.Stream", mock.MagicMock()),
-        mock.patch("torch.cuda.stream", lambda stream: contextlib.nullcontext()),
+        mock.patch("torch.cuda.stream", _stream),
+        mock.patch("torch.cuda.set_device", lambda device: setattr(_chosen, "device", device)),
         mock.patch("torch.cuda.current_stream", mock.MagicMock()),
-        mock.patch("torch.cuda.Event", mock.MagicMock()),
+        mock.patch("torch.cuda.Event", _Event),
         mock.patch("torch.cuda.mem_get_info", lambda device: (139 << 30, 141 << 30)),
         mock.patch.object(CPU_Accelerator, "synchronize", waited),
         mock.patch("torch.__future__.get_overwrite_module_params_on_conversion", lambda: True),

@@ -13,6 +13,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from artifacts.errors import UsageError
@@ -25,6 +26,10 @@ from model.encoder.operations.grouped_attention import GroupedAttention
 
 Attend = Callable[[Tensor, Noise | None], Tensor]
 """Query, key and value [T, 3, A, K] → context vectors [T, A, K]; dropout if there is noise."""
+
+
+HEAD_MULTIPLE = 8
+"""Of a head's width, K, in CUDA's kernels; other heads are filled up with zeros."""
 
 
 class FlashAttention:
@@ -41,14 +46,20 @@ class FlashAttention:
         self.is_causal = config.attention_direction != "bidirectional"
         self.reversal = reversal(batch) if config.attention_direction == "right_to_left" else None
         self.reach = reach
+        self.width = config.hidden_size // config.num_attention_heads
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
         if self.reversal is not None:
             parts_T3AK = parts_T3AK[self.reversal]
+        missing = -self.width % HEAD_MULTIPLE
+        if missing:  # zeros change no score, and nothing reads what becomes of them
+            parts_T3AK = functional.pad(parts_T3AK, (0, missing))
         query_TAK, key_TAK, value_TAK = parts_T3AK.unbind(1)
         dropout_prob = self.dropout_prob if noise else 0.0
         context_TAK = self.attend(query_TAK, key_TAK, value_TAK, dropout_prob)
+        if missing:
+            context_TAK = context_TAK[..., : self.width]
         return context_TAK if self.reversal is None else context_TAK[self.reversal]
 
     def attend(
@@ -66,6 +77,7 @@ class FlashAttention:
             dropout_prob,
             self.is_causal,
             False,
+            scale=self.width**-0.5,
             window_size_left=self.reach,
             window_size_right=self.reach,
         )[0]
@@ -93,6 +105,7 @@ class VarlenAttention(FlashAttention):
             self.cu_seqlens,
             self.max_seqlen,
             self.max_seqlen,
+            scale=self.width**-0.5,
             window_size=(reach, 0 if self.is_causal else reach),
         )
         return cast(Tensor, context_TAK)

@@ -3,6 +3,7 @@
 Every configuration trains, the host waits once a step, and nothing is copied from pageable memory.
 """
 
+import gc
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -21,7 +22,7 @@ from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
-from model.data.micro_batches import GpuSource, Share
+from model.data.micro_batches import GpuSource, Prefetcher, Share, StepBatch
 from model.data.sources import heldout_sources, read_inputs, training_source
 from model.encoder import embeddings
 from model.encoder.masked_lm_loss import masked_lm_loss
@@ -46,6 +47,8 @@ MODERN = {
     "encoder": {"family": "modern", "hidden_act": "gelu", "local_attention": 8},
     "next_sentence_loss": False,
 }
+NARROW_HEADS = {"encoder": {"hidden_size": 40, "num_attention_heads": 4}}
+"""CUDA's kernels want multiples of 8."""
 
 
 @pytest.fixture(scope="module")
@@ -178,11 +181,12 @@ def test_grouped_attention_and_checkpointed_activations_train(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("family", ["bert", "modern"])
+@pytest.mark.parametrize(
+    "changes", [{}, MODERN, NARROW_HEADS], ids=["bert", "modern", "heads of 10 values"]
+)
 def test_a_gpus_way_gives_the_cpus_losses(
-    family: str, precision: str, artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+    changes: dict[str, Any], precision: str, artifact: Artifact, tmp_path: Path, cuda: StrictCuda
 ) -> None:
-    changes: dict[str, Any] = MODERN if family == "modern" else {}
     stage = _stage(
         **{**changes, "encoder": {**changes.get("encoder", {}), **DRY}, "precision": precision}
     )
@@ -279,6 +283,41 @@ def test_a_graph_that_repeats_what_should_change_is_seen(
             trainer.train_step(source(step), started=0.0, waited=0.0)
         curves.append([point["loss"] for point in trainer.curve.points])
     assert curves[1] != pytest.approx(curves[0], rel=1e-4)
+
+
+def test_no_earlier_pass_is_alive_when_a_graph_is_captured(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A parameter's gradient is added on the stream of the pass that first reached it, as long as
+    # anything of that pass is there: not on the one that is captured, which CUDA would refuse.
+    alive: list[int] = []
+    captured, held = torch.cuda.graph, []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        found = [one for one in gc.get_objects() if type(one).__name__ == "_RoundBackward"]
+        alive.append(len(found))
+        return captured(*arguments, **options)
+
+    def holding(batch: PackedBatch, **options: Any) -> Any:
+        held.append(forward(batch, **options))
+        return held[-1]
+
+    monkeypatch.setattr(torch.cuda, "graph", watched)
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, cuda_graphs=True)
+    source, forward = GpuSource(trainer.source, CUDA), trainer.engine.forward
+    gc.collect()
+    gc.disable()  # what only the collector would free is still there when a graph is captured
+    try:
+        for step in range(3):
+            trainer.train_step(source(step), started=0.0, waited=0.0)
+        assert alive and not any(alive)
+        trainer.graphs = StepGraphs(trainer.engine)
+        monkeypatch.setattr(trainer.engine, "forward", holding)
+        for step in range(3):
+            trainer.train_step(source(step), started=0.0, waited=0.0)
+        assert alive[-1], "what is held is seen"
+    finally:
+        gc.enable()
 
 
 def test_a_skipped_step_leaves_graphs_and_their_gradients_intact(
@@ -382,6 +421,30 @@ def test_a_save_does_not_wait_for_a_gpu_and_keeps_its_memory(
     saved = found.parameters()
     for name, kept in trainer.engine.state():
         assert all(map(torch.equal, saved[name], (part.cpu() for part in kept))), name
+
+
+def test_a_thread_chooses_its_ranks_gpu_before_it_copies(
+    artifact: Artifact, tmp_path: Path, cuda: StrictCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA)
+
+    def empty(step: int) -> StepBatch:
+        return replace(trainer.source(step), micro_batches=())
+
+    def save() -> None:
+        trainer.save(evaluated=False)
+        trainer.checkpoints.wait()
+
+    trainer.train_step(trainer.source(0), started=0.0, waited=0.0)
+    assert len(list(Prefetcher(GpuSource(empty, CUDA), 0, 3))) == 3
+    save()
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    with pytest.raises(Refused, match="without having chosen"):
+        list(Prefetcher(GpuSource(empty, CUDA), 0, 3))
+    fresh = Checkpoints(tmp_path / "fresh", 2)
+    trainer.checkpoints = fresh
+    with pytest.raises(Refused, match="without having chosen"):
+        save()
 
 
 def test_ranks_that_do_not_write_copy_nothing(

@@ -83,14 +83,16 @@ def test_the_feed_forward_part_compiles_whole_and_once() -> None:
 
 
 def flash_by_products(
-    query: Tensor, key: Tensor, value: Tensor, *rest: Any, **windows: int | None
+    query: Tensor, key: Tensor, value: Tensor, *rest: Any, scale: float, **windows: int | None
 ) -> tuple[Tensor, ...]:
     """What the kernel computes where it drops nothing; windows are left out."""
     assert set(windows) == {"window_size_left", "window_size_right"}
     starts, is_causal = rest[0].tolist(), rest[5]
     parts = [
         functional.scaled_dot_product_attention(
-            *(t[start:stop].transpose(0, 1) for t in (query, key, value)), is_causal=is_causal
+            *(t[start:stop].transpose(0, 1) for t in (query, key, value)),
+            is_causal=is_causal,
+            scale=scale,
         ).transpose(0, 1)
         for start, stop in itertools.pairwise(starts)
     ]
