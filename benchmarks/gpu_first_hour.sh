@@ -51,7 +51,7 @@ part() { # NAME MINUTES COMMAND…
 checks=("$python" -m benchmarks.gpu.checks)
 if [ ${#self_test[@]} -eq 0 ]; then
     part machine 1 nvidia-smi
-    part tests 6 "$python" -m pytest -q -m gpu -p no:cacheprovider
+    part tests 6 "$python" -m pytest -q -m gpu -p no:cacheprovider tests/model
 fi
 part syncs 2 "${checks[@]}" syncs "${self_test[@]}"
 part parity 3 "${checks[@]}" parity "${self_test[@]}"

@@ -25,6 +25,7 @@ from flows.config import MachineConfig, RunConfig
 PROJECT = Path(__file__).resolve().parent.parent
 INFRA = PROJECT / "infra"
 TOOLS = Path(sys.executable).parent
+SCRIPTS = [PROJECT / ".ci" / "run", PROJECT / "benchmarks" / "gpu_first_hour.sh"]
 SECRET = re.compile(r"(password|api.?key|token|secret)\s*[:=]\s*[\"']?[A-Za-z0-9+/]{12,}", re.I)
 
 
@@ -103,9 +104,29 @@ def test_yaml_is_tidy(path: Path) -> None:
     passes("yamllint", "-c", str(PROJECT / ".yamllint.yaml"), "--strict", str(path))
 
 
-@pytest.mark.parametrize("path", [*files("*.sbatch"), PROJECT / ".ci" / "run"], ids=str)
+@pytest.mark.parametrize("path", [*files("*.sbatch"), *SCRIPTS], ids=str)
 def test_shell_scripts_pass_shellcheck(path: Path) -> None:
     passes("shellcheck", str(path))
+
+
+def test_jobs_that_train_start_their_ranks_through_the_supervisor() -> None:
+    jobs = [*files("slurm/pretrain*.sbatch"), INFRA / "kubernetes" / "pretrain.yaml"]
+    for path in jobs:
+        lines = [
+            line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")
+        ]
+        words = " ".join(lines).replace("- ", " ").split()
+        place = words.index("model.training.supervisor")
+        assert any(word.startswith("--ranks") for word in words[place:]), path
+        assert "deepspeed" not in words, f"{path}: ranks without their environment"
+
+
+def test_gpus_train_with_whole_parameters_and_the_image_compiles_their_layers() -> None:
+    machine = read_toml(INFRA / "machines" / "gpus.toml")
+    training = parse(MachineConfig, machine, source="gpus.toml").training
+    assert (training.zero_stage, training.compile_layers) == (0, "auto")
+    image = (INFRA / "images" / "cloze.Dockerfile").read_text()
+    assert {"gcc", "libc6-dev"} <= set(re.findall(r"(\S+)=", image))
 
 
 @pytest.mark.parametrize("path", files("*.tf"), ids=named)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,57 @@ def test_the_first_hours_self_test_passes_every_part(tmp_path: Path) -> None:
         assert results[f"modern-tiny 128-full {side}"]["mean_length"] == 128
     assert "not_run" in results["tiny 128 padding_free"]  # flash-attn is not installed
     assert "| tiny | 128 | ours_eager |" in run.stdout
+
+
+def test_the_first_hour_runs_every_part_though_one_fails_and_counts_its_minutes(
+    tmp_path: Path,
+) -> None:
+    called = tmp_path / "called"
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        f"""#!/bin/sh
+[ "$1" != - ] || exec {sys.executable} "$@"
+echo "$TORCH_LOGS" "$@" >>{called}
+echo '{{"found": true}}'
+[ "$3" != parity ]
+"""
+    )
+    stand_in.chmod(0o755)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho one GPU\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    folder = tmp_path / "found"
+    run = subprocess.run(
+        [str(SCRIPT), str(folder)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": str(stand_in)},
+    )
+    assert run.returncode == 1, run.stderr
+    parts = {part["part"]: part for part in json.loads((folder / "summary.json").read_text())}
+    names = ["machine", "tests", "syncs", "parity", "shapes", "profile", "benchmark"]
+    assert list(parts) == names
+    assert [name for name in names if parts[name]["outcome"] != "passed"] == ["parity"]
+    assert parts["benchmark"]["found"] == {"found": True}
+    checks = [f" -m benchmarks.gpu.checks {name}" for name in names[2:6]]
+    checks[2] = f"recompiles,graph_breaks{checks[2]}"
+    assert called.read_text().splitlines() == [
+        " -m pytest -q -m gpu -p no:cacheprovider tests/model",
+        *checks,
+        f" benchmarks/gpu_training.py --minutes 20 --out {folder}/benchmark.json",
+    ]
+    minutes = re.findall(r"^\w+ \(at most (\d+) minutes\)", run.stderr, re.M)
+    assert len(minutes) == len(names)
+    assert sum(map(int, minutes)) < 40
+
+
+def test_all_tests_that_want_a_gpu_are_where_the_first_hour_looks() -> None:
+    tests = SCRIPT.parents[1] / "tests"
+    mark = "pytest.mark." + "gpu"
+    marked = [path for path in tests.rglob("*.py") if mark in path.read_text()]
+    assert marked
+    assert all(path.is_relative_to(tests / "model") for path in marked)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from artifacts.store import Artifact
+from artifacts.store import Artifact, Store
 from model.data.shards import ExampleShards
 from model.evaluation.language_model import evaluate_encoder
+from model.finetune.finetune import finetune
+from model.inference.import_model import import_encoder
 from model.inference.load import load, placed
+from model.inference.predict import load_predictor
 from tests.model.strict_cuda import CUDA, strict_cuda
-from tests.model.task_builders import encoder_artifact, examples_artifact, masked_examples
+from tests.model.task_builders import (
+    encoder_artifact,
+    examples_artifact,
+    inputs,
+    masked_examples,
+    stage_table,
+    write_lines,
+)
 
 TEXTS = ["the list of [MASK] given", "a new array [MASK] shape int"]
 
@@ -43,6 +53,45 @@ def test_embedding_and_filling_masks_wait_once_a_batch(
         assert device.pageable == []
     for ours, theirs in zip(fills, found, strict=True):
         assert theirs[0][0].probability == pytest.approx(ours[0][0].probability, rel=bound)
+
+
+def test_an_imported_encoder_and_a_fine_tuned_one_answer_on_a_gpu(
+    encoder: Artifact, tmp_path: Path
+) -> None:
+    rows = [{"text_a": "the list of names", "label": "a"}, {"text_a": "shape", "label": "b"}] * 6
+    files = {name: write_lines(tmp_path / f"{name}.jsonl", rows) for name in ("train", "dev")}
+    task = {"name": "t", "kind": "classification", "max_seq_length": 32, "epochs": 12, **files}
+    config = {
+        "tasks": [{**task, "learning_rate": 4e-3, "batch_size": 4}],
+        "seeds": [0],
+        "precision": "fp32",
+        "save": "best",
+    }
+    imported = import_encoder(encoder.directory, Store(str(tmp_path / "store")))
+    tuned = finetune(
+        stage_table(
+            "finetune",
+            tmp_path / "fits",
+            config={"finetune": config},
+            inputs=inputs(encoder=imported),
+            machine={"threads": 1},
+        ),
+        [],
+    )
+    vectors = load(imported.directory, device="cpu").embed(TEXTS)
+    here = load_predictor(tuned.directory, device="cpu").predict(rows)
+    with strict_cuda() as device:
+        model = load(imported.directory, device="cuda", precision="fp32")
+        np.testing.assert_allclose(model.embed(TEXTS), vectors, atol=1e-5)
+        predictor = load_predictor(tuned.directory, device="cuda")
+        device.reset()
+        there = predictor.predict(rows)
+        assert len(device.reads) == 1, device.reads
+        assert device.pageable == []
+    assert {row["prediction"] for row in here} == {"a", "b"}, "it has learnt"
+    assert [row["prediction"] for row in there] == [row["prediction"] for row in here]
+    sure = [row["probability"] for row in here]
+    assert [row["probability"] for row in there] == pytest.approx(sure, abs=3e-2)
 
 
 def test_an_evaluation_of_all_examples_waits_once(encoder: Artifact, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The way of a GPU, gone on a device that is not there (tests/model/strict_cuda.py).
 
 Every configuration trains, the host waits once a step, and nothing is copied from pageable memory.
+Where there is a GPU, tests of what is learnt go that way once more, on the real one (`gpu`).
 """
 
 import gc
@@ -37,6 +38,7 @@ from model.training.loop import Trainer
 from model.training.monitoring.health import Alarms, Stop, Watchdog
 from model.training.monitoring.telemetry import Curve, Telemetry
 from model.training.optimizer import AdamW
+from model.training.precision import FP8_CAPABILITY
 from model.training.pretrain import compiles, gpu_token_budget, has_compiler
 from tests.conftest import PROJECT
 from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, strict_cuda
@@ -49,6 +51,12 @@ MODERN = {
 }
 NARROW_HEADS = {"encoder": {"hidden_size": 40, "num_attention_heads": 4}}
 """CUDA's kernels want multiples of 8."""
+
+FORMS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "modern": MODERN,
+    "heads of 10 values": NARROW_HEADS,
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +71,27 @@ def running_text(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 @pytest.fixture
 def cuda() -> Iterator[StrictCuda]:
+    with strict_cuda() as device:
+        yield device
+
+
+@pytest.fixture(
+    params=[
+        "strict",
+        pytest.param(
+            "real",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+            ],
+        ),
+    ]
+)
+def gpu(request: pytest.FixtureRequest) -> Iterator[StrictCuda | None]:
+    """The device that is not there; None: the real one, whose sums have no fixed order."""
+    if request.param == "real":
+        yield None
+        return
     with strict_cuda() as device:
         yield device
 
@@ -180,13 +209,23 @@ def test_grouped_attention_and_checkpointed_activations_train(
     assert len(cuda.reads) == 1, cuda.reads
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
-    "changes", [{}, MODERN, NARROW_HEADS], ids=["bert", "modern", "heads of 10 values"]
+    ("changes", "precision"),
+    [
+        *((changes, precision) for changes in FORMS.values() for precision in ("fp32", "bf16")),
+        ({}, "fp8"),
+    ],
+    ids=[*(f"{name} {kind}" for name in FORMS for kind in ("fp32", "bf16")), "bert fp8"],
 )
 def test_a_gpus_way_gives_the_cpus_losses(
-    changes: dict[str, Any], precision: str, artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+    changes: dict[str, Any],
+    precision: str,
+    artifact: Artifact,
+    tmp_path: Path,
+    gpu: StrictCuda | None,
 ) -> None:
+    if precision == "fp8" and gpu is None and torch.cuda.get_device_capability() < FP8_CAPABILITY:
+        pytest.skip("a GPU without FP8")
     stage = _stage(
         **{**changes, "encoder": {**changes.get("encoder", {}), **DRY}, "precision": precision}
     )
@@ -197,7 +236,8 @@ def test_a_gpus_way_gives_the_cpus_losses(
         for step in range(4):
             trainer.train_step(source(step), started=0.0, waited=0.0)
         losses.append([point["loss"] for point in trainer.curve.points])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if precision == "fp32" else 3e-3)
+    exact = 1e-5 if gpu else 1e-4
+    assert losses[1] == pytest.approx(losses[0], rel=exact if precision == "fp32" else 3e-3)
 
 
 def test_an_evaluation_waits_once(artifact: Artifact, tmp_path: Path, cuda: StrictCuda) -> None:
@@ -242,7 +282,7 @@ def test_training_and_evaluation_compute_in_the_sizes_of_few_buckets(
     ids=["bert", "modern"],
 )
 def test_replayed_graphs_learn_what_launched_kernels_do(
-    changes: dict[str, Any], artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+    changes: dict[str, Any], artifact: Artifact, tmp_path: Path, gpu: StrictCuda | None
 ) -> None:
     stage = _stage(**changes)
     states, curves, launches = [], [], []
@@ -250,16 +290,21 @@ def test_replayed_graphs_learn_what_launched_kernels_do(
         trainer = _trainer(artifact, tmp_path, stage, device=CUDA, cuda_graphs=graphs)
         source = GpuSource(trainer.source, CUDA)
         for step in range(3):
-            cuda.reset()
+            if gpu:
+                gpu.reset()
             trainer.train_step(source(step), started=0.0, waited=0.0)
         trainer.evaluate(trainer.source(0))
-        launches.append(cuda.launches["graph"])
+        launches.append(
+            gpu.launches["graph"] if gpu else len(trainer.graphs._graphs) if trainer.graphs else 0
+        )
         curves.append([point["loss"] for point in trainer.curve.points if "loss" in point])
         states.append({name: kept.master.cpu() for name, kept in trainer.engine.state()})
-    assert launches == [0, 2], "of a step's two micro-batches both"
-    assert curves[1] == pytest.approx(curves[0], rel=1e-6)
-    for name, expected in states[0].items():
-        torch.testing.assert_close(states[1][name], expected, rtol=1e-5, atol=1e-6, msg=name)
+    assert launches[0] == 0 < launches[1]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-6 if gpu else 1e-3)
+    if gpu:
+        assert launches[1] == 2, "of a step's two micro-batches both"
+        for name, expected in states[0].items():
+            torch.testing.assert_close(states[1][name], expected, rtol=1e-5, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("fault", ["seed", "batch"])
@@ -387,18 +432,21 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted(
 
 
 def test_a_saved_state_continues_on_a_gpu(
-    artifact: Artifact, tmp_path: Path, cuda: StrictCuda
+    artifact: Artifact, tmp_path: Path, gpu: StrictCuda | None
 ) -> None:
     stage = _stage()
     first = _trainer(artifact, tmp_path, stage, device=CUDA)
     first.train_step(first.source(0), started=0.0, waited=0.0)
-    saved = HostCopies().take(first.engine.state())
+    copies = HostCopies()
+    saved = copies.take(first.engine.state())
+    copies.wait()
     again = _trainer(artifact, tmp_path, stage, device=CUDA)
     again.engine.restore(saved, updates=1)
     for trainer in (first, again):
         trainer.train_step(trainer.source(1), started=0.0, waited=0.0)
     for (name, ours), (_, theirs) in zip(first.engine.state(), again.engine.state(), strict=True):
-        assert all(map(torch.equal, ours, theirs)), name
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0 if gpu else 5e-3, msg=name)
 
 
 def test_a_save_does_not_wait_for_a_gpu_and_keeps_its_memory(
