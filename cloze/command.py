@@ -31,6 +31,7 @@ EXTRA_WITH = {
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript", "transformers"), "onnx"),
     "gcsfs": "gs",
     "s3fs": "s3",
+    "usearch": "index",
 }
 """The extra of `cloze` that installs a module."""
 

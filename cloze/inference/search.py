@@ -4,13 +4,16 @@ In:  a model, a folder of documents, and questions.
 Out: for each question the nearest passages by cosine, with their file, line and score.
 
 The passages and their vectors are an artifact, `vectors`, made once for a model, the folder's
-contents and the length of passages. An interrupted one begins again. No run refers to it, so
-`cloze gc` removes it, and what an interrupted one left.
+contents and the length of passages; with --index a graph of the vectors is another one. An
+interrupted one begins again. No run refers to them, so `cloze gc` removes them, and what an
+interrupted one left.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from itertools import islice, tee
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -38,19 +41,34 @@ from model.inference.load import Model, load
 from model.inference.passage_index import (
     PASSAGES,
     VECTORS,
+    Hit,
+    Vectors,
     nearest,
     read_passage,
     write_index,
 )
 
-STAGE = "vectors"
+STAGE, GRAPH_STAGE = "vectors", "vector_graph"
 FORMAT_VERSION = 2
 """2: the passages' lines stand in the index."""
+GRAPH_FORMAT_VERSION = 1
 
 QUESTIONS_AT_ONCE = 64
 Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
 TopK = Annotated[int, Parameter(help="Number of excerpts for each question.")]
 Words = Annotated[int, Parameter(help="Words of an excerpt, which ends with a sentence.")]
+UseIndex = Annotated[
+    bool,
+    Parameter(
+        name="index",
+        negative="",
+        show_default=False,
+        help="For millions of vectors: look in a graph of them, made once, instead of comparing "
+        "with all; now and then one of the nearest is missed. Needs the extra `index`.",
+    ),
+]
+Nearest = Callable[[Vectors, int], list[list[Hit]]]
+"""For each question so many rows that are nearest to it."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +89,12 @@ def search(
     *questions: Text,
     top_k: TopK = 5,
     words: Words = 100,
+    use_index: UseIndex = False,
     place: Place = PLACE,
 ) -> Answer | None:
     """Search a folder."""
+    if use_index:
+        import_module("model.inference.vector_graph")  # a missing library is said before the work
     if top_k < 1 or words < 1:
         raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
     space = writable_workspace(place.machine().workspace)
@@ -82,7 +103,8 @@ def search(
     if loaded.modules is None:
         say(f"{model} was not trained to compare texts (no modules.json): its order is a rough one")
     index = passage_index(loaded, directory, folder, words=words, space=space)
-    answers = _answers(loaded, index, texts_or_lines(questions), count=top_k)
+    find = _find_in_graph(index, space) if use_index else _find_in_all(index)
+    answers = _answers(loaded, index, find, texts_or_lines(questions), count=top_k)
     if place.json:
         data = [
             {"question": question, "passages": [asdict(found) for found in passages]}
@@ -121,10 +143,7 @@ def passage_index(
     for file in seen.odd:
         say(f"search: left out: {file}")
     output = space.store.directory(STAGE, table.key)
-    work = filesystem.join(output, WORK)
-    place = filesystem.local_path(work) if filesystem.is_local(work) else gettempdir()
-    Path(place).mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=place) as scratch:  # whoever else is at it has another
+    with _scratch(output) as scratch:
         count = write_index(
             Path(scratch),
             placed_passages(source, words=words),
@@ -147,14 +166,52 @@ def passage_index(
     )
 
 
+@contextmanager
+def _scratch(output: str) -> Iterator[str]:
+    """A directory of this attempt alone: whoever else is at the artifact has another."""
+    work = filesystem.join(output, WORK)
+    place = filesystem.local_path(work) if filesystem.is_local(work) else gettempdir()
+    Path(place).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place) as scratch:
+        yield scratch
+
+
+def _find_in_all(index: Artifact) -> Nearest:
+    return lambda questions_QH, count: nearest(index.path(VECTORS), questions_QH, count=count)
+
+
+def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
+    """By the graph of the index's vectors: the artifact that is there, or a new one."""
+    from model.inference.vector_graph import GRAPH, SETTINGS, VERSION, nearest_in, write_graph
+
+    table = StageTable(
+        stage=GRAPH_STAGE,
+        format_version=GRAPH_FORMAT_VERSION,
+        config={"usearch": VERSION, **SETTINGS},
+        inputs={"vectors": InputRef(digest=index.digest)},
+        output="",
+    )
+    artifact = space.store.find(GRAPH_STAGE, table.key)
+    vectors = index.path(VECTORS)
+    if not artifact:
+        output = space.store.directory(GRAPH_STAGE, table.key)
+        with _scratch(output) as scratch:
+            rows = write_graph(vectors, f"{scratch}/{GRAPH}")
+            count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
+            file = put_file(output, f"{scratch}/{GRAPH}", name=GRAPH, rows=count)
+        artifact = commit(table.model_copy(update={"output": output}), [file])
+    graph = artifact.path(GRAPH)
+    return lambda questions_QH, count: nearest_in(graph, vectors, questions_QH, count=count)
+
+
 def _answers(
-    model: Model, index: Artifact, questions: Iterator[str], *, count: int
+    model: Model, index: Artifact, find: Nearest, questions: Iterator[str], *, count: int
 ) -> Iterator[tuple[str, list[Found]]]:
     """Each question with its passages, some questions at a time."""
     asked, shown = tee(questions)
     vectors = model.sentence_vectors(asked)
     while together := list(islice(vectors, QUESTIONS_AT_ONCE)):
-        hits = nearest(index.path(VECTORS), np.stack(together), count=count)
+        hits = find(np.stack(together), count)
         for best, question in zip(hits, shown, strict=False):
             yield question, [_found(index, hit.row, hit.score) for hit in best]
 

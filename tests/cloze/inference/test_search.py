@@ -127,6 +127,62 @@ def test_the_rows_that_are_nearest_are_found_whatever_is_looked_at_at_once(
         assert [hit.row for hit in hits] == np.argsort(-(matrix @ question))[:5].tolist()
 
 
+def test_a_graph_of_thousands_finds_what_comparing_with_all_finds(tmp_path: Path) -> None:
+    vector_graph = pytest.importorskip("model.inference.vector_graph")
+    random = np.random.default_rng(0)
+    topics = random.standard_normal((50, 64))
+    near = topics[random.integers(0, 50, 4200)] + random.standard_normal((4200, 64))
+    vectors = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
+    matrix, questions = vectors[:4000], vectors[4000:]
+    path, graph = str(tmp_path / "m.npy"), str(tmp_path / "m.usearch")
+    np.save(path, matrix)
+    assert list(vector_graph.write_graph(path, graph)) == list(range(4000))
+    found = vector_graph.nearest_in(graph, path, questions, count=10)
+    exact = passage_index.nearest(path, questions, count=10)
+    both = [len(set(some) & set(best)) for some, best in zip(rows(found), rows(exact), strict=True)]
+    assert np.mean(both) / 10 >= 0.95
+    for question, hits in zip(questions, found, strict=True):
+        scores = [hit.score for hit in hits]
+        assert scores == pytest.approx([float(matrix[hit.row] @ question) for hit in hits])
+        assert scores == sorted(scores, reverse=True)
+
+
+def rows(found: list[list[passage_index.Hit]]) -> list[list[int]]:
+    return [[hit.row for hit in hits] for hits in found]
+
+
+def test_a_graph_is_made_once_beside_the_vectors_and_answers_as_they_do(
+    cloze: Cloze, searched: Path
+) -> None:
+    pytest.importorskip("usearch")
+    asked = ("the list", "--words", "4", "--top-k", "3")
+    exact = answer(cloze, *asked)
+    first = cloze("search", "encoder", "texts", *asked, "--index", "--json")
+    assert first.returncode == 0, first.stderr
+    assert "graph 4 vectors" in first.stderr
+    assert "index" not in first.stderr.replace("--index", "")
+    assert [one["text"] for one in json.loads(first.stdout)[0]["passages"]] == [
+        one["text"] for one in exact[0]["passages"]
+    ]
+    again = cloze("search", "encoder", "texts", *asked, "--index", "--json")
+    assert "graph" not in again.stderr
+    assert again.stdout == first.stdout
+    assert len(indexes(searched)) == 1
+    assert len(list((searched / "runs" / "artifacts" / "vector_graph").iterdir())) == 1
+
+
+def test_a_missing_index_library_is_one_line_before_anything_is_embedded(
+    cloze: Cloze, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "usearch", None)
+    monkeypatch.setitem(sys.modules, "usearch.index", None)
+    monkeypatch.delitem(sys.modules, "model.inference.vector_graph", raising=False)
+    done = cloze("search", "encoder", "texts", "a", "--index")
+    assert done.returncode == 1
+    assert done.stderr == "error: usearch is not installed; pip install 'cloze[index]'\n"
+    assert not (searched / "runs" / "artifacts" / "vectors").exists()
+
+
 def test_passages_are_whole_sentences_and_lose_nothing() -> None:
     sentences = ["one two three.", "four.", "five six.", "a b c d e f g.", "end."]
     passages = list(cut_passages(sentences, words=4))
@@ -156,6 +212,32 @@ def test_what_cannot_be_searched_is_refused_on_one_line(
     done = cloze("search", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_a_file_of_gigabytes_is_answered_line_by_line_until_one_is_no_text(searched: Path) -> None:
+    with (searched / "questions.txt").open("wb") as file:
+        file.write(b"the list\n" * 3000)
+        file.truncate(6 << 30)  # sparse: it takes no room on the disk
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", HELD_TO_MEMORY, "search", "encoder", "texts", "questions.txt"],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    answers, errors = process.communicate(timeout=300)
+    assert process.returncode == 2
+    assert "questions.txt, line 3001: longer than 16,777,216 bytes" in errors
+    assert "Traceback" not in errors
+    assert answers.count("the list\n") >= 2048  # a window of questions is answered at a time
+
+
+HELD_TO_MEMORY = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
+from cloze.command import main
+main()
+"""
 
 
 @pytest.mark.slow

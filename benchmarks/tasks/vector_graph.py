@@ -1,0 +1,110 @@
+"""Search among very many vectors: comparing with all of them against `cloze search --index`.
+
+    python benchmarks/tasks/vector_graph.py --vectors vectors.npy --rows 200000
+
+In:  vectors of a folder's passages, as `cloze search` leaves them.
+Out: benchmarks/results/vector_graph.json: seconds a question for either way, on a mapped file that
+     was read before; what building the graph took; the share of the ten nearest that it finds.
+
+The rows are mixtures of two of those vectors with noise, so that they lie as passages do and none
+twice. Questions are such vectors with more noise, which the rows do not contain.
+"""
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from benchmarks.measuring import ROOT, machine, write_result
+from model.inference.passage_index import Vectors, nearest
+from model.inference.vector_graph import nearest_in, write_graph
+
+COUNT = 10
+ROWS_AT_ONCE = 50_000
+ROW_NOISE, QUESTION_NOISE = 0.02, 0.03
+QUESTIONS_AT_ONCE = 64
+
+
+def scaled(vectors: Vectors) -> Vectors:
+    """Of length 1."""
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def write_rows(path: str, seen: Vectors, rows: int) -> None:
+    """The matrix in which is searched."""
+    random = np.random.default_rng(0)
+    matrix = np.lib.format.open_memmap(path, "w+", np.float32, (rows, seen.shape[1]))
+    for start in range(0, rows, ROWS_AT_ONCE):
+        size = min(ROWS_AT_ONCE, rows - start)
+        first, second = random.integers(0, len(seen), (2, size))
+        share = random.random((size, 1), np.float32)
+        noise = random.standard_normal((size, seen.shape[1]), np.float32)
+        mixed = share * seen[first] + (1 - share) * seen[second] + ROW_NOISE * noise
+        matrix[start : start + size] = scaled(mixed)
+    matrix.flush()
+
+
+def main() -> None:
+    """Build, ask both, compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vectors", required=True)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--questions", type=int, default=192)
+    parser.add_argument("--out", default=str(ROOT / "benchmarks/results/vector_graph.json"))
+    arguments = parser.parse_args()
+    seen = np.load(arguments.vectors, mmap_mode="r")
+    random = np.random.default_rng(1)
+    noise = random.standard_normal((arguments.questions, seen.shape[1]), np.float32)
+    asked = seen[random.integers(0, len(seen), arguments.questions)] + QUESTION_NOISE * noise
+    questions = scaled(asked)
+    with tempfile.TemporaryDirectory() as folder:
+        path, graph = f"{folder}/vectors.npy", f"{folder}/graph.usearch"
+        write_rows(path, seen, arguments.rows)
+        began, cpu = time.monotonic(), time.process_time()
+        for _ in write_graph(path, graph):
+            pass
+        built = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
+        ways = {
+            "exact": lambda some: nearest(path, some, count=COUNT),
+            "graph": lambda some: nearest_in(graph, path, some, count=COUNT),
+        }
+        took: dict[str, dict[str, float]] = {}
+        rows: dict[str, list[set[int]]] = {}
+        for name, way in ways.items():
+            way(questions[:1])  # the file is in memory now
+            began = time.monotonic()
+            way(questions[:1])
+            one = time.monotonic() - began
+            began = time.monotonic()
+            found = [
+                {hit.row for hit in hits}
+                for start in range(0, len(questions), QUESTIONS_AT_ONCE)
+                for hits in way(questions[start : start + QUESTIONS_AT_ONCE])
+            ]
+            each = (time.monotonic() - began) / len(questions)
+            took[name] = {"one_question_s": one, "of_many_s": each}
+            rows[name] = found
+        size = Path(graph).stat().st_size
+    shared = [len(a & b) for a, b in zip(rows["exact"], rows["graph"], strict=True)]
+    result = {
+        "machine": machine(),
+        "rows": arguments.rows,
+        "width": int(seen.shape[1]),
+        "questions": arguments.questions,
+        "build": {**built, "bytes": size},
+        "search": took,
+        f"recall@{COUNT}": float(np.mean(shared)) / COUNT,
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+    write_result(arguments.out, result)
+    print(result)
+
+
+if __name__ == "__main__":
+    main()
