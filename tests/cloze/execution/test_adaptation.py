@@ -90,6 +90,12 @@ def test_adapt_refuses_what_it_cannot_adapt(cloze: Cloze, begun: Path) -> None:
     (begun / "nothing").mkdir()
     assert "nothing" in cloze("adapt", "encoder", "nothing").stderr
     assert "no run of this name" in cloze("adapt", "nobody", "texts").stderr
+    write_model(begun / "accents")
+    strips = {"do_lower_case": False, "strip_accents": True}
+    (begun / "accents" / "tokenizer_config.json").write_text(json.dumps(strips))
+    odd = cloze("adapt", "accents", "texts")
+    assert odd.returncode == 2
+    assert "accents: its tokenizer strips accents, splits Chinese or has added tokens" in odd.stderr
     (begun / "texts.toml").write_text("# mine\n")
     refused = cloze("adapt", "encoder", "texts")
     assert refused.returncode == 2

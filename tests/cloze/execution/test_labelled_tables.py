@@ -74,6 +74,18 @@ def test_a_blank_label_and_a_blank_text_are_refused_with_file_and_line(
     assert f"{message}; fill it in, or remove the row" in done.stderr
 
 
+def test_labels_of_one_class_are_refused_before_anything_is_trained(
+    run: Callable[..., Any], folder: Path
+) -> None:
+    table = "text_a,label\nthe list,yes\na b,yes\n"
+    done = run(table, table)
+    assert done.returncode == 2
+    assert (
+        "task mine: only the label yes in the training data, expected at least two" in done.stderr
+    )
+    assert not list(folder.glob("runs/artifacts/finetune/*/manifest.json"))
+
+
 @pytest.mark.parametrize(("seeds", "decided"), [([0, 1], False), ([0, 1, 2], True)])
 def test_fewer_than_three_seeds_decide_nothing_anywhere(
     run: Callable[..., Any], cloze: Cloze, folder: Path, seeds: list[int], decided: bool
