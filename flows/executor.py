@@ -11,7 +11,7 @@ stage as a task (flows/prefect/tracking.py).
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
@@ -29,6 +29,7 @@ from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
 from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_job
 from flows.launchers.local import local_job
+from flows.launchers.warm import WarmProcess
 from flows.record import (
     REPORT_FILES,
     RunRecord,
@@ -107,6 +108,7 @@ class Executor:
         self.stages = {stage.name: stage for stage in executed}
         self.others = [stage for stage in stages if stage.name not in self.stages]
         self.finished: dict[str, Artifact] = {}
+        self.warm = WarmProcess()
         self.record = RunRecord(
             name=run.name,
             state="running",
@@ -120,7 +122,7 @@ class Executor:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Hold the workspace's lock; afterwards the record says how the run ended."""
-        with locked(self.space.local, run=self.run.name):
+        with locked(self.space.local, run=self.run.name), closing(self.warm):
             self._end_leftover_jobs()
             for name in self.stages:
                 emit(name, "waiting", logger=PROGRESS)
@@ -180,6 +182,8 @@ class Executor:
         if found.damage:
             emit(name, "warning", f"{found.damage}; made again")
             remove_damage(table.output, found)
+        if not stage.is_pipeline:
+            self.warm.close()  # training wants the memory
         argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
         emit(name, "running", " ".join(argv))
         attempts, result = begin_attempt(folder, table.key), None
@@ -187,7 +191,7 @@ class Executor:
             result = run_job(
                 argv,
                 folder=folder,
-                launcher=launcher_for(name, self.machine),
+                launcher=launcher_for(name, self.machine, warm=self.warm),
                 stall_timeout=self.machine.jobs.stall_timeout,
             )
         except ClozeError as error:

@@ -24,6 +24,7 @@ from flows.launchers.kubernetes import KubernetesLauncher
 from flows.launchers.launcher import Launcher
 from flows.launchers.local import LocalLauncher
 from flows.launchers.slurm import SlurmLauncher
+from flows.launchers.warm import WarmProcess
 
 POLL_SECONDS = 0.05
 MEMORY_SECONDS = 1.0
@@ -83,14 +84,14 @@ def program_argv(
     return (sys.executable, "-P", "-m", *program, "--config", file, *options)
 
 
-def launcher_for(stage: str, machine: MachineConfig) -> Launcher:
+def launcher_for(stage: str, machine: MachineConfig, *, warm: WarmProcess) -> Launcher:
     """The machine's launcher for the stages in `jobs.stages`, this machine for the others."""
     jobs = machine.jobs
     if jobs.launcher == "slurm" and stage in jobs.stages:
         return SlurmLauncher(machine.slurm, grace=jobs.grace, ranks=machine.training.ranks)
     if jobs.launcher == "kubernetes" and stage in jobs.stages:
         return KubernetesLauncher(machine.kubernetes, grace=jobs.grace)
-    return LocalLauncher(grace=jobs.grace)
+    return LocalLauncher(grace=jobs.grace, warm=warm)
 
 
 def run_job(

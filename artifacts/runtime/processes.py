@@ -9,16 +9,17 @@ children ask the kernel for a signal when that happens (Linux) or poll for it (e
 
 import ctypes
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Protocol
 
 import psutil
 
@@ -31,6 +32,9 @@ TOLERANCE_TICKS = 200
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
+
+_adopting = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,56 @@ class ProcessId:
         if self.alive:
             with suppress(psutil.NoSuchProcess):
                 end([psutil.Process(self.pid)], grace=grace)
+
+
+class Child(Protocol):
+    """A child of this process: `subprocess.Popen`, or `Fork`."""
+
+    @property
+    def pid(self) -> int:
+        """Process id; nobody else's until the child was waited for."""
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once there is one; `TimeoutExpired` after `timeout` seconds."""
+
+
+class Fork:
+    """A child that was forked, by us or by a process whose orphan we took (Linux)."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self._code is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if ended else None
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once there is one; `TimeoutExpired` after `timeout` seconds."""
+        if self.poll() is None:
+            handle = os.pidfd_open(self.pid)
+            try:
+                end = select.poll()
+                end.register(handle, select.POLLIN)
+                end.poll(None if timeout is None else timeout * 1000)
+            finally:
+                os.close(handle)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0)
+        return code
+
+
+def fork() -> Fork | None:
+    """Go on as two processes: the child's handle in this one, None in the child."""
+    pid = os.fork()
+    return Fork(pid) if pid else None
 
 
 def start(
@@ -113,6 +167,19 @@ def adopt_orphans() -> None:
     """From now on processes below this one whose parent ends become its children (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Inside, `adopt_orphans`; afterwards as before (Linux)."""
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    with _adopting:
+        prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+        adopt_orphans()
+        try:
+            yield
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 def family(pid: int) -> list[psutil.Process]:

@@ -3,7 +3,8 @@
 In:  an argv and a job directory.
 Out: DIRECTORY/log, and the exit code in DIRECTORY/exit.
 
-Each program has a supervisor (flows/launchers/supervisor.py), so that none outlives the flow.
+Each program has a supervisor (flows/launchers/supervisor.py), so that none outlives the flow. Both
+are forked from a warm process (flows/launchers/warm.py) where there is one for the program.
 """
 
 import os
@@ -15,8 +16,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from artifacts.config import Config
-from artifacts.runtime.processes import ProcessId
+from artifacts.runtime.processes import Child, ProcessId
 from flows.launchers.launcher import LOST, child_environment
+from flows.launchers.warm import WarmProcess
 
 
 class LocalJob(Config):
@@ -32,25 +34,35 @@ class LocalJob(Config):
 class LocalLauncher:
     """Programs on this machine, each with a supervisor, so that none outlives us."""
 
-    def __init__(self, *, grace: float, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        grace: float,
+        environment: Mapping[str, str] | None = None,
+        warm: WarmProcess | None = None,
+    ) -> None:
         self.grace = grace
         self.environment = environment or {}
-        self._supervisors: dict[Path, subprocess.Popen[bytes]] = {}
+        self.warm = warm
+        self._supervisors: dict[Path, Child] = {}
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
         """Start `argv` under a supervisor in a session of its own."""
         job.mkdir(parents=True, exist_ok=True)
         (job / "exit").unlink(missing_ok=True)
-        supervisor = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "flows.launchers.supervisor"),
-                *("--job", str(job), "--grace", str(self.grace), "--owner", str(os.getpid())),
-                *("--", *argv),
-            ],
+        environment = {**child_environment(), **self.environment}
+        supervising = [
+            *(sys.executable, "-P", "-m", "flows.launchers.supervisor"),
+            *("--job", str(job), "--grace", str(self.grace), "--owner", str(os.getpid())),
+            *("--", *argv),
+        ]
+        forked = self.warm and self.warm.fork(supervising, environment)
+        supervisor: Child = forked or subprocess.Popen(
+            supervising,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
-            env={**child_environment(), **self.environment},
+            env=environment,
         )
         self._supervisors[job] = supervisor
         started = LocalJob(argv=tuple(argv), supervisor=ProcessId.of(supervisor.pid))
@@ -63,7 +75,7 @@ class LocalLauncher:
             code = self._supervisors[job].poll()
             if code is None:
                 return None
-            self._release(job)
+            del self._supervisors[job]
         try:
             return int((job / "exit").read_text())
         except (FileNotFoundError, ValueError):  # a killed supervisor, or a full disk
@@ -79,15 +91,11 @@ class LocalLauncher:
     def cancel(self, job: Path) -> None:
         """Terminate the supervisor, which ends everything; then make sure that it did."""
         if job in self._supervisors:  # whatever another program has written over job.json since
-            ProcessId.of(self._supervisors[job].pid).end(grace=self.grace + 10.0)
-            self._release(job)
+            supervisor = self._supervisors.pop(job)
+            ProcessId.of(supervisor.pid).end(grace=self.grace + 10.0)
+            supervisor.wait()
         elif found := local_job(job):
             found.supervisor.end(grace=self.grace + 10.0)
-
-    def _release(self, job: Path) -> None:
-        """Wait for a supervisor that has ended or will, then close our end of its pipe."""
-        with self._supervisors.pop(job):
-            pass
 
 
 def local_job(job: Path) -> LocalJob | None:

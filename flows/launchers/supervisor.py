@@ -13,11 +13,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
-from artifacts.runtime.processes import adopt_orphans, end, family, start
+from artifacts.runtime.processes import Child, adopt_orphans, end, family, start
 
 INTERVAL = 0.1
 """Seconds between looks at the owner; the child's end is noticed at once."""
@@ -28,12 +30,11 @@ LEFTOVER_GRACE = 5.0
 class Supervisor:
     """One child program and what became of it."""
 
-    def __init__(self, argv: list[str], *, job: Path, grace: float, owner: int | None) -> None:
+    def __init__(self, child: Child, *, grace: float, owner: int | None) -> None:
+        self.child = child
         self.grace = grace
         self.owner = owner
         self.cancelled = False
-        with open(job / "log", "ab") as log:
-            self.child = start(argv, output=log, own_session=True)
 
     def run(self) -> int:
         """Wait for the end, whoever brings it about, and leave nothing running."""
@@ -44,9 +45,9 @@ class Supervisor:
                 self.child.wait(INTERVAL)
         if self.child.poll() is None:
             end(family(self.child.pid), grace=self.grace)
-            self.child.wait()
+        code = self.child.wait()
         end(family(os.getpid())[1:], grace=min(self.grace, LEFTOVER_GRACE))
-        return int(self.child.returncode)
+        return code
 
     def cancel(self, signum: int, frame: FrameType | None) -> None:
         """Signal handler: begin to end the program."""
@@ -55,14 +56,19 @@ class Supervisor:
 
 def main() -> int:
     """Supervise the program named on the command line; the exit code is its."""
-    arguments = _arguments()
+    return supervise(sys.argv[1:], lambda argv, log: start(argv, output=log, own_session=True))
+
+
+def supervise(words: Sequence[str], begin: Callable[[Sequence[str], IO[bytes]], Child]) -> int:
+    """Do what the command line `words` asks for with the program that `begin` starts.
+
+    `begin` is given its argv and its log and starts it in a session of its own.
+    """
+    arguments = _arguments(words)
     adopt_orphans()
-    supervisor = Supervisor(
-        arguments.argv,
-        job=arguments.job,
-        grace=arguments.grace,
-        owner=arguments.owner,
-    )
+    with open(arguments.job / "log", "ab") as log:
+        child = begin(arguments.argv, log)
+    supervisor = Supervisor(child, grace=arguments.grace, owner=arguments.owner)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, supervisor.cancel)
     code = supervisor.run()
@@ -73,14 +79,14 @@ def main() -> int:
     return code if code >= 0 else 128 - code
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run a program that cannot be left behind.")
     parser.add_argument("--job", type=Path, required=True, help="directory for log and exit code")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds from SIGTERM to SIGKILL")
     parser.add_argument("--owner", type=int, help="process that starts this one and may be killed")
     parser.add_argument("--exit-name", default="exit", help="name of the file for the exit code")
     parser.add_argument("argv", nargs="+", help="the program and its arguments, after --")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":
