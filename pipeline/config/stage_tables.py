@@ -114,7 +114,7 @@ class PipelineMachine(Config):
     """Where the pipeline runs; nothing here can change a byte."""
 
     runner: str = "local"
-    """`local` (Beam's FnApiRunner), `DataflowRunner`, `FlinkRunner`."""
+    """`local` (Beam's FnApiRunner), `DataflowRunner`, `FlinkRunner`, `DaskRunner`."""
 
     options: dict[str, bool | int | float | str | tuple[str, ...]] = Field(default_factory=dict)
     """Beam's own options, without their dashes: `project = "…"`, `experiments = ["a", "b"]`; `true`

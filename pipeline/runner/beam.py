@@ -48,7 +48,7 @@ from apache_beam.runners.portability.portable_runner import PipelineResult as Po
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from apache_beam.runners.worker import data_plane, sdk_worker_main, statesampler
 from apache_beam.transforms import environments
-from apache_beam.transforms.core import DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
+from apache_beam.transforms.core import Create, DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
 from apache_beam.transforms.ptransform import PTransform
 from apache_beam.utils import thread_pool_executor
 from apache_beam.utils.counters import CounterFactory
@@ -87,6 +87,7 @@ for _name in _left_out:
     del sys.modules[_name]
 
 __all__ = [
+    "Create",
     "DoFn",
     "FlatMap",
     "GroupByKey",

@@ -25,13 +25,20 @@ from pipeline.runner.beam import (
 from pipeline.runner.graph import Collection, Step, Worker
 
 
-def add_job(job: Collection[Any], pipeline: Pipeline, *before: Step) -> None:
+def add_job(
+    job: Collection[Any],
+    pipeline: Pipeline,
+    *before: Step,
+    start: PTransform[Any, Any] | None = None,
+) -> None:
     """Add the job's steps to an empty pipeline, and something that consumes their end.
+
+    `start` makes the first element; `Impulse`, unless an engine does without.
 
     A worker that dies in a step whose output nobody reads would go unnoticed by the runner.
     """
     steps = (*before, *job.steps, Step("Finished", "map", _finished), Step("Consume", "group"))
-    items: PCollection[Any] = pipeline | "Start" >> Impulse()
+    items: PCollection[Any] = pipeline | "Start" >> (start or Impulse())
     for number, step in enumerate(steps):
         following = steps[number + 1 : number + 2]
         items = items | step.label >> _transform(step, [after.kind for after in following])

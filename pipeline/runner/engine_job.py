@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from artifacts import filesystem
+from artifacts.errors import UsageError
 from artifacts.progress import Progress, clock, say
 from artifacts.store import WORK
 from pipeline.config.stage_tables import PipelineMachine
@@ -36,6 +37,7 @@ from pipeline.runner.beam import (
     grpc,
 )
 from pipeline.runner.beam_graph import add_job
+from pipeline.runner.dask_job import DASK_RUNNER, DaskResult, begin_on_dask, submit_to_dask
 from pipeline.runner.graph import Build, Step
 from pipeline.runner.job_errors import JobFailed, job_error
 from pipeline.runner.work_queue import WorkQueue
@@ -78,16 +80,27 @@ def run_on_engine(
     A job that an earlier launcher has left running is waited for. The job is cancelled if this
     process is interrupted or terminated, and if no worker begins within `machine.start_timeout`.
     """
-    beam_options = PipelineOptions([f"--runner={machine.runner}", *options])
+    name = DASK_RUNNER if machine.runner == "DaskRunner" else machine.runner
+    beam_options = PipelineOptions([f"--runner={name}", *options])
     record = JobRecord(output, machine.runner, beam_options.view_as(PortableOptions).job_endpoint)
     result = record.found_again()
     if result is None:
         record.forget()
-        pipeline = Pipeline(options=beam_options)
-        started = Step("Started", "map", partial(_started, path=record.sign))
-        add_job(build(EngineQueue()), pipeline, *([started] if output else []))
+        dask = begin_on_dask(options) if name == DASK_RUNNER else None
         try:
-            result = pipeline.run()
+            pipeline = Pipeline(options=beam_options)
+        except ValueError as error:  # no such runner, or options that contradict one another
+            raise UsageError(f"{machine.runner}: {error}") from error
+        started = Step("Started", "map", partial(_started, path=record.sign))
+        before = [started] if output else []
+        try:
+            if dask:
+                start, first = dask
+                add_job(build(EngineQueue()), pipeline, first, *before, start=start)
+                result = submit_to_dask(pipeline)
+            else:
+                add_job(build(EngineQueue()), pipeline, *before)
+                result = pipeline.run()
         except grpc.FutureTimeoutError as error:
             raise JobFailed(
                 f"{machine.runner}: no job service answers at {record.endpoint}; "
@@ -108,7 +121,7 @@ def run_on_engine(
     if state is None:  # what Dataflow's runner gives for --dry_run
         raise JobFailed(f"{machine.runner}: the graph was translated; a dry run submits nothing")
     if state != PipelineState.DONE:
-        raise watch.error(state)
+        raise result.error() if isinstance(result, DaskResult) else watch.error(state)
 
 
 class ServiceSilent(JobFailed):

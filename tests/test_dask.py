@@ -1,0 +1,142 @@
+"""All of preparation on a Dask cluster, whose workers die on the way."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.cloze.execution.test_text_folder import text
+from tests.conftest import cloze, command
+from tests.waiting import PATIENCE, free_port, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("distributed") is None, reason="wants the extra `dask`"),
+]
+
+CONFIG = """
+name = "dask"
+[[corpus.sources]]
+reader = "text"
+path = "texts"
+[corpus]
+heldout_share = 0.2
+[dedup.near_duplicates]
+[vocabulary]
+size = 300
+"""
+MACHINE = """
+[pipeline]
+runner = "DaskRunner"
+[pipeline.options]
+dask_client_address = "tcp://127.0.0.1:{port}"
+dask_npartitions = 4
+"""
+WORKER = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
+
+
+@dataclass
+class Cluster:
+    """A scheduler, its workers, and a corpus to prepare."""
+
+    folder: Path
+    port: int
+    processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    """The scheduler, and workers in the order of their start."""
+
+    def start(self, program: str, *options: str) -> None:
+        """A program of Dask's, which logs to a file."""
+        number = len(self.processes)
+        argv = [sys.executable, "-P", "-m", f"distributed.cli.dask_{program}", *options]
+        with (self.folder / f"{program}-{number}.log").open("wb") as log:
+            self.processes.append(subprocess.Popen(argv, stdout=log, stderr=log, cwd=self.folder))
+
+    def start_worker(self) -> None:
+        """One more, which dies alone if it is killed."""
+        self.start("worker", f"tcp://127.0.0.1:{self.port}", *WORKER)
+
+    @property
+    def said(self) -> str:
+        """The scheduler's log."""
+        return (self.folder / "scheduler-0.log").read_text()
+
+    def prepare(self) -> "subprocess.Popen[str]":
+        """`cloze prepare` on the cluster."""
+        (self.folder / "machine.toml").write_text(MACHINE.format(port=self.port))
+        argv, environment = command(
+            *("prepare", "local.toml", "--on", "machine.toml", "--workspace", "runs", "--json")
+        )
+        return subprocess.Popen(
+            argv,
+            env=environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for_file(self, pattern: str) -> None:
+        """Until the job has written one."""
+        wait_for(lambda: [*self.folder.glob(f"runs/artifacts/{pattern}")], what=pattern)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    (tmp_path / "texts").mkdir()
+    for number in range(200):
+        (tmp_path / "texts" / f"{number}.txt").write_text(text(number, 5))
+    (tmp_path / "local.toml").write_text(CONFIG)
+    made = Cluster(tmp_path, free_port())
+    try:
+        made.start("scheduler", "--host", "127.0.0.1", "--port", str(made.port), "--no-dashboard")
+        yield made
+    finally:
+        for process in made.processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_cluster_whose_workers_die_makes_the_bytes_that_are_made_here(cluster: Cluster) -> None:
+    local = cloze("prepare", "local.toml", "--json", "--workspace", "here", cwd=cluster.folder)
+    assert local.returncode == 0, local.stderr
+    cluster.start_worker()
+    cluster.start_worker()
+    with cluster.prepare() as running:
+        cluster.wait_for_file("tokens/**/shuffle_plan.json")
+        _, first, second = cluster.processes
+        first.send_signal(signal.SIGKILL)
+        cluster.start_worker()
+        cluster.wait_for_file("tokens/*/*.arrow")
+        second.send_signal(signal.SIGKILL)
+        output, said = running.communicate(timeout=2 * PATIENCE)
+    assert running.returncode == 0, said
+    found, expected = json.loads(output), json.loads(local.stdout)
+    assert "dedup: made" in said and "dedup: made" in local.stderr
+    assert {name: stage["digest"] for name, stage in found.items()} == {
+        name: stage["digest"] for name, stage in expected.items()
+    }
+    assert cluster.said.count("Remove worker") >= 2
+
+
+def test_a_command_that_is_terminated_leaves_no_job(cluster: Cluster) -> None:
+    with cluster.prepare() as running:  # nobody works on it
+        wait_for(lambda: "Receive client connection" in cluster.said, what="the job")
+        running.terminate()
+        _, said = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 143, said
+    wait_for(lambda: "Remove client" in cluster.said, what="its end")
+
+
+def test_a_scheduler_that_is_not_there_is_one_line(cluster: Cluster) -> None:
+    cluster.port = 1
+    with cluster.prepare() as running:
+        _, said = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 1
+    assert "start the scheduler, or correct dask_client_address" in said
+    assert "Traceback" not in said
