@@ -104,7 +104,7 @@ def test_yaml_is_tidy(path: Path) -> None:
     passes("yamllint", "-c", str(PROJECT / ".yamllint.yaml"), "--strict", str(path))
 
 
-@pytest.mark.parametrize("path", [*files("*.sbatch"), *SCRIPTS], ids=str)
+@pytest.mark.parametrize("path", [*files("*.sbatch"), *files("*.sh"), *SCRIPTS], ids=str)
 def test_shell_scripts_pass_shellcheck(path: Path) -> None:
     passes("shellcheck", str(path))
 
