@@ -17,7 +17,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -445,6 +445,8 @@ def _until_answered(
     while True:
         try:
             return method(*arguments, **options)
+        except PermissionError as error:
+            raise _refused(error, arguments) from None
         except FINAL_ANSWERS:
             raise
         except Exception as error:  # a 503, a broken connection, a time-out
@@ -456,6 +458,15 @@ def _until_answered(
                 raise (error if isinstance(error, OSError) else _unanswered(error)) from None
             time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
             attempt += 1
+
+
+def _refused(error: PermissionError, arguments: Sequence[object]) -> PermissionError:
+    """The same with the path, which a store's library leaves out, and the remedy."""
+    if error.filename is not None or not arguments:
+        return error
+    reason = " ".join((error.strerror or str(error)).split())
+    said = f"the object store refuses it ({reason}), see that the credentials are allowed to"
+    return PermissionError(errno.EACCES, said, str(arguments[0]))
 
 
 def _unanswered(error: Exception) -> ClozeError:

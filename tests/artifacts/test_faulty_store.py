@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from artifacts import filesystem
+from artifacts.errors import explained
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, finished_file, open_artifact, put_bytes
 from tests.object_store import faulty_store
@@ -56,3 +57,17 @@ def test_what_was_just_written_is_found_though_it_is_listed_late(
     wanted = table(store)
     commit(wanted, [put_bytes(wanted.output, b"1", name="a.txt")])
     assert store.find("words", wanted.key) is not None
+
+
+def test_a_refusal_is_named_with_its_path_and_a_remedy(
+    faulty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> bytes:
+        raise PermissionError("Forbidden")  # as s3fs does, without a path
+
+    monkeypatch.setattr(faulty_store.FaultyStore, "cat_file", refuse)
+    with pytest.raises(PermissionError) as caught:
+        filesystem.read_bytes(f"{faulty_url}/a")
+    said = explained(caught.value)
+    assert "/a: the object store refuses it (Forbidden)" in said
+    assert "credentials" in said
