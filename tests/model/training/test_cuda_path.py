@@ -338,9 +338,11 @@ def test_no_earlier_pass_is_alive_when_a_graph_is_captured(
     alive: list[int] = []
     captured, held = torch.cuda.graph, []
 
+    def passes() -> list[object]:
+        return [one for one in gc.get_objects() if type(one).__name__ == "_RoundBackward"]
+
     def watched(*arguments: Any, **options: Any) -> Any:
-        found = [one for one in gc.get_objects() if type(one).__name__ == "_RoundBackward"]
-        alive.append(len(found))
+        alive.append(sum(id(one) not in earlier for one in passes()))
         return captured(*arguments, **options)
 
     def holding(batch: PackedBatch, **options: Any) -> Any:
@@ -351,6 +353,8 @@ def test_no_earlier_pass_is_alive_when_a_graph_is_captured(
     trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, cuda_graphs=True)
     source, forward = GpuSource(trainer.source, CUDA), trainer.engine.forward
     gc.collect()
+    others = passes()  # torch.compile keeps some of those it traced, in the tests before this one
+    earlier = {id(one) for one in others}
     gc.disable()  # what only the collector would free is still there when a graph is captured
     try:
         for step in range(3):
