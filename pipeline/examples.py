@@ -24,8 +24,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, all_finished, commit, finished_files, open_input, put_bytes
 from artifacts.tables import examples_name
-from artifacts.tokenizer import CONTINUATION, SubwordTokenizer
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
 from pipeline.config.settings import ExamplesConfig
 from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket

@@ -20,8 +20,7 @@ from artifacts.progress import Progress, say
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import WORK, Artifact, commit, put_bytes
-from artifacts.tokenizer import WordPieceTokenizer
-from artifacts.tokenizer_files import read_vocabulary
+from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
 from pipeline.config.stage_tables import PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard

@@ -14,8 +14,7 @@ from tokenizers import (
     trainers,
 )
 
-from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, SubwordTokenizer
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, SubwordTokenizer, read_tokenizer_json
 
 TEXT = (
     "The list of names, and the names of lists. A new array of given shape and type is returned; "

@@ -25,7 +25,7 @@ from tokenizers.models import WordPiece
 
 from artifacts.errors import ClozeError
 from artifacts.manifest import parse_manifest
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import read_tokenizer_json
 from model.hugging_face.source import open_source, read_weights
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.documents import Piece

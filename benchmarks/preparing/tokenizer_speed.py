@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.tokenizer import WordPieceTokenizer
-from artifacts.tokenizer_files import read_vocab_txt
+from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
 from benchmarks.measuring import machine, write_result
 from pipeline.config.settings import CleaningConfig, CorpusConfig, SourceConfig
 from pipeline.readers.input_shards import input_shards

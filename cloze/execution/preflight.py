@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from artifacts.errors import UsageError
 from artifacts.filesystem import is_local
 from artifacts.store import open_artifact
-from artifacts.tokenizer_files import read_vocabulary
+from artifacts.tokenizer import read_vocabulary
 from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located, read_model_config
 from flows.plan import PlannedStage

@@ -22,8 +22,7 @@ from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import find_files, write_bytes
 from artifacts.results import GENERAL
-from artifacts.tokenizer import SPECIAL_TOKENS
-from artifacts.tokenizer_files import read_vocabulary
+from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from cloze.answer import Answer
 from cloze.init.corpus_samples import Look, look
 from cloze.init.initial_model import (

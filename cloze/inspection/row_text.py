@@ -13,8 +13,7 @@ import pyarrow as pa
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from artifacts.tables import DocumentRow, ExampleRow
-from artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
 
 TRAIN = "train"
 LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}

@@ -19,7 +19,7 @@ from artifacts.errors import UsageError
 from artifacts.manifest import FileEntry
 from artifacts.store import Artifact
 from artifacts.tables import DocumentRow, ExampleRow, tokens_name
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import read_tokenizer_json
 from cloze.answer import Answer, columns
 from cloze.inspection.row_text import document_text, example_text
 from cloze.options import PLACE, Place, RunName

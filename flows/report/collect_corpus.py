@@ -11,8 +11,7 @@ from typing import TypedDict
 from artifacts.manifest import Manifest
 from artifacts.store import Artifact
 from artifacts.summary import Corpus, CorpusSplit, ExampleSet, Histogram, Piece, Source
-from artifacts.tokenizer import SPECIAL_TOKENS
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
 
 TRAIN = "train"
 SPLITS_FIRST = (TRAIN, "heldout")

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
-from artifacts.tokenizer import SubwordTokenizer
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage
 from model.data.dynamic_masking import DynamicMasking
 from model.data.micro_batches import BatchSource, CostModel, Share

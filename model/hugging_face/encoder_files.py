@@ -14,8 +14,12 @@ from torch import Tensor
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import Manifest
-from artifacts.tokenizer import SubwordTokenizer, WordPieceTokenizer
-from artifacts.tokenizer_files import read_tokenizer_json, read_vocab_txt
+from artifacts.tokenizer import (
+    SubwordTokenizer,
+    WordPieceTokenizer,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
 from model.config import EncoderConfig, Objective
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import LAYOUTS, Layout, encoder_config, to_hugging_face

@@ -13,7 +13,7 @@ import pyarrow as pa
 from artifacts.arrays import list_array, offsets
 from artifacts.store import open_artifact
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.stage_tables import TokensStage
 from pipeline.readers.input_shards import InputShard
 from pipeline.shuffle.sorted_runs import RUN_TOKENS, document_schema

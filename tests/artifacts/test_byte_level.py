@@ -10,8 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import CLS, CONTINUATION, MASK
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import CLS, CONTINUATION, MASK, read_tokenizer_json
 from tests.byte_level import TEXT, byte_level, byte_level_json
 
 TEXTS = (

@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from artifacts.tokenizer_files import read_tokenizer_json, read_vocab_txt
+from artifacts.tokenizer import (
+    SPECIAL_TOKENS,
+    WordPieceTokenizer,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
 
 WORDS = (*SPECIAL_TOKENS, "[", "]", "mask", "un", "##able", "zurich", ".", "a")
 

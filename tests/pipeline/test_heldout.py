@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from artifacts.store import Artifact
-from artifacts.tokenizer import SPECIAL_TOKENS
-from artifacts.tokenizer_files import read_tokenizer_json
+from artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
 from pipeline.tokens import make_tokens
 from pipeline.vocabulary import make_vocabulary
 from tests.pipeline.corpora import documents, source, tokens_table, vocabulary_table, write_jsonl

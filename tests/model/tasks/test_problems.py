@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer_files import read_vocab_txt
+from artifacts.tokenizer import read_vocab_txt
 from model.config import TaskConfig
 from model.finetune.vocabulary_pruning import prune_vocabulary, restore_rows
 from model.tasks.base import Problem

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from artifacts.tokenizer_files import read_vocab_txt
+from artifacts.tokenizer import read_vocab_txt
 from pipeline.config.settings import ExamplesConfig, MaskingConfig
 from pipeline.mlm.bucket_documents import documents_of
 from pipeline.mlm.example_files import Recipe, copies_of

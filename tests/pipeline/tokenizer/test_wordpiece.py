@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from artifacts.tokenizer_files import read_vocab_txt
+from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_vocab_txt
 from pipeline.tokenizer import compiled, wordpiece
 from pipeline.tokenizer.compiled import CompiledWordPiece, Form, form_for
 from pipeline.tokenizer.wordpiece import FastWordPiece
