@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 
@@ -28,6 +29,7 @@ from artifacts.store import Artifact
 from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
 from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_job
+from flows.launchers.launcher import Launcher
 from flows.launchers.local import local_job
 from flows.launchers.warm import WarmProcess
 from flows.record import (
@@ -45,8 +47,11 @@ from flows.record import (
 )
 from flows.reuse import look_up, remove_damage
 from flows.stages import Stage, chain, stage_table, up_to
-from flows.workspace import locked, writable_workspace
+from flows.workspace import Holder, holder_of, leased, locked, writable_workspace
 from pipeline.config.stage_tables import PipelineMachine
+
+SUPERVISOR_SECONDS = 10.0
+"""Beyond the grace that a program has, for its supervisor to notice, and to end what is left."""
 
 
 def execute(
@@ -176,12 +181,23 @@ class Executor:
         stage = self.stages[name]
         table, file = self.table(stage), self.table_file(name)
         write_stage_table(table, file)
-        found = look_up(table)
-        if found.artifact:
-            return self._enter(stage, found.artifact)
-        if found.damage:
-            emit(name, "warning", f"{found.damage}; made again")
-            remove_damage(table.output, found)
+        lease = f"{name}-{table.key}"
+        with leased(
+            self.space.local, lease, run=self.run.name, waiting=partial(_say_waits, name)
+        ) as killed:
+            if killed:
+                self._end_job_of(killed, name)
+            found = look_up(table)
+            if found.artifact:
+                return self._enter(stage, found.artifact)
+            if found.damage:
+                emit(name, "warning", f"{found.damage}; made again")
+                remove_damage(table.output, found)
+            return self._enter(stage, *self._make(stage, table))
+
+    def _make(self, stage: Stage, table: StageTable) -> tuple[Artifact, JobResult]:
+        """The artifact of `table`, which this run alone makes now, and how its program ran."""
+        name = stage.name
         if not stage.is_pipeline:
             self.warm.close()  # training wants the memory
         argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
@@ -191,7 +207,7 @@ class Executor:
             result = run_job(
                 argv,
                 folder=folder,
-                launcher=launcher_for(name, self.machine, warm=self.warm),
+                launcher=self._launcher(name),
                 stall_timeout=self.machine.jobs.stall_timeout,
             )
         except ClozeError as error:
@@ -205,7 +221,10 @@ class Executor:
                 f"{table.output}: stage {name} ended well but left no {MANIFEST_NAME}; "
                 "its program must end with commit()"
             )
-        return self._enter(stage, made, replace(result, seconds=max(seconds, result.seconds)))
+        return made, replace(result, seconds=max(seconds, result.seconds))
+
+    def _launcher(self, stage: str) -> Launcher:
+        return launcher_for(stage, self.machine, warm=self.warm)
 
     def table(self, stage: Stage) -> StageTable:
         """The table of `stage`, whose inputs must be finished."""
@@ -227,13 +246,23 @@ class Executor:
         return self.space.local / self.run.name / "stages" / f"{stage}.json"
 
     def _end_leftover_jobs(self) -> None:
-        """End programs that a killed run has left in this workspace, whose lock we hold."""
-        for file in self.space.local.glob("*/jobs/*/job.json"):
+        """End programs that a killed run of this name has left, whose lock we hold."""
+        for file in (self.space.local / self.run.name).glob("jobs/*/job.json"):
             job = local_job(file.parent)
             if job and job.supervisor.alive:
                 ended = f"ending process {job.supervisor.pid} of an earlier run"
                 emit(file.parent.name, "output", ended)
-                job.supervisor.end(grace=self.machine.jobs.grace + 10.0)
+                job.supervisor.end(grace=self.machine.jobs.grace + SUPERVISOR_SECONDS)
+
+    def _end_job_of(self, killed: Holder, stage: str) -> None:
+        """End what another run, which was killed, had started for the artifact that is ours now."""
+        if killed.run == self.run.name or holder_of(self.space.local / killed.run):
+            return  # whoever makes that run again has ended what it had left
+        emit(stage, "output", f"takes over from {killed}, which was killed")
+        if killed.host == gethostname():
+            self._launcher(stage).cancel(self.space.job_folder(killed.run, stage))
+        else:  # its supervisor, which we cannot see, takes so long at most
+            time.sleep(self.machine.jobs.grace + SUPERVISOR_SECONDS)
 
     def _argv(self, stage: Stage) -> tuple[str, ...]:
         """What starts the program of `stage`; an engine's options reach all stages it runs."""
@@ -285,6 +314,10 @@ class Executor:
             if report and entry.name in REPORT_FILES:
                 path = filesystem.join(self.space.run_folder(self.run.name), entry.name)
                 filesystem.write_bytes(path, report.read_bytes(entry.name))
+
+
+def _say_waits(stage: str, holder: Holder) -> None:
+    emit(stage, "output", f"waits for {holder}, which makes it")
 
 
 def _beam_options(machine: PipelineMachine) -> list[str]:

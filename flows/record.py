@@ -186,8 +186,8 @@ def keep_record(record: RunRecord, workspace: Workspace) -> str:
 def find_record(workspace: Workspace, run: str) -> RunRecord | None:
     """The record of the run called `run`, or None.
 
-    One that was killed could not write so: it is interrupted if it does not hold the lock, which
-    of an object store only the machine knows that started it.
+    One that was killed could not write so: it is interrupted if nobody holds its lock, which of an
+    object store only the machine knows that started it.
     """
     path = record_path(workspace, run)
     try:
@@ -196,7 +196,7 @@ def find_record(workspace: Workspace, run: str) -> RunRecord | None:
         return None
     knows = filesystem.is_local(workspace.root) or record.host == gethostname()
     if record.state == "running" and knows:
-        is_held = holder_of(workspace.local) == run
+        is_held = holder_of(workspace.local / run) is not None
         return record if is_held else record.model_copy(update={"state": "interrupted"})
     return record
 

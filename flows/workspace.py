@@ -1,7 +1,7 @@
-"""The workspace: where artifacts and runs lie, and its lock: one run at a time works in it.
+"""The workspace: where artifacts and runs lie, and its locks.
 
 In:  a folder or fsspec URL, and a run's name.
-Out: its store, the run's folder, and a local folder for logs and jobs; a held lock, or a
+Out: its store, the run's folder, and a local folder for logs and jobs; held locks, or a
      `UsageError` that names the holder.
 
     <workspace>/artifacts/<stage>/<key>/…   shared by all runs (artifacts/store.py)
@@ -10,22 +10,28 @@ Out: its store, the run's folder, and a local folder for logs and jobs; a held l
     <workspace>/<run>/report.html, summary.json
     <workspace>/<run>/jobs/<stage>/log      what each program printed
 
-On an object store, jobs and the lock lie in a local folder of this node. The kernel drops a `flock`
+    <workspace>/.lock                       shared by all runs; `cloze gc` wants it alone
+    <workspace>/<run>/.lock                 one at a time makes the run of a name
+    <workspace>/.leases/<stage>-<key>       one run at a time makes an artifact; others wait for it
+
+On an object store, jobs and locks lie in a local folder of this node. The kernel drops a `flock`
 when its holder dies in any way, so no lock is ever stale; the text in the file only names the
 holder.
 """
 
 import fcntl
-import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 
+from pydantic import ValidationError
+
 from artifacts import filesystem
+from artifacts.config import Config
 from artifacts.digests import digest_of
 from artifacts.errors import UsageError
 from artifacts.store import Store
@@ -33,16 +39,30 @@ from flows.external_inputs import located
 
 ARTIFACTS = "artifacts"
 LOCK_NAME = ".lock"
+LEASES = ".leases"
 NAMING_SECONDS = 2.0
-"""So long who holds the lock may take to write down who it is."""
+"""So long who holds a lock may take to write down who it is."""
 
 LOOKING_SECONDS = 0.2
-"""So long the lock is waited for: `holder_of` takes it for a moment to see whether it is free."""
+"""So long a lock is waited for: `holder_of` takes it for a moment to see whether it is free."""
 
-UNNAMED = {"run": "that is just starting", "pid": "?", "host": "?", "since": "?"}
+SILENT_SECONDS = 1.0
+"""So long a lease is waited for without a word: most are held to look an artifact up."""
 
 _held: set[Path] = set()
-"""The folders whose lock this process holds."""
+"""The runs' folders whose lock this process holds."""
+
+
+class Holder(Config):
+    """Who holds a lock, as its file says."""
+
+    run: str
+    pid: int
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"run {self.run} (pid {self.pid} on {self.host}, since {self.since})"
 
 
 @dataclass(frozen=True)
@@ -97,42 +117,74 @@ def writable_workspace(root: str) -> Workspace:
 
 @contextmanager
 def locked(folder: Path, *, run: str) -> Iterator[None]:
-    """Hold the lock of `folder` for the run called `run`; inside it, it may be asked for again."""
-    if folder in _held:
+    """Work in the workspace at `folder` as the run called `run`, as nobody else does meanwhile.
+
+    Runs of other names may; inside it, it may be asked for again.
+    """
+    own = folder / run
+    if own in _held:
         yield
         return
     with ExitStack() as handles:
-        file = _lock(folder, handles)
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        holder = {"run": run, "pid": os.getpid(), "host": gethostname(), "since": since}
-        os.pwrite(file, json.dumps(holder).encode(), 0)
-        _held.add(folder)
-        try:
-            yield
-        finally:
-            _held.remove(folder)
-            os.ftruncate(file, 0)
+        os.ftruncate(_lock(folder, handles, shared=True), 0)
+        own.mkdir(exist_ok=True)
+        with _named(_lock(own, handles), run):
+            _held.add(own)
+            try:
+                yield
+            finally:
+                _held.remove(own)
 
 
-def holder_of(folder: Path) -> str:
-    """Name of the run that holds the lock of `folder` now; empty if none does."""
+@contextmanager
+def locked_alone(folder: Path, *, run: str) -> Iterator[None]:
+    """Work in the workspace at `folder` while no run does."""
+    with ExitStack() as handles, _named(_lock(folder, handles), run):
+        yield
+
+
+@contextmanager
+def leased(
+    folder: Path, artifact: str, *, run: str, waiting: Callable[[Holder], object]
+) -> Iterator[Holder | None]:
+    """Be the only one in the workspace at `folder` who makes `artifact`, its stage and key.
+
+    Waits for whoever does, and tells `waiting` for whom. Yields who was killed while making it, if
+    somebody was: what it had started may live on for a moment.
+    """
+    (folder / LEASES).mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / LEASES / artifact, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        began, told = time.monotonic(), None
+        while not _taken(handle):
+            holder = _read_holder(handle)
+            if holder and holder != told and time.monotonic() - began > SILENT_SECONDS:
+                waiting(holder)
+                told = holder
+            time.sleep(0.1)
+        killed = _read_holder(handle)
+        with _named(handle, run):
+            yield killed
+    finally:
+        os.close(handle)
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """Who holds the lock of a run's folder now."""
     try:
         handle = os.open(folder / LOCK_NAME, os.O_RDWR)
     except OSError:
-        return ""
+        return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return str(_read_holder(handle).get("run", ""))
+        return None if _taken(handle, shared=True) else _read_holder(handle)
     finally:
         os.close(handle)
-    return ""
 
 
-def _lock(folder: Path, handles: ExitStack) -> int:
+def _lock(folder: Path, handles: ExitStack, *, shared: bool = False) -> int:
     """Lock the folder itself, so that it does not help to remove the file, and the file.
 
-    Some network file systems lock no folders. Returns the file's handle; it is empty.
+    Some network file systems lock no folders. Returns the file's handle.
     """
     descriptors = []
     for path, flags in ((folder, os.O_RDONLY), (folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)):
@@ -140,22 +192,36 @@ def _lock(folder: Path, handles: ExitStack) -> int:
         handles.callback(os.close, descriptors[-1])
     of_folder, of_file = descriptors
     began = time.monotonic()
-    while not (_taken(of_folder, optional=True) and _taken(of_file)):
-        waited, holder = time.monotonic() - began, _read_holder(of_file)
+    while not (_taken(of_folder, shared=shared, optional=True) and _taken(of_file, shared=shared)):
+        waited = time.monotonic() - began
+        inside = (holder_of(file.parent) for file in folder.glob(f"*/{LOCK_NAME}"))
+        holder = _read_holder(of_file) or next(filter(None, inside), None)
         if waited > (LOOKING_SECONDS if holder else NAMING_SECONDS):
-            named = "run {run} (pid {pid} on {host}, since {since})".format(**holder or UNNAMED)
             raise UsageError(
-                f"{folder}: in use by {named}; "
-                "wait for it, stop it, or choose another workspace (--workspace FOLDER)"
+                f"{folder}: in use by {holder or 'a run that is just starting'}; wait for it, "
+                "stop it, or choose another name (--set name=NAME) or workspace "
+                "(--workspace FOLDER)"
             )
         time.sleep(0.02)
-    os.ftruncate(of_file, 0)
     return of_file
 
 
-def _taken(handle: int, *, optional: bool = False) -> bool:
+@contextmanager
+def _named(handle: int, run: str) -> Iterator[None]:
+    """Let the locked file say who holds it; whoever is killed leaves that behind."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    holder = Holder(run=run, pid=os.getpid(), host=gethostname(), since=since)
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, holder.model_dump_json().encode(), 0)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.ftruncate(handle, 0)
+
+
+def _taken(handle: int, *, shared: bool = False, optional: bool = False) -> bool:
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -164,9 +230,9 @@ def _taken(handle: int, *, optional: bool = False) -> bool:
     return True
 
 
-def _read_holder(handle: int) -> dict[str, str | int]:
-    """What the holder wrote into the lock; empty before it has."""
+def _read_holder(handle: int) -> Holder | None:
+    """What the holder wrote into the lock; None before it has."""
     try:
-        return dict(json.loads(os.pread(handle, 4096, 0)))
-    except ValueError:
-        return {}
+        return Holder.model_validate_json(os.pread(handle, 4096, 0))
+    except ValidationError:
+        return None

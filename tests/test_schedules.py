@@ -2,7 +2,8 @@
 
 A schedule is a seed. In each of its rounds one to three runs start in one workspace, some moments
 apart; then the command, or any process below it, is sent SIGKILL or SIGTERM, or nothing is. After
-the last round one more run finishes what is left. Stand-ins take the place of the stages' programs,
+the last round one more run finishes what is left. Runs have one of two names: of one name one works
+at a time, two names share all their stages. Stand-ins take the place of the stages' programs,
 but for a few schedules that the smoke run's own stages follow.
 """
 
@@ -26,6 +27,7 @@ SCHEDULES = int(os.environ.get("CLOZE_SCHEDULES", "24"))  # `make schedules` fol
 REAL_SCHEDULES = int(os.environ.get("CLOZE_REAL_SCHEDULES", "1"))  # and 20 with real stages
 AT_ONCE = 2 * (os.cpu_count() or 1)
 REFUSED = 2
+NAMES = ("try", "again")
 STAGES = ("vocabulary", "tokens", "examples")
 
 
@@ -45,7 +47,7 @@ def follow(chain: Chain, seed: int) -> None:
         runs = []
         for _ in range(dice.choice([1, 1, 2, 3])):
             time.sleep(dice.choice([0.0, 0.0, 0.5, 2.0]))
-            runs.append(chain.begin(name, verb="prepare"))
+            runs.append(chain.begin(name, verb="prepare", run=dice.choice(NAMES)))
         time.sleep(dice.uniform(0.0, 6.0))
         anyone_struck = [struck(run, dice) for run in runs if dice.random() < 0.8]
         for code, said in ends(runs):
@@ -72,6 +74,6 @@ def test_the_smoke_runs_own_stages_follow_schedules_to_the_golden_digests(
     golden: GoldenRun, tmp_path: Path
 ) -> None:
     expected = RunFolder(golden.workspace).digests()
-    chain = Chain(tmp_path, expected, "cloze", (*SMOKE, "--set", "name=try"))
+    chain = Chain(tmp_path, expected, "cloze", SMOKE)
     for seed in range(REAL_SCHEDULES):
         follow(chain, seed)

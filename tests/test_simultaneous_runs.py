@@ -3,8 +3,10 @@
 By the command, with a stand-in for every stage's program: what is looked at lies around them.
 """
 
+import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -18,6 +20,10 @@ from flows.launchers.local import local_job
 from tests.flows.standin_chain import Chain, ends, make_chain
 from tests.running import RunFolder
 from tests.waiting import wait_for
+
+
+BEFORE = {"vocabulary", "tokens", "examples"}
+"""The stages before training."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +40,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
         pytest.param((0, 4), id="4 s apart", marks=pytest.mark.slow),
     ],
 )
-def test_of_runs_started_together_one_works_and_the_others_are_told_who(
+def test_of_runs_of_a_name_started_together_one_works_and_the_others_are_told_who(
     pauses: tuple[int, ...], chain: Chain, request: pytest.FixtureRequest
 ) -> None:
     name = request.node.callspec.id
@@ -53,11 +59,57 @@ def test_of_runs_started_together_one_works_and_the_others_are_told_who(
     assert not RunFolder(chain.workspace(name)).processes()
 
 
+def test_runs_of_other_names_make_each_stage_once_and_wait_for_one_another(chain: Chain) -> None:
+    # the report is each run's own: its name stands in it
+    names = ("one", "two", "three", "four")
+    found = ends([chain.begin("side by side", run=name) for name in names])
+    assert [code for code, _ in found] == [0, 0, 0, 0], found
+    stages = [chain.stages("side by side", run=name) for name in names]
+    for stage, digest in chain.expected.items():
+        if stage != "report":
+            assert {of_run[stage]["digest"] for of_run in stages} == {digest}
+            assert sorted(of_run[stage]["state"] for of_run in stages) == ["made", *3 * ["reused"]]
+    assert not RunFolder(chain.workspace("side by side")).processes()
+
+
+def test_a_run_that_is_waited_for_is_named_and_when_killed_it_is_taken_over(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN", '{"pretrain": {"sleep": 300}}')
+    first = chain.begin("taken over", "--without-prefect", run="first")
+    job = chain.workspace("taken over") / "first" / "jobs" / "pretrain"
+    wait_for(lambda: local_job(job), what="the first run's training")
+    monkeypatch.delenv("STANDIN")
+    second = chain.begin("taken over", "--without-prefect", run="second")
+    said = said_until(second, "pretrain: waits for")
+    assert f"waits for run first (pid {first.pid} on {socket.gethostname()}" in said
+    first.kill()
+    (_, (code, rest)) = ends([first, second])
+    assert code == 0, rest
+    assert f"takes over from run first (pid {first.pid}" in rest
+    stages = chain.stages("taken over", run="second")
+    assert {stage for stage, found in stages.items() if found["state"] == "reused"} == BEFORE
+    for stage, digest in chain.expected.items():
+        assert stage == "report" or stages[stage]["digest"] == digest
+    assert not RunFolder(chain.workspace("taken over")).processes()
+
+
+def said_until(run: "subprocess.Popen[str]", words: str) -> str:
+    """What the run has said on standard error when it says `words`."""
+    assert run.stderr
+    said = ""
+    while words not in said:
+        new = os.read(run.stderr.fileno(), 1 << 16).decode()  # past the buffer that `ends` reads
+        assert new, f"it ended without saying {words!r}: {said}"
+        said += new
+    return said
+
+
 def test_a_server_killed_while_it_starts_is_started_again_and_asks_for_the_secret(
     chain: Chain,
 ) -> None:
     run = chain.begin("killed server")
-    job = chain.workspace("killed server") / "prefect" / "server"
+    job = chain.workspace("killed server") / "prefect" / "run-try"
     started = wait_for(lambda: local_job(job), what="the server")
     (first, *_) = wait_for(
         lambda: psutil.Process(started.supervisor.pid).children(), what="its program"

@@ -52,7 +52,9 @@ def ablations(
     """Run ablations."""
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
-    server_starting = prefect_server(space, meanwhile=lambda: import_module("flows.prefect.flows"))
+    server_starting = prefect_server(
+        space, run=run.name, meanwhile=lambda: import_module("flows.prefect.flows")
+    )
     with locked(space.local, run=run.name), watching(), server_starting as server:
         # only now: Prefect reads its settings when it is imported
         from flows.prefect.flows import ablations as flow

@@ -92,7 +92,9 @@ def run(
 
 def _run_with_prefect(runs: Sequence[RunConfig], machine: MachineConfig) -> list[RunRecord]:
     space = writable_workspace(machine.workspace)
-    server_starting = prefect_server(space, meanwhile=lambda: import_module("flows.prefect.flows"))
+    server_starting = prefect_server(
+        space, run=runs[0].name, meanwhile=lambda: import_module("flows.prefect.flows")
+    )
     try:
         with server_starting as server:
             # only now: Prefect reads its settings when it is imported

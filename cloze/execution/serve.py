@@ -27,7 +27,7 @@ def serve(config: ConfigPath, /, *, port: Port = 4200, target: Target = TARGET) 
     space = writable_workspace(machine.workspace)
     os.environ["PYTHONSAFEPATH"] = "1"  # the runs' processes: a user's `flows/` must not win
     elsewhere = bool(os.environ.get("PREFECT_API_URL"))
-    with prefect_server(space, port=port) as url:
+    with prefect_server(space, run=run.name, port=port) as url:
         # only now: Prefect reads its settings when it is imported
         from flows.prefect.flows import serve_flows
 

@@ -13,7 +13,7 @@ from artifacts.progress import say
 from cloze.answer import Answer
 from cloze.options import PLACE, Place
 from flows.inventory import garbage, remove_garbage, unreadable_references
-from flows.workspace import locked, writable_workspace
+from flows.workspace import locked_alone, writable_workspace
 
 MEGABYTE = 1_000_000
 
@@ -26,7 +26,7 @@ Delete = Annotated[
 def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
     """Remove artifacts that no run refers to."""
     space = writable_workspace(place.machine().workspace)
-    with locked(space.local, run="gc"):
+    with locked_alone(space.local, run="gc"):
         for error in unreadable_references(space):
             if delete:
                 raise UsageError(f"{error}; until then nothing is deleted")

@@ -30,7 +30,7 @@ from urllib.error import HTTPError, URLError
 from artifacts.errors import ClozeError, DiskFull, UsageError
 from artifacts.progress import say
 from flows.launchers.local import LocalLauncher
-from flows.workspace import Workspace
+from flows.workspace import Workspace, leased
 
 
 class ServerLost(ClozeError):
@@ -88,9 +88,13 @@ def quiet_environment() -> None:
 
 @contextmanager
 def prefect_server(
-    workspace: Workspace, *, port: int = 0, meanwhile: Callable[[], object] = lambda: None
+    workspace: Workspace,
+    *,
+    run: str,
+    port: int = 0,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[str]:
-    """A server to report to while inside; yields its API's URL.
+    """A server for `run` to report to while inside; yields its API's URL.
 
     With a `port` it is a full one with pages and services, without one it only takes notes. While
     it starts, `meanwhile` is called: importing Prefect takes as long. Raises `ServerLost` if
@@ -103,7 +107,7 @@ def prefect_server(
         yield os.environ["PREFECT_API_URL"]
         return
     home = workspace.local / "prefect"
-    job = home / (f"server-{port}" if port else "server")
+    job = home / (f"server-{port}" if port else f"run-{run}")
     free = _bindable(port)
     secret = kept_secret(secret_file(workspace))
     ours = {
@@ -115,15 +119,19 @@ def prefect_server(
     launcher = LocalLauncher(grace=STOP_SECONDS, environment=_server_environment(port, secret))
     os.environ.update(NEAR, PREFECT_HOME=str(home), **ours)
     try:
-        launcher.start(argv, job=job)
-        meanwhile()
-        left = STARTS
-        while not _is_healthy_at_last(ours["PREFECT_API_URL"], launcher=launcher, job=job):
-            left -= 1
-            if not left:
-                raise ClozeError(f"the Prefect server was killed {STARTS} times while it started")
-            say("warning: the Prefect server was killed while it started; starting it again")
+        # one at a time: each brings the database that they share to its own version
+        with leased(workspace.local, "prefect", run=run, waiting=lambda holder: None):
             launcher.start(argv, job=job)
+            meanwhile()
+            left = STARTS
+            while not _is_healthy_at_last(ours["PREFECT_API_URL"], launcher=launcher, job=job):
+                left -= 1
+                if not left:
+                    raise ClozeError(
+                        f"the Prefect server was killed {STARTS} times while it started"
+                    )
+                say("warning: the Prefect server was killed while it started; starting it again")
+                launcher.start(argv, job=job)
         yield ours["PREFECT_API_URL"]
     finally:
         launcher.cancel(job)

@@ -41,15 +41,15 @@ class Chain:
         return self.folder / name
 
     def begin(
-        self, name: str, *options: str, verb: str = "run", api: str = ""
+        self, name: str, *options: str, verb: str = "run", api: str = "", run: str = "try"
     ) -> "subprocess.Popen[str]":
-        """`cloze run`, or another verb, in the workspace called `name`."""
+        """`cloze run`, or another verb, in the workspace called `name`, for the run called `run`."""
         environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PREFECT_API_URL": api}
         return subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", self.module, verb),
                 *(self.configuration or (str(self.folder / "run.toml"),)),
-                *("--workspace", str(self.workspace(name)), *options),
+                *("--workspace", str(self.workspace(name)), "--set", f"name={run}", *options),
             ],
             cwd=PROJECT,
             env=environment,
@@ -58,10 +58,14 @@ class Chain:
             text=True,
         )
 
-    def digests(self, name: str) -> dict[str, str]:
-        """Of the stages of the run in a workspace."""
-        record = json.loads((self.workspace(name) / "try" / "run.json").read_text())
-        return {stage: found["digest"] for stage, found in record["stages"].items()}
+    def digests(self, name: str, *, run: str = "try") -> dict[str, str]:
+        """Of the stages of a run in a workspace."""
+        return {stage: found["digest"] for stage, found in self.stages(name, run=run).items()}
+
+    def stages(self, name: str, *, run: str = "try") -> dict[str, dict[str, str]]:
+        """What the record of a run in a workspace says of its stages."""
+        record = json.loads((self.workspace(name) / run / "run.json").read_text())
+        return dict(record["stages"])
 
 
 def ends(runs: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
