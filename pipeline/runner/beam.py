@@ -30,6 +30,7 @@ from apache_beam.metrics.metric import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import (
     PipelineOptions,
     PortableOptions,
+    TestOptions,
     _BeamArgumentParser,
 )
 from apache_beam.pipeline import Pipeline
@@ -105,6 +106,7 @@ __all__ = [
     "PipelineState",
     "PortableOptions",
     "PortableResult",
+    "TestOptions",
     "beam_fn_api_pb2_grpc",
     "beam_job_api_pb2",
     "beam_job_api_pb2_grpc",

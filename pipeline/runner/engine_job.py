@@ -32,6 +32,7 @@ from pipeline.runner.beam import (
     PipelineState,
     PortableOptions,
     PortableResult,
+    TestOptions,
     beam_job_api_pb2,
     beam_job_api_pb2_grpc,
     grpc,
@@ -106,6 +107,9 @@ def run_on_engine(
                 f"{machine.runner}: no job service answers at {record.endpoint}; "
                 "start it, or correct job_endpoint in [pipeline.options]"
             ) from error
+        dry = beam_options.view_as(TestOptions).dry_run
+        if dry or not getattr(result, "has_job", True):  # Dataflow's: the latter for a template
+            raise JobFailed(f"{machine.runner}: the graph was translated; nothing was submitted")
         record.write(result)
     watch = _Watch(machine, beam_options, progress, record)
     try:
@@ -118,8 +122,6 @@ def run_on_engine(
             record.forget()
         raise
     record.forget()
-    if state is None:  # what Dataflow's runner gives for --dry_run
-        raise JobFailed(f"{machine.runner}: the graph was translated; a dry run submits nothing")
     if state != PipelineState.DONE:
         raise result.error() if isinstance(result, DaskResult) else watch.error(state)
 
@@ -201,10 +203,8 @@ class _Watch:
     listener: threading.Thread | None = None
     """Hears them."""
 
-    def until_finished(self, result: PipelineResult) -> str | None:
-        """The state in which the job ended; None if none was submitted."""
-        if not getattr(result, "has_job", True):  # Dataflow's dry run
-            return None
+    def until_finished(self, result: PipelineResult) -> str:
+        """The state in which the job ended."""
         if isinstance(result, PortableResult):
             self.listener = threading.Thread(target=self._listen, args=(result,), daemon=True)
             self.listener.start()

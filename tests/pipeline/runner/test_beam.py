@@ -69,7 +69,7 @@ def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
 
 @pytest.mark.skipif(not DATAFLOW, reason="apache-beam[gcp] is not installed")
 def test_dataflow_translates_the_graph_offline(tokens, tokenizer):
-    with pytest.raises(JobFailed, match="the graph was translated; a dry run submits nothing"):
+    with pytest.raises(JobFailed, match="the graph was translated; nothing was submitted"):
         run_graph(
             build_of(tokens, tokenizer, "gs://bucket/examples"),
             machine=PipelineMachine(runner="DataflowRunner"),
