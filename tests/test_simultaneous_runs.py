@@ -21,7 +21,6 @@ from tests.flows.standin_chain import Chain, ends, make_chain
 from tests.running import RunFolder
 from tests.waiting import wait_for
 
-
 BEFORE = {"vocabulary", "tokens", "examples"}
 """The stages before training."""
 

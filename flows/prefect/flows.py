@@ -167,7 +167,7 @@ def deployments(parameters: Mapping[str, object], *, name: str) -> list[RunnerDe
 def serve_flows(
     parameters: Mapping[str, object], *, name: str, on_ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Run what is triggered, one at a time: a workspace has one user at a time.
+    """Run what is triggered, one at a time: runs would share this machine's cores.
 
     `on_ready` is called when the server knows the deployments. Returns when it is told to end.
     """

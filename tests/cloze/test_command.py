@@ -96,13 +96,13 @@ def test_an_empty_corpus_is_refused_before_anything_starts(cloze: Cloze, folder:
     assert not (folder / "runs" / "artifacts").exists()
 
 
-def test_a_second_run_on_a_workspace_is_told_who_is_there(cloze: Cloze, folder: Path) -> None:
+def test_a_second_run_of_a_name_is_told_who_works_on_it(cloze: Cloze, folder: Path) -> None:
     (folder / "runs").mkdir()
     source = """
 import sys
 from pathlib import Path
 from flows.workspace import locked
-with locked(Path("runs").resolve(), run="other"):
+with locked(Path("runs").resolve(), run="try"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -114,7 +114,7 @@ with locked(Path("runs").resolve(), run="other"):
         assert other.stdout.readline() == b"held\n"
         for arguments in (["run", "try.toml"], ["tokens", "try.toml"]):
             done = cloze(*arguments)
-            assert f"in use by run other (pid {other.pid}" in error_line(done.stderr)
+            assert f"in use by run try (pid {other.pid}" in error_line(done.stderr)
             assert done.returncode == 2
         other.stdin.close()
 

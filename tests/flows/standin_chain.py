@@ -43,7 +43,7 @@ class Chain:
     def begin(
         self, name: str, *options: str, verb: str = "run", api: str = "", run: str = "try"
     ) -> "subprocess.Popen[str]":
-        """`cloze run`, or another verb, in the workspace called `name`, for the run called `run`."""
+        """`cloze run`, or `verb`, in the workspace called `name`, as the run called `run`."""
         environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PREFECT_API_URL": api}
         return subprocess.Popen(
             [

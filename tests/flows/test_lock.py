@@ -66,15 +66,21 @@ def test_runs_of_other_names_work_beside_it(tmp_path: Path) -> None:
 
 
 def test_who_wants_the_workspace_alone_is_told_of_a_run(tmp_path: Path) -> None:
-    with holder(tmp_path) as running, in_use(running, run="theirs"):
-        with locked_alone(tmp_path, run="gc"):
-            raise AssertionError("it is not alone")
+    with (
+        holder(tmp_path) as running,
+        in_use(running, run="theirs"),
+        locked_alone(tmp_path, run="gc"),
+    ):
+        raise AssertionError("it is not alone")
 
 
 def test_no_run_starts_while_somebody_is_alone(tmp_path: Path) -> None:
-    with holder(tmp_path, GC) as running, in_use(running, run="gc"):
-        with locked(tmp_path, run="ours"):
-            raise AssertionError("it is not alone")
+    with (
+        holder(tmp_path, GC) as running,
+        in_use(running, run="gc"),
+        locked(tmp_path, run="ours"),
+    ):
+        raise AssertionError("it is not alone")
     with locked(tmp_path, run="ours"):
         assert (tmp_path / ".lock").read_text() == "", "what the killed one left would be told of"
 

@@ -36,7 +36,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One temporary server for this file."""
     for name in ("PREFECT_API_URL", "PREFECT_HOME"):
         os.environ.pop(name, None)
-    with prefect_server(writable_workspace(str(tmp_path_factory.mktemp("server")))) as url:
+    space = writable_workspace(str(tmp_path_factory.mktemp("server")))
+    with prefect_server(space, run="flows") as url:
         yield url
 
 
