@@ -39,11 +39,16 @@ ATTEMPTS = 6
 FIRST_PAUSE_SECONDS = 0.1
 """Pauses double: 0.1 s, 0.2 s, … 1.6 s before an object store's fault is believed."""
 
-FINAL_ANSWERS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+FINAL_ANSWERS = (
+    *(FileNotFoundError, FileExistsError),
+    *(PermissionError, IsADirectoryError, NotADirectoryError),
+)
 """What a store says that it would say again."""
 
 OURS = ("builtins", "artifacts")
 """Where errors come from that say something about a call, and nothing about the store."""
+
+PRECONDITION_FAILED = 412
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a quota, a limit on the size of a file."""
@@ -130,6 +135,19 @@ def write_bytes(path: str, content: bytes, *, durable: bool = True) -> None:
         with open(temporary, "wb") as file:
             file.write(content)
         _replace(temporary, inner, durable=durable)
+
+
+def create(path: str, content: bytes) -> bool:
+    """Put `content` at the URL `path` unless something is there; whether it was put.
+
+    A store that knows no conditional writes puts it in any case.
+    """
+    filesystem, inner = _open(path)
+    try:
+        filesystem.pipe_file(inner, content, mode="create")
+    except FileExistsError:
+        return False
+    return True
 
 
 def put_file(source: str, path: str, *, durable: bool = True) -> None:
@@ -450,6 +468,8 @@ def _until_answered(
         except FINAL_ANSWERS:
             raise
         except Exception as error:  # a 503, a broken connection, a time-out
+            if _condition_failed(error):
+                raise FileExistsError(errno.EEXIST, "is there already", str(arguments[0])) from None
             of_a_library = type(error).__module__.partition(".")[0] not in OURS
             about_the_call = isinstance(error, (TypeError, ValueError)) or not of_a_library
             if about_the_call and not isinstance(error, OSError):
@@ -458,6 +478,13 @@ def _until_answered(
                 raise (error if isinstance(error, OSError) else _unanswered(error)) from None
             time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
             attempt += 1
+
+
+def _condition_failed(error: Exception) -> bool:
+    """Whether a store refused to create what is there: s3fs has no class for S3's status."""
+    response = getattr(error.__cause__ or error, "response", None)
+    facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+    return PRECONDITION_FAILED in (facts.get("HTTPStatusCode"), getattr(error, "code", None))
 
 
 def _refused(error: PermissionError, arguments: Sequence[object]) -> PermissionError:

@@ -32,6 +32,8 @@ from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_jo
 from flows.launchers.launcher import Launcher
 from flows.launchers.local import local_job
 from flows.launchers.warm import WarmProcess
+from flows.locks.on_disk import Holder, holder_of, leased, locked
+from flows.locks.on_store import leased_on_store
 from flows.record import (
     REPORT_FILES,
     RunRecord,
@@ -45,9 +47,9 @@ from flows.record import (
     utc_now,
     write_record,
 )
-from flows.reuse import look_up, remove_damage
+from flows.reuse import Found, look_up, remove_damage
 from flows.stages import Stage, chain, stage_table, up_to
-from flows.workspace import Holder, holder_of, leased, locked, writable_workspace
+from flows.workspace import writable_workspace
 from pipeline.config.stage_tables import PipelineMachine
 
 SUPERVISOR_SECONDS = 10.0
@@ -181,19 +183,30 @@ class Executor:
         stage = self.stages[name]
         table, file = self.table(stage), self.table_file(name)
         write_stage_table(table, file)
-        lease = f"{name}-{table.key}"
-        with leased(
-            self.space.local, lease, run=self.run.name, waiting=partial(_say_waits, name)
-        ) as killed:
-            if killed:
-                self._end_job_of(killed, name)
-            found = look_up(table)
+        with self._leased(name, table) as found:
             if found.artifact:
                 return self._enter(stage, found.artifact)
             if found.damage:
                 emit(name, "warning", f"{found.damage}; made again")
                 remove_damage(table.output, found)
             return self._enter(stage, *self._make(stage, table))
+
+    @contextmanager
+    def _leased(self, name: str, table: StageTable) -> Iterator[Found]:
+        """What is there of the artifact of `table`, which nobody else makes meanwhile."""
+        local, root, run = self.space.local, self.space.root, self.run.name
+        artifact, waiting = f"{name}-{table.key}", partial(_say_waits, name)
+        with leased(local, artifact, run=run, waiting=waiting) as killed:
+            if killed:
+                self._end_job_of(killed, name)
+            found = look_up(table)
+            if found.artifact or filesystem.is_local(root):
+                yield found
+                return
+            with leased_on_store(root, artifact, run=run, local=local, waiting=waiting) as silent:
+                if silent:
+                    emit(name, "output", f"takes over from {silent}, which fell silent")
+                yield look_up(table)
 
     def _make(self, stage: Stage, table: StageTable) -> tuple[Artifact, JobResult]:
         """The artifact of `table`, which this run alone makes now, and how its program ran."""

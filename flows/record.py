@@ -22,7 +22,8 @@ from artifacts import filesystem
 from artifacts.config import Config
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact, open_artifact
-from flows.workspace import Workspace, holder_of
+from flows.locks.on_disk import holder_of
+from flows.workspace import Workspace
 
 RECORD_NAME = "run.json"
 REPORT_FILES = ("report.html", "summary.json")

@@ -71,6 +71,17 @@ def test_runs_of_other_names_make_each_stage_once_and_wait_for_one_another(chain
     assert not RunFolder(chain.workspace("side by side")).processes()
 
 
+def test_machines_that_share_an_object_store_make_each_stage_once(chain: Chain) -> None:
+    runs = [chain.begin("store", "--without-prefect", run=one, machine=one) for one in ("a", "b")]
+    found = ends(runs)
+    assert [code for code, _ in found] == [0, 0], found
+    stages = [chain.stages("store", run=one) for one in ("a", "b")]
+    for stage, digest in chain.expected.items():
+        if stage != "report":
+            assert {of_run[stage]["digest"] for of_run in stages} == {digest}
+            assert sorted(of_run[stage]["state"] for of_run in stages) == ["made", "reused"]
+
+
 def test_a_run_that_is_waited_for_is_named_and_when_killed_it_is_taken_over(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,9 @@ from cloze.execution.console import watching
 from cloze.options import TARGET, ConfigPath, Target
 from flows.ablation.result import AblationResult, TableResult, cell, lede
 from flows.ablation.rows import Table
+from flows.locks.on_disk import locked
 from flows.prefect.server import prefect_server
-from flows.workspace import locked, writable_workspace
+from flows.workspace import writable_workspace
 
 Tables = Annotated[
     list[Table],

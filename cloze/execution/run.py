@@ -21,11 +21,12 @@ from cloze.options import TARGET, ConfigPath, Target
 from flows.ablation.variants import Variant, mean_figures, variants
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
+from flows.locks.on_disk import locked
 from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server
 from flows.record import RunRecord
 from flows.report.terminal import read_lines
-from flows.workspace import Workspace, locked, writable_workspace
+from flows.workspace import Workspace, writable_workspace
 
 GIB = 1 << 30
 

@@ -13,7 +13,8 @@ from artifacts.progress import say
 from cloze.answer import Answer
 from cloze.options import PLACE, Place
 from flows.inventory import garbage, remove_garbage, unreadable_references
-from flows.workspace import locked_alone, writable_workspace
+from flows.locks.on_disk import locked_alone
+from flows.workspace import writable_workspace
 
 MEGABYTE = 1_000_000
 

@@ -101,7 +101,7 @@ def test_a_second_run_of_a_name_is_told_who_works_on_it(cloze: Cloze, folder: Pa
     source = """
 import sys
 from pathlib import Path
-from flows.workspace import locked
+from flows.locks.on_disk import locked
 with locked(Path("runs").resolve(), run="try"):
     print("held", flush=True)
     sys.stdin.read()

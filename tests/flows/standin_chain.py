@@ -41,15 +41,30 @@ class Chain:
         return self.folder / name
 
     def begin(
-        self, name: str, *options: str, verb: str = "run", api: str = "", run: str = "try"
+        self,
+        name: str,
+        *options: str,
+        verb: str = "run",
+        api: str = "",
+        run: str = "try",
+        machine: str = "",
     ) -> "subprocess.Popen[str]":
-        """`cloze run`, or `verb`, in the workspace called `name`, as the run called `run`."""
-        environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PREFECT_API_URL": api}
+        """`cloze run`, or `verb`, in the workspace called `name`, as the run called `run`.
+
+        On a `machine` of that name, which has nothing in common with others but an object store.
+        """
+        workspace = f"{'faulty://' if machine else ''}{self.workspace(name)}"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(PROJECT), str(PROJECT / "tests" / "object_store"))),
+            "PREFECT_API_URL": api,
+            "XDG_STATE_HOME": str(self.folder / f"state-{machine}"),
+        }
         return subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", self.module, verb),
                 *(self.configuration or (str(self.folder / "run.toml"),)),
-                *("--workspace", str(self.workspace(name)), "--set", f"name={run}", *options),
+                *("--workspace", workspace, "--set", f"name={run}", *options),
             ],
             cwd=PROJECT,
             env=environment,

@@ -11,6 +11,7 @@ import pytest
 from artifacts.errors import IntegrityError, UsageError
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
+from flows.locks.on_disk import locked
 from flows.record import (
     RunRecord,
     StageRecord,
@@ -22,7 +23,7 @@ from flows.record import (
     run_artifact,
     write_record,
 )
-from flows.workspace import Workspace, locked, workspace
+from flows.workspace import Workspace, workspace
 
 
 @pytest.fixture

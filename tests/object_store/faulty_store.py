@@ -71,6 +71,11 @@ class FaultyStore(AbstractFileSystem):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         target = Path(self._strip_protocol(path))
         target.parent.mkdir(parents=True, exist_ok=True)
+        if mode == "create":
+            with target.open("xb") as new:
+                new.write(value)
+            self._may_fail()  # only the answer is lost
+            return
         if fails():
             target.write_bytes(value[: len(value) // 2])
             raise OSError("503 Service Unavailable")

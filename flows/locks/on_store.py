@@ -1,0 +1,163 @@
+"""Leases on an object store: of the machines that share one, one makes an artifact.
+
+In:  a workspace's URL, an artifact, and who asks.
+Out: a lease; of a holder that has been silent for a minute, its successor's.
+
+    <workspace>/.leases/<stage>-<key>/000007    its holder, heartbeats, and end
+
+The highest number counts, and a number is made once: `filesystem.create`. A holder that was only
+stopped finds a higher number when it goes on, says so and ends what it does all the same: both make
+the same bytes, and the manifest is the only commit. So a lease saves work, and nothing is lost or
+mixed where one fails. No clock is compared with another machine's: who waits looks for change.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from artifacts import filesystem
+from artifacts.config import Config
+from artifacts.errors import ClozeError
+from artifacts.progress import say
+from flows.locks.on_disk import LEASES, Holder
+
+BEAT_SECONDS = 15.0
+SILENT_SECONDS = 60.0
+"""Longer than a program lives on whose command was killed (`jobs.grace`)."""
+
+LOOK_SECONDS = 2.0
+SETTLE_SECONDS = 2.0
+"""Where a store knows no conditional writes, those that were under way have arrived by then."""
+
+
+class Lease(Config):
+    """What its object says."""
+
+    holder: Holder
+    place: str
+    """The local folder of the workspace that it was asked from, by a name of its own."""
+
+    attempt: str
+    """Like no other."""
+
+    beats: int = 0
+    ended: bool = False
+
+
+@contextmanager
+def leased_on_store(
+    root: str, artifact: str, *, run: str, local: Path, waiting: Callable[[Holder], object]
+) -> Iterator[Holder | None]:
+    """Be the only one who makes `artifact` in the workspace at the URL `root`.
+
+    Whoever asks holds the artifact's lease on its own disk, in `local`. Waits for whoever makes it
+    from another place, and tells `waiting` for whom. Yields who fell silent while making it.
+    """
+    folder = filesystem.join(root, f"{LEASES}/{artifact}")
+    lease = Lease(holder=Holder.now(run), place=_place(local), attempt=uuid.uuid4().hex)
+    number, silent = _take(folder, lease, waiting)
+    done = threading.Event()
+    beating = threading.Thread(target=_beat, args=(folder, number, lease, done), daemon=True)
+    beating.start()
+    try:
+        yield silent
+    finally:
+        done.set()
+        beating.join()
+        with suppress(OSError, ClozeError):  # others wait a minute then
+            _write(folder, number, lease.model_copy(update={"ended": True}))
+
+
+def _take(
+    folder: str, lease: Lease, waiting: Callable[[Holder], object]
+) -> tuple[int, Holder | None]:
+    """The number that is ours, and whom we succeed if that one had not ended."""
+    last_seen: tuple[int, bytes | None] = (-1, None)
+    since, told = 0.0, None
+    while True:
+        number, content = _latest(folder)
+        if (number, content) != last_seen:
+            last_seen, since = (number, content), time.monotonic()
+        held = _parse(content)
+        silent = time.monotonic() - since > SILENT_SECONDS
+        # of our own place it is one that was killed: we hold what it held on this disk
+        over = held is not None and (held.ended or held.place == lease.place)
+        if (number == 0 or over or silent) and _made(folder, number + 1, lease):
+            with suppress(OSError, ClozeError):
+                filesystem.remove(_path(folder, number - 1))  # one is kept: lists may be late
+            return number + 1, held.holder if held and not over else None
+        if held and not over and held.holder != told:
+            waiting(held.holder)
+            told = held.holder
+        time.sleep(LOOK_SECONDS)
+
+
+def _beat(folder: str, number: int, lease: Lease, done: threading.Event) -> None:
+    """Show that the holder lives, until it is `done` or somebody has taken it for dead."""
+    beats = 0
+    while not done.wait(BEAT_SECONDS):
+        with suppress(OSError, ClozeError):
+            latest, content = _latest(folder)
+            if latest > number:
+                other = _parse(content)
+                say(
+                    f"warning: {folder}: taken over by {other.holder if other else 'another'} "
+                    "while this machine stood still; both make the same bytes"
+                )
+                return
+            beats += 1
+            _write(folder, number, lease.model_copy(update={"beats": beats}))
+
+
+def _made(folder: str, number: int, lease: Lease) -> bool:
+    """Whether the lease of that number is ours now, and nobody else's."""
+    path, content = _path(folder, number), _content(lease)
+    if not filesystem.create(path, content):
+        return filesystem.read_bytes(path) == content  # ours, if only the answer was lost
+    if filesystem.create(path, content):  # whatever was there: the last one written counts
+        time.sleep(SETTLE_SECONDS)
+        return filesystem.read_bytes(path) == content
+    return True
+
+
+def _latest(folder: str) -> tuple[int, bytes | None]:
+    """The highest number, 0 if there is none yet, and what its object holds."""
+    numbers = [int(name) for name in filesystem.list_names(folder) if name.isdecimal()]
+    if not numbers:
+        return 0, None
+    try:
+        return max(numbers), filesystem.read_bytes(_path(folder, max(numbers)))
+    except FileNotFoundError:  # removed since: there is a higher one
+        return max(numbers), None
+
+
+def _parse(content: bytes | None) -> Lease | None:
+    try:
+        return Lease.model_validate_json(content or b"")
+    except ValidationError:
+        return None
+
+
+def _write(folder: str, number: int, lease: Lease) -> None:
+    filesystem.write_bytes(_path(folder, number), _content(lease))
+
+
+def _content(lease: Lease) -> bytes:
+    return lease.model_dump_json().encode()
+
+
+def _path(folder: str, number: int) -> str:
+    return filesystem.join(folder, f"{number:06}")
+
+
+def _place(local: Path) -> str:
+    """The name of a workspace's folder on this disk, which is given once."""
+    file = local / LEASES / "place"
+    with suppress(FileExistsError), file.open("x") as new:
+        new.write(uuid.uuid4().hex)
+    return file.read_text()
