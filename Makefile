@@ -12,6 +12,9 @@ SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Compiling every module takes longer than installing it; Python compiles what is imported by itself.
+PIP_OPTIONS := -q --no-compile -c constraints.txt
+
 .PHONY: help setup setup-dev demo test test-all test-dataflow fuzz schedules check format docs bench clean
 
 help: ## what can be done
@@ -64,22 +67,22 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cloze needs Python 3.11 or newer; make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	# torch first and alone: so pip takes the build this machine offers, and never a second one
-	$(BIN)/pip install -q -c constraints.txt torch
-	$(BIN)/pip install -q -c constraints.txt -e '.[pipeline,model,flows,demo]'
+	$(BIN)/pip install $(PIP_OPTIONS) torch
+	$(BIN)/pip install $(PIP_OPTIONS) -e '.[pipeline,model,flows,demo]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install -q -c constraints.txt -e '.[pipeline,model,flows,demo,dev]'
+	$(BIN)/pip install $(PIP_OPTIONS) -e '.[pipeline,model,flows,demo,dev]'
 	touch $@
 
 # Beam imports Google's packages wherever they are, so everything else stays free of them.
 $(DATAFLOW)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DATAFLOW)
-	$(DATAFLOW)/bin/pip install -q -c constraints.txt -e '.[pipeline,dataflow]' hypothesis psutil pytest
+	$(DATAFLOW)/bin/pip install $(PIP_OPTIONS) -e '.[pipeline,dataflow]' hypothesis psutil pytest
 	touch $@
 
 # Reads the code as syntax, so it needs none of what the code needs.
 $(DOCS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install -q -c constraints.txt -e '.[docs]'
+	$(DOCS)/bin/pip install $(PIP_OPTIONS) -e '.[docs]'
 	touch $@
