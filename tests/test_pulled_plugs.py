@@ -76,7 +76,7 @@ def test_a_run_whose_prefect_server_is_killed_goes_on_to_the_same_digests(
     RunFolder(workspace).forget("pretrain")
     running = start(workspace)
     wait_for(lambda: RunFolder(workspace).running_job("pretrain"))
-    server = local_job(workspace / "prefect" / "server")
+    server = local_job(workspace / "prefect" / "run-smoke")
     assert server
     for pid in descendants(server.supervisor.pid):
         os.kill(pid, signal.SIGKILL)
