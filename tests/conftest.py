@@ -6,10 +6,16 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import fsspec
 import hypothesis
 import pytest
+
+# Threads that spin while they wait make torch dozens of times slower beside another busy program;
+# OpenMP reads this once, when it is loaded, and what tests start chooses for itself.
+with mock.patch.dict(os.environ, OMP_WAIT_POLICY="PASSIVE"):
+    import torch  # noqa: F401
 
 from artifacts import filesystem
 from tests.listening import Listening, listening

@@ -25,6 +25,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
+from model.encoder.operations.fp8_products import product_in_float32
+
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 SMALL = 64
@@ -247,7 +249,8 @@ class CudaTensor(torch.Tensor):
         if func not in FREE:
             _active.launches[func.overloadpacket.__name__] += 1
         _before_writing(func, args, kwargs)
-        wrapped = tree_map(_wrap, _run(func, args, kwargs))
+        compute = _scaled_mm if func is aten._scaled_mm.default else func
+        wrapped = tree_map(_wrap, _run(compute, args, kwargs))
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
 
 
@@ -298,6 +301,10 @@ def _check(func: Any, tensors: list[Tensor]) -> None:
         raise Refused(
             f"{func}: expected one type for all operands, got {sorted(map(str, floating))}"
         )
+
+
+def _scaled_mm(left: Tensor, right: Tensor, *scales_and_bias: Tensor, **_: object) -> Tensor:
+    return product_in_float32(left, right, *scales_and_bias[:3])
 
 
 def _check_fp8(left: Tensor, right: Tensor) -> None:

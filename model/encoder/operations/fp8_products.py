@@ -7,8 +7,8 @@ Activations and weights are rounded to E4M3, gradients to E5M2 for its range (Mi
 2022, arXiv 2209.05433). Every tensor has one scale, taken from its largest value at that moment:
 nothing is carried from step to step, so checkpoints know nothing of FP8. Sums are float32.
 
-On a CPU torch multiplies the same rounded values in float32. That is slower than bfloat16; it is
-what tests and `benchmarks/gpu/fp8_loss.py` compare with it.
+On a CPU the same rounded values are multiplied in float32 (`product_in_float32`). That is slower
+than bfloat16; it is what tests and `benchmarks/gpu/fp8_loss.py` compare with it.
 """
 
 from typing import NamedTuple
@@ -78,6 +78,10 @@ def _product(
 
     Both operands have K in their rows: Hopper has kernels for no other layout.
     """
+    if left_MK.values.device.type == "cpu":
+        return product_in_float32(
+            left_MK.values, right_NK.values.mT, left_MK.scale, right_NK.scale, bias
+        )
     product_MN: Tensor = torch._scaled_mm(
         left_MK.values,
         right_NK.values.mT,
@@ -88,6 +92,22 @@ def _product(
         use_fast_accum=fast,
     )
     return product_MN
+
+
+def product_in_float32(
+    left_MK: Tensor,
+    right_KN: Tensor,
+    left_scale: Tensor,
+    right_scale: Tensor,
+    bias_N: Tensor | None = None,
+) -> Tensor:
+    """What `torch._scaled_mm` computes, [M, N] bfloat16.
+
+    torch's own form for CPUs hands FP8 values to oneDNN, which on a processor with AMX has no
+    kernel for them but its reference, a hundred times slower.
+    """
+    product_MN = left_MK.float() @ right_KN.float() * (left_scale * right_scale)
+    return (product_MN if bias_N is None else product_MN + bias_N.float()).bfloat16()
 
 
 def _turned(tensor_MN: Scaled) -> Scaled:
