@@ -6,16 +6,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import fsspec
 import hypothesis
 import pytest
-
-# Threads that spin while they wait make torch dozens of times slower beside another busy program;
-# OpenMP reads this once, when it is loaded, and what tests start chooses for itself.
-with mock.patch.dict(os.environ, OMP_WAIT_POLICY="PASSIVE"):
-    import torch  # noqa: F401
 
 from artifacts import filesystem
 from tests.listening import Listening, listening
@@ -23,6 +17,11 @@ from tests.object_store.faulty_store import FaultyStore
 from tests.running import RunFolder
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+# Beside another busy program threads that spin while they wait make a step dozens of times slower,
+# and machines that test are busy. Set before torch is imported, for it and whatever tests start;
+# tests of how threads wait choose for themselves.
+os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="0")
 
 # How long an example takes says more about the machine than about the code; and what CI refuses it
 # must refuse again, so the examples are the same every time. `make fuzz` draws others.
