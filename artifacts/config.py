@@ -8,7 +8,8 @@ A field's docstring is its description: what, unit, reason, source. The defaults
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -135,7 +136,10 @@ def override(table: dict[str, object], assignments: list[str]) -> dict[str, obje
             raise UsageError(
                 f"--set {assignment}: expected KEY=VALUE, for example --set pretrain.steps=100"
             )
-        result = _assign(result, dotted.split("."), _toml_value(text), where=f"--set {assignment}")
+        value: object = text
+        with suppress(ValueError, RecursionError):
+            value = tomllib.loads(f"value = {text}")["value"]
+        result = _assign(result, dotted.split("."), value, where=f"--set {assignment}")
     return result
 
 
@@ -155,13 +159,6 @@ def parse(model: type[ConfigT], table: object, *, source: str | Path) -> ConfigT
 def _warn_of_former_name(former: str, name: str) -> None:
     """Once a process: configurations are parsed several times on their way."""
     say(f"warning: {former} is now called {name}; the next version refuses the former name")
-
-
-def _toml_value(text: str) -> object:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
 
 
 def flat(table: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -202,55 +199,44 @@ def _assign(node: object, keys: list[str], value: object, *, where: str) -> Any:
 def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
     place = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return f"unknown key {place}{_nearest(model, detail['loc'])}"
+        *above, name = detail["loc"]
+        known = _known_names(model.model_json_schema(), above)
+        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(known)}"
+        return f"unknown key {place}, {hint}"
     if detail["type"] == "missing":
         return f"{place} is missing"
-    given = "" if isinstance(detail["input"], dict) else f", got {_shown(detail['input'])}"
     message = detail["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}{given}" if place else f"{message}"
+    if place and not isinstance(detail["input"], dict):
+        given = repr(detail["input"])
+        given = given if len(given) <= SHOWN_CHARACTERS else f"{given[:SHOWN_CHARACTERS]}…"
+        message = f"{message}, got {given}"
+    return f"{place}: {message}" if place else message
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
-
-
-def _nearest(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    known = _known_names(model.model_json_schema(), location[:-1])
-    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
-    return f", did you mean {close[0]}?" if close else f", known are: {', '.join(sorted(known))}"
-
-
-def _known_names(schema: JsonSchemaValue, location: tuple[int | str, ...]) -> list[str]:
-    """The field names at `location`, found by walking the JSON schema."""
-    candidates = [schema]
+def _known_names(schema: JsonSchemaValue, location: Sequence[int | str]) -> list[str]:
+    """The field names at `location`, found by walking the JSON schema; sorted."""
+    candidates = [_resolve(schema, schema)]
     for part in location:
         children = [
-            child for node in candidates for child in _children(_resolve(schema, node), part)
+            node.get("items")
+            if isinstance(part, int)
+            else node.get("properties", {}).get(part, node.get("additionalProperties"))
+            for node in candidates
         ]
-        candidates = children or candidates  # a union's tag is a part of the path without a field
-    return sorted(
-        {name for node in candidates for leaf in _alternatives(schema, node) for name in leaf}
-    )
+        found = [_resolve(schema, child) for child in children if isinstance(child, dict)]
+        candidates = found or candidates  # a union's tag is a part of the path without a field
+    names: set[str] = set()
+    for node in candidates:
+        for member in node.get("anyOf") or node.get("oneOf") or [node]:
+            names.update(_resolve(schema, member).get("properties", {}))
+    return sorted(names)
 
 
 def _resolve(schema: JsonSchemaValue, node: JsonSchemaValue) -> JsonSchemaValue:
     reference = node.get("$ref", "")
     resolved: JsonSchemaValue = schema["$defs"][reference.rsplit("/", 1)[-1]] if reference else node
     return resolved
-
-
-def _children(node: JsonSchemaValue, part: int | str) -> list[JsonSchemaValue]:
-    if isinstance(part, int):
-        return [node["items"]] if "items" in node else []
-    child = node.get("properties", {}).get(part, node.get("additionalProperties"))
-    return [child] if isinstance(child, dict) else []
-
-
-def _alternatives(schema: JsonSchemaValue, node: JsonSchemaValue) -> list[list[str]]:
-    resolved = _resolve(schema, node)
-    members = resolved.get("anyOf") or resolved.get("oneOf") or [resolved]
-    return [list(_resolve(schema, member).get("properties", {})) for member in members]
 
 
 class StageConfig(Config):

@@ -61,7 +61,10 @@ def cached_digest_of_file(path: str | Path) -> str:
         pass
     found = digest_of_file(path)
     with suppress(OSError):  # a full disk, say: it is read again next time
-        _write_whole(remembered, f"{found} {digest_of([*identity, found])}")
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=remembered.parent, delete=False) as file:
+            file.write(f"{found} {digest_of([*identity, found])}")
+        os.replace(file.name, remembered)
     return found
 
 
@@ -93,10 +96,3 @@ def _remove_if_ours(temporary: str, owner: int) -> None:
     """At exit, but not at that of a fork."""
     if os.getpid() == owner:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)

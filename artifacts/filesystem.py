@@ -153,10 +153,11 @@ def create(path: str, content: bytes) -> bool:
 def put_file(source: str, path: str, *, durable: bool = True) -> None:
     """Move the local file `source` to `path`, whole or not at all; `durable` as above."""
     filesystem, inner = _open(path)
+    folder = os.path.dirname(inner)
     if not isinstance(filesystem, LocalFileSystem):
         filesystem.put_file(source, inner)
         os.unlink(source)
-    elif os.path.exists(os.path.dirname(inner)) and _same_device(source, inner):
+    elif os.path.exists(folder) and os.stat(source).st_dev == os.stat(folder).st_dev:
         _replace(source, inner, durable=durable)
     else:
         with naming_full_disk(inner), temporary_beside(inner) as temporary:
@@ -281,9 +282,12 @@ def naming_full_disk(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        reason, free = os.strerror(error.errno), _free_bytes(path) / 1e6
+        disk = path
+        while disk and not os.path.exists(disk):
+            disk = os.path.dirname(disk)
+        reason, free = os.strerror(error.errno), shutil.disk_usage(disk or ".").free
         raise DiskFull(
-            f"{path}: no room to write ({reason}; {free:,.0f} MB free); "
+            f"{path}: no room to write ({reason}; {free / 1e6:,.0f} MB free); "
             "make room: finished parts are kept, the same command goes on"
         ) from None
 
@@ -326,17 +330,6 @@ def _flush(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _free_bytes(path: str) -> int:
-    """Of the disk on which the local `path` lies or would lie."""
-    while path and not os.path.exists(path):
-        path = os.path.dirname(path)
-    return shutil.disk_usage(path or ".").free
-
-
-def _same_device(source: str, path: str) -> bool:
-    return os.stat(source).st_dev == os.stat(os.path.dirname(path)).st_dev
 
 
 def _walk(directory: str) -> list[InputFile]:

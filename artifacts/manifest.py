@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from artifacts.config import Config, JsonObject, parse
 from artifacts.digests import digest_of
-from artifacts.errors import ClozeError, IntegrityError, UsageError
+from artifacts.errors import IntegrityError, UsageError
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
@@ -120,7 +120,9 @@ def parse_manifest(text: str | bytes, *, source: str) -> Manifest:
         ) from None
     version = table.get("manifest_version") if isinstance(table, dict) else None
     if version != MANIFEST_VERSION:
-        raise _foreign(version)(
+        # a newer Cloze's artifact is not damaged, so nobody may remove it
+        kind = UsageError if isinstance(version, int) else IntegrityError
+        raise kind(
             f"{source}: manifest version {version}, this Cloze reads {MANIFEST_VERSION}; "
             "install a matching Cloze"
         )
@@ -128,8 +130,3 @@ def parse_manifest(text: str | bytes, *, source: str) -> Manifest:
         return parse(Manifest, table, source=source)
     except UsageError as error:
         raise IntegrityError(str(error)) from None
-
-
-def _foreign(version: object) -> type[ClozeError]:
-    """A newer Cloze's artifact is no damage: nobody may remove it."""
-    return UsageError if isinstance(version, int) else IntegrityError

@@ -111,20 +111,16 @@ def coin_flips(streams: UInt64s, flips: Int64s) -> Int64s:
     words = (flips + 63) >> 6
     heads = _heads(draw(streams, 0), np.minimum(flips, 64))
     long = np.flatnonzero(words > 1)
-    if len(long):
-        heads[long] += _later_heads(streams[long], flips[long] - 64)
+    if len(long):  # the other flips of these are the bits of their draws from number 1 on
+        words, flips = words[long] - 1, flips[long] - 64
+        first = np.cumsum(words) - words
+        rank = np.arange(words.sum()) - np.repeat(first, words)
+        bits = np.minimum(np.repeat(flips, words) - (rank << 6), 64)
+        later = _heads(draw(np.repeat(streams[long], words), rank + 1), bits)
+        heads[long] += np.add.reduceat(later, first)
     return heads
 
 
 def _heads(words: UInt64s, bits: Int64s) -> Int64s:
     used = np.where(bits > 0, words >> (64 - bits).astype(np.uint64), np.uint64(0))
     return np.bitwise_count(used).astype(np.int64)
-
-
-def _later_heads(streams: UInt64s, flips: Int64s) -> Int64s:
-    """The same from draw 1 on, for streams that need several; every `flips` is positive."""
-    words = (flips + 63) >> 6
-    first = np.cumsum(words) - words
-    rank = np.arange(words.sum()) - np.repeat(first, words)
-    bits = np.minimum(np.repeat(flips, words) - (rank << 6), 64)
-    return np.add.reduceat(_heads(draw(np.repeat(streams, words), rank + 1), bits), first)

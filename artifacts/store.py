@@ -131,7 +131,14 @@ def open_artifact(directory: str) -> Artifact:
             f"{manifest.derived_key[:12]}: it was changed; delete it and run the stage again"
         )
     for entry in (*manifest.files, *manifest.records):
-        _check_size(directory, entry)
+        path = filesystem.join(directory, entry.stored_name)
+        found = filesystem.size_of(path)
+        if found is None:
+            raise IntegrityError(f"{path}: missing, but the manifest names it; run the stage again")
+        if found != entry.size:
+            raise IntegrityError(
+                f"{path}: {found} bytes, the manifest says {entry.size}; run the stage again"
+            )
     return Artifact(directory, manifest)
 
 
@@ -209,7 +216,9 @@ def put_bytes(
     directory: str, content: bytes, *, name: str, **facts: Unpack[FileFacts]
 ) -> FileEntry:
     """Write `content` into the unfinished artifact as `name`; `facts` as for `put_file`."""
-    scratch = os.path.join(_scratch(directory), name.replace("/", "-"))
+    local = filesystem.is_local(directory)
+    folder = filesystem.local_path(directory) if local else tempfile.gettempdir()
+    scratch = os.path.join(folder, name.replace("/", "-"))
     with filesystem.naming_full_disk(scratch), filesystem.temporary_beside(scratch) as temporary:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -322,22 +331,3 @@ def clear_work(directory: str) -> None:
     """Remove what only the artifact's own stage needed, and that it was finished."""
     for leftover in (WORK, f"{FINISHED}/{WORK}"):
         filesystem.remove(filesystem.join(directory, leftover))
-
-
-def _scratch(directory: str) -> str:
-    return (
-        filesystem.local_path(directory)
-        if filesystem.is_local(directory)
-        else tempfile.gettempdir()
-    )
-
-
-def _check_size(directory: str, entry: FileEntry) -> None:
-    path = filesystem.join(directory, entry.stored_name)
-    found = filesystem.size_of(path)
-    if found is None:
-        raise IntegrityError(f"{path}: missing, but the manifest names it; run the stage again")
-    if found != entry.size:
-        raise IntegrityError(
-            f"{path}: {found} bytes, the manifest says {entry.size}; run the stage again"
-        )

@@ -70,7 +70,13 @@ def shared_library(source: Path, *flags: str) -> Path | Unavailable:
     beside torch's, and without `-ffast-math`, which would switch denormals off everywhere.
     """
     try:
-        path = _cache_path(source, flags)
+        identity = [platform.machine(), source.read_text("utf-8"), *flags]
+        if "-march=native" in flags:  # homes are shared between machines
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            described = ("model name", "flags", "Features", "CPU part")
+            identity += sorted({line for line in lines if line.startswith(described)})
+        digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()
+        path = cache_directory().parent / "kernels" / f"{digest[:16]}.so"
         if path.exists():
             return path
         compiler = shutil.which("gcc")
@@ -90,13 +96,3 @@ def shared_library(source: Path, *flags: str) -> Path | Unavailable:
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)
-
-
-def _cache_path(source: Path, flags: tuple[str, ...]) -> Path:
-    identity = [platform.machine(), source.read_text("utf-8"), *flags]
-    if "-march=native" in flags:  # homes are shared between machines
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        described = ("model name", "flags", "Features", "CPU part")
-        identity += sorted({line for line in lines if line.startswith(described)})
-    digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()
-    return cache_directory().parent / "kernels" / f"{digest[:16]}.so"

@@ -36,10 +36,14 @@ def exit_code(stage: StageFunction, arguments: list[str]) -> int:
     """Run `stage`; every outcome a person can understand becomes one line and a code."""
     signal.signal(signal.SIGTERM, _terminate)
     started = time.monotonic()
+    parser = argparse.ArgumentParser(description="Run one stage.", allow_abbrev=False)
+    parser.add_argument(
+        "--config", required=True, help="the stage table (JSON); `cloze plan` writes them"
+    )
     try:
-        path, engine_options = _split(arguments)
-        table = read_stage_table(path)
-        artifact = stage(table, engine_options)
+        known, engine_options = parser.parse_known_args(arguments)
+        table = read_stage_table(known.config)
+        artifact = stage(table, [option for option in engine_options if option != "--"])
     except ClozeError as error:
         say(f"error: {error}")
         return error.exit_code
@@ -58,15 +62,6 @@ def exit_code(stage: StageFunction, arguments: list[str]) -> int:
     say(f"{table.stage} finished in {took}, digest {artifact.digest[:12]}")
     print(artifact.digest, flush=True)
     return 0
-
-
-def _split(arguments: list[str]) -> tuple[str, list[str]]:
-    parser = argparse.ArgumentParser(description="Run one stage.", allow_abbrev=False)
-    parser.add_argument(
-        "--config", required=True, help="the stage table (JSON); `cloze plan` writes them"
-    )
-    known, engine_options = parser.parse_known_args(arguments)
-    return str(known.config), [option for option in engine_options if option != "--"]
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
