@@ -90,8 +90,16 @@ def _prose(lines: list[str], *, mark_code: bool) -> list[str]:
     """The paragraphs and headings among lines without examples."""
     if len(lines) > 1:
         lines = list(_joined(list(_without_underlines(list(_without_code(lines))))))
-    plain = (without_markup(_without_bullet(line), mark_code=mark_code) for line in lines)
-    return [text for text in plain if _is_prose(text) or _is_heading(text)]
+    found: list[str] = []
+    for line in lines:
+        text = _FIELD.sub(_field, line, count=1) if line.startswith(":") else line
+        text = _BULLET.sub("", text, count=1) if _BULLET.match(text) else text
+        text = without_markup(text, mark_code=mark_code)
+        others = len(_NOT_A_LETTER.findall(text))
+        is_prose = " " in text and others <= (1 - PROSE_SHARE) * len(text)
+        if is_prose or _is_heading(text):
+            found.append(text)
+    return found
 
 
 def _without_code(lines: list[str]) -> Iterator[str]:
@@ -101,9 +109,11 @@ def _without_code(lines: list[str]) -> Iterator[str]:
         line = lines[place]
         text = line.strip()
         if text.startswith("In [") or _TABLE.match(text):
-            place = _end_of_run(lines, place)
+            while place < len(lines) and lines[place].strip():
+                place += 1
         elif text.startswith(("```", "~~~")) and not _RULE.match(text.rstrip("`") or "~"):
-            place = _end_of_fence(lines, place)
+            rest = range(place + 1, len(lines))
+            place = 1 + next((i for i in rest if lines[i].strip().startswith(text[:3])), rest.stop)
         elif text.startswith(".. ") or text == "..":
             yield ""
             directive = _DIRECTIVE.match(text)
@@ -115,22 +125,6 @@ def _without_code(lines: list[str]) -> Iterator[str]:
         else:
             yield line
             place += 1
-
-
-def _end_of_run(lines: list[str], place: int) -> int:
-    """The next blank line."""
-    while place < len(lines) and lines[place].strip():
-        place += 1
-    return place
-
-
-def _end_of_fence(lines: list[str], place: int) -> int:
-    """Behind the fence that closes the one at `place`."""
-    mark = lines[place].strip()[:3]
-    place += 1
-    while place < len(lines) and not lines[place].strip().startswith(mark):
-        place += 1
-    return place + 1
 
 
 def _end_of_block(lines: list[str], place: int) -> int:
@@ -166,10 +160,8 @@ def _behind_heading(lines: list[str], place: int, *, name: str, underlined: bool
         return place + 1
     if not underlined:
         return _end_of_block(lines, place)
-    following = place + 2
-    while following < len(lines) and not _RULE.match(lines[following].strip()):
-        following += 1
-    return following - 1 if following < len(lines) else following
+    rest = range(place + 2, len(lines))
+    return next((line - 1 for line in rest if _RULE.match(lines[line].strip())), len(lines))
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
@@ -203,11 +195,6 @@ def _hangs(current: list[str]) -> bool:
     return bool(_BULLET.match(current[0]) or _ITEM.match(current[0]))
 
 
-def _without_bullet(paragraph: str) -> str:
-    text = _FIELD.sub(_field, paragraph, count=1) if paragraph.startswith(":") else paragraph
-    return _BULLET.sub("", text, count=1) if _BULLET.match(text) else text
-
-
 def _field(match: re.Match[str]) -> str:
     """`:param int axis: text` as `axis : text`; other fields lose their name."""
     named = match[2].split()[-1:] if match[2] else []
@@ -216,13 +203,6 @@ def _field(match: re.Match[str]) -> str:
 
 def _is_heading(paragraph: str) -> bool:
     return SECTION.fullmatch(paragraph.lower()) is not None
-
-
-def _is_prose(paragraph: str) -> bool:
-    """Whether letters and spaces prevail; two words at least."""
-    if " " not in paragraph:
-        return False
-    return len(_NOT_A_LETTER.findall(paragraph)) <= (1 - PROSE_SHARE) * len(paragraph)
 
 
 def _indent(line: str) -> int:
@@ -274,7 +254,8 @@ def without_markup(paragraph: str, *, mark_code: bool = False) -> str:
     """
     text = paragraph
     if "`" in text:
-        text = _QUOTED.sub(_unquoted_and_marked if mark_code else _unquoted, _ROLE.sub("", text))
+        marked = f"{CODE_BEGIN}{{}}{CODE_END}" if mark_code else "{}"
+        text = _QUOTED.sub(lambda quoted: marked.format(_unquoted(quoted)), _ROLE.sub("", text))
     for sign, substitute in _SUBSTITUTES:
         if sign in text:
             text = substitute(text)
@@ -286,10 +267,6 @@ def _unquoted(match: re.Match[str]) -> str:
     if match[2] and text.endswith(">"):
         text = _TARGET.sub("", text) or text.strip("<> ")
     return text.rpartition(".")[2] if text.startswith("~") else text
-
-
-def _unquoted_and_marked(match: re.Match[str]) -> str:
-    return f"{CODE_BEGIN}{_unquoted(match)}{CODE_END}"
 
 
 _SUBSTITUTES: tuple[tuple[str, Callable[[str], str]], ...] = (

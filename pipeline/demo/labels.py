@@ -51,7 +51,12 @@ def make_labels(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage."""
     stage = parse(LabelsStage, table.config, source="stage labels")
     labels, seed = stage.labels, stage.seed
-    corpus = _read((*labels.packages, *labels.test_packages))
+    names = (*labels.packages, *labels.test_packages)
+    progress = Progress("labels", len(names), "packages")
+    corpus: Corpus = {}
+    for name in names:
+        corpus[name] = list(read_modules(name))
+        progress.advance(1, name)
     own = {name: merged(module.symbols for module in corpus[name]) for name in corpus}
     everywhere = merged(own.values())
     splits = _split(corpus, labels, seed=seed)
@@ -97,23 +102,22 @@ def choose(
             _items(modules, partial(label, name), address)
             for name, modules in splits[split].items()
         ]
-        fresh = _unseen(_in_turn(by_package), examples, taken)
-        chosen[split] = list(itertools.islice(fresh, counts[split]))
+        found: list[Item] = []
+        # packages take turns; None stands for one that has nothing left
+        for item in itertools.chain.from_iterable(itertools.zip_longest(*by_package)):
+            own = set() if item is None else set(examples(item))
+            if own and own.isdisjoint(taken):
+                taken |= own
+                found.append(item)
+            if len(found) == counts[split]:
+                break
+        chosen[split] = found
         if not chosen[split]:
             raise UsageError(
                 f"labels: nothing to label for {address[1]}/{split} in "
                 f"{', '.join(splits[split])}; name packages with more documentation"
             )
     return chosen
-
-
-def _read(packages: tuple[str, ...]) -> Corpus:
-    progress = Progress("labels", len(packages), "packages")
-    corpus = {}
-    for name in packages:
-        corpus[name] = list(read_modules(name))
-        progress.advance(1, name)
-    return corpus
 
 
 def _split(corpus: Corpus, labels: LabelsConfig, *, seed: int) -> dict[str, Corpus]:
@@ -147,27 +151,6 @@ def _shuffled(
 ) -> list[Item]:
     """The items in the order of a hash of what they say."""
     return sorted(items, key=lambda item: int(stream_seed(*address, text_of(item))))
-
-
-def _in_turn(sources: list[Iterator[Item]]) -> Iterator[Item]:
-    """One of every source, then another one of every source that has one."""
-    while sources:
-        for source in list(sources):
-            try:
-                yield next(source)
-            except StopIteration:
-                sources.remove(source)
-
-
-def _unseen(
-    items: Iterable[Item], examples: Callable[[Item], Iterable[object]], seen: set[object]
-) -> Iterator[Item]:
-    """The items of which no example is in `seen`, which grows by theirs."""
-    for item in items:
-        own = set(examples(item))
-        if own.isdisjoint(seen):
-            seen |= own
-            yield item
 
 
 def _task(

@@ -61,7 +61,14 @@ def pairs(docstrings: Sequence[Docstring], *, seed: int) -> Iterator[tuple[Pair,
     for function in functions:
         others = [other for other in functions if other.signature != function.signature]
         if others:
-            other = _hardest(function, others, seed=seed)
+            wanted = len(function.summary_stems & function.signature_stems)
+            other = min(
+                others,
+                key=lambda one: (
+                    abs(len(function.summary_stems & one.signature_stems) - wanted),
+                    int(stream_seed(seed, "pair", function.summary, one.signature)),
+                ),
+            )
             yield (
                 Pair(function.summary, function.signature, "match"),
                 Pair(function.summary, other.signature, "other"),
@@ -78,31 +85,13 @@ def documented_functions(docstrings: Sequence[Docstring]) -> list[Function]:
     """The functions whose summaries are sentences and told apart by them."""
     found: dict[str, Function] = {}
     for docstring in docstrings:
-        summary = _summary(docstring)
-        if summary and summary not in found:
+        own_name = docstring.name.rpartition(".")[2]
+        if not docstring.parameters or own_name.startswith("__"):
+            continue
+        first = next(iter(paragraphs(docstring.text)), "")
+        summary = _SENTENCE_END.split(first, maxsplit=1)[0]
+        if MIN_WORDS <= summary.count(" ") + 1 <= MAX_WORDS and summary not in found:
             found[summary] = Function(
                 summary, docstring.signature, stems(summary), stems(docstring.signature)
             )
     return list(found.values())
-
-
-def _summary(docstring: Docstring) -> str:
-    """The first sentence, or nothing where it or the function is none that we take."""
-    own_name = docstring.name.rpartition(".")[2]
-    if not docstring.parameters or own_name.startswith("__"):
-        return ""
-    first = next(iter(paragraphs(docstring.text)), "")
-    summary = _SENTENCE_END.split(first, maxsplit=1)[0]
-    return summary if MIN_WORDS <= summary.count(" ") + 1 <= MAX_WORDS else ""
-
-
-def _hardest(function: Function, others: list[Function], *, seed: int) -> Function:
-    """The one whose overlap with the summary is nearest to the true signature's."""
-    wanted = len(function.summary_stems & function.signature_stems)
-    return min(
-        others,
-        key=lambda other: (
-            abs(len(function.summary_stems & other.signature_stems) - wanted),
-            int(stream_seed(seed, "pair", function.summary, other.signature)),
-        ),
-    )

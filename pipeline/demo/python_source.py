@@ -146,19 +146,15 @@ def _of_body(
         body = body[1:]
     for statement in _flat(body):
         if isinstance(statement, Definition):
-            yield from _of_definition(statement, prefix=prefix)
+            name, is_class = prefix + statement.name, isinstance(statement, ast.ClassDef)
+            if text := _string(statement.body[0]):
+                documented: Kind = "class" if is_class else "function"
+                yield Docstring(name, documented, text, parameters(statement))
+            if is_class:
+                inside = statement.body[bool(text) :]
+                yield from _of_body(inside, prefix=f"{name}.", kind="class")
         elif isinstance(statement, ast.Expr):
             yield from _of_expression(statement, prefix=prefix)
-
-
-def _of_definition(definition: Definition, *, prefix: str) -> Iterator[Docstring]:
-    name = prefix + definition.name
-    is_class = isinstance(definition, ast.ClassDef)
-    text = _string(definition.body[0])
-    if text:
-        yield Docstring(name, "class" if is_class else "function", text, parameters(definition))
-    if is_class:
-        yield from _of_body(definition.body[bool(text) :], prefix=f"{name}.", kind="class")
 
 
 def _of_expression(expression: ast.Expr, *, prefix: str) -> Iterator[Docstring]:

@@ -99,41 +99,33 @@ def tagged_sentences(docstring: str, scope: Scope) -> Iterator[Sentence]:
         if _HEADER.match(paragraph):
             continue
         text = _LABEL.sub("", paragraph, count=1).replace("()", "")
-        for tokens in _cut(_tokens(text)):
+        for tokens in _sentences(text):
+            words = sum(_LETTER.match(token.text) is not None for token in tokens)
+            if words < MIN_WORD_SHARE * len(tokens) or not MIN_WORDS <= len(tokens) <= MAX_WORDS:
+                continue
             tags = [_tag(token, scope) for token in tokens]
             known = tuple(tag for tag in tags if tag is not None)
             if len(known) == len(tags) and set(known) != {OUTSIDE}:
                 yield Sentence(tuple(token.text for token in tokens), known)
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _sentences(text: str) -> Iterator[list[_Token]]:
+    """The tokens of each sentence."""
     is_code = in_string = False
     opens = True
+    current: list[_Token] = []
     for match in _TOKEN.finditer(text):
         found = match[0]
         if found in (CODE_BEGIN, CODE_END):
             is_code, in_string = found == CODE_BEGIN, False
             continue
         in_string ^= is_code and found in _QUOTES
-        yield _Token(found, is_code and not in_string, opens)
-        opens = found in _STOPS and not is_code
-
-
-def _cut(tokens: Iterator[_Token]) -> Iterator[list[_Token]]:
-    """The sentences of a length that we take, and mostly of words."""
-    current: list[_Token] = []
-    for token in tokens:
-        if token.opens and current and not token.text[0].islower():
-            yield from _if_taken(current)
+        if opens and current and not found[0].islower():
+            yield current
             current = []
-        current.append(token)
-    yield from _if_taken(current)
-
-
-def _if_taken(tokens: list[_Token]) -> Iterator[list[_Token]]:
-    words = sum(_LETTER.match(token.text) is not None for token in tokens)
-    if MIN_WORDS <= len(tokens) <= MAX_WORDS and words >= MIN_WORD_SHARE * len(tokens):
-        yield tokens
+        current.append(_Token(found, is_code and not in_string, opens))
+        opens = found in _STOPS and not is_code
+    yield current
 
 
 def _tag(token: _Token, scope: Scope) -> str | None:
