@@ -11,24 +11,20 @@ Buckets an interrupted attempt has finished are kept.
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from pydantic import JsonValue
 
 from artifacts.config import parse
-from artifacts.manifest import FileEntry
 from artifacts.progress import Progress, say
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, all_finished, commit, finished_files, open_input, put_bytes
-from artifacts.tables import examples_name
 from artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
 from pipeline.config.settings import ExamplesConfig
 from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
-from pipeline.mlm.statistics import Statistics, statistics_of_entry, summary, total
+from pipeline.mlm.statistics import summaries
 from pipeline.readers.input_shards import MEGABYTE
 from pipeline.runner.execution import run_graph
 from pipeline.runner.graph import Collection, spread
@@ -47,7 +43,10 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
     buckets = list(buckets_of(tokens, stage.examples))
     names = [name for bucket in buckets for name in bucket.names]
-    unfinished = _unfinished(buckets, finished_files(table.output, names), of=len(names))
+    finished = finished_files(table.output, names)
+    if finished:
+        say(f"examples: {len(finished)} of {len(names)} files are finished already")
+    unfinished = [left for bucket in buckets if (left := bucket.without(finished)).max_seq_lengths]
     if unfinished:
         megabytes = sum(bucket.entry.size for bucket in unfinished) / MEGABYTE
         with scratch_directory(table.output) as scratch:
@@ -74,7 +73,7 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     statistics = {
         "tokenizer_digest": tokenizer.digest,
         "vocabulary_size": tokenizer.size,
-        "splits": _splits(entries),
+        "splits": summaries(entries),
     }
     return commit(table, [*entries, *copied], statistics=statistics)
 
@@ -113,35 +112,6 @@ def buckets_of(tokens: Artifact, config: ExamplesConfig) -> Iterator[Bucket]:
                 max_seq_lengths=config.max_seq_lengths,
                 copies=config.copies if name["split"] == TRAIN else 1,
             )
-
-
-def _unfinished(buckets: list[Bucket], finished: dict[str, FileEntry], *, of: int) -> list[Bucket]:
-    """The buckets with the lengths that an earlier attempt has not left finished."""
-    if finished:
-        say(f"examples: {len(finished)} of {of} files are finished already")
-    unfinished = []
-    for bucket in buckets:
-        lengths = tuple(
-            length
-            for length in bucket.max_seq_lengths
-            if examples_name(bucket.split, length, bucket.number) not in finished
-        )
-        if lengths:
-            unfinished.append(replace(bucket, max_seq_lengths=lengths))
-    return unfinished
-
-
-def _splits(entries: list[FileEntry]) -> dict[str, JsonValue]:
-    """The counts by split and length."""
-    found: dict[str, dict[str, list[Statistics]]] = {}
-    for entry in entries:
-        lengths = found.setdefault(entry.statistics["split"], {})
-        length = str(entry.statistics["max_seq_length"])
-        lengths.setdefault(length, []).append(statistics_of_entry(entry))
-    return {
-        split: {length: summary(total(parts)) for length, parts in lengths.items()}
-        for split, lengths in found.items()
-    }
 
 
 if __name__ == "__main__":

@@ -4,36 +4,38 @@ In:  a tokens file, and the recipe all buckets share.
 Out: files put into the unfinished artifact (artifacts/tables.py), a record batch for each copy,
      with their statistics. This is what a worker runs.
 
-Every copy has random numbers of its own and is shuffled by them; nothing depends on who does it or
-when. Work goes on in blocks of a few thousand examples, so that a block's arrays stay in the cache
-and memory does not grow with the bucket.
+Every copy has random numbers of its own and is shuffled by them; nothing depends on which worker
+makes it, or when. A copy is made in blocks of a few thousand examples, so that a block's arrays
+stay in the cache and memory does not grow with the bucket. With `pack_documents`, an example holds
+the stretches of several documents side by side.
 """
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from artifacts.arrays import Mask, TokenIds, list_array
+from artifacts.arrays import Int64s, Mask, TokenIds, list_array, offsets
 from artifacts.errors import UsageError
 from artifacts.filesystem import naming_full_disk
 from artifacts.manifest import FileEntry
 from artifacts.rng import draw, stream_seed
 from artifacts.store import open_file, put_file
-from artifacts.tables import examples_name, examples_schema
+from artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_name, examples_schema
 from pipeline.config.settings import ExamplesConfig
 from pipeline.mlm.bucket_documents import Documents, read_documents
 from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
-from pipeline.mlm.packing import fill_examples, packed
 from pipeline.mlm.pairing import MASKS, ORDER, PairingRule, Pairs, pair_segments
 from pipeline.mlm.statistics import Statistics, statistics_of, total
 from pipeline.readers.input_shards import MEGABYTE
 from pipeline.runner.work_queue import WorkQueue
 
 BLOCK_ROWS = 2048
+
+# N examples of one document each, or stretches; E examples of several stretches; M masked tokens
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,12 @@ class Bucket:
     def names(self) -> list[str]:
         """Its examples files."""
         return [examples_name(self.split, length, self.number) for length in self.max_seq_lengths]
+
+    def without(self, finished: Container[str]) -> "Bucket":
+        """The bucket with those of its lengths whose files are not `finished`."""
+        named = zip(self.max_seq_lengths, self.names, strict=True)
+        left = tuple(length for length, name in named if name not in finished)
+        return replace(self, max_seq_lengths=left)
 
 
 def write_bucket(
@@ -200,3 +208,61 @@ def gather(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
         a_length_N=a_length_N,
         b_length_N=b_length_N,
     )
+
+
+def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64s]:
+    """The stretches in the order of the examples, (N,), and how many each example has, (E,).
+
+    Best fit, longest first (Johnson 1974; Krell et al. 2022 for BERT): a stretch goes where the
+    least sufficient room is. Nothing is cut for it, so a document that fits into an example is
+    never in two; the short stretches of a corpus fill what the long ones leave. An example stands
+    where its longest stretch stood, so random order stays random.
+    """
+    longest_first_N = np.argsort(-lengths_N, kind="stable")
+    example_of: list[int] = []
+    examples_with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
+    # A Python integer as a set of those lengths of which there is room: the least one that is
+    # enough is its lowest bit after a shift.
+    rooms = 0
+    examples = 0
+    for length in lengths_N[longest_first_N].tolist():
+        enough = rooms >> length
+        if enough:
+            room = length + (enough & -enough).bit_length() - 1
+            example = examples_with_room[room].pop()
+            if not examples_with_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, example = max_seq_length, examples
+            examples += 1
+        example_of.append(example)
+        left = room - length
+        if not examples_with_room[left]:
+            rooms |= 1 << left
+        examples_with_room[left].append(example)
+    example_N = np.array(example_of, dtype=np.int64)
+    _, first_E = np.unique(example_N, return_index=True)
+    rank_E = np.argsort(np.argsort(longest_first_N[first_E]))
+    rank_N = rank_E[example_N]
+    return longest_first_N[np.argsort(rank_N, kind="stable")], np.bincount(rank_N)
+
+
+def packed(batch: pa.RecordBatch, counts_E: Int64s) -> pa.RecordBatch:
+    """So many rows in turn as one: the same tokens and masks, with the length of each document."""
+    rows_E1 = offsets(counts_E)
+    ids, positions, originals = (batch.column(index) for index in (0, 2, 3))
+    starts_N1, masked_starts_N1 = (lists.offsets.to_numpy() for lists in (ids, positions))
+    starts_E1 = starts_N1[rows_E1]
+    before_N = starts_N1[:-1] - np.repeat(starts_E1[:-1], counts_E)
+    moved_M = positions.values.to_numpy() + np.repeat(before_N, np.diff(masked_starts_N1))
+    masked_ends_E = masked_starts_N1[rows_E1[1:]]
+    schema = batch.schema.append(DOCUMENT_LENGTHS_FIELD)
+    columns = [
+        list_array(ids.values.to_numpy(), starts_E1[1:], ids.type),
+        pa.array(np.diff(starts_E1).astype(np.uint16)),
+        list_array(moved_M.astype(np.uint16), masked_ends_E, positions.type),
+        list_array(originals.values.to_numpy(), masked_ends_E, originals.type),
+        batch.column(4).take(pa.array(rows_E1[:-1])),
+        list_array(np.diff(starts_N1).astype(np.uint32), rows_E1[1:], schema.field(5).type),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -83,9 +83,18 @@ def total(parts: Iterable[Statistics]) -> Statistics:
     return Statistics(**added_up([asdict(part) for part in (Statistics(), *parts)]))
 
 
-def statistics_of_entry(entry: FileEntry) -> Statistics:
-    """The counts in an examples file's manifest entry."""
-    return Statistics(**{field.name: entry.statistics[field.name] for field in fields(Statistics)})
+def summaries(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
+    """The counts in the entries of examples files, added up by split and length."""
+    names = [one.name for one in fields(Statistics)]
+    found: dict[str, dict[str, list[Statistics]]] = {}
+    for entry in entries:
+        counts = Statistics(**{name: entry.statistics[name] for name in names})
+        lengths = found.setdefault(entry.statistics["split"], {})
+        lengths.setdefault(str(entry.statistics["max_seq_length"]), []).append(counts)
+    return {
+        split: {length: summary(total(parts)) for length, parts in lengths.items()}
+        for split, lengths in found.items()
+    }
 
 
 def summary(counts: Statistics) -> dict[str, JsonValue]:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.mlm.packing import fill_examples
+from pipeline.mlm.example_files import fill_examples
 
 LONGEST = 40
 
