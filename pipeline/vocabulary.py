@@ -1,43 +1,100 @@
 """Stage `vocabulary`: a WordPiece tokenizer, learnt from the corpus, or any taken as given.
 
 In:  the corpus; or an existing vocab.txt or tokenizer.json.
-Out: tokenizer.json, and of WordPiece vocab.txt.
+Out: tokenizer.json, and of WordPiece vocab.txt: the same word-pieces however the corpus is cut.
 
     python -P -m pipeline.vocabulary --config TABLE.json [engine options]
 
-It is learnt from a sample of the training documents, drawn by digest: the same documents whatever
-the files are called and however they are cut, and never a held-out one.
+The sample is drawn by digest: the texts of the training documents whose digests come first in an
+order of their own, until there are enough bytes, each once, never a held-out one. A worker keeps
+the candidates of its shard, those below a limit that the size of the corpus suggests; the launcher
+then takes the first of all candidates. A second round is needed only if the limit proves too low.
+
+The trainer is the one in `tokenizers`, which is not deterministic as it stands: it numbers the
+continuing characters (`##a`) in the order of a hash map, and equal counts are decided by number.
+So every continuing character is handed to it in order, as if it were a special token, and the
+alphabet is chosen here.
 """
 
 import os
+import tempfile
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
 from artifacts import filesystem
+from artifacts.arrays import digest_bytes, digest_halves, is_first_of_equals
 from artifacts.config import parse
 from artifacts.errors import UsageError
+from artifacts.filesystem import naming_full_disk
 from artifacts.progress import Progress, say
+from artifacts.rng import document_streams, stream_seed
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import WORK, Artifact, commit, put_bytes
-from artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
+from artifacts.tables import TOKEN_DIGEST_BYTES
+from artifacts.tokenizer import (
+    CONTINUATION,
+    MAX_CHARACTERS_PER_WORD,
+    SPECIAL_TOKENS,
+    UNK,
+    WordPieceTokenizer,
+    bert_pipeline,
+    read_vocabulary,
+)
+from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.config.stage_tables import PipelineMachine, VocabularyStage
-from pipeline.duplicates.drop_list import read_drop_list, with_drop_list
+from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph
 from pipeline.runner.graph import Collection, spread
 from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
-from pipeline.tokenizer.learning import (
-    Sampling,
-    candidate_bytes,
-    count_words,
-    draw_sample,
-    learn_pieces,
-    sample_limit,
-    write_candidates,
+from pipeline.text.filters import Reason
+from pipeline.text.texts import (
+    FEWEST_DOCUMENTS,
+    HELDOUT_SPLIT,
+    TRAIN_SPLIT,
+    TextBlock,
+    assign_splits,
+    divide,
+    heldout_sentences,
+    read_texts,
 )
 from pipeline.tokenizer.pre_tokens import count_pre_tokens
+
+MAX_ALPHABET = 1000
+"""Characters that get word-pieces of their own; words with rarer ones are left out. Fewer in a
+small vocabulary: at most half of it is characters."""
+
+MIN_PAIR_COUNT = 2
+"""A pair seen once is no word-piece."""
+
+CANDIDATES_SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.uint64()),
+        pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
+        pa.field("split", pa.uint8()),
+        pa.field("text", pa.large_binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What decides who is a candidate."""
+
+    corpus: CorpusConfig
+    cleaning: CleaningConfig
+    seed: int
+    limit: int
+    """Documents with a rank below it are candidates; 2**64 takes all."""
 
 
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
@@ -72,9 +129,16 @@ def candidates_graph(
 
 
 def sample_shard(shard: InputShard, *, sampling: Sampling, directory: str, queue: WorkQueue) -> int:
-    """Write a shard's candidates into `directory`; returns its number of documents."""
-    path = filesystem.join(directory, f"{shard.name}.arrow")
-    documents = write_candidates(path, shard, sampling)
+    """Put a file of the shard's candidates into `directory`; returns its number of documents."""
+    documents = 0
+    beside = filesystem.local_path(directory) if filesystem.is_local(directory) else None
+    with tempfile.TemporaryDirectory(dir=beside) as scratch, naming_full_disk(scratch):
+        local = os.path.join(scratch, "candidates.arrow")
+        with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, CANDIDATES_SCHEMA) as writer:
+            for block in read_texts(shard, corpus=sampling.corpus, cleaning=sampling.cleaning):
+                documents += len(block.reasons_D)
+                writer.write_batch(_candidates(block, sampling))
+        filesystem.put_file(local, filesystem.join(directory, f"{shard.name}.arrow"))
     queue.report(MB=shard.megabytes, documents=documents)
     return documents
 
@@ -137,6 +201,153 @@ def _sample(
     files.require_unchanged()
     filesystem.remove(filesystem.join(output, WORK))
     return paths
+
+
+def sample_limit(wanted_bytes: int, corpus_bytes: int) -> int:
+    """A limit with room: compressed files hold more text than bytes, markup less."""
+    share = 4 * wanted_bytes / max(corpus_bytes, 1)
+    return 1 << 64 if share >= 1 else int(share * 2.0**64)
+
+
+def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
+    """Training documents below the limit with their text, documents of held-out sources without.
+
+    Only the launcher knows what becomes of a draw among few documents (`divide`). For it there are
+    the smallest digests as well, without text; and of the documents drawn to be held out those with
+    the smallest digests and with the largest one, with the text, since they may have to train.
+    """
+    digests_D2 = block.digests_D2
+    splits_D = assign_splits(block, corpus=sampling.corpus, seed=sampling.seed)
+    ranks_D = document_streams(digests_D2, stream_seed(sampling.seed, "vocabulary"))
+    kept_D = block.reasons_D == Reason.KEPT
+    sampled_D = kept_D & (splits_D != HELDOUT_SPLIT)
+    if sampling.limit < 1 << 64:
+        sampled_D &= ranks_D < np.uint64(sampling.limit)
+    trains = np.flatnonzero(kept_D & (splits_D == TRAIN_SPLIT))
+    _, smallest = np.unique(digests_D2[trains, 0], return_index=True)
+    listed_D = sampled_D.copy()
+    listed_D[trains[smallest[:FEWEST_DOCUMENTS]]] = True
+    drawn = np.flatnonzero(kept_D & (splits_D == HELDOUT_SPLIT))
+    _, smallest = np.unique(digests_D2[drawn, 0], return_index=True)
+    drawn = drawn[[*smallest[:FEWEST_DOCUMENTS], *smallest[-1:]]]
+    listed_D[drawn] = True
+    with_text_D = sampled_D & (splits_D == TRAIN_SPLIT)
+    with_text_D[drawn] = True
+    which = np.flatnonzero(listed_D)
+    starts_D = block.ends_D - np.diff(block.ends_D, prepend=0)
+    with_text = with_text_D[which].tolist()
+    bounds = zip(starts_D[which].tolist(), block.ends_D[which].tolist(), with_text, strict=True)
+    raw = block.text.tobytes()
+    texts = [raw[start:end] if is_wanted else b"" for start, end, is_wanted in bounds]
+    digests = [digest.tobytes() for digest in block.digests[which]]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(ranks_D[which]),
+            pa.array(digests, CANDIDATES_SCHEMA.field("document_digest").type),
+            pa.array(splits_D[which]),
+            pa.array(texts, pa.large_binary()),
+        ],
+        schema=CANDIDATES_SCHEMA,
+    )
+
+
+def draw_sample(
+    paths: Sequence[str], *, wanted_bytes: int, drop_list: DropList, corpus: CorpusConfig
+) -> Iterator[bytes]:
+    """The sample's texts from the files of candidates, joined to a text for each file.
+
+    It is taken in order of rank until there are enough bytes, at least one document. What is held
+    out of few documents (`divide`, pipeline/text/texts.py) is not in it.
+    """
+    tables = [_read(path) for path in paths]
+    candidates = pa.concat_tables(tables)
+    digests_D2 = digest_halves(digest_bytes(candidates["document_digest"]))
+    ranks, splits = candidates["rank"].to_numpy(), candidates["split"].to_numpy()
+    trains, is_drawn = splits == TRAIN_SPLIT, splits == HELDOUT_SPLIT
+    order = np.lexsort((trains, digests_D2[:, 1], digests_D2[:, 0], ranks))  # held-out ones first
+    first = is_first_of_equals(digests_D2[order])
+    once = order[first & ~drop_list.holds(digests_D2[order])]
+    keys_D = digests_D2[once, 0]
+    trained_D, drawn_D = (np.sort(keys_D[those[once]]) for those in (trains, is_drawn))
+    division = divide(trained_D, drawn_D, corpus)
+    if division.rule == "draw":
+        once = once[trains[once]]
+    else:
+        once = once[(trains | is_drawn)[once] & (keys_D >= np.uint64(division.border))]
+    tail_share = corpus.heldout_share if division.rule == "tails" else 0.0
+    sizes = pc.binary_length(candidates["text"]).to_numpy()[once]
+    chosen = once[np.cumsum(sizes) - sizes < wanted_bytes]
+    start = 0
+    for table in tables:
+        mine = chosen[(chosen >= start) & (chosen < start + len(table))] - start
+        start += len(table)
+        texts: list[bytes] = table["text"].take(pa.array(np.sort(mine))).to_pylist()
+        if tail_share:
+            cut = [text.splitlines(keepends=True) for text in texts]
+            heads = [
+                lines[: len(lines) - heldout_sentences(len(lines), tail_share)] for lines in cut
+            ]
+            texts = [b"".join(lines) for lines in heads]
+        yield b"".join(texts)
+
+
+def candidate_bytes(paths: Sequence[str]) -> int:
+    """Text of all candidates that were not drawn to be held out."""
+    tables = (_read(path) for path in paths)
+    texts = (table["text"].filter(pc.equal(table["split"], TRAIN_SPLIT)) for table in tables)
+    return sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts)
+
+
+def count_words(pre_tokens: Mapping[bytes, int], *, lowercase: bool) -> Counter[str]:
+    """Words of the BERT tokenizer, from how often each pre-token occurs."""
+    pipeline = bert_pipeline(models.WordPiece(unk_token=UNK), lowercase=lowercase)
+    words: Counter[str] = Counter()
+    for pre_token, count in pre_tokens.items():
+        text = pre_token.decode("utf-8", "replace")
+        if text.isascii():
+            words[text] += count
+            continue
+        normalised = pipeline.normalizer.normalize_str(text)
+        for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(normalised):
+            words[word] += count
+    return words
+
+
+def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
+    """`size` word-pieces or fewer: special tokens, characters, then the most useful merges."""
+    # a character may need a piece at a word's start and one inside, and most room is for words
+    most = min(MAX_ALPHABET, (size - len(SPECIAL_TOKENS)) // 4)
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    # of equally frequent ones those with the lower code point
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    alphabet = set(ranked[:most])
+    known = {
+        word: count
+        for word, count in words.items()
+        if len(word) <= MAX_CHARACTERS_PER_WORD and alphabet.issuperset(word)
+    }
+    continuing = sorted({f"{CONTINUATION}{c}" for word in known for c in word[1:]})
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=MIN_PAIR_COUNT,
+        special_tokens=[*SPECIAL_TOKENS, *continuing],
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    tokenizer = Tokenizer(models.WordPiece(unk_token=UNK))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # every word as often as it was counted: the trainer takes text, not counts
+    tokenizer.train_from_iterator((f"{word} " * known[word] for word in sorted(known)), trainer)
+    ids = tokenizer.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
+
+
+def _read(path: str) -> pa.Table:
+    with pa.memory_map(path) as file:
+        return pa.ipc.open_file(file).read_all()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from artifacts.stage import read_stage_table
 from pipeline import dedup, tokens, vocabulary
 from pipeline.readers import input_shards
 from pipeline.shuffle import buckets, cardinality, local_spill, sorted_runs
-from pipeline.tokenizer import learning
 
 STAGES = {
     "vocabulary": vocabulary.make_vocabulary,
@@ -25,7 +24,7 @@ STAGES = {
 }
 
 SITES: dict[str, tuple[Any, str]] = {
-    "before a sample is put": (learning.filesystem, "put_file"),
+    "before a sample is put": (vocabulary.filesystem, "put_file"),
     "before candidates are put": (dedup, "put_file"),
     "before a run is renamed": (sorted_runs.os, "replace"),
     "before a run is finished": (local_spill, "write_index"),

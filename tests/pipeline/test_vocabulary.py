@@ -12,11 +12,10 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from artifacts.tokenizer import SPECIAL_TOKENS
+from pipeline import vocabulary as stage
 from pipeline.readers import input_shards
-from pipeline.tokenizer import learning
-from pipeline.tokenizer.learning import count_words, learn_pieces
 from pipeline.tokenizer.pre_tokens import count_pre_tokens
-from pipeline.vocabulary import make_vocabulary
+from pipeline.vocabulary import count_words, learn_pieces, make_vocabulary
 from tests.pipeline.corpora import (
     INLINE,
     documents,
@@ -111,7 +110,7 @@ class TestSameBytes:
     def test_learning_does_not_depend_on_hash_seeds(self) -> None:
         program = (
             "from collections import Counter; "
-            "from pipeline.tokenizer.learning import learn_pieces; "
+            "from pipeline.vocabulary import learn_pieces; "
             "words = {f'{a}{b}{c}': 2 for a in 'abcdef' for b in 'ghijkl' for c in 'mnopqr'}; "
             "print(' '.join(learn_pieces(words, size=120)))"
         )
@@ -170,9 +169,9 @@ class TestSample:
         assert "drawing a larger one" in capfd.readouterr().err
 
     def test_limits_leave_room(self) -> None:
-        assert learning.sample_limit(10, 40) == 1 << 64
-        assert learning.sample_limit(10, 80) == 1 << 63
-        assert learning.sample_limit(10, 0) == 1 << 64
+        assert stage.sample_limit(10, 40) == 1 << 64
+        assert stage.sample_limit(10, 80) == 1 << 63
+        assert stage.sample_limit(10, 0) == 1 << 64
 
 
 class TestLearning:
@@ -208,7 +207,7 @@ class TestLearning:
         )
 
     def test_rare_characters_get_no_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(learning, "MAX_ALPHABET", 3)
+        monkeypatch.setattr(stage, "MAX_ALPHABET", 3)
         pieces = learn_pieces({"aab": 9, "abc": 8, "xyz": 1}, size=50)
         assert not [piece for piece in pieces[5:] if set(piece) & set("xyz")]
 

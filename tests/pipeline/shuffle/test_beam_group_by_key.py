@@ -26,8 +26,7 @@ from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.shuffle.cardinality import Cardinality
 from pipeline.shuffle.packed_documents import pack, unpack
 from pipeline.shuffle.shuffle_plan import PlanFacts
-from pipeline.tokenizer.learning import Sampling
-from pipeline.vocabulary import candidates_graph
+from pipeline.vocabulary import Sampling, candidates_graph
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
