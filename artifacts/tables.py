@@ -139,6 +139,14 @@ def examples_schema(vocabulary_size: int, *, packed: bool = False) -> pa.Schema:
     return schema.append(DOCUMENT_LENGTHS_FIELD) if packed else schema
 
 
+def ipc_bytes(table: pa.Table) -> bytes:
+    """The table as the content of an Arrow IPC file."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
 def tokens_name(split: str, bucket: int) -> str:
     """Name of a tokens file, for example `train-00003.arrow`."""
     return f"{split}-{bucket:05}.arrow"

@@ -21,7 +21,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from artifacts import filesystem
 from artifacts.arrays import Int64s
 from artifacts.config import parse
 from artifacts.errors import UsageError
@@ -41,17 +40,12 @@ from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import NearDuplicatesConfig
 from pipeline.config.stage_tables import DedupStage, PipelineMachine
 from pipeline.duplicates.candidates import CandidateFiles, Documents, record_batch, schema
-from pipeline.duplicates.near_duplicates import (
-    ShingleSets,
-    band_keys,
-    bands_for,
-    kept_for,
-    sharing,
-)
+from pipeline.duplicates.near_duplicates import ShingleSets, band_keys, bands_for
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph
 from pipeline.runner.graph import Collection, spread
+from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.text.filters import Reason
 from pipeline.text.texts import HELDOUT_SPLIT, TextBlock, assign_splits, read_texts, split_names
@@ -107,7 +101,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
             output=table.output,
         )
     files.require_unchanged()
-    with _scratch_beside(table.output) as scratch, naming_full_disk(scratch):
+    with scratch_directory(table.output) as scratch, naming_full_disk(scratch):
         found = CandidateFiles(table.output, names, bands=search.bands, scratch=scratch)
         distinct = found.documents.distinct()
         listed = drop_list(found, distinct, stage.dedup.near_duplicates)
@@ -161,7 +155,7 @@ def drop_list(
     """
     overlaps_D = found.documents.overlaps_N[distinct_D]
     overlapping, clean = distinct_D[overlaps_D], distinct_D[~overlaps_D]
-    stays = clean[_kept_for(found, clean, near)] if near else clean
+    stays = clean[found.kept_for(clean, near)] if near else clean
     alike = clean != stays
     form = pa.binary(TOKEN_DIGEST_BYTES)
     digests_N16 = found.documents.digests_N16
@@ -173,23 +167,6 @@ def drop_list(
     kept = pa.concat_arrays([pa.nulls(len(overlapping), form), kept])
     listed = [dropped, pa.array(reasons, pa.string()), kept]
     return pa.Table.from_arrays(listed, schema=SCHEMA).sort_by("document_digest")
-
-
-def _kept_for(found: CandidateFiles, rows_D: Int64s, near: NearDuplicatesConfig) -> Int64s:
-    """For each document, in order of preference, which one stays for it, (D,)."""
-    members, groups, count = [], [], 0
-    for band in range(bands_for(near).count):
-        sharing_P, groups_P = sharing(found.band_keys(band)[rows_D])
-        members.append(sharing_P)
-        groups.append(groups_P + count)
-        count += len(np.unique(groups_P))
-    candidates_C, candidates_P = np.unique(np.concatenate(members), return_inverse=True)
-    stays_D = np.arange(len(rows_D))
-    if len(candidates_C):
-        sets = found.shingle_sets(rows_D[candidates_C])
-        stays_C = kept_for(candidates_P, np.concatenate(groups), sets, threshold=near.threshold)
-        stays_D[candidates_C] = candidates_C[stays_C]
-    return stays_D
 
 
 def _candidates(block: TextBlock, search: Search) -> pa.RecordBatch:
@@ -217,14 +194,6 @@ def _candidates(block: TextBlock, search: Search) -> pa.RecordBatch:
         overlaps_D,
     )
     return record_batch(documents, keys_DB, sets).filter(pa.array(kept_D))
-
-
-def _scratch_beside(output: str) -> "tempfile.TemporaryDirectory[str]":
-    """A directory on this machine, beside an output that is on it: /tmp may be small."""
-    work = filesystem.join(output, WORK)
-    return tempfile.TemporaryDirectory(
-        dir=filesystem.local_path(work) if filesystem.is_local(work) else None
-    )
 
 
 if __name__ == "__main__":

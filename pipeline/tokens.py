@@ -10,14 +10,10 @@ One job in two halves: input shards become runs sorted by digest; ranges of dige
 runs, become buckets. What an interrupted attempt has finished of either is kept.
 """
 
-import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-
-import numpy as np
 
 from artifacts import filesystem
 from artifacts.config import parse
@@ -42,14 +38,15 @@ from pipeline.config.stage_tables import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph
-from pipeline.runner.graph import Collection
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.scratch import work_directory
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.shuffle.buckets import (
     BucketGroup,
     ShuffleBackend,
     bucket_groups,
     division_of,
+    dropped_lists,
+    occurrences,
     unfinished_groups,
 )
 from pipeline.shuffle.dropped import account, put_dropped
@@ -74,7 +71,8 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     machine = parse(PipelineMachine, table.machine, source="stage tokens, machine")
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()
-    with _scratch(table.output, machine) as scratch:
+    local = machine.runner == "local"
+    with work_directory(table.output, workers_here=local) as scratch:
         job = tokens_job(table, stage, scratch=scratch)
         backend = choose_backend(shards, job=job, machine=machine)
         _run_what_is_missing(shards, backend, job=job, machine=machine, options=options)
@@ -87,26 +85,9 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
                 f"corpus: none of its {counts.documents} documents is left "
                 f"({reasons or 'it has none'}); look at the paths, the reader and [cleaning]"
             )
-        artifact = _commit(table, shards=shards, groups=groups, backend=backend, job=job)
+        artifact = _commit(table, files=files, groups=groups, backend=backend, job=job)
     clear_work(table.output)
     return artifact
-
-
-@contextmanager
-def _scratch(output: str, machine: PipelineMachine) -> Iterator[str]:
-    """A local directory of the stage: beside a local output, where the next attempt finds it.
-
-    For an output elsewhere it is a temporary one, and none if the workers are elsewhere, too.
-    """
-    if filesystem.is_local(output):
-        scratch = filesystem.local_path(filesystem.join(output, WORK))
-        os.makedirs(scratch, exist_ok=True)
-        yield scratch
-    elif machine.runner == "local":
-        with tempfile.TemporaryDirectory(prefix="cloze-tokens-") as scratch:
-            yield scratch
-    else:
-        yield ""
 
 
 def tokens_job(table: StageTable, stage: TokensStage, *, scratch: str = "") -> TokensJob:
@@ -133,13 +114,6 @@ def choose_backend(
     if machine.runner == "local":
         return LocalSpill(job, job.scratch, tuple(shard.name for shard in shards))
     return BeamGroupByKey(job, filesystem.join(job.output, WORK), shards=len(shards))
-
-
-def tokens_graph(
-    queue: WorkQueue, *, shards: list[InputShard], backend: ShuffleBackend
-) -> Collection[str]:
-    """Documents of the shards become buckets; the names of the groups' counts come out."""
-    return backend.graph(shards, queue)
 
 
 def _run_what_is_missing(
@@ -172,9 +146,8 @@ def _run_what_is_missing(
             return
         buckets = sum(len(group.buckets) for group in groups)
         progress = Progress("tokens", total=buckets, unit="buckets")
-    graph = partial(tokens_graph, shards=missing, backend=backend)
     run_graph(
-        graph,
+        partial(backend.graph, missing),
         machine=machine,
         options=options,
         progress=progress,
@@ -186,7 +159,7 @@ def _run_what_is_missing(
 def _commit(
     table: StageTable,
     *,
-    shards: list[InputShard],
+    files: CorpusFiles,
     groups: list[BucketGroup],
     backend: ShuffleBackend,
     job: TokensJob,
@@ -215,8 +188,8 @@ def _commit(
     elif said := HELD_OUT_OF_FEW.get(division_of(backend, job).rule):
         say(f"tokens: {said.format(share=share)}")
     with backend.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
-        paths = chain(early, _late_lists(groups, job.output, local))
-        listed, dropped = put_dropped(paths, shards=shards, output=job.output, scratch=local)
+        lists = chain(early, dropped_lists(groups, job.output, scratch=local))
+        listed, dropped = put_dropped(lists, files.paths, output=job.output, scratch=local)
     kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
     lost = sum(found.documents for found in dropped.values())
     rule = division_of(backend, job).rule
@@ -227,10 +200,11 @@ def _commit(
         )
     for line in account(counts, kept, dropped):
         say(f"tokens: {line}")
-    occurrences = put_json(job.output, _occurrences(groups, job), name="token_counts.json")
+    counts_V = occurrences([group for group in groups if group.split == TRAIN], job)
+    counted = put_json(job.output, counts_V.tolist(), name="token_counts.json")
     return commit(
         table,
-        [*entries, *copied, occurrences],
+        [*entries, *copied, counted],
         records=[listed],
         statistics={
             "tokenizer_digest": vocabulary.manifest.statistics["tokenizer_digest"],
@@ -241,25 +215,6 @@ def _commit(
             "dropped": {reason: found.documents for reason, found in dropped.items()},
         },
     )
-
-
-def _occurrences(groups: list[BucketGroup], job: TokensJob) -> list[int]:
-    """How often each id occurs in the training split, each document once."""
-    names = [group.counts_name for group in groups if group.split == TRAIN]
-    total_V = np.zeros(job.vocabulary_size, dtype=np.int64)
-    for entry in all_finished(job.output, names):
-        content = filesystem.read_bytes(filesystem.join(job.output, entry.stored_name))
-        total_V += np.frombuffer(content, dtype=np.int64)
-    return [int(count) for count in total_V]
-
-
-def _late_lists(groups: list[BucketGroup], output: str, scratch: str) -> Iterator[str]:
-    """Local paths of the lists of documents that were dropped for others of their bucket."""
-    for entry in all_finished(output, [group.dropped_name for group in groups]):
-        stored = filesystem.join(output, entry.stored_name)
-        if entry.rows:
-            with filesystem.brought_here(stored, scratch) as path:
-                yield path
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ from artifacts.arrays import (
 )
 from artifacts.store import all_finished
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.duplicates.near_duplicates import ShingleSets
+from pipeline.config.settings import NearDuplicatesConfig
+from pipeline.duplicates.near_duplicates import ShingleSets, kept_for, sharing
 
 # N documents of all files, in the order of the files; D those of one block; B bands
 
@@ -122,11 +123,27 @@ class CandidateFiles:
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         self.documents = Documents(*map(np.concatenate, columns))
 
-    def band_keys(self, band: int) -> UInt64s:
-        """Every document's key of one band, (N,); 0: it has no shingles."""
-        return np.asarray(self._keys_BN[band, : self._rows])
+    def kept_for(self, rows_D: Int64s, near: NearDuplicatesConfig) -> Int64s:
+        """For each of the documents at `rows_D`, in order of preference, which of them stays, (D,).
 
-    def shingle_sets(self, rows_D: Int64s) -> ShingleSets:
+        Itself, where no earlier one is alike.
+        """
+        members, groups, count = [], [], 0
+        for keys_N in self._keys_BN:  # 0 where a document has no shingles
+            sharing_P, groups_P = sharing(np.asarray(keys_N[: self._rows])[rows_D])
+            members.append(sharing_P)
+            groups.append(groups_P + count)
+            count += len(np.unique(groups_P))
+        candidates_C, candidates_P = np.unique(np.concatenate(members), return_inverse=True)
+        stays_D = np.arange(len(rows_D))
+        if len(candidates_C):
+            sets = self._shingle_sets(rows_D[candidates_C])
+            groups_P = np.concatenate(groups)
+            stays_C = kept_for(candidates_P, groups_P, sets, threshold=near.threshold)
+            stays_D[candidates_C] = candidates_C[stays_C]
+        return stays_D
+
+    def _shingle_sets(self, rows_D: Int64s) -> ShingleSets:
         """The sets of the documents at `rows_D`, on disk."""
         path = os.path.join(self._scratch, "shingles")
         order = np.argsort(rows_D)

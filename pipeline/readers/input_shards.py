@@ -102,6 +102,11 @@ class CorpusFiles:
             self._forget()
         filesystem.write_bytes(record, state)
 
+    @property
+    def paths(self) -> list[list[str]]:
+        """The paths of each source's files, in the order of their numbers."""
+        return [[file.path for file in files] for files in self._files]
+
     def shards(self) -> list[InputShard]:
         """All of the corpus, in the order of sources and paths."""
         return _shards(self._corpus, self._files)

@@ -1,9 +1,10 @@
-"""A place for half-made files: inside the artifact's directory, so that finishing one is a rename.
+"""Local directories for half-made files: on the artifact's own disk, so finishing one is a rename.
 
 In:  the directory of an unfinished artifact.
-Out: a scratch directory of this process, gone afterwards; what killed processes left is swept.
+Out: a scratch directory of this process, gone afterwards, where what killed processes left is
+     swept; or the stage's work directory, which the next attempt finds again.
 
-The name holds host and process, so nobody sweeps the files of somebody who is still at work.
+A scratch directory's name holds host and process, so no running process loses its files.
 """
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from artifacts import filesystem
+from artifacts.store import WORK
 
 PREFIX = "scratch"
 
@@ -33,3 +35,20 @@ def scratch_directory(output: str) -> Iterator[str]:
     prefix = f"{PREFIX}.{socket.gethostname()}.{os.getpid()}."
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch:
         yield scratch
+
+
+@contextmanager
+def work_directory(output: str, *, workers_here: bool) -> Iterator[str]:
+    """The stage's local work directory: beside a local output, where the next attempt finds it.
+
+    For an output elsewhere it is a temporary one, and "" where the workers are elsewhere, too.
+    """
+    if filesystem.is_local(output):
+        work = filesystem.local_path(filesystem.join(output, WORK))
+        os.makedirs(work, exist_ok=True)
+        yield work
+    elif workers_here:
+        with tempfile.TemporaryDirectory(prefix="cloze-work-") as work:
+            yield work
+    else:
+        yield ""

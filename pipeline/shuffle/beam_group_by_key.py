@@ -26,6 +26,7 @@ import pyarrow as pa
 from artifacts import filesystem
 from artifacts.arrays import Int64s, Mask, digest_bytes, list_lengths
 from artifacts.errors import IntegrityError
+from artifacts.tables import ipc_bytes
 from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.input_shards import InputShard, shards_from_json, shards_to_json
 from pipeline.runner.graph import Collection, Step, Worker, gather, share_out
@@ -63,6 +64,8 @@ PLAN, SHARDS = "shuffle_plan.json", "shards.json"
 """Files of the stage's work folder: what the plan is made of; the shards, which may be more than an
 engine takes in the description of a job."""
 
+_LARGEST_KEY = (1 << 64) - 1
+
 Sample = tuple[Identity, str]
 
 
@@ -96,8 +99,7 @@ class BeamGroupByKey:
             left = set(unfinished_groups(groups, self.job))
             done = frozenset(place for place, group in enumerate(groups) if group not in left)
         else:
-            listed = planned
-            counted = share_out(listed, queue, label="Share")
+            counted = share_out(planned, queue, label="Share")
             merge = math.isqrt(len(shards)) + 1
             found = counted.flat_map("Count", _Count(self, merge)).group("Merge")
             parts = found.map("MergeCounts", partial(_merge, keys=merge))
@@ -178,7 +180,14 @@ class _Count(Worker[InputShard, tuple[int, object]]):
             for row in np.flatnonzero(kept_D & sampled(digests_D2, bytes_D, shard.name, number)):
                 digest = block.digests[row].tobytes()
                 yield self._keys + digest[0], ((int(splits_D[row]), digest), shard.name)
-            last = np.array([_largest(found) for found in smallest], dtype=np.uint64)
+            # a document with a larger key is not among the smallest of its split
+            last = np.array(
+                [
+                    found.keys_D[-1] if len(found.keys_D) == MINIMUM_VALUES else _LARGEST_KEY
+                    for found in smallest
+                ],
+                dtype=np.uint64,
+            )
             documents = self._tokenizer.documents(
                 block.select(kept_D & (digests_D2[:, 0] <= last[splits_D]))
             )
@@ -188,11 +197,6 @@ class _Count(Worker[InputShard, tuple[int, object]]):
                 sizes_D = rows["text_bytes"].to_numpy().astype(np.int64)
                 smallest[split] += Cardinality(rows[KEY].to_numpy(), sizes_D)
         yield int(shard.name[:8], 16) % self._keys, tuple(smallest)
-
-
-def _largest(found: Cardinality) -> int:
-    """The key from which on a document is not among the smallest."""
-    return int(found.keys_D[-1]) if len(found.keys_D) == MINIMUM_VALUES else (1 << 64) - 1
 
 
 def _merge(gathered: tuple[int, Iterable[object]], *, keys: int) -> PlanFacts:
@@ -244,16 +248,16 @@ class _Scatter(Worker[InputShard, tuple[int, object]]):
     def __call__(self, shard: InputShard) -> Iterator[tuple[int, object]]:
         """The shard's documents by bucket."""
         plan = self._backend.plan()
-        path = filesystem.join(self._backend.directory, SHARDS)
-        first, account = _place(path, shard.name)
-        if first:
+        place = _places(filesystem.join(self._backend.directory, SHARDS))[shard.name]
+        account = place // SHARDS_PER_ACCOUNT
+        if place == 0:
             yield from ((key, b"") for key in range(len(plan)) if self._is_wanted(plan, key))
         sent: set[Identity] = set()
         documents = 0
         for table in self._tokenizer.tables(shard):
             run = sort_run(table, splits=self._backend.job.splits)
             documents += run.counts.documents
-            yield len(plan) + account, (run.counts, _stream(run.dropped))
+            yield len(plan) + account, (run.counts, ipc_bytes(run.dropped))
             splits_D = np.repeat(np.arange(len(run.by_split)), [*map(len, run.by_split)])
             rows = pa.concat_tables(run.by_split)
             rows = rows.append_column("split", pa.array(splits_D.astype(np.uint8)))
@@ -293,19 +297,6 @@ def _places(path: str) -> dict[str, int]:
     return {shard.name: place for place, shard in enumerate(_listed(None, path=path))}
 
 
-def _place(path: str, shard: str) -> tuple[bool, int]:
-    """Whether the shard is the first of all, and the number of its account."""
-    place = _places(path)[shard]
-    return place == 0, place // SHARDS_PER_ACCOUNT
-
-
-def _stream(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return bytes(sink.getvalue().to_pybytes())
-
-
 def _write(
     gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey
 ) -> Iterator[tuple[int, BucketAccount]]:
@@ -313,7 +304,11 @@ def _write(
     key, values = gathered
     plan, job = backend.plan(), backend.job
     if key >= len(plan):
-        _write_early(key - len(plan), cast(Iterable[tuple[DocumentCounts, bytes]], values), backend)
+        number, early = key - len(plan), cast(Iterable[tuple[DocumentCounts, bytes]], values)
+        counts, lists = zip(*early, strict=True)
+        rows = pa.concat_tables([pa.ipc.open_file(content).read_all() for content in lists])
+        filesystem.write_bytes(backend.list_path(number), ipc_bytes(rows))
+        backend.put_counts(number, sum(counts, DocumentCounts()))
         return
     place, bucket = plan.bucket(key)
     stretches = (blob for blob in cast(Iterable[bytes], values) if blob)
@@ -353,18 +348,6 @@ def _with_tokens(kept: pa.Table, own: pa.Table, *, of: str) -> pa.Table:
         column = both[name].take(pa.array(rows))
         kept = kept.set_column(kept.column_names.index(name), name, column)
     return kept.combine_chunks()
-
-
-def _write_early(
-    number: int, values: Iterable[tuple[DocumentCounts, bytes]], backend: BeamGroupByKey
-) -> None:
-    counts, lists = zip(*values, strict=True)
-    rows = pa.concat_tables([pa.ipc.open_stream(content).read_all() for content in lists])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    filesystem.write_bytes(backend.list_path(number), sink.getvalue().to_pybytes())
-    backend.put_counts(number, sum(counts, DocumentCounts()))
 
 
 def _put_account(gathered: tuple[int, Iterable[BucketAccount]], *, backend: BeamGroupByKey) -> str:

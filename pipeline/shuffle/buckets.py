@@ -27,17 +27,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from artifacts import filesystem
 from artifacts.arrays import (
     Int64s,
-    TokenIds,
     digest_bytes,
     digest_halves,
     is_first_of_equals,
     list_values,
 )
 from artifacts.filesystem import naming_full_disk
-from artifacts.store import WORK, finished_file, finished_files, put_bytes, put_file
-from artifacts.tables import tokens_name, tokens_schema
+from artifacts.store import (
+    WORK,
+    all_finished,
+    finished_file,
+    finished_files,
+    put_bytes,
+    put_file,
+)
+from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
 from pipeline.duplicates.drop_list import DropList, read_drop_list
 from pipeline.readers.input_shards import InputShard
 from pipeline.runner.graph import Collection
@@ -213,7 +220,11 @@ def write_bucket(
 ) -> BucketAccount:
     """Write one bucket of deduplicated `rows`; `lost` are the documents dropped for others."""
     rows = _part_of(rows, group.part, share=job.stage.corpus.heldout_share)
-    counts_V = _occurrences(list_values(rows["token_ids"]), job.vocabulary_size)
+    ids = list_values(rows["token_ids"])
+    counts_V = np.zeros(job.vocabulary_size, dtype=np.int64)
+    for begin in range(0, len(ids), COUNTED_AT_ONCE):  # NumPy counts in a 64-bit copy
+        stretch = ids[begin : begin + COUNTED_AT_ONCE]
+        counts_V += np.bincount(stretch, minlength=job.vocabulary_size)
     name = tokens_name(group.split, bucket.number)
     if finished_file(job.output, name) is None:
         table = _tokens_table(rows, job)
@@ -223,20 +234,40 @@ def write_bucket(
             unknown_tokens=int(counts_V[job.unk_id]),
         )
         facts = {"split": group.split, "bucket": bucket.number, **asdict(statistics)}
-        _put_table(table, job, name=name, statistics=facts)
+        scratch_here = tempfile.TemporaryDirectory(dir=job.scratch or None, prefix="bucket-")
+        with scratch_here as scratch, naming_full_disk(scratch):
+            path = os.path.join(scratch, name)
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+            put_file(job.output, path, name=name, rows=len(table), statistics=facts)
     return BucketAccount(counts_V, lost if group.part != "tail" else lost.slice(0, 0))
 
 
 def put_account(group: BucketGroup, accounts: Iterable[BucketAccount], *, job: TokensJob) -> str:
     """Put the accounts of all buckets of a group into the artifact; returns the counts' name."""
     whole = reduce(add, accounts)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, whole.dropped.schema) as writer:
-        writer.write_table(whole.dropped)
-    content, rows = sink.getvalue().to_pybytes(), len(whole.dropped)
-    put_bytes(job.output, content, name=group.dropped_name, rows=rows)
+    dropped = whole.dropped
+    put_bytes(job.output, ipc_bytes(dropped), name=group.dropped_name, rows=len(dropped))
     put_bytes(job.output, whole.counts_V.tobytes(), name=group.counts_name)
     return group.counts_name
+
+
+def occurrences(groups: Sequence[BucketGroup], job: TokensJob) -> Int64s:
+    """How often each id occurs in the groups' buckets, each document once, (V,)."""
+    total_V = np.zeros(job.vocabulary_size, dtype=np.int64)
+    for entry in all_finished(job.output, [group.counts_name for group in groups]):
+        content = filesystem.read_bytes(filesystem.join(job.output, entry.stored_name))
+        total_V += np.frombuffer(content, dtype=np.int64)
+    return total_V
+
+
+def dropped_lists(groups: Sequence[BucketGroup], output: str, *, scratch: str) -> Iterator[str]:
+    """Local paths of the groups' lists of dropped documents, but the empty ones."""
+    for entry in all_finished(output, [group.dropped_name for group in groups]):
+        stored = filesystem.join(output, entry.stored_name)
+        if entry.rows:
+            with filesystem.brought_here(stored, scratch) as path:
+                yield path
 
 
 def deduplicate(
@@ -289,15 +320,6 @@ def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
     return pa.Table.from_pylist(parts, schema=rows.schema)
 
 
-def _occurrences(ids: TokenIds, vocabulary_size: int) -> Int64s:
-    """How often each id occurs, (V,); a stretch at a time, because NumPy counts in a wide copy."""
-    counts_V = np.zeros(vocabulary_size, dtype=np.int64)
-    for begin in range(0, len(ids), COUNTED_AT_ONCE):
-        stretch = ids[begin : begin + COUNTED_AT_ONCE]
-        counts_V += np.bincount(stretch, minlength=vocabulary_size)
-    return counts_V
-
-
 def _tokens_table(rows: pa.Table, job: TokensJob) -> pa.Table:
     """The rows of a tokens file."""
     weights = [source.weight for source in job.stage.corpus.sources]
@@ -315,14 +337,3 @@ def _tokens_table(rows: pa.Table, job: TokensJob) -> pa.Table:
         for field in schema
     ]
     return pa.Table.from_arrays(cast, schema=schema)
-
-
-def _put_table(
-    table: pa.Table, job: TokensJob, *, name: str, statistics: dict[str, object]
-) -> None:
-    scratch_here = tempfile.TemporaryDirectory(dir=job.scratch or None, prefix="bucket-")
-    with scratch_here as scratch, naming_full_disk(scratch):
-        path = os.path.join(scratch, name)
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        put_file(job.output, path, name=name, rows=len(table), statistics=statistics)

@@ -10,7 +10,7 @@ depend on what files are called.
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,6 @@ from artifacts.arrays import Int64s
 from artifacts.manifest import FileEntry
 from artifacts.store import put_file
 from artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA, TOKEN_DIGEST_BYTES
-from pipeline.readers.input_shards import InputShard
 from pipeline.text.filters import RULES, Reason, Reasons
 
 ROWS_SCHEMA = pa.schema(
@@ -91,24 +90,18 @@ def dropped_rows(documents: pa.Table, which: Int64s, reasons: Reasons) -> pa.Tab
 
 
 def put_dropped(
-    paths: Iterable[str], *, shards: Iterable[InputShard], output: str, scratch: str
+    lists: Iterable[str], files: Sequence[Sequence[str]], *, output: str, scratch: str
 ) -> tuple[FileEntry, dict[str, Dropped]]:
-    """Put the list of everything in the Arrow files at `paths`; returns it and what is in it."""
-    files: dict[int, dict[int, str]] = {}
-    for shard in shards:
-        files.setdefault(shard.source, {}).update(
-            (piece.file, piece.path) for piece in shard.pieces
-        )
-    names = {
-        source: pa.array([paths_of[number] for number in sorted(paths_of)], pa.string())
-        for source, paths_of in files.items()
-    }
+    """Put one list of all that the Arrow files `lists` hold; returns its entry and what is in it.
+
+    `files` are the paths of each source's files, which the lists name by number.
+    """
+    names = [pa.array(paths, pa.string()) for paths in files]
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     local = os.path.join(scratch, DROPPED_NAME)
     with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, DROPPED_SCHEMA) as writer:
-        for batch in _batches(paths):
-            listed = _with_names(batch, names)
+        for listed in _with_names(lists, names):
             writer.write_batch(listed)
             reasons = listed["reason"].to_pylist()
             counts.update(reasons)
@@ -141,28 +134,23 @@ def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropp
     return lines
 
 
-def _batches(paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    for path in paths:
+def _with_names(lists: Iterable[str], names: Sequence[pa.Array]) -> Iterator[pa.RecordBatch]:
+    """The rows of the Arrow files `lists`, with paths and reasons in words."""
+    for path in lists:
         with pa.memory_map(path) as file:
             batches = pa.ipc.open_file(file).read_all().to_batches()
-            yield from (batch for batch in batches if len(batch))
-
-
-def _with_names(batch: pa.RecordBatch, names: dict[int, pa.Array]) -> pa.RecordBatch:
-    """The rows with paths and reasons in words."""
-    sources = batch["source"].to_numpy()
-    paths = [
-        names[source].take(batch["file"].filter(pa.array(sources == source)))
-        for source in np.unique(sources)
-    ]
-    place = np.argsort(np.argsort(sources, kind="stable"), kind="stable")
-    return pa.RecordBatch.from_arrays(
-        [
-            batch["document_digest"],
-            batch["source"],
-            pa.concat_arrays(paths).take(pa.array(place)),
-            batch["position"],
-            _REASONS.take(batch["reason"]),
-        ],
-        schema=DROPPED_SCHEMA,
-    )
+            for batch in filter(len, batches):
+                sources = batch["source"].to_numpy()
+                paths = [
+                    names[source].take(batch["file"].filter(pa.array(sources == source)))
+                    for source in np.unique(sources)
+                ]
+                place = np.argsort(np.argsort(sources, kind="stable"), kind="stable")
+                columns = [
+                    batch["document_digest"],
+                    batch["source"],
+                    pa.concat_arrays(paths).take(pa.array(place)),
+                    batch["position"],
+                    _REASONS.take(batch["reason"]),
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=DROPPED_SCHEMA)

@@ -60,7 +60,7 @@ def builds(tmp_path: Path):
     stage_of_dedup = DedupStage.model_validate({**table.config, "dedup": wanted})
     search = Search(stage_of_dedup, "gs://bucket/dedup")
     return {
-        "tokens": partial(tokens.tokens_graph, shards=work, backend=backend),
+        "tokens": partial(backend.graph, work),
         "vocabulary": partial(
             candidates_graph, shards=work, sampling=sampling, directory="gs://bucket/work"
         ),
