@@ -42,7 +42,8 @@ from pipeline.config.stage_tables import DedupStage, PipelineMachine
 from pipeline.duplicates.candidates import CandidateFiles, Documents, record_batch, schema
 from pipeline.duplicates.near_duplicates import ShingleSets, band_keys, bands_for
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
-from pipeline.readers.input_shards import CorpusFiles, InputShard
+from pipeline.readers.documents import InputShard
+from pipeline.readers.input_shards import CorpusFiles
 from pipeline.runner.execution import run_graph
 from pipeline.runner.graph import Collection, spread
 from pipeline.runner.scratch import scratch_directory

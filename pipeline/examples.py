@@ -25,7 +25,7 @@ from pipeline.config.settings import ExamplesConfig
 from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
 from pipeline.mlm.statistics import summaries
-from pipeline.readers.input_shards import MEGABYTE
+from pipeline.readers.documents import MEGABYTE
 from pipeline.runner.execution import run_graph
 from pipeline.runner.graph import Collection, spread
 from pipeline.runner.scratch import scratch_directory

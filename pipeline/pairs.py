@@ -28,7 +28,7 @@ from artifacts.store import Artifact, commit, put_bytes
 from pipeline.config.stage_tables import PairsStage
 from pipeline.demo.packages import read_modules
 from pipeline.demo.pair_task import documented_functions
-from pipeline.readers.input_shards import MEGABYTE
+from pipeline.readers.documents import MEGABYTE
 from pipeline.readers.registry import READERS
 from pipeline.text.passages import cut_passages, read_documents
 

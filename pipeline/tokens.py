@@ -36,7 +36,8 @@ from artifacts.store import (
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.stage_tables import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
-from pipeline.readers.input_shards import CorpusFiles, InputShard
+from pipeline.readers.documents import InputShard
+from pipeline.readers.input_shards import CorpusFiles
 from pipeline.runner.execution import run_graph
 from pipeline.runner.scratch import work_directory
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey

@@ -51,7 +51,8 @@ from artifacts.tokenizer import (
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.config.stage_tables import PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
-from pipeline.readers.input_shards import CorpusFiles, InputShard
+from pipeline.readers.documents import InputShard
+from pipeline.readers.input_shards import CorpusFiles
 from pipeline.runner.execution import run_graph
 from pipeline.runner.graph import Collection, spread
 from pipeline.runner.scratch import scratch_directory

@@ -30,7 +30,7 @@ from pipeline.mlm.bucket_documents import Documents, read_documents
 from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
 from pipeline.mlm.pairing import MASKS, ORDER, PairingRule, Pairs, pair_segments
 from pipeline.mlm.statistics import Statistics, statistics_of, total
-from pipeline.readers.input_shards import MEGABYTE
+from pipeline.readers.documents import MEGABYTE
 from pipeline.runner.work_queue import WorkQueue
 
 BLOCK_ROWS = 2048

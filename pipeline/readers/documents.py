@@ -1,6 +1,7 @@
 """What a reader is, and the form in which documents leave it.
 
-In:  a `Piece` of a file: the documents that begin between two of its byte positions.
+In:  a `Piece` of a file: the documents that begin between two of its byte positions; an
+     `InputShard` is some of them, the input of one task.
 Out: `DocumentBlock`s: some MiB of raw text, and where each document ends in it.
 
 A reader is one function and two facts about its format (`Reader`). It gives bytes as it finds
@@ -8,14 +9,21 @@ them: cleaning, sentences and tokens come later and are the same for every forma
 of strings, because one Python object a document would cost more than tokenising it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from artifacts.arrays import Bytes, Offsets
+from artifacts.digests import digest_of
 from artifacts.filesystem import InputFile, find_files
 from pipeline.config.settings import LineBreak, SourceConfig
+
+MEGABYTE = 1e6
+"""The unit of progress."""
 
 BLOCK_BYTES = 8 << 20
 """Text in a block; also the size into which splittable files are cut."""
@@ -33,6 +41,56 @@ class Piece:
     stop: int | None = None
     file: int = 0
     """The file's number within its source, in the order of paths."""
+
+
+@dataclass(frozen=True)
+class InputShard:
+    """Pieces of one source's files.
+
+    All shards pass through the launcher, the runner and its serialisers, several times each; the
+    names of a million small files would fill their memory. So a shard carries its pieces packed.
+    """
+
+    name: str
+    """A name that another attempt at the same files gives again, and no other files give."""
+    source: int
+    """The source's ordinal in the configuration."""
+    size: int
+    """Bytes on disk."""
+    packed: bytes
+    """The pieces, as compressed JSON."""
+
+    @classmethod
+    def of(
+        cls, source: int, pieces: list[Piece], size: int, files: list[InputFile]
+    ) -> "InputShard":
+        """The shard of these pieces of the source's files, `size` bytes on disk."""
+        rows = [[piece.path, piece.start, piece.stop, piece.file] for piece in pieces]
+        versions = [files[piece.file].version for piece in pieces]
+        name = digest_of([source, [row[:3] for row in rows], versions])[:32]
+        return cls(name, source, size, zlib.compress(json.dumps(rows).encode(), level=1))
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What is read, in the order of the files."""
+        return [Piece(*row) for row in json.loads(zlib.decompress(self.packed))]
+
+    @property
+    def megabytes(self) -> float:
+        """Its size in the unit of progress."""
+        return self.size / MEGABYTE
+
+
+def shards_to_json(shards: Sequence[InputShard]) -> bytes:
+    """For a file that all workers see."""
+    rows = [[s.name, s.source, s.size, b64encode(s.packed).decode()] for s in shards]
+    return json.dumps(rows).encode()
+
+
+def shards_from_json(content: bytes) -> list[InputShard]:
+    """What `shards_to_json` has written."""
+    rows = json.loads(content)
+    return [InputShard(name, source, size, b64decode(pack)) for name, source, size, pack in rows]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,8 @@ Out: `InputShard`s of some MiB, whatever the files' sizes: large ones are cut, s
 How the corpus is cut decides nothing about the result, only about how well it spreads.
 """
 
-import json
-import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 
 from artifacts import filesystem
 from artifacts.digests import digest_of
@@ -19,66 +16,13 @@ from artifacts.filesystem import InputFile
 from artifacts.store import FINISHED, WORK
 from pipeline.config.settings import CorpusConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES
-from pipeline.readers.documents import BLOCK_BYTES, Piece, Reader
+from pipeline.readers.documents import BLOCK_BYTES, InputShard, Piece, Reader
 from pipeline.readers.registry import READERS
-
-MEGABYTE = 1e6
-"""The unit of progress."""
 
 MAX_SHARD_BYTES = 8 * BLOCK_BYTES
 """A worker holds the tokens of about so much text, half as many bytes, until it writes a run."""
 WANTED_SHARDS = 1024
 """Small corpora are cut into shards of one block, large ones into about so many."""
-
-
-@dataclass(frozen=True)
-class InputShard:
-    """Pieces of one source's files.
-
-    All shards pass through the launcher, the runner and its serialisers, several times each; the
-    names of a million small files would fill their memory. So a shard carries its pieces packed.
-    """
-
-    name: str
-    """A name that another attempt at the same files gives again, and no other files give."""
-    source: int
-    """The source's ordinal in the configuration."""
-    size: int
-    """Bytes on disk."""
-    packed: bytes
-    """The pieces, as compressed JSON."""
-
-    @classmethod
-    def of(
-        cls, source: int, pieces: list[Piece], size: int, files: list[InputFile]
-    ) -> "InputShard":
-        """The shard of these pieces of the source's files, `size` bytes on disk."""
-        rows = [[piece.path, piece.start, piece.stop, piece.file] for piece in pieces]
-        versions = [files[piece.file].version for piece in pieces]
-        name = digest_of([source, [row[:3] for row in rows], versions])[:32]
-        return cls(name, source, size, zlib.compress(json.dumps(rows).encode(), level=1))
-
-    @property
-    def pieces(self) -> list[Piece]:
-        """What is read, in the order of the files."""
-        return [Piece(*row) for row in json.loads(zlib.decompress(self.packed))]
-
-    @property
-    def megabytes(self) -> float:
-        """Its size in the unit of progress."""
-        return self.size / MEGABYTE
-
-
-def shards_to_json(shards: Sequence[InputShard]) -> bytes:
-    """For a file that all workers see."""
-    rows = [[s.name, s.source, s.size, b64encode(s.packed).decode()] for s in shards]
-    return json.dumps(rows).encode()
-
-
-def shards_from_json(content: bytes) -> list[InputShard]:
-    """What `shards_to_json` has written."""
-    rows = json.loads(content)
-    return [InputShard(name, source, size, b64decode(pack)) for name, source, size, pack in rows]
 
 
 class CorpusFiles:

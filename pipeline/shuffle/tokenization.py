@@ -15,7 +15,7 @@ from artifacts.store import open_artifact
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.stage_tables import TokensStage
-from pipeline.readers.input_shards import InputShard
+from pipeline.readers.documents import InputShard
 from pipeline.shuffle.sorted_runs import RUN_TOKENS, document_schema
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.filters import Reason

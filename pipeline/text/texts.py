@@ -23,8 +23,7 @@ from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.compression import converted_from
-from pipeline.readers.documents import LONGEST_DOCUMENT, DocumentBlock, cut, pack
-from pipeline.readers.input_shards import InputShard
+from pipeline.readers.documents import LONGEST_DOCUMENT, DocumentBlock, InputShard, cut, pack
 from pipeline.readers.registry import READERS
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import Reason, Reasons, filter_documents
