@@ -64,7 +64,12 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
     documents_W = np.searchsorted(ends_D, starts_W, side="right")
     count = max(len(starts_W) - words + 1, 0)
     whole = np.flatnonzero(documents_W[:count] == documents_W[words - 1 :][:count])
-    hashes_W = _word_hashes(lower, starts_W, stops_W)
+    # a word's number depends on its bytes alone: a difference of prefix sums, moved to its place
+    at_least = 1 << len(lower).bit_length()
+    powers, inverse = _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
+    sums = np.zeros(len(lower) + 1, dtype=np.uint64)
+    np.cumsum(powers[: len(lower)] * (lower + np.uint64(1)), out=sums[1:])
+    hashes_W = scramble((sums[stops_W] - sums[starts_W]) * inverse[starts_W])
     hashes_P = np.zeros(len(whole), dtype=np.uint64)
     for offset in range(words):
         hashes_P *= np.uint64(_BASE)
@@ -96,16 +101,6 @@ def overlapping(found: Shingles, documents: int, wanted: UInt64s) -> Mask:
     overlaps = np.zeros(documents, dtype=np.bool_)
     overlaps[found.documents_P[wanted[places] == found.hashes_P]] = True
     return overlaps
-
-
-def _word_hashes(text: Bytes, starts_W: Offsets, stops_W: Offsets) -> UInt64s:
-    """A number for each word that depends on its bytes alone."""
-    at_least = 1 << len(text).bit_length()
-    powers, inverse = _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
-    sums = np.zeros(len(text) + 1, dtype=np.uint64)
-    np.cumsum(powers[: len(text)] * (text + np.uint64(1)), out=sums[1:])
-    hashes: UInt64s = (sums[stops_W] - sums[starts_W]) * inverse[starts_W]
-    return scramble(hashes)
 
 
 @lru_cache(maxsize=4)

@@ -45,10 +45,18 @@ def read_parquet(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
 
 def read_arrow(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The rows of the piece's record batches."""
+
+    def rows(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.Array]]:
+        for first, batch in batches:
+            _require_strings(batch.schema, source.text_field, path=piece.path)
+            strings = batch.column(source.text_field)
+            strings.validate(full=True)  # an offset beyond the data would be followed
+            yield first, strings
+
     with _opened(piece, "Arrow") as opened:
         is_file = opened.read(len(FILE_MAGIC)) == FILE_MAGIC
         batches = _batches_of_file if is_file else _batches_of_stream
-        yield from _blocks(_rows_of_arrow(batches(opened, piece), source, piece), piece, opened)
+        yield from _blocks(rows(batches(opened, piece)), piece, opened)
 
 
 def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlock:
@@ -106,17 +114,6 @@ def _rows_of_parquet(
         for batch in file.iter_batches(ROWS_AT_A_TIME, row_groups=[group], columns=[column]):
             yield first, batch.column(0)
             first += len(batch)
-
-
-def _rows_of_arrow(
-    batches: Iterable[tuple[int, pa.RecordBatch]], source: SourceConfig, piece: Piece
-) -> Iterator[tuple[int, pa.Array]]:
-    """The column's rows in each batch."""
-    for first, batch in batches:
-        _require_strings(batch.schema, source.text_field, path=piece.path)
-        rows = batch.column(source.text_field)
-        rows.validate(full=True)  # an offset beyond the data would be followed
-        yield first, rows
 
 
 @contextmanager

@@ -141,11 +141,17 @@ def stream(
     """
     with open_to_read(path) as file:
         content = _look(file, path, at_a_time)
-        if not start:
-            yield from _as_utf_8(content)
-        elif content.can_be_cut:
+        if start and not content.can_be_cut:
+            return
+        if start:
             file.seek(start - lookback)
+        if content.encoding == UTF_8:
             yield from content.chunks
+            return
+        decoder = codecs.getincrementaldecoder(content.encoding)(errors="replace")
+        for chunk in content.chunks:
+            yield decoder.decode(chunk).encode()
+        yield decoder.decode(b"", final=True).encode()
 
 
 def converted_from(path: str) -> str:
@@ -185,7 +191,12 @@ def _look(file: IO[bytes], path: str, at_a_time: int) -> _Content:
     head = file.read(HEAD_BYTES)
     file.seek(0)
     chunks: Iterator[bytes] = iter(lambda: file.read(at_a_time), b"")
-    mark = _mark_of(path, head)
+    mark = next((mark for mark in _FORMATS if head.startswith(mark)), None)
+    if head and mark is None and path.endswith(COMPRESSED_SUFFIXES):
+        raise IntegrityError(
+            f"{path}: begins with {head[:4].hex(' ')}, which is not the format its name "
+            "promises; if it is plain text, rename it, otherwise copy it again"
+        )
     if mark:
         chunks = _decompressed(chunks, path, *_FORMATS[mark])
         head = b""
@@ -194,28 +205,6 @@ def _look(file: IO[bytes], path: str, at_a_time: int) -> _Content:
         chunks = chain([head], chunks) if head else chunks
     encoding = encoding_of(head[:HEAD_BYTES], path)
     return _Content(chunks, encoding, can_be_cut=not mark and encoding == UTF_8)
-
-
-def _mark_of(path: str, head: bytes) -> bytes | None:
-    """The mark of a compressed format by which a file begins; an error if its name says another."""
-    mark = next((mark for mark in _FORMATS if head.startswith(mark)), None)
-    if head and mark is None and path.endswith(COMPRESSED_SUFFIXES):
-        raise IntegrityError(
-            f"{path}: begins with {head[:4].hex(' ')}, which is not the format its name "
-            "promises; if it is plain text, rename it, otherwise copy it again"
-        )
-    return mark
-
-
-def _as_utf_8(content: _Content) -> Iterator[bytes]:
-    """The chunks as they are, or turned into UTF-8."""
-    if content.encoding == UTF_8:
-        yield from content.chunks
-        return
-    decoder = codecs.getincrementaldecoder(content.encoding)(errors="replace")
-    for chunk in content.chunks:
-        yield decoder.decode(chunk).encode()
-    yield decoder.decode(b"", final=True).encode()
 
 
 def _decompressed(

@@ -26,6 +26,7 @@ _BLANK = np.frombuffer(b" \t\r\n", dtype=np.uint8)
 def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The documents of the lines that begin in the piece."""
     key = source.text_field
+    schema = pa.schema([(key, pa.string())])
     for block in scan(piece, line_starts, cuttable=False):
         starts = np.concatenate(([0], block.ends[:-1]))
         blank = np.isin(block.text[starts], _BLANK)
@@ -34,7 +35,18 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
         positions = block.positions[~blank]
         if not len(positions):
             continue
-        column = _parsed(block.text.tobytes(), key)
+        raw = block.text.tobytes()
+        try:
+            table = pj.read_json(
+                pa.BufferReader(raw),
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(raw) + 1),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=schema, unexpected_field_behavior="ignore"
+                ),
+            )
+            column = table[key]
+        except pa.ArrowInvalid:
+            column = None
         if column is None or column.null_count or len(column) != len(positions):
             lines = ((position, line.strip()) for position, line in block.documents())
             yield from pack(
@@ -44,21 +56,6 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
             )
         else:
             yield block_of_strings(column, positions)
-
-
-def _parsed(raw: bytes, key: str) -> pa.ChunkedArray | None:
-    """The strings under `key`; None where the fast parser finds something else."""
-    try:
-        table = pj.read_json(
-            pa.BufferReader(raw),
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(raw) + 1),
-            parse_options=pj.ParseOptions(
-                explicit_schema=pa.schema([(key, pa.string())]), unexpected_field_behavior="ignore"
-            ),
-        )
-    except pa.ArrowInvalid:
-        return None
-    return table[key]
 
 
 def _text(line: bytes, key: str, *, where: str) -> bytes:

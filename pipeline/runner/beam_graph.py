@@ -8,7 +8,8 @@ The local runner is Beam's FnApiRunner, named explicitly (pipeline/runner/local_
 (pipeline/runner/engine_job.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 from pipeline.runner.beam import (
@@ -39,22 +40,18 @@ def add_job(
     """
     steps = (*before, *job.steps, Step("Finished", "map", _finished), Step("Consume", "group"))
     items: PCollection[Any] = pipeline | "Start" >> (start or Impulse())
-    for number, step in enumerate(steps):
-        following = steps[number + 1 : number + 2]
-        items = items | step.label >> _transform(step, [after.kind for after in following])
-
-
-def _transform(step: Step, following: Sequence[str]) -> PTransform[Any, Any]:
-    """One step for Beam; of what is grouped next it must know that they are pairs."""
-    if step.function is None:
-        return GroupByKey()
     transform: PTransform[Any, Any]
-    if isinstance(step.function, Worker):
-        transform = ParDo(_Calls(step.function))
-    else:
-        transform = Map(step.function) if step.kind == "map" else FlatMap(step.function)
-    transform.with_output_types(tuple[int, Any] if "group" in following else Any)
-    return transform
+    for step, following in zip_longest(steps, steps[1:]):
+        if step.function is None:
+            transform = GroupByKey()
+        elif isinstance(step.function, Worker):
+            transform = ParDo(_Calls(step.function))
+        else:
+            transform = Map(step.function) if step.kind == "map" else FlatMap(step.function)
+        if step.function:  # Beam must know that what is grouped next are pairs
+            is_grouped = following is not None and following.kind == "group"
+            transform.with_output_types(tuple[int, Any] if is_grouped else Any)
+        items = items | step.label >> transform
 
 
 class _Calls(DoFn):

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from artifacts.errors import ClozeError
@@ -70,7 +71,9 @@ def run_supervised(
     if not head:
         die_with_parent(launcher)
         os.close(events)
-        _redirect_stderr(log)
+        # what this process and its children write to standard error goes to `log` from now on
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
         tempfile.tempdir = scratch
         flags = [*options, f"--direct_num_workers={machine.workers}"]
         _run_and_exit(job, machine=machine, flags=flags, events=events_out)
@@ -87,8 +90,9 @@ def run_supervised(
         os.waitpid(head, 0)
         os.close(events)
         reader.poll()
-        if shown:
-            _show(log)
+        text = Path(log).read_bytes().decode("utf-8", errors="replace").strip()
+        if shown and text:
+            say(text[-LONGEST_LOG:])
 
 
 def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
@@ -174,16 +178,3 @@ def _run_pipeline(
         raise job_error(type(error).__name__, str(error)) from error
     if state != PipelineState.DONE:
         raise JobFailed(f"the job ended as {state}")
-
-
-def _redirect_stderr(log: str) -> None:
-    """Everything this process and its children write to standard error goes to `log` from now."""
-    os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
-    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
-
-
-def _show(log: str) -> None:
-    with open(log, "rb") as file:
-        text = file.read().decode("utf-8", errors="replace").strip()
-    if text:
-        say(text[-LONGEST_LOG:])

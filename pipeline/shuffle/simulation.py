@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.arrays import Int64s
 from pipeline.readers.input_shards import MAX_SHARD_BYTES
 from pipeline.shuffle.cardinality import MINIMUM_VALUES, bucket_bits
 from pipeline.shuffle.packed_documents import ROW_BYTES
@@ -82,7 +81,9 @@ def simulate_keys(
     texts: list[Floats] = []
     for number, split in enumerate(splits):
         counts_B = draws.poisson(split.documents / 2.0 ** bits[number], 1 << bits[number])
-        texts.append(_texts(counts_B, split, draws))
+        shape_B = np.maximum(counts_B / split.variation**2, 1e-9)
+        drawn_B = draws.gamma(shape_B, split.mean_bytes * split.variation**2)
+        texts.append(np.where(counts_B > 0, drawn_B, 0.0))
         keys.append(counts_B * ROW_BYTES + texts[-1] * PACKED_RATIO)
         # named splits, from the third on, keep their documents against all before and after them
         stronger = splits[2:] if number < 2 else splits[2:number]
@@ -103,10 +104,3 @@ def simulate_keys(
         largest_text=float(max(found.max() for found in texts)),
         fullest_worker=float(shares_W.max()),
     )
-
-
-def _texts(counts_B: Int64s, split: SimulatedSplit, draws: np.random.Generator) -> Floats:
-    """Bytes of text of buckets of so many documents, (B,)."""
-    shape_B = counts_B / split.variation**2
-    drawn_B = draws.gamma(np.maximum(shape_B, 1e-9), split.mean_bytes * split.variation**2)
-    return np.where(counts_B > 0, drawn_B, 0.0)

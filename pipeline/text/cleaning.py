@@ -145,23 +145,13 @@ _KEEP = 0
 _DELETE = 1
 
 
-def _table() -> tuple[Bytes, dict[int, Bytes]]:
-    """What becomes of single bytes, and, by encoded length, of two- and three-byte characters."""
-    one = np.zeros(256, dtype=np.uint8)
-    longer = {2: np.zeros(1 << 11, dtype=np.uint8), 3: np.zeros(1 << 16, dtype=np.uint8)}
-    for characters, becomes in (
-        (_LINE_ENDS, LINE_FEED),
-        (_SPACES, SPACE),
-        (_INVISIBLE, _DELETE),
-    ):
-        for character in characters:
-            size = len(character.encode())
-            target = one if size == 1 else longer[size]
-            target[ord(character)] = becomes
-    return one, longer
-
-
-_ONE, _LONGER = _table()
+_ONE = np.zeros(256, dtype=np.uint8)
+_LONGER = {2: np.zeros(1 << 11, dtype=np.uint8), 3: np.zeros(1 << 16, dtype=np.uint8)}
+"""What becomes of single bytes, and, by encoded length, of two- and three-byte characters."""
+for _group, _becomes in ((_LINE_ENDS, LINE_FEED), (_SPACES, SPACE), (_INVISIBLE, _DELETE)):
+    for _character in _group:
+        _size = len(_character.encode())
+        (_ONE if _size == 1 else _LONGER[_size])[ord(_character)] = _becomes
 _LEADS = {
     2: sorted({chr(c).encode()[0] for c in np.flatnonzero(_LONGER[2])}),
     3: sorted({chr(c).encode()[0] for c in np.flatnonzero(_LONGER[3])}),

@@ -99,7 +99,12 @@ class CompiledWordPiece:
             if status == _NEED_ROOM:
                 ids = np.concatenate((ids, np.empty_like(ids)))
             elif status == _NEED_CHARACTER:
-                self._learn_character(int(at[3]))
+                code = int(at[3])
+                meaning = self._characters[code].encode()
+                unsafe = chr(code) in self._characters.unsafe
+                learn = self._functions.wordpiece_character
+                if learn(self._state, code, meaning, len(meaning), unsafe):
+                    raise MemoryError("no memory for the tokenizer's tables")
             else:
                 start, end = at[3:5].tolist()
                 found = self._tokenizer.encode(text[start:end].decode("utf-8", "replace"))
@@ -112,12 +117,6 @@ class CompiledWordPiece:
         """Ids of any one text, cleaned or not; half surrogate pairs become question marks."""
         raw = text.encode("utf-8", "replace").translate(None, CONTROLS)
         return [int(index) for index in self.encode(raw, np.array([len(raw)]))[0]]
-
-    def _learn_character(self, code: int) -> None:
-        meaning = self._characters[code].encode()
-        unsafe = chr(code) in self._characters.unsafe
-        if self._functions.wordpiece_character(self._state, code, meaning, len(meaning), unsafe):
-            raise MemoryError("no memory for the tokenizer's tables")
 
 
 Form = FastWordPiece | CompiledWordPiece | ByteLevel

@@ -26,7 +26,6 @@ from pipeline.tokenizer.pre_tokens import (
     LONGEST_KEY,
     PUNCTUATION,
     Characters,
-    PreTokenKeys,
     PreTokens,
     folding,
     keys_of,
@@ -127,7 +126,7 @@ class FastWordPiece:
         return ids
 
     def _look_up(self, pre_tokens: PreTokens) -> UInt64s:
-        """Each pre-token's value."""
+        """Each pre-token's value; those that are new are tokenised and remembered."""
         keys = keys_of(pre_tokens)
         medium = [keys.first[keys.medium], keys.second]
         first = keys.first.copy()
@@ -138,14 +137,8 @@ class FastWordPiece:
             [self._long.get(word, 0) for word in pre_tokens.words(keys.long)], dtype=np.uint64
         )
         missing = np.flatnonzero(values == ABSENT)
-        if len(missing):
-            self._learn(pre_tokens, keys, missing, values)
-        return values
-
-    def _learn(
-        self, pre_tokens: PreTokens, keys: PreTokenKeys, missing: Offsets, values: UInt64s
-    ) -> None:
-        """Tokenise and remember the `missing` pre-tokens, and put in their values."""
+        if not len(missing):
+            return values
         second = np.zeros(len(values), dtype=np.uint64)
         second[keys.medium] = keys.second
         lengths = (pre_tokens.ends - pre_tokens.starts)[missing]
@@ -158,6 +151,7 @@ class FastWordPiece:
         others = missing[~simple]
         if len(others):
             values[others] = self._learn_words(pre_tokens.words(others))
+        return values
 
     def _learn_short(self, keys: list[UInt64s], lengths: Offsets) -> UInt64s:
         """Values of ASCII pre-tokens of at most 16 bytes, which may repeat."""
@@ -177,7 +171,15 @@ class FastWordPiece:
     def _learn_words(self, words: list[bytes]) -> UInt64s:
         """Values of any pre-tokens, which may repeat."""
         distinct = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        pieces = [self._tokenise(word) for word in distinct]
+        pieces: list[list[int]] = []
+        for word in distinct:
+            text = word.decode("utf-8", "replace")
+            parts = [text] if text.isascii() else self._characters.words(text)
+            pieces.append(
+                self._tokenizer.encode(text)
+                if parts is None
+                else [piece.id for part in parts for piece in self._model.tokenize(part)]
+            )
         counts = np.array([len(ids) for ids in pieces], dtype=np.int64)
         ids = np.array([index for ids in pieces for index in ids], dtype=np.int64)
         values = self._append(ids, counts)
@@ -191,14 +193,6 @@ class FastWordPiece:
             if LONGEST_KEY < len(word) <= LONGEST_KEPT:
                 self._long[word] = value
         return values[[distinct[word] for word in words]]
-
-    def _tokenise(self, pre_token: bytes) -> list[int]:
-        """Ids of one pre-token."""
-        text = pre_token.decode("utf-8", "replace")
-        words = [text] if text.isascii() else self._characters.words(text)
-        if words is None:
-            return self._tokenizer.encode(text)
-        return [piece.id for word in words for piece in self._model.tokenize(word)]
 
     def _append(self, ids: Offsets, counts: Offsets) -> UInt64s:
         """Put the pre-tokens' ids into the pool; returns the pre-tokens' values."""
