@@ -47,6 +47,11 @@ MOST_EDITED = 0.03
 to about 0.7, half of them on either side of the threshold."""
 
 
+CAPITALS = re.compile("[A-Z]+")
+WORD = re.compile("[0-9a-z\x80-\u1fff\u2070-\U0010ffff]+")
+"""ASCII letters, digits and all other characters but U+2000 to U+206F."""
+
+
 @dataclass(frozen=True)
 class Found:
     """What is measured."""
@@ -94,20 +99,12 @@ def shingle_sets(corpus: CorpusConfig, words: int) -> tuple[list[bytes], list[fr
             digests += [digest.tobytes() for digest in block.digests]
             raw, start = block.text.tobytes(), 0
             for end in block.ends_D.tolist():
-                found = _words(raw[start:end].decode())
+                lower = CAPITALS.sub(lambda match: match[0].lower(), raw[start:end].decode())
+                found = WORD.findall(lower)
                 runs = zip(*(found[offset:] for offset in range(words)), strict=False)
                 sets.append(frozenset(map(hash, runs)))
                 start = end
     return digests, sets
-
-
-def _words(text: str) -> list[str]:
-    """Runs of ASCII letters, digits and all other characters but U+2000 to U+206F."""
-    return re.findall("[0-9a-z\x80-\u1fff\u2070-\U0010ffff]+", re.sub("[A-Z]+", _lower, text))
-
-
-def _lower(found: re.Match[str]) -> str:
-    return found[0].lower()
 
 
 def similarity(one: frozenset[int], other: frozenset[int]) -> float:

@@ -17,22 +17,44 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from artifacts.stage import InputRef, StageTable, write_stage_table
+from artifacts.store import Artifact, open_artifact
 from benchmarks.corpus import wikiextractor, write_corpus
-from benchmarks.measuring import machine, write_result
+from benchmarks.measuring import ROOT, Measurement, machine, measure, write_result
 from benchmarks.preparing.preparation_claims import Figures, claims
 from benchmarks.preparing.preparation_peers import Peer, peers
-from benchmarks.preparing.stage_times import Setting, prepare
+
+SEED = 1
 
 Labelled = Iterator[tuple[str, Figures]]
 Part = Callable[[argparse.Namespace], Labelled]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to prepare a corpus."""
+
+    corpus: str
+    vocabulary: str
+    workers: int = 1
+    cores: str = "0"
+    mode: str = "processes"
+    max_seq_lengths: tuple[int, ...] = (128,)
+    copies: int = 1
+    reader: str = "sentence_lines"
+    driver: str = "beam"
+    """`beam`, or `plain`: the same functions in a multiprocessing loop."""
+    memory: bool = False
+    """Whether to look at the memory."""
 
 
 def measure_peers(arguments: argparse.Namespace) -> Labelled:
@@ -155,27 +177,70 @@ PARTS: dict[str, tuple[Part, str]] = {
 
 
 def _run(setting: Setting) -> Figures:
-    """One preparation in a workspace of its own."""
+    """One preparation in a workspace of its own: text in, verified shards out."""
+    sources = [{"reader": setting.reader, "path": setting.corpus}]
+    corpus = {"sources": sources, "heldout_share": 0.0}
+    words = {"seed": SEED, "corpus": corpus, "cleaning": {}}
+    given = {**words, "vocabulary": {"path": setting.vocabulary}}
+    form = {"max_seq_lengths": setting.max_seq_lengths, "copies": setting.copies}
     with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
-        prepared = prepare(setting, Path(workspace))
-    wall, cpu = prepared.wall, prepared.cpu
+        run = partial(_run_stage, setting, Path(workspace))
+        vocabulary, _ = run("vocabulary", given, {})
+        tokens, of_tokens = run("tokens", words, {"vocabulary": vocabulary})
+        examples, of_examples = run(
+            "examples", {"seed": SEED, "examples": form}, {"tokens": tokens}
+        )
+    shards = [entry for entry in examples.manifest.files if entry.name.endswith(".arrow")]
+    rows = sum(entry.rows or 0 for entry in shards)
+    wall, cpu = of_tokens.wall + of_examples.wall, of_tokens.cpu + of_examples.cpu
     megabytes = _megabytes(setting.corpus)
     figures: Figures = {
         "megabytes": megabytes,
         "wall": wall,
         "cpu": cpu,
-        "tokens_cpu": prepared.tokens.cpu,
-        "examples_cpu": prepared.examples.cpu,
+        "tokens_cpu": of_tokens.cpu,
+        "examples_cpu": of_examples.cpu,
         "mb_per_second": megabytes / wall,
         "mb_per_cpu_second": megabytes / cpu,
-        "examples": prepared.rows,
-        "examples_per_second": prepared.rows / wall,
-        "bytes_per_example": prepared.bytes / prepared.rows,
-        "digest": prepared.digest[:12],
+        "examples": rows,
+        "examples_per_second": rows / wall,
+        "bytes_per_example": sum(entry.size for entry in shards) / rows,
+        "digest": examples.digest[:12],
     }
-    if prepared.peak_pss is not None:
-        figures["peak_pss_mb"] = prepared.peak_pss
+    peaks = [took.peak_pss for took in (of_tokens, of_examples) if took.peak_pss]
+    if peaks:
+        figures["peak_pss_mb"] = max(peaks)
     return figures
+
+
+def _run_stage(
+    setting: Setting,
+    workspace: Path,
+    stage: str,
+    config: dict[str, object],
+    inputs: dict[str, Artifact],
+) -> tuple[Artifact, Measurement]:
+    """One stage as a user runs it: a program of its own, on given cores."""
+    output = workspace / stage
+    table = StageTable(
+        stage=stage,
+        format_version=1,
+        config=config,
+        inputs={
+            role: InputRef(digest=artifact.digest, path=artifact.directory)
+            for role, artifact in inputs.items()
+        },
+        output=str(output),
+        machine={"workers": setting.workers, "worker_mode": setting.mode},
+    )
+    path = workspace / f"{stage}.json"
+    write_stage_table(table, path)
+    program = ["-m", f"pipeline.{stage}"]
+    if setting.driver == "plain" and stage != "vocabulary":
+        program = [str(ROOT / "benchmarks/preparing/plain_driver.py"), stage]
+    command = [sys.executable, *program, "--config", str(path)]
+    took = measure(command, cores=setting.cores, memory=setting.memory)
+    return open_artifact(str(output)), took
 
 
 def _in_turns(settings: dict[str, Setting], arguments: argparse.Namespace) -> Labelled:
@@ -232,17 +297,6 @@ def _measure(part: Part, arguments: argparse.Namespace) -> dict[str, Figures]:
     return runs
 
 
-def _keep(output: str, name: str, where: Mapping[str, object], runs: dict[str, Figures]) -> None:
-    """Put the part's runs among those in the file that were measured before."""
-    path = Path(output)
-    parts = json.loads(path.read_text())["parts"] if path.exists() else {}
-    earlier = parts.get(name, {}).get("runs", {})
-    parts[name] = {"machine": where, "runs": {**earlier, **runs}}
-    found = claims({name: part["runs"] for name, part in parts.items()})
-    stated = [{**asdict(claim), "reached": claim.reached} for claim in found]
-    write_result(output, {"claims": stated, "parts": parts})
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -269,6 +323,7 @@ def main() -> None:
     arguments = _options()
     if not shutil.which("taskset"):
         sys.exit("taskset is missing (util-linux): without it the cores cannot be pinned")
+    output = Path(arguments.output)
     for name in arguments.parts or PARTS:
         part, option = PARTS[name]
         if option and not getattr(arguments, option):
@@ -276,8 +331,14 @@ def main() -> None:
             continue
         print(f"-- {name}", flush=True)
         where = machine()
-        _keep(arguments.output, name, where, _measure(part, arguments))
-    for claim in json.loads(Path(arguments.output).read_text())["claims"]:
+        runs = _measure(part, arguments)
+        parts = json.loads(output.read_text())["parts"] if output.exists() else {}
+        earlier = parts.get(name, {}).get("runs", {})
+        parts[name] = {"machine": where, "runs": {**earlier, **runs}}
+        found = claims({each: kept["runs"] for each, kept in parts.items()})
+        stated = [{**asdict(claim), "reached": claim.reached} for claim in found]
+        write_result(arguments.output, {"claims": stated, "parts": parts})
+    for claim in json.loads(output.read_text())["claims"]:
         sign = "<=" if claim["at_most"] else ">="
         verdict = "" if claim["reached"] else "   MISSED"
         print(f"{claim['name']:75} {claim['figure']:8.2f} {sign} {claim['target']:g}{verdict}")

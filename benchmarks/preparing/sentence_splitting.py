@@ -74,15 +74,14 @@ def ours(texts: Sequence[str]) -> list[set[int]]:
     raw = "".join(f"{text}\n" for text in texts).encode()
     cut, _ = split_sentences(np.frombuffer(raw, dtype=np.uint8), np.array([len(raw)]))
     lines = iter(cut.tobytes().decode().split("\n"))
-    return [_places(text, lines) for text in texts]
-
-
-def _places(text: str, lines: Iterator[str]) -> set[int]:
-    ends, place = set(), len(next(lines))
-    while place < len(text):
-        ends.add(place)
-        place += 1 + len(next(lines))
-    return ends
+    found: list[set[int]] = []
+    for text in texts:
+        ends, place = set[int](), len(next(lines))
+        while place < len(text):
+            ends.add(place)
+            place += 1 + len(next(lines))
+        found.append(ends)
+    return found
 
 
 _SIMPLE = re.compile(r"(?<=[.!?])[\"')\]]* (?=[\"'(\[]*[A-Z0-9])")
@@ -102,13 +101,6 @@ def blingfire(texts: Sequence[str]) -> list[set[int]]:
         {start - 1 for start, _ in offsets[1:] if text[start - 1] == " "}
         for text, offsets in zip(texts, found, strict=True)
     ]
-
-
-def _blingfire_alone(text: str) -> None:
-    import blingfire as library
-
-    for paragraph in text.splitlines():
-        library.text_to_sentences(paragraph)
 
 
 def pysbd(texts: Sequence[str]) -> list[set[int]]:
@@ -142,7 +134,10 @@ def speed(segmenter: Segmenter, text: str) -> float:
             raw = np.frombuffer(text.encode(), dtype=np.uint8)
             split_sentences(raw, np.array([len(raw)]))
         elif segmenter is blingfire:
-            _blingfire_alone(text)  # without offsets, which cost it more than cutting
+            import blingfire as library
+
+            for paragraph in text.splitlines():  # offsets would cost it more than cutting
+                library.text_to_sentences(paragraph)
         else:
             segmenter(text.splitlines())
         seconds.append(time.process_time() - started)
