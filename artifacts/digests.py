@@ -81,8 +81,13 @@ def _writable(folder: str) -> str:
         os.makedirs(folder, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        temporary = tempfile.mkdtemp(prefix="cloze-cache-")
-        atexit.register(_remove_if_ours, temporary, os.getpid())
+        temporary, owner = tempfile.mkdtemp(prefix="cloze-cache-"), os.getpid()
+
+        def remove() -> None:
+            if os.getpid() == owner:  # not when a fork exits
+                shutil.rmtree(temporary, ignore_errors=True)
+
+        atexit.register(remove)
         os.environ["XDG_CACHE_HOME"] = temporary
         say(
             f"warning: {folder}: cannot be written ({error.strerror}), so nothing is kept there; "
@@ -90,9 +95,3 @@ def _writable(folder: str) -> str:
         )
         return os.path.join(temporary, "cloze")
     return folder
-
-
-def _remove_if_ours(temporary: str, owner: int) -> None:
-    """At exit, but not at that of a fork."""
-    if os.getpid() == owner:
-        shutil.rmtree(temporary, ignore_errors=True)

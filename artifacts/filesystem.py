@@ -263,8 +263,16 @@ def find_files(path: str) -> list[InputFile]:
     try:
         is_folder = isinstance(filesystem, LocalFileSystem) and os.path.isdir(inner)
         found = _walk(inner) if is_folder else _list(filesystem, inner)
-    except PermissionError as error:
-        raise _unreadable(error.filename or path, error) from None
+    except OSError as error:
+        name = error.filename or path
+        if os.path.islink(name) and not os.path.exists(name):
+            raise UsageError(
+                f"{name}: a link that leads nowhere ({error.strerror}); remove it, or put the file "
+                "where it points"
+            ) from None
+        if isinstance(error, PermissionError):
+            raise _unreadable(name, error) from None
+        raise
     except ValueError as error:  # what libraries for URLs call one without a host, for example
         raise UsageError(f"{path}: no files can be looked for there ({error!r})") from None
     if not found:
@@ -342,7 +350,7 @@ def _walk(directory: str) -> list[InputFile]:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                status = _status(entry)
+                status = entry.stat()
                 if stat.S_ISDIR(status.st_mode):
                     if _identity(status) in above:
                         raise UsageError(
@@ -359,22 +367,6 @@ def _unreadable(path: str, error: PermissionError) -> UsageError:
     return UsageError(
         f"{path}: may not be read ({error.strerror}); ask its owner for the right to (chmod +r), "
         "or take it away"
-    )
-
-
-def _status(entry: os.DirEntry[str]) -> os.stat_result:
-    try:
-        return entry.stat()
-    except OSError as error:
-        if not entry.is_symlink():
-            raise
-        raise _leads_nowhere(entry.path, error) from None
-
-
-def _leads_nowhere(path: str, error: OSError) -> UsageError:
-    return UsageError(
-        f"{path}: a link that leads nowhere ({error.strerror}); remove it, or put the file where "
-        "it points"
     )
 
 
@@ -399,12 +391,8 @@ def _list(filesystem: "AbstractFileSystem | Patient", inner: str) -> list[InputF
         name: facts for name, facts in details.items() if not os.path.basename(name).startswith(".")
     }
     if local:
-        linked = [inner, *visible] if os.path.islink(inner) else visible
-        for name in (name for name in linked if os.path.islink(name)):
-            try:
-                os.stat(name)
-            except OSError as error:
-                raise _leads_nowhere(name, error) from None
+        for name in filter(os.path.islink, [inner, *visible]):
+            os.stat(name)  # which fails where the link leads nowhere
     names = [name for name, facts in visible.items() if facts["type"] == "file"]
     if local:
         return [_local_file(name, os.stat(name)) for name in names]

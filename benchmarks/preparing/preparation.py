@@ -281,22 +281,6 @@ def _median(runs: Sequence[Figures]) -> Figures:
     return cast("Figures", {**runs[0], **medians})
 
 
-def _measure(part: Part, arguments: argparse.Namespace) -> dict[str, Figures]:
-    """The part's runs by label, each printed as it ends."""
-    runs = {}
-    for label, run in part(arguments):
-        runs[label] = run
-        memory = f" {run['peak_pss_mb']:6.0f} MB" if "peak_pss_mb" in run else ""
-        print(
-            f"{label:42} {run['mb_per_second']:8.2f} MB/s "
-            f"{run['mb_per_cpu_second']:8.2f} MB/cpu-s "
-            f"{run['examples_per_second']:10,.0f} examples/s {run['bytes_per_example']:5.0f} B"
-            f"{memory}",
-            flush=True,
-        )
-    return runs
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -331,7 +315,17 @@ def main() -> None:
             continue
         print(f"-- {name}", flush=True)
         where = machine()
-        runs = _measure(part, arguments)
+        runs: dict[str, Figures] = {}
+        for label, run in part(arguments):
+            runs[label] = run
+            memory = f" {run['peak_pss_mb']:6.0f} MB" if "peak_pss_mb" in run else ""
+            print(
+                f"{label:42} {run['mb_per_second']:8.2f} MB/s "
+                f"{run['mb_per_cpu_second']:8.2f} MB/cpu-s "
+                f"{run['examples_per_second']:10,.0f} examples/s {run['bytes_per_example']:5.0f} B"
+                f"{memory}",
+                flush=True,
+            )
         parts = json.loads(output.read_text())["parts"] if output.exists() else {}
         earlier = parts.get(name, {}).get("runs", {})
         parts[name] = {"machine": where, "runs": {**earlier, **runs}}

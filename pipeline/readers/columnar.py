@@ -45,18 +45,8 @@ def read_parquet(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
 
 def read_arrow(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The rows of the piece's record batches."""
-
-    def rows(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.Array]]:
-        for first, batch in batches:
-            _require_strings(batch.schema, source.text_field, path=piece.path)
-            strings = batch.column(source.text_field)
-            strings.validate(full=True)  # an offset beyond the data would be followed
-            yield first, strings
-
     with _opened(piece, "Arrow") as opened:
-        is_file = opened.read(len(FILE_MAGIC)) == FILE_MAGIC
-        batches = _batches_of_file if is_file else _batches_of_stream
-        yield from _blocks(rows(batches(opened, piece)), piece, opened)
+        yield from _blocks(_rows_of_arrow(source.text_field, piece, opened), piece, opened)
 
 
 def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlock:
@@ -116,6 +106,34 @@ def _rows_of_parquet(
             first += len(batch)
 
 
+def _rows_of_arrow(column: str, piece: Piece, opened: IO[bytes]) -> Iterator[tuple[int, pa.Array]]:
+    """The column's rows in the record batches that lie in the piece."""
+    first = batch_count = 0
+    opened.seek(0)
+    is_file = opened.read(len(FILE_MAGIC)) == FILE_MAGIC
+    if is_file:
+        reader = pa.ipc.open_file(opened)
+        batch_count = reader.num_record_batches
+        batches: Iterable[pa.RecordBatch] = map(reader.get_batch, range(batch_count))
+    elif piece.start:  # a stream has no index: whoever reads its first byte reads all of it
+        return
+    else:
+        opened.seek(-len(STREAM_END), os.SEEK_END)
+        if opened.read() != STREAM_END:
+            raise IntegrityError(
+                f"{piece.path}: not a whole Arrow stream: it has no end mark; copy it again"
+            )
+        opened.seek(0)
+        batches = pa.ipc.open_stream(opened)
+    for index, batch in enumerate(batches):
+        if not is_file or _is_in(piece, index, batch_count, opened):
+            _require_strings(batch.schema, column, path=piece.path)
+            strings = batch.column(column)
+            strings.validate(full=True)  # an offset beyond the data would be followed
+            yield first, strings
+        first += len(batch)
+
+
 @contextmanager
 def _opened(piece: Piece, kind: str) -> Iterator[IO[bytes]]:
     """The piece's file; what Arrow finds wrong with it is an `IntegrityError`."""
@@ -133,33 +151,6 @@ def _is_in(piece: Piece, group: int, groups: int, opened: IO[bytes]) -> bool:
     """Whether row group `group` of `groups` counts as lying in the piece."""
     place = group * opened.seek(0, os.SEEK_END) // groups
     return piece.start <= place and (piece.stop is None or place < piece.stop)
-
-
-def _batches_of_file(opened: IO[bytes], piece: Piece) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batches of an IPC file that lie in the piece, with the number of their first row."""
-    reader = pa.ipc.open_file(opened)
-    first = 0
-    for index in range(reader.num_record_batches):
-        batch = reader.get_batch(index)
-        if _is_in(piece, index, reader.num_record_batches, opened):
-            yield first, batch
-        first += len(batch)
-
-
-def _batches_of_stream(opened: IO[bytes], piece: Piece) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """All batches of an IPC stream, which has no index: whoever reads its first byte reads all."""
-    if piece.start:
-        return
-    opened.seek(-len(STREAM_END), os.SEEK_END)
-    if opened.read() != STREAM_END:
-        raise IntegrityError(
-            f"{piece.path}: not a whole Arrow stream: it has no end mark; copy it again"
-        )
-    opened.seek(0)
-    first = 0
-    for batch in pa.ipc.open_stream(opened):
-        yield first, batch
-        first += len(batch)
 
 
 def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:

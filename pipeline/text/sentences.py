@@ -119,7 +119,16 @@ def split_sentences(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
     nexts = _past_marks(padded, spaces + 1, _OPENER, _WIDE_OPENERS)  # to a letter or digit
     padded[spaces[_ends_sentence(padded, terminals, nexts)]] = LINE_FEED
     split = padded[_MARGIN:-_MARGIN]
-    _cut_long_lines(split)
+    # lines too long to be sentences are cut at spaces
+    feeds = np.flatnonzero(split == LINE_FEED)
+    starts = np.concatenate(([0], feeds + 1))[: len(feeds)]
+    for line in np.flatnonzero(feeds - starts > LONGEST_SENTENCE).tolist():
+        start, end = int(starts[line]), int(feeds[line])
+        while end - start > LONGEST_SENTENCE:
+            blanks = np.flatnonzero(split[start : start + LONGEST_SENTENCE] == SPACE)
+            if len(blanks):
+                split[start + blanks[-1]] = LINE_FEED
+            start += int(blanks[-1]) + 1 if len(blanks) else LONGEST_SENTENCE
     return split, ends
 
 
@@ -145,19 +154,6 @@ def _is_one_of(text: Bytes, places: Offsets, characters: str) -> Mask:
     for character in characters:
         found |= code == int.from_bytes(character.encode(), "big")
     return found
-
-
-def _cut_long_lines(text: Bytes) -> None:
-    """Put line feeds into lines that no sentence is as long as, at spaces."""
-    feeds = np.flatnonzero(text == LINE_FEED)
-    starts = np.concatenate(([0], feeds + 1))[: len(feeds)]
-    for line in np.flatnonzero(feeds - starts > LONGEST_SENTENCE).tolist():
-        start, end = int(starts[line]), int(feeds[line])
-        while end - start > LONGEST_SENTENCE:
-            spaces = np.flatnonzero(text[start : start + LONGEST_SENTENCE] == SPACE)
-            if len(spaces):
-                text[start + spaces[-1]] = LINE_FEED
-            start += int(spaces[-1]) + 1 if len(spaces) else LONGEST_SENTENCE
 
 
 def _past_marks(text: Bytes, places: Offsets, kind: int, wide: str) -> Offsets:
