@@ -1,4 +1,4 @@
-"""The form of every configuration, and how one is read.
+"""The base of every configuration, and how one is read.
 
 In:  a TOML file, and `a.b=value` overrides from the command line.
 Out: a frozen pydantic model; anything unknown or contradictory is a `UsageError` on one line.
@@ -31,21 +31,21 @@ from artifacts.errors import UsageError
 from artifacts.progress import say
 
 JsonObject = dict[str, Any]
-"""A JSON object whose fields its stage defines; whoever reads it knows that stage's form."""
+"""A JSON object whose fields its stage defines; readers must know that stage's form."""
 
 LONGEST_FILE = 1 << 20
 """Bytes of a configuration; a real one has a few thousand."""
 
 SHOWN_MISTAKES = 10
 SHOWN_CHARACTERS = 80
-"""Of the value that a mistake is about."""
+"""Shown of an offending value."""
 
 
 FieldT = TypeVar("FieldT")
 
 
 class Config(BaseModel):
-    """A frozen table of settings; unknown keys and numbers no machine holds are refused."""
+    """A frozen table of settings; unknown keys and integers beyond 64 bits are refused."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
@@ -75,14 +75,14 @@ class Config(BaseModel):
 
 
 class GrownConfig(Config):
-    """A table that got fields after artifacts had been made with it.
+    """A table that gained fields after artifacts had been made from it.
 
     Such a field is written only where it differs from its default, so that the keys of what was
     made before stay as they are.
     """
 
     later_fields: ClassVar[frozenset[str]] = frozenset()
-    """Their names."""
+    """Names of the fields that were added."""
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

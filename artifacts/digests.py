@@ -76,7 +76,7 @@ def cache_directory() -> Path:
 
 @cache
 def _writable(folder: str) -> str:
-    """`folder`, or a temporary one that this process and its children use where it is of no use."""
+    """`folder`, or a temporary one for this process and its children if it cannot be written."""
     try:
         os.makedirs(folder, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

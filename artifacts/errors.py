@@ -9,7 +9,7 @@ import os
 
 
 class ClozeError(Exception):
-    """Something failed that the user can understand and mend."""
+    """Something failed that the user can understand and fix."""
 
     exit_code = 1
 

@@ -7,7 +7,7 @@ Locally a file is written under a temporary name, flushed and renamed. Object st
 and need none: an upload appears at once or never.
 
 `find_files` is for data from outside. Hidden files and folders are left out: editors and version
-control put things there that nobody means. Everything else in a folder counts; a file that cannot
+control keep things there that are no data. Everything else in a folder counts; a file that cannot
 be read as its format is an error of the reader, never passed over here.
 """
 
@@ -43,10 +43,10 @@ FINAL_ANSWERS = (
     *(FileNotFoundError, FileExistsError),
     *(PermissionError, IsADirectoryError, NotADirectoryError),
 )
-"""What a store says that it would say again."""
+"""Errors that another attempt would meet again."""
 
 OURS = ("builtins", "artifacts")
-"""Where errors come from that say something about a call, and nothing about the store."""
+"""Modules whose errors are about the call, not about the store."""
 
 PRECONDITION_FAILED = 412
 
@@ -58,7 +58,7 @@ VERSIONS = (
     *("ETag", "etag", "md5Hash", "crc32c", "content_md5", "generation"),
     *("LastModified", "last_modified", "mtime", "updated", "created"),
 )
-"""What object stores tell of a file that changes with its content, the surest first."""
+"""Metadata of an object that changes with its content, the most reliable first."""
 
 
 def join(directory: str, name: str) -> str:
@@ -169,8 +169,8 @@ def put_file(source: str, path: str, *, durable: bool = True) -> None:
 def begin_flush(path: str) -> None:
     """Have the kernel start to write out a local file, while others are still made.
 
-    Not by `fsync` in a thread: Linux tells an error in writing to one caller only, and that must be
-    `make_durable`. This advice starts the writing and tells nothing.
+    Not by `fsync` in a thread: Linux reports a write error to one caller only, and that must be
+    `make_durable`. This advice only starts the writing.
     """
     if is_local(path):
         handle = os.open(local_path(path), os.O_RDONLY)
@@ -254,7 +254,7 @@ class InputFile:
     """Bytes."""
 
     version: str = ""
-    """Another one when the file is written to: its time and inode, or the store's checksum."""
+    """Changes when the file is written to: its time and inode, or the store's checksum."""
 
 
 def find_files(path: str) -> list[InputFile]:
@@ -309,7 +309,7 @@ def temporary_beside(path: str) -> Iterator[str]:
         # not mkstemp: its files are readable by nobody else, and a team shares a workspace
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
-        error.filename = path  # whoever reads the message knows no other name
+        error.filename = path  # the only name that its reader knows
         raise
     try:
         yield temporary
@@ -424,9 +424,9 @@ def _open(path: str) -> tuple["AbstractFileSystem | Patient", str]:
 
 
 class Patient:
-    """A remote file system whose calls are made again when the store is busy or the line is bad.
+    """A remote file system whose calls are retried while the store is busy or the network bad.
 
-    All our calls can be repeated: names hold digests, and what was half done is done over.
+    All our calls can be repeated: names hold digests, and a partial upload is simply redone.
     """
 
     def __init__(self, filesystem: AbstractFileSystem) -> None:

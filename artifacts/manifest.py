@@ -49,7 +49,7 @@ class FileEntry(Config):
 
     @property
     def stored_name(self) -> str:
-        """The name on disk; it holds the digest, so that two writers do each other no harm."""
+        """The name on disk; it holds the digest, so that concurrent writers cannot collide."""
         stem, dot, suffix = self.name.rpartition(".")
         return f"{stem}.{self.sha256[:12]}.{suffix}" if dot else f"{self.name}.{self.sha256[:12]}"
 

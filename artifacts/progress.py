@@ -27,7 +27,7 @@ def say(line: str) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Lead what is written to `stream` from now on nowhere: its reader has left."""
+    """Discard what is written to `stream` from now on: its reader is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

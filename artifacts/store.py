@@ -4,7 +4,7 @@ In:  a workspace, local or an fsspec URL, and stage tables.
 Out: `Artifact`, opened through its manifest and verified.
 
     <root>/<stage>/<key>/manifest.json      written last: the only commit
-    <root>/<stage>/<key>/<name>.<sha>.<ext> content-addressed, so two writers do no harm
+    <root>/<stage>/<key>/<name>.<sha>.<ext> content-addressed: two writers cannot collide
     <root>/<stage>/<key>/finished/<name>    one record per finished file: work to resume from
 """
 
@@ -328,6 +328,6 @@ def finished_record(directory: str, name: str) -> str:
 
 
 def clear_work(directory: str) -> None:
-    """Remove what only the artifact's own stage needed, and that it was finished."""
+    """Remove the stage's own work files and the records that they were finished."""
     for leftover in (WORK, f"{FINISHED}/{WORK}"):
         filesystem.remove(filesystem.join(directory, leftover))

@@ -272,7 +272,7 @@ class ByteLevelTokenizer(SubwordTokenizer):
 
     @property
     def prepares_corpora(self) -> bool:
-        """Through `tokenizers` itself."""
+        """Through `tokenizers` itself, so with the same ids."""
         return True
 
     @property
@@ -290,7 +290,7 @@ class ByteLevelTokenizer(SubwordTokenizer):
         return tokenizer
 
     def encode_around_masks(self, text: str) -> list[list[int]]:
-        """A [MASK] takes the white space at its side along, if the file says so."""
+        """Strips the white space beside a [MASK], where the file says so."""
         (mask,) = (w for w in self.backend.get_added_tokens_decoder().values() if w.content == MASK)
         parts = text.split(MASK)
         if mask.lstrip:
@@ -300,7 +300,7 @@ class ByteLevelTokenizer(SubwordTokenizer):
         return [self.encode(part) for part in parts]
 
     def tokenizer_json(self) -> str:
-        """As it came."""
+        """The file as it was read."""
         return self.content
 
     def transformers_options(self) -> dict[str, JsonValue]:

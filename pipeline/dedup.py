@@ -7,9 +7,9 @@ Out: `drop.arrow`, a drop list (pipeline/duplicates/drop_list.py): the digest of
     python -P -m pipeline.dedup --config TABLE.json [engine options]
 
 Exact duplicates need no stage of their own: the tokens stage drops them on its way. Here one job
-looks at every document by itself; the launcher then finds who is alike to whom. Of documents alike
-a held-out one stays, else the one of the first source, else the one whose digest comes first: never
-what a file's name or place would decide.
+looks at every document by itself; the launcher then compares those that may be alike. Of documents
+that are, a held-out one stays, else the one of the first source, else the one whose digest comes
+first: a file's name or place decides nothing.
 """
 
 import os

@@ -63,7 +63,7 @@ HELD_OUT_OF_FEW = {
     "largest": "corpus.heldout_share = {share} draws all of so few documents; only the one with "
     "the largest digest trains",
 }
-"""What is said where the draw has not decided, by the rule of the `Division` that has."""
+"""Messages where too few documents are drawn to be held out, by the `Division` rule applied."""
 
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:

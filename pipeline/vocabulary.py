@@ -89,7 +89,7 @@ CANDIDATES_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Sampling:
-    """What decides who is a candidate."""
+    """What decides which documents are candidates."""
 
     corpus: CorpusConfig
     cleaning: CleaningConfig

@@ -1,4 +1,4 @@
-"""Child processes: who they are, that they die with their parent, and how a family is ended.
+"""Child processes: identifying them, tying them to their parent's life, ending a process tree.
 
 In:  argument vectors and process ids.
 Out: children that the kernel ends when their parent is killed; ids that are still right later.
@@ -28,7 +28,7 @@ KILL_SECONDS = 5.0
 """How long to wait for the kernel to remove processes that were sent SIGKILL."""
 
 TOLERANCE_TICKS = 200
-"""Two seconds: the kernel tells its own start to a second, and may correct it in between."""
+"""Two seconds: the kernel gives its own start to a second, and may correct it later."""
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -78,7 +78,7 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int:
-        """Process id; nobody else's until the child was waited for."""
+        """Process id; not reused until the child has been waited for."""
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""

@@ -4,11 +4,11 @@ In:  one docstring, dedented.
 Out: its paragraphs, each one line of English; the statements of its examples, if wanted.
 
 Code blocks, what examples print, formulas set apart, tables, references and directives are
-dropped: they are not the language that the masked words shall be guessed from, and their
-repetition would flatter every score. Headings and parameters' lines (`axis : int, optional`) stand
-alone. Statements after `>>>` are kept where text is read as `help` prints it: they show names in
-use; imports, which every example begins with, are not. Inline mark-up is reStructuredText, Markdown
-or epytext.
+dropped: they are not the language that masked words are to be predicted from, and their repetition
+would flatter every score. Headings and parameters' lines (`axis : int, optional`) stand alone.
+Statements after `>>>` are kept where text is read as `help` prints it: they show names in use;
+imports, which every example begins with, are not. Inline mark-up is reStructuredText, Markdown or
+epytext.
 """
 
 import itertools

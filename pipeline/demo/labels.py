@@ -6,8 +6,8 @@ Out: tagging/ and pairs/, each with train.jsonl, dev.jsonl, test.jsonl and task.
     python -P -m pipeline.demo.labels --config TABLE.json
 
 Development data come from other modules than training data, test data from other packages. What is
-taken is decided by a hash of the seed and the text, evenly from all packages while they last. What
-a split says is not said again in a later one.
+taken is decided by a hash of the seed and the text, evenly from all packages while they last. No
+example of a split recurs in a later one.
 """
 
 import itertools

@@ -46,7 +46,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that is told apart by what is said of it."""
+    """A function that its summary tells from the others of its module."""
 
     summary: str
     """The first sentence of its docstring."""
@@ -82,7 +82,7 @@ def stems(text: str) -> frozenset[str]:
 
 
 def documented_functions(docstrings: Sequence[Docstring]) -> list[Function]:
-    """The functions whose summaries are sentences and told apart by them."""
+    """The functions whose summaries are sentences, one for each different summary."""
     found: dict[str, Function] = {}
     for docstring in docstrings:
         own_name = docstring.name.rpartition(".")[2]

@@ -163,7 +163,7 @@ class CandidateFiles:
         return ShingleSets(np.memmap(path, np.uint32, mode="r"), starts_D, ends_D)
 
     def _tables(self) -> Iterator[pa.Table]:
-        """Each file's rows, mapped; whoever keeps any copies them."""
+        """Each file's rows, mapped only until the next file's: copy what is to last."""
         for entry in self._entries:
             stored = filesystem.join(self._output, entry.stored_name)
             with (

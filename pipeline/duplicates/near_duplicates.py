@@ -1,14 +1,14 @@
 """Near-duplicates: documents that share most of their shingles with one that is kept.
 
-In:  the shingles of documents; later, who agrees with whom in a band of their signatures.
+In:  the shingles of documents; later, which of them agree in a band of their signatures.
 Out: for each document the kept one that it nearly equals: itself, if there is none.
 
 MinHash (Broder 1997) proposes, exact comparison decides. The share of equal values in two
 signatures estimates the Jaccard similarity of two sets: the share of all their shingles that is in
 both. Signatures are cut into bands so that documents above the threshold almost surely agree in
-some whole band. Who agrees in a band is a candidate, and is compared shingle by shingle with the
-documents kept before it. So nothing is dropped for a document that is itself dropped, nor for one
-that it does not equal to the threshold.
+some whole band. Those that do are candidates, each compared shingle by shingle with the documents
+kept before it. So nothing is dropped for a document that is itself dropped, nor for one that it
+resembles less than the threshold says.
 """
 
 from collections.abc import Iterable
@@ -112,9 +112,9 @@ def band_keys(sets: ShingleSets, bands: Bands) -> UInt64s:
 
 
 def sharing(keys_D: UInt64s) -> tuple[Int64s, Int64s]:
-    """Who has a band's key in common with another, and the number of each one's group, from 0.
+    """The documents that share a band's key with another, and each one's group, numbered from 0.
 
-    Keys of 0 are nobody's.
+    A key of 0 is shared with no document.
     """
     order = np.argsort(keys_D, kind="stable")
     ordered = keys_D[order]
@@ -134,7 +134,7 @@ def kept_for(
     sets:                   each candidate's shingles; none is empty.
 
     A candidate is dropped if its Jaccard similarity to a kept one reaches the threshold, and kept
-    otherwise. Who has been dropped is compared with nobody.
+    otherwise. Nothing is compared with a document that has been dropped.
     """
     sizes_C = sets.ends_D - sets.starts_D
     found_C = np.arange(len(sizes_C))

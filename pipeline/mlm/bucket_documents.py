@@ -101,12 +101,12 @@ def documents_of(table: pa.Table, *, source: str) -> Documents:
     weights_D = table["copies"].to_numpy().astype(np.int64)
     starts_S = ends_S - lengths_S
     if not lengths_S.all():
-        told_S = lengths_S > 0
+        kept_S = lengths_S > 0
         documents_S = np.repeat(np.arange(len(counts_D)), counts_D)
-        counts_D = np.bincount(documents_S[told_S], minlength=len(counts_D))
-        told_D = counts_D > 0
-        starts_S, ends_S = starts_S[told_S], ends_S[told_S]
-        digests_D2, weights_D, counts_D = digests_D2[told_D], weights_D[told_D], counts_D[told_D]
+        counts_D = np.bincount(documents_S[kept_S], minlength=len(counts_D))
+        kept_D = counts_D > 0
+        starts_S, ends_S = starts_S[kept_S], ends_S[kept_S]
+        digests_D2, weights_D, counts_D = digests_D2[kept_D], weights_D[kept_D], counts_D[kept_D]
     return Documents(
         digests_D2=digests_D2,
         weights_D=weights_D,

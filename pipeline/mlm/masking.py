@@ -74,7 +74,7 @@ class Choice:
     """32 random bits each: whether [MASK], a random word-piece or the original is seen."""
 
     word_M: UInt64s | None = None
-    """32 random bits each: which random word-piece; None: the fate tells that, too."""
+    """32 random bits each: which random word-piece; None: the fate decides that, too."""
 
     @property
     def example_M(self) -> Int64s:

@@ -26,7 +26,7 @@ from pipeline.readers.documents import DocumentBlock, Piece, Reader
 ROWS_AT_A_TIME = 8192
 
 BYTES_AT_A_TIME = 256 << 20
-"""Thousands of rows may be one long string, stored once: they are spelt out so much at a time."""
+"""Thousands of rows may share one long string: at most so much is expanded at a time."""
 
 FILE_MAGIC = b"ARROW1"
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"

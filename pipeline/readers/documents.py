@@ -4,7 +4,7 @@ In:  a `Piece` of a file: the documents that begin between two of its byte posit
      `InputShard` is some of them, the input of one task.
 Out: `DocumentBlock`s: some MiB of raw text, and where each document ends in it.
 
-A reader is one function and two facts about its format (`Reader`). It gives bytes as it finds
+A reader is one function and a few facts about its format (`Reader`). It gives bytes as it finds
 them: cleaning, sentences and tokens come later and are the same for every format. Blocks instead
 of strings, because one Python object a document would cost more than tokenising it.
 """
@@ -141,7 +141,7 @@ class Reader:
 def pack(
     documents: Iterable[tuple[int, bytes]], *, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[DocumentBlock]:
-    """Blocks of (position, raw text) pairs: what a reader of few or odd documents needs."""
+    """Blocks of (position, raw text) pairs: for readers of few or irregular documents."""
     positions: list[int] = []
     texts: list[bytes] = []
     size = 0

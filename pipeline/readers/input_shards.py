@@ -3,7 +3,7 @@
 In:  the sources of a configuration.
 Out: `InputShard`s of some MiB, whatever the files' sizes: large ones are cut, small ones grouped.
 
-How the corpus is cut decides nothing about the result, only about how well it spreads.
+How the corpus is cut never affects the result, only how evenly the work spreads.
 """
 
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ WANTED_SHARDS = 1024
 class CorpusFiles:
     """The files of a corpus as they are now.
 
-    The artifact's key says what they held when the run was planned. So a stage that has read a file
-    which was written to meanwhile must not be finished, nor what it has made be used again.
+    The artifact's key records what they held when the run was planned. A stage that has read a file
+    which changed since then must not finish, and nothing that it has made may be reused.
     """
 
     def __init__(self, corpus: CorpusConfig, output: str) -> None:
         """Look at the files; `output` is the unfinished artifact that is made of them.
 
-        What an earlier attempt has made of other files than these is removed.
+        Removes what an earlier attempt has made from other files than these.
         """
         self._corpus = corpus
         self._output = output

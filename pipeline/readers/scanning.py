@@ -32,7 +32,7 @@ LONGEST_MARK = 16
 
 LONGEST_RECORD = 1 << 26
 """A JSON object or article that is larger is refused: it is held whole, several times over while it
-is decoded, and a worker shall do with 1 GiB."""
+is decoded, and a worker has to make do with 1 GiB."""
 
 FindStarts = Callable[[bytes, bool], Offsets]
 """Ascending places in a stretch of a file at which documents begin. The second argument says

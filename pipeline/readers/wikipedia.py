@@ -8,8 +8,8 @@ Out: the text passages of articles, a paragraph a line (paper, A.2: only text pa
 A dump's XML is not parsed: every page is found by its tags, so that damage costs one page and a
 dump can be read from the middle. Of its wikitext, nested constructs are taken apart from the inside
 out, so that no recursion is needed and an unclosed brace spoils at most its own paragraph. No
-pattern takes longer than in proportion to the text, whatever stands in it: who writes a page may
-wish it to.
+pattern takes longer than in proportion to the text, whatever it contains: a page's author may be
+hostile.
 """
 
 import html

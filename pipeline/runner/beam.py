@@ -3,10 +3,10 @@
 In:  the installed Beam.
 Out: the same names. Everything else imports them from here.
 
-On import Beam warns in the root log that Google's client libraries are absent, which concerns
-nobody who has not asked for them; that one warning is kept back. And Beam takes along what it finds
-installed for data frames, MongoDB and BigQuery, two fifths of its import time; it is told that
-there is nothing. Garbage is collected afterwards: what an import makes stays.
+On import Beam warns in the root log that Google's client libraries are absent, which matters only
+to those who use them; that one warning is suppressed. And Beam imports what it finds installed for
+data frames, MongoDB and BigQuery, two fifths of its import time; these are hidden from it. Garbage
+is not collected meanwhile: what an import makes stays.
 """
 
 import gc

@@ -49,10 +49,10 @@ STATE_EVERY = 60.0
 for a hung one."""
 
 UNANSWERED_POLLS = 30
-"""So often in a row the job service may fail to answer."""
+"""Consecutive polls that the job service may leave unanswered."""
 
 LAST_WORDS_SECONDS = 10.0
-"""After a job's end its last messages may take so long."""
+"""How long to wait for a job's last messages after its end."""
 
 NAMESPACE = "cloze"
 PARTS_PER_UNIT = 1000
@@ -115,7 +115,7 @@ def run_on_engine(
     try:
         state = watch.until_finished(result)
     except BaseException as error:
-        # nobody waits for the job, and it would run on and cost
+        # the job would run on, unattended, and cost money
         if not isinstance(error, ServiceSilent):
             say(f"{machine.runner}: cancelling the job")
             result.cancel()
@@ -192,16 +192,16 @@ class JobRecord:
 
 @dataclass
 class _Watch:
-    """Looks after a job until it ends."""
+    """Follows a job until it ends."""
 
     machine: PipelineMachine
     options: PipelineOptions
     progress: Progress
     record: JobRecord
     messages: list[str] = field(default_factory=list)
-    """Errors that a job service has told."""
+    """Errors that the job service has reported."""
     listener: threading.Thread | None = None
-    """Hears them."""
+    """The thread that collects them."""
 
     def until_finished(self, result: PipelineResult) -> str:
         """The state in which the job ended."""
@@ -240,7 +240,7 @@ class _Watch:
             time.sleep(POLL_SECONDS)
 
     def error(self, state: str) -> Exception:
-        """The error that a job ends with which has not done its work."""
+        """The error for a job that ended without finishing its work."""
         if self.messages:
             return job_error("RuntimeError", self.messages[-1])
         return JobFailed(
@@ -268,7 +268,7 @@ class _Watch:
         return is_new
 
     def _listen(self, result: PortableResult) -> None:
-        """Remember the errors that the service tells."""
+        """Collect the errors that the service reports."""
         request = beam_job_api_pb2.JobMessagesRequest(job_id=result._job_id)
         try:
             for message in result._job_service.GetMessageStream(request):
@@ -308,6 +308,6 @@ def _job_id(result: PipelineResult) -> str:
 
 
 def _started(item: object, *, path: str) -> object:
-    """Leave a sign that a worker has begun; the item goes on."""
+    """Leave a sign that a worker has begun; the item passes through."""
     filesystem.write_bytes(path, b"")
     return item

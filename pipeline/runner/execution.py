@@ -23,7 +23,7 @@ from pipeline.runner.work_queue import ReportReader, WorkQueue, polling
 
 INLINE_MEGABYTES = 16.0
 """Up to here `worker_mode = "auto"` starts no workers: with Beam that takes most of a second, in
-which one process is done with so much."""
+which one process finishes as much."""
 
 LONGEST_DIRECTORY = 70
 """Bytes of the temporary directory's name; a socket's address has 107 at most."""
@@ -45,7 +45,7 @@ def run_graph(
     Local jobs report through `progress` and leave no process behind, however they end; unless
     `worker_mode` is `inline`, they end if nothing is reported for `machine.stall_timeout` seconds.
     `JobFailed` says what went wrong; an error of our own that a worker raised is raised here again.
-    An option that Beam does not know is a `UsageError` here, where nobody else could know it.
+    An option that Beam does not know is a `UsageError`.
     """
     if machine.runner != "local":
         from pipeline.runner.engine_job import run_on_engine  # Beam, only where it runs the job

@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Collection(Generic[Item]):
-    """Items, by the steps that make them of nothing; whatever works calls `WorkQueue.report`."""
+    """Items, as the steps that make them; the steps that do the work call `WorkQueue.report`."""
 
     steps: tuple[Step, ...]
 
@@ -82,9 +82,9 @@ def share_out(
 ) -> Collection[Item]:
     """The tasks in a collection's only element, a list, shared out among all workers.
 
-    On this machine every worker is dealt all of them and takes one after another of those that
-    nobody has taken: who is slower, or has met a larger task, takes fewer. Elsewhere the engine
-    sees to that. (`Create` and `Reshuffle` would be twenty steps of a graph instead of three, and
+    On this machine every worker is dealt all of them and claims one after another of those that are
+    left, so that slow workers and those with large tasks get fewer. Elsewhere the engine balances
+    the load. (`Create` and `Reshuffle` would be twenty steps of a graph instead of three, and
     each costs 10 ms of processor time before the first worker begins.)
     """
     dealt = every.flat_map(f"{label}:Deal", partial(_deal, queue=queue)).group(f"{label}:Spread")
@@ -97,7 +97,7 @@ def gather(results: Collection[Item], *, label: str) -> Collection[Sequence[Item
     return keyed.map(f"{label}:List", _listed)
 
 
-# What the steps above do. Workers import these by name, so they stand by themselves.
+# The functions of the steps above. Workers import them by name, so they are not nested.
 
 
 def _instead(_: object, *, value: Any) -> Any:

@@ -122,4 +122,4 @@ def _work(client: socket.socket) -> NoReturn:
         code = 0
     finally:
         orphaned, _, _ = select.select([client], [], [], 0)
-        os._exit(0 if orphaned else code)  # who fails for want of its runner is not the cause
+        os._exit(0 if orphaned else code)  # failing because the runner is gone is no cause

@@ -1,4 +1,4 @@
-"""Local directories for half-made files: on the artifact's own disk, so finishing one is a rename.
+"""Local directories for unfinished files: on the artifact's disk, so that finishing is a rename.
 
 In:  the directory of an unfinished artifact.
 Out: a scratch directory of this process, gone afterwards, where what killed processes left is

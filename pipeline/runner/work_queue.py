@@ -4,9 +4,9 @@ In:  tasks to share out; reports of finished ones, from any thread or process of
 Out: every task for whichever worker is free first; sums of the reports, for the progress line and
      the stall time-out.
 
-Beam's local runner deals work out before it begins and says nothing while a job runs. So both go
-through the file system: a task belongs to whoever creates its file, and reports are short appended
-lines, which the operating system never tears.
+Beam's local runner hands out all work in advance and reports nothing while a job runs. So both go
+through the file system: a task belongs to the worker that creates its file, and reports are short
+appended lines, which the operating system never tears.
 """
 
 import math
@@ -39,7 +39,7 @@ class WorkQueue:
         return os.path.join(self.directory, "reports")
 
     def claim(self, tasks: Sequence[Task], *, label: str) -> Iterator[Task]:
-        """The tasks that nobody else has taken, each as soon as the one before is done with."""
+        """The tasks that no other worker has claimed, each once the one before is finished."""
         directory = os.path.join(self.directory, label)
         os.makedirs(directory, exist_ok=True)
         for number, task in enumerate(tasks):
@@ -93,7 +93,7 @@ class ReportReader:
 
 
 def stalled(stall_timeout: float) -> str:
-    """What is said of a job that was stopped for finishing nothing."""
+    """The message for a job that was stopped because it finished nothing."""
     return (
         f"the job has finished nothing for {stall_timeout:.0f} s and was stopped; the same "
         "command goes on, stall_timeout in the machine file allows for slower pieces"

@@ -4,11 +4,11 @@ In:  input shards.
 Out: the buckets' tokens files (buckets.py), written by the workers that gather them; a list of
      early dropped documents and their counts for every few shards.
 
-One job: the shards are counted, the launcher's place in it writes the plan (shuffle_plan.py), the
-shards are read again and their documents keyed by bucket, and whoever gathers a key writes that
-bucket's file. No key has more than a bucket, and nothing is stored between. A bundle may be
-executed twice, and what is gathered arrives in another order each time: a bucket's rows are sorted
-by what they are, and files are replaced whole.
+One job: the shards are counted, a single step writes the plan (shuffle_plan.py), the shards are
+read again and their documents keyed by bucket, and the worker that gathers a key writes that
+bucket's file. No key holds more than a bucket, and nothing is stored in between. A bundle may be
+executed twice, and values arrive in another order each time: a bucket's rows are sorted by their
+content, and files are replaced whole.
 """
 
 import json
@@ -232,8 +232,8 @@ def _read_plan(backend: BeamGroupByKey) -> tuple[PlanFacts, ShufflePlan]:
 class _Scatter(Worker[InputShard, tuple[int, object]]):
     """A shard becomes pairs of a bucket's number and documents as bytes.
 
-    Under the numbers after the buckets' are its counts and what it has dropped. One shard greets
-    every bucket with nothing, so that there is a file of those without documents.
+    The numbers after the buckets' carry its counts and what it has dropped. The first shard sends
+    an empty value to every bucket, so that buckets without documents get their files, too.
     """
 
     def __init__(self, backend: BeamGroupByKey, done: frozenset[int], queue: WorkQueue) -> None:

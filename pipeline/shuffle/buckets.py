@@ -6,7 +6,7 @@ Out: the bucket's tokens file (artifacts/tables.py), put into the artifact: all 
      dropped for an equal one or because they are on a drop list, and how often each id occurs.
 
 A bucket is a power-of-two share of the digests (cardinality.py says how many there are). How
-documents get there is the shuffle backend's affair, and there are two: on one machine every input
+documents get there is up to the shuffle backend, and there are two: on one machine every input
 shard becomes runs on the local disk and a bucket reads its slice of each (local_spill.py); on many
 machines the documents go through the engine's own shuffle (beam_group_by_key.py). The buckets are
 the same.
@@ -203,7 +203,7 @@ def _groups(
 
 @dataclass(frozen=True)
 class BucketAccount:
-    """What is told of buckets once they are written; accounts can be added."""
+    """What is known about buckets once they are written; accounts add up."""
 
     counts_V: Int64s
     """How often each id occurs."""

@@ -4,7 +4,7 @@ In:  sorted runs (pipeline/shuffle/sorted_runs.py).
 Out: a number of bits: buckets are the power-of-two shares of the digests that they tell apart.
 
 The estimate is by k minimum values (KMV; Bar-Yossef et al. 2002): digests are uniform, so the k-th
-smallest of n lies near k / n. It tells the number of distinct documents, and the lengths of those k
+smallest of n lies near k / n. It gives the number of distinct documents, and the lengths of those k
 are a fair sample. It depends on the texts alone, not on who read them in which shards; so does the
 number of buckets.
 """

@@ -32,7 +32,7 @@ ROWS_SCHEMA = pa.schema(
         pa.field("reason", pa.uint8()),
     ]
 )
-"""Of the lists on their way: files and reasons are numbers."""
+"""Schema of the intermediate lists, in which files and reasons are numbers."""
 
 REMEDIES = {
     Reason.EMPTY: "nothing is left of them after cleaning",
@@ -83,7 +83,7 @@ _REASONS = pa.array([reason.name.lower() for reason in Reason])
 
 
 def dropped_rows(documents: pa.Table, which: Int64s, reasons: Reasons) -> pa.Table:
-    """Those of the documents as rows of a list on its way."""
+    """Those of the documents as rows of an intermediate list."""
     names = [name for name in ROWS_SCHEMA.names if name != "reason"]
     rows = documents.select(names).take(pa.array(which))
     return rows.append_column("reason", pa.array(reasons)).cast(ROWS_SCHEMA)

@@ -1,4 +1,4 @@
-"""How large keys and buckets of a shuffle become, for corpora that nobody has at hand.
+"""How large keys and buckets of a shuffle become, for corpora that are not at hand.
 
 In:  how many documents of which lengths each split has, and which texts are frequent.
 Out: `KeySizes`: what passes through an engine's shuffle, its largest key, the fullest worker.

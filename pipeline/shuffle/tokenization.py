@@ -81,7 +81,7 @@ class ShardTokenizer:
             text, ends_S = with_spaces(text, ends_S, block.ends_D)
         ids, token_ends_S = self._form.encode(text.tobytes(), ends_S)
         lengths_S = np.diff(token_ends_S, prepend=0)
-        told_S = lengths_S > 0  # others have nothing but characters the tokenizer leaves out
+        kept_S = lengths_S > 0  # others have nothing but characters the tokenizer leaves out
         token_ends_D = np.concatenate(([0], token_ends_S))[sentences_D]
         reasons_D = block.reasons_D.copy()
         without_D = np.diff(token_ends_D, prepend=0) == 0
@@ -90,7 +90,7 @@ class ShardTokenizer:
             pa.binary(TOKEN_DIGEST_BYTES), len(block.digests), [None, pa.py_buffer(block.digests)]
         )
         splits_D = assign_splits(block, corpus=self._stage.corpus, seed=self._stage.seed)
-        sentences_before_S1 = offsets(told_S.astype(np.int64))
+        sentences_before_S1 = offsets(kept_S.astype(np.int64))
         columns = [
             pa.array(block.digests_D2[:, 0]),
             digests,
@@ -99,7 +99,7 @@ class ShardTokenizer:
             pa.array(block.positions_D),
             pa.array(np.diff(block.ends_D, prepend=0).astype(np.uint32)),
             list_array(ids, token_ends_D),
-            list_array(lengths_S[told_S].astype(np.uint32), sentences_before_S1[sentences_D]),
+            list_array(lengths_S[kept_S].astype(np.uint32), sentences_before_S1[sentences_D]),
             pa.array(splits_D),
             pa.array(reasons_D),
             pa.array(block.damaged_D),

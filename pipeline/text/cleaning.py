@@ -10,8 +10,8 @@ invalid UTF-8 becomes U+FFFD and is counted; control characters, byte order mark
 format characters go; every kind of line end becomes a line feed and every kind of space a space;
 HTML's entities and line breaks become what they mean (only of what was made from HTML); white space
 is collapsed, and line breaks that only wrap a paragraph become spaces. Hard-wrapped text (old
-books, documentation) is told from one paragraph a line by its line lengths, document by document,
-so that the same document is read alike wherever it stands.
+books, documentation) is distinguished from one paragraph a line by its line lengths, document by
+document, so that the same document is read alike wherever it stands.
 
 Where there is a compiler, what touches every byte runs in C (cleaning.c), to the same result.
 """

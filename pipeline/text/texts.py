@@ -170,7 +170,7 @@ def heldout_sentences(sentences: int, share: float) -> int:
 def stronger_splits(split: int, *, count: int) -> list[int]:
     """Splits whose documents may not appear in `split`, the strongest first.
 
-    A named split keeps its documents against all others, the first named against the later ones.
+    A named split has precedence over all others, the first named over the later ones.
     """
     return list(range(2, count if split <= HELDOUT_SPLIT else split))
 

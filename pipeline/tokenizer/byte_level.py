@@ -1,4 +1,4 @@
-"""Byte-level BPE over whole blocks of text: the face of `FastWordPiece`, through `tokenizers`.
+"""Byte-level BPE over whole blocks of text: the interface of `FastWordPiece`, by `tokenizers`.
 
 In:  cleaned UTF-8 text, one sentence a line, and where documents end.
 Out: token ids, one flat array, and how many of them lie before given places.

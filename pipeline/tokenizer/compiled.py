@@ -1,11 +1,12 @@
-"""WordPiece compiled: the same face and the same ids as `FastWordPiece`, several times as fast.
+"""WordPiece compiled: the interface and the ids of `FastWordPiece`, several times as fast.
 
 In:  cleaned UTF-8 text (pipeline/text/cleaning.py: no control characters but the line feed).
 Out: token ids, one flat array, and how many of them lie before given places.
 
-The loop over the text is C (wordpiece.c). What it cannot know it asks: the meaning of a character
-that it meets for the first time, and the ids of a pre-token with a character whose neighbours
-matter. Both answers come from `tokenizers`, so no table of Unicode properties has to agree with it.
+The loop over the text is C (wordpiece.c). It asks for what it cannot know: the meaning of a
+character that it meets for the first time, and the ids of a pre-token with a character whose
+neighbours matter. Both answers come from `tokenizers`, so no table of Unicode properties has to
+agree with it.
 """
 
 import ctypes

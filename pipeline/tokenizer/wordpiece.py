@@ -107,9 +107,9 @@ class FastWordPiece:
     def _gather(self, values: UInt64s, counts: Offsets, token_ends: Offsets) -> TokenIds:
         """The ids of all pre-tokens: most have one, which stands in the value."""
         ids = np.empty(int(token_ends[-1]) if len(token_ends) else 0, dtype=self._dtype)
-        told = np.flatnonzero(counts) if not counts.all() else slice(None)
+        filled = np.flatnonzero(counts) if not counts.all() else slice(None)
         starts = token_ends - counts
-        ids[starts[told]] = (values[told] & _ID_MASK).astype(self._dtype)
+        ids[starts[filled]] = (values[filled] & _ID_MASK).astype(self._dtype)
         several = np.flatnonzero(counts > 1)
         counts, starts = counts[several], starts[several]
         places = (values[several] >> _OFFSET_SHIFT).view(np.int64)
