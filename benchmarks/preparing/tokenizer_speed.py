@@ -32,7 +32,7 @@ from pipeline.config.settings import CleaningConfig, CorpusConfig, SourceConfig
 from pipeline.readers.input_shards import input_shards
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.texts import TextBlock, read_texts
-from pipeline.tokenizer.compiled import Form, form_for
+from pipeline.tokenizer.wordpiece import Form, form_for
 
 Ids = npt.NDArray[np.integer]
 

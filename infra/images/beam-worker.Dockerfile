@@ -17,5 +17,5 @@ RUN pip install -c constraints.txt ".[pipeline,dataflow,s3]" \
 USER 10001
 # the kernels of cleaning and tokenising, compiled here once instead of by every worker
 RUN python -P -c "from pipeline.text.cleaning import library as cleaning; \
-    from pipeline.tokenizer.compiled import library as tokenising; assert cleaning() and tokenising()"
+    from pipeline.tokenizer.wordpiece import library as tokenising; assert cleaning() and tokenising()"
 ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -21,7 +21,7 @@ from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.filters import Reason
 from pipeline.text.texts import TextBlock, assign_splits, read_texts, split_names
 from pipeline.tokenizer.byte_level import with_spaces
-from pipeline.tokenizer.compiled import form_for
+from pipeline.tokenizer.wordpiece import form_for
 
 
 @dataclass(frozen=True)

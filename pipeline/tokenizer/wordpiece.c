@@ -1,6 +1,6 @@
 /* WordPiece over a block of cleaned UTF-8 text: pre-tokens are cut, looked up, and tokenised when new.
 
-   Compiled on first use (artifacts/runtime/native.py) and called by compiled.py, which owns every buffer that
+   Compiled on first use (artifacts/runtime/native.py) and called by wordpiece.py, which owns every buffer that
    crosses the border. What BERT's normaliser makes of a character is asked of `tokenizers` once for
    each character and kept here; a pre-token with a character whose neighbours matter goes back whole.
 

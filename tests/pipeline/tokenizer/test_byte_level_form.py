@@ -6,7 +6,7 @@ import numpy as np
 
 from artifacts.tokenizer import ByteLevelTokenizer
 from pipeline.tokenizer.byte_level import ByteLevel, with_spaces
-from pipeline.tokenizer.compiled import form_for
+from pipeline.tokenizer.wordpiece import form_for
 from tests.byte_level import byte_level
 
 DOCUMENTS = [

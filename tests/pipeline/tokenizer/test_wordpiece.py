@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_vocab_txt
-from pipeline.tokenizer import compiled, wordpiece
-from pipeline.tokenizer.compiled import CompiledWordPiece, Form, form_for
-from pipeline.tokenizer.wordpiece import FastWordPiece
+from pipeline.tokenizer import wordpiece
+from pipeline.tokenizer.wordpiece import CompiledWordPiece, FastWordPiece, Form, form_for
 from tests.conftest import PROJECT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -58,7 +57,7 @@ NAMES = ("compiled", "numpy")
 def form(name: str, tokenizer: WordPieceTokenizer) -> Form:
     if name == "numpy":
         return FastWordPiece(tokenizer)
-    library = compiled.library()
+    library = wordpiece.library()
     if library is None:
         pytest.skip("no gcc here to compile the kernel with")
     return CompiledWordPiece(tokenizer, library)
@@ -149,7 +148,6 @@ def test_ids_do_not_depend_on_what_was_met_before(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wordpiece, "MAX_ENTRIES", 400)  # forgets again and again
-    monkeypatch.setattr(compiled, "MAX_ENTRIES", 400)
     monkeypatch.setattr(wordpiece, "STRIDE_BYTES", 256)
     forgetful = form(name, tokenizer(lowercase=True))
     text = " ".join(
@@ -191,12 +189,12 @@ def test_without_a_compiler_the_same_ids_come_slower(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    compiled.library.cache_clear()
+    wordpiece.library.cache_clear()
     try:
         assert isinstance(form_for(tokenizer(lowercase=True)), FastWordPiece)
         assert "no gcc" in capsys.readouterr().err
     finally:
-        compiled.library.cache_clear()
+        wordpiece.library.cache_clear()
 
 
 ATTACK = """
@@ -205,7 +203,7 @@ sys.path.insert(0, {tests!r})
 from test_wordpiece import SPECIAL_CASES, tokenizer
 from pipeline.readers.documents import DocumentBlock
 from pipeline.text.cleaning import clean
-from pipeline.tokenizer.compiled import form_for
+from pipeline.tokenizer.wordpiece import form_for
 import numpy as np
 draw = random.Random(0)
 ALPHABETS = (
