@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+BF16_SETS = ("BF16", "FP16", "AMX", "AVX10")
+"""Parts of oneDNN's names of the instruction sets that include bf16 products."""
+
 PRODUCTS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16", "bf16": "Arm BF16"}
 """Flags of /proc/cpuinfo that stand for bf16 matrix products."""
 
@@ -24,19 +27,12 @@ def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
         return "bf16", "there is a GPU"
     for name in LIMITS:
         limit = os.environ.get(name, "").upper()
-        if limit and not _has_bf16(limit):
+        if limit not in ("", "ALL", "DEFAULT") and not any(name in limit for name in BF16_SETS):
             return "fp32", f"{name}={limit} has no bf16 products"
     found = _flags() & PRODUCTS.keys()
     if found:
         return "bf16", f"the processor has {PRODUCTS[min(found)]}"
     return "fp32", "the processor has no bf16 products"
-
-
-def _has_bf16(limit: str) -> bool:
-    """Whether an instruction set as oneDNN names it includes bf16 products."""
-    return limit in ("ALL", "DEFAULT") or any(
-        part in limit for part in ("BF16", "FP16", "AMX", "AVX10")
-    )
 
 
 def _flags() -> set[str]:

@@ -49,20 +49,16 @@ class EpochOrder:
     def locate(self, first: int, stop: int) -> tuple[Rows, Rows]:
         """Shard and row of the examples `first` to `stop` of this epoch, each `[stop - first]`."""
         shards, ends = _shard_layout(self)
-        places = self._places(first, stop)
-        slot = np.searchsorted(ends, places, side="right")
-        begins = ends - np.asarray(self.shard_rows, np.int64)[shards]
-        return shards[slot], places - begins[slot]
-
-    def _places(self, first: int, stop: int) -> Rows:
-        """Places in the shards laid end to end."""
         total = sum(self.shard_rows)
-        parts = []
+        parts = [np.empty(0, np.int64)]
         for window in range(first // WINDOW_ROWS, -(-stop // WINDOW_ROWS)):
             begin = window * WINDOW_ROWS
             inside = _window(self.key, window, min(WINDOW_ROWS, total - begin))
             parts.append(begin + inside[max(first - begin, 0) : stop - begin])
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+        places = np.concatenate(parts)  # in the shards laid end to end
+        slot = np.searchsorted(ends, places, side="right")
+        begins = ends - np.asarray(self.shard_rows, np.int64)[shards]
+        return shards[slot], places - begins[slot]
 
 
 @lru_cache(maxsize=4)

@@ -220,7 +220,7 @@ def select(examples: Examples, order: Int64) -> Examples:
     )
 
 
-def ragged_indices(starts: Int64, lengths: Int64) -> Int64:
+def ragged_indices(starts: Int64 | int, lengths: Int64) -> Int64:
     """`start, start + 1, …` for each row, one row behind the other; `[sum of lengths]`."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0

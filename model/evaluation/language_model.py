@@ -17,10 +17,10 @@ from artifacts.store import Artifact
 from model.data.batch import NO_NEXT_SENTENCE
 from model.data.micro_batches import pack_examples
 from model.data.next_token import NextToken
-from model.data.shards import Examples, ExampleShards, select
+from model.data.shards import Examples, ExampleShards, ragged_indices, select
 from model.encoder.pretraining import PretrainingModel
 from model.evaluation.ngram import NOTHING, TRAIN_SPLIT, NgramModel
-from model.tasks.features import batches_by_length, offsets_of, ranges, tokens_at_once
+from model.tasks.features import batches_by_length, offsets_of, tokens_at_once
 
 # M masked tokens, V vocabulary
 
@@ -80,7 +80,7 @@ def held_out(
         shards = ExampleShards(examples, split=split, max_seq_length=length)
         # The first of copy 0, buckets in order: hashed, so a fair sample.
         counts = np.minimum(np.array(shards.rows[0]), limit)
-        shard, row = np.repeat(np.arange(len(counts)), counts), ranges(0, counts)
+        shard, row = np.repeat(np.arange(len(counts)), counts), ragged_indices(0, counts)
         read = shards.gather(0, shard[:limit], row[:limit])
         if mask_id is not None:
             read = with_masks(read, mask_id)

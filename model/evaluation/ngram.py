@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from artifacts.errors import IntegrityError
 from artifacts.store import Artifact
-from model.tasks.features import offsets_of, ranges
+from model.data.shards import ragged_indices
+from model.tasks.features import offsets_of
 
 TRAIN_SPLIT = "train"
 TOKENS_FILE = re.compile(r"(?P<split>.+)-\d{5}\.arrow")
@@ -111,7 +112,7 @@ class Counts:
         begin = np.searchsorted(self.keys, contexts_C * self.vocabulary_size)
         end = np.searchsorted(self.keys, (contexts_C + 1) * self.vocabulary_size)
         kinds = np.where(contexts_C >= 0, end - begin, 0)
-        rows, places = np.repeat(np.arange(len(contexts_C)), kinds), ranges(begin, kinds)
+        rows, places = np.repeat(np.arange(len(contexts_C)), kinds), ragged_indices(begin, kinds)
         weights = kinds + np.where(kinds > 0, self._sums[end] - self._sums[begin], 0)
         shares_CV = np.zeros((len(contexts_C), self.vocabulary_size), np.float32)
         shares_CV[rows, self._words[places]] = self.counts[places] / weights[rows]

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from model.data.batch import on
+from model.data.shards import ragged_indices
 from model.encoder.encoder import Encoder
 from model.finetune.heads import FeatureHead
 from model.tasks.base import Logits, Problem
-from model.tasks.features import Places, batches_by_length, offsets_of, ranges, tokens_at_once
+from model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
 from model.training.precision import Rounded, rounded
 
 
@@ -131,7 +132,7 @@ class FeatureCache:
                 picked = picked[torch.from_numpy(problem.positions(split, rows))]
             if not len(result):
                 result = picked.new_empty((int(offsets[-1]), *picked.shape[1:]))
-            result[torch.from_numpy(ranges(offsets[rows], np.diff(offsets)[rows]))] = picked
+            result[torch.from_numpy(ragged_indices(offsets[rows], np.diff(offsets)[rows]))] = picked
         return result
 
 
@@ -150,5 +151,5 @@ def split_logits(problem: Problem, approach: Approach, split: str) -> Logits:
     counts, rows = problem.reads_of(split), np.concatenate(order)
     logits = np.concatenate(parts)
     restored = np.empty_like(logits)
-    restored[ranges(offsets_of(counts)[rows], counts[rows])] = logits
+    restored[ragged_indices(offsets_of(counts)[rows], counts[rows])] = logits
     return restored

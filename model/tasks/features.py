@@ -18,6 +18,7 @@ from torch import Tensor
 
 from artifacts.tokenizer import SubwordTokenizer
 from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
+from model.data.shards import ragged_indices
 
 CPU_TOKENS = 8192
 GPU_TOKENS = 65_536
@@ -30,11 +31,6 @@ Places = NDArray[np.int64]
 def offsets_of(lengths: Places) -> Places:
     """[N+1] where each of N lists begins in one array of all, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-
-
-def ranges(starts: Places | int, lengths: Places) -> Places:
-    """starts[0], starts[0] + 1, … (lengths[0] numbers), then those of the next one."""
-    return np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(int(lengths.sum()))
 
 
 def tokens_at_once(device: torch.device) -> int:
@@ -71,7 +67,7 @@ class Ragged:
     def take(self, rows: Places) -> "Ragged":
         """These lists, in this order."""
         lengths = self.lengths[rows]
-        return Ragged(self.values[ranges(self.offsets[rows], lengths)], offsets_of(lengths))
+        return Ragged(self.values[ragged_indices(self.offsets[rows], lengths)], offsets_of(lengths))
 
 
 def ragged(lists: Sequence[Sequence[int]]) -> Ragged:
@@ -109,7 +105,7 @@ class Sequences:
         """The inputs `rows`, packed."""
         taken = self.input_ids.take(rows)
         lengths = taken.lengths
-        positions = ranges(0, lengths)
+        positions = ragged_indices(0, lengths)
         types = positions >= np.repeat(self.segment_a_lengths[rows], lengths)
         empty = torch.empty(0, dtype=torch.int64)
         return PackedBatch(
@@ -210,4 +206,4 @@ def by_group(values_T: Tensor, sizes_G: Tensor) -> Tensor:
 
 def _put(flat: Ids, starts: Places, ids: Ragged, kept: Places) -> None:
     """Copy the first `kept[i]` ids of every list i to flat[starts[i]:]."""
-    flat[ranges(starts, kept)] = ids.values[ranges(ids.offsets[:-1], kept)]
+    flat[ragged_indices(starts, kept)] = ids.values[ragged_indices(ids.offsets[:-1], kept)]

@@ -16,8 +16,9 @@ from torch.nn import functional
 from artifacts.errors import UsageError
 from artifacts.tokenizer import well_formed
 from model.data.batch import on
+from model.data.shards import ragged_indices
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
-from model.tasks.features import Places, by_group, offsets_of, pair_sequences, ranges
+from model.tasks.features import Places, by_group, offsets_of, pair_sequences
 from model.tasks.metrics.classification_metrics import measure
 from model.tasks.task_table import TaskTable
 
@@ -66,7 +67,7 @@ class MultipleChoice(Problem):
 
     def rows(self, split: str, units: Places) -> Places:
         """All choices of these questions."""
-        return ranges(self._first[split][units], self._sizes(split)[units])
+        return ragged_indices(self._first[split][units], self._sizes(split)[units])
 
     def examples(self, split: str) -> int:
         """Questions."""

@@ -22,8 +22,9 @@ from torch.nn import functional
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import on
+from model.data.shards import ragged_indices
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
-from model.tasks.features import Places, Sequences, offsets_of, ranges, single_sequences
+from model.tasks.features import Places, Sequences, offsets_of, single_sequences
 from model.tasks.metrics.ranking_metrics import DEPTH, METRICS, measure_ranking
 from model.tasks.task_table import TaskTable
 
@@ -109,7 +110,7 @@ class Retrieval(Problem):
 
     def rows(self, split: str, units: Places) -> Places:
         """Query, passage and negatives of these rows, row by row."""
-        return ranges(self._first[split][units], np.diff(self._first[split])[units])
+        return ragged_indices(self._first[split][units], np.diff(self._first[split])[units])
 
     def examples(self, split: str) -> int:
         """Queries."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer
+from model.data.shards import ragged_indices
 from model.tasks.base import Texts
 from model.tasks.features import (
     Places,
@@ -23,7 +24,6 @@ from model.tasks.features import (
     assemble,
     offsets_of,
     ragged,
-    ranges,
     tokenize,
 )
 from model.tasks.task_table import TaskTable
@@ -65,7 +65,7 @@ def cut_texts(room_Q: Places, lengths_Q: Places, *, stride: int) -> Windows:
     step_Q = np.minimum(stride, room_Q)
     counts_Q = 1 + np.maximum(0, -(-(lengths_Q - room_Q) // step_Q))
     question = np.repeat(np.arange(len(room_Q)), counts_Q)
-    start = ranges(0, counts_Q) * step_Q[question]
+    start = ragged_indices(0, counts_Q) * step_Q[question]
     return Windows(question, start, np.minimum(room_Q[question], lengths_Q[question] - start))
 
 
@@ -75,11 +75,11 @@ def max_context(windows: Windows, lengths_Q: Places) -> NDArray[np.bool_]:
     Ties go to the first window. In hundredths, as the reference adds 0.01 per token of length
     (run_squad.py:722-754).
     """
-    inside = ranges(0, windows.length)
+    inside = ragged_indices(0, windows.length)
     length = np.repeat(windows.length, windows.length)
     score = 100 * np.minimum(inside, length - 1 - inside) + length
     first_of_question = offsets_of(lengths_Q)[:-1]
-    token = ranges(first_of_question[windows.question] + windows.start, windows.length)
+    token = ragged_indices(first_of_question[windows.question] + windows.start, windows.length)
     best = np.full(int(lengths_Q.sum()), -1, np.int64)
     np.maximum.at(best, token, score)
     candidates = np.flatnonzero(score == best[token])
@@ -174,7 +174,9 @@ class SpanSplit:
         kept = kept[windows.question]
         self.text_offsets = kept + 2
         first = self.ids.offsets[self.context[windows.question]] + windows.start
-        read = Ragged(self.ids.values[ranges(first, windows.length)], offsets_of(windows.length))
+        read = Ragged(
+            self.ids.values[ragged_indices(first, windows.length)], offsets_of(windows.length)
+        )
         asked = questions.take(windows.question)
         whole = assemble(tokenizer, asked, kept_a=kept, ids_b=read, kept_b=windows.length)
         self.sequences = Sequences(whole.input_ids, whole.segment_a_lengths)

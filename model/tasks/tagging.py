@@ -22,8 +22,9 @@ from torch.nn import functional
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import on
+from model.data.shards import ragged_indices
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
-from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, ranges, tokenize
+from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, tokenize
 from model.tasks.metrics.classification_metrics import measure
 from model.tasks.metrics.entity_metrics import count_entities, is_entity_scheme
 from model.tasks.task_table import TaskTable
@@ -151,7 +152,7 @@ class Tagging(Problem):
             documents = np.repeat(_documents(table), counts)
             windows = _widened(windows, pieces, documents, room=room)
         lengths = windows.last - windows.first
-        read = Ragged(pieces.values[ranges(windows.first, lengths)], offsets_of(lengths))
+        read = Ragged(pieces.values[ragged_indices(windows.first, lengths)], offsets_of(lengths))
         self.sequences[split] = assemble(texts.tokenizer, read, kept_a=lengths)
         first = np.repeat(windows.first, np.diff(windows.words))
         self._places[split] = Ragged(1 + pieces.offsets[:-1] - first, windows.words)
