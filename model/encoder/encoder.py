@@ -111,13 +111,20 @@ class Encoder(nn.Module):
         The last one of a modern encoder is normalised. They are computed together with fillers, so
         that few shapes occur.
         """
-        self._check(batch)
+        if batch.max_seqlen > self.config.max_position_embeddings:
+            raise UsageError(
+                f"a sequence of {batch.max_seqlen} tokens, but the encoder has "
+                f"{self.config.max_position_embeddings} positions; cut the input, or raise "
+                "encoder.max_position_embeddings"
+            )
         noise = self._noise(dropout)
         tokens = batch.tokens
         batch = batch.filled()
         mixing = self._mixing(batch)
         if self._is_compiled:
-            _let_vary(batch.cu_seqlens, *_tensors_of(mixing))
+            attentions = mixing if isinstance(mixing, LayerAttention) else (mixing,)
+            held = [value for attention in attentions for value in vars(attention).values()]
+            _let_vary(batch.cu_seqlens, *(value for value in held if isinstance(value, Tensor)))
         states = [self.embeddings(batch, noise and noise.at(0))]
         for number, layer in enumerate(self.layers, start=1):
             states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
@@ -186,21 +193,6 @@ class Encoder(nn.Module):
         if dropout is None:
             dropout = int(torch.randint(1 << 62, ()))
         return noise_from(dropout, self.embeddings.word_embeddings.weight.device)
-
-    def _check(self, batch: PackedBatch) -> None:
-        if batch.max_seqlen > self.config.max_position_embeddings:
-            raise UsageError(
-                f"a sequence of {batch.max_seqlen} tokens, but the encoder has "
-                f"{self.config.max_position_embeddings} positions; cut the input, or raise "
-                "encoder.max_position_embeddings"
-            )
-
-
-def _tensors_of(mixing: Mixing) -> list[Tensor]:
-    """What the attentions of a batch hold, by token or by sequence."""
-    attentions = mixing if isinstance(mixing, LayerAttention) else (mixing,)
-    held = [value for attention in attentions for value in vars(attention).values()]
-    return [value for value in held if isinstance(value, Tensor)]
 
 
 def _let_vary(*tensors: Tensor) -> None:

@@ -23,14 +23,18 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateStage, TrainingMachine
 from model.data.next_token import NextToken
-from model.evaluation.heldout_sentences import heldout_sentences
-from model.evaluation.language_model import LanguageModels, entropy, held_out, score_held_out
-from model.evaluation.masked_sentences import fill_sentences, sentence_neighbours
+from model.evaluation.language_model import LanguageModels, held_out, score_held_out
+from model.evaluation.masked_sentences import (
+    fill_sentences,
+    heldout_sentences,
+    sentence_neighbours,
+)
 from model.evaluation.ngram import NgramModel, read_training_tokens, training_frequencies
 from model.evaluation.scores import glue_average, task_scores
 from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
 from model.training.distributed import training_device
 from model.training.environment import restart_prepared, threads_per_rank
+from model.training.monitoring.health import entropy
 from model.training.waiting import patient_threads
 
 

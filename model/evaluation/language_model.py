@@ -194,12 +194,6 @@ def score_held_out(
     )
 
 
-def entropy(counts: Int64) -> float:
-    """Of the distribution that counts describe, in nats."""
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
-
-
 def majority_share(labels: Int64) -> float | None:
     """Share of the more frequent next-sentence label; None where no example has one."""
     asked = labels[labels != NO_NEXT_SENTENCE]

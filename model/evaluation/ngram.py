@@ -166,7 +166,18 @@ class NgramModel:
 
     def probabilities(self, left_C: Int64, right_C: Int64) -> Float32:
         """[C, V] float32, rows summing to 1; neighbours may be `NOTHING`."""
-        shorter_CV = self._one_sided(left_C, right_C)
+        # The even mixture of P(word | left) and P(word | right), or the one that tells something.
+        shorter_CV = np.zeros((len(left_C), self.vocabulary_size), np.float32)
+        rest_C = np.zeros(len(left_C), np.float32)
+        for counts, neighbour_C in ((self._after, left_C), (self._before, right_C)):
+            distinct, place_C = np.unique(neighbour_C, return_inverse=True)
+            shares, back_off = counts.dense(distinct)
+            shorter_CV += shares[place_C]
+            rest_C += np.where(neighbour_C >= 0, back_off[place_C], 0.0)
+        sides_C = (left_C >= 0).astype(np.float32) + (right_C >= 0)
+        rest_C[sides_C == 0] = 1.0
+        shorter_CV += rest_C[:, None] * self.unigram_V
+        shorter_CV /= np.maximum(sides_C, 1.0)[:, None]
         dense_CV, back_off_C = self._between.dense(self._pair_keys(left_C, right_C))
         shorter_CV *= back_off_C[:, None]
         dense_CV += shorter_CV
@@ -182,18 +193,3 @@ class NgramModel:
         for start in range(0, len(order), size):
             part = order[start : start + size]
             yield part, self.probabilities(left_N[part], right_N[part])
-
-    def _one_sided(self, left_C: Int64, right_C: Int64) -> Float32:
-        """Even mixture of P(word | left) and P(word | right), or the one that tells something."""
-        dense_CV = np.zeros((len(left_C), self.vocabulary_size), np.float32)
-        rest_C = np.zeros(len(left_C), np.float32)
-        for counts, neighbour_C in ((self._after, left_C), (self._before, right_C)):
-            distinct, place_C = np.unique(neighbour_C, return_inverse=True)
-            shares, back_off = counts.dense(distinct)
-            dense_CV += shares[place_C]
-            rest_C += np.where(neighbour_C >= 0, back_off[place_C], 0.0)
-        sides_C = (left_C >= 0).astype(np.float32) + (right_C >= 0)
-        rest_C[sides_C == 0] = 1.0
-        dense_CV += rest_C[:, None] * self.unigram_V
-        dense_CV /= np.maximum(sides_C, 1.0)[:, None]
-        return dense_CV

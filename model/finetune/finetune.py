@@ -41,8 +41,8 @@ from model.hugging_face.layout import encoder_config
 from model.hugging_face.source import open_source
 from model.tasks.base import Problem
 from model.tasks.baselines import baselines
-from model.tasks.data_checks import data_notes
 from model.tasks.problems import load_problem, load_tables
+from model.tasks.task_table import data_notes
 from model.training.distributed import World, join_world, training_device
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.waiting import patient_threads

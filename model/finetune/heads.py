@@ -14,11 +14,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from model.config import FeatureConfig
 from model.data.batch import PackedBatch
 from model.encoder.encoder import Encoder, initialise
+from model.encoder.layers.lstm import run_lstm
 from model.encoder.operations.dropout import Noise, dropout, noise_from
 from model.encoder.pooling import pooled
 
@@ -46,12 +46,7 @@ class BiLSTM(nn.Module):
 
     def forward(self, values_PH: Tensor, sizes: list[int]) -> Tensor:
         """[P, width] of `sizes` sequences, one after another; each is read for itself."""
-        padded_BSH = pad_sequence(list(torch.split(values_PH, sizes)), batch_first=True)
-        packed = pack_padded_sequence(
-            padded_BSH, torch.tensor(sizes), batch_first=True, enforce_sorted=False
-        )
-        read_BSH, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-        return torch.cat([row[:size] for row, size in zip(read_BSH, sizes, strict=True)])
+        return run_lstm(self.lstm, values_PH, sizes)
 
 
 class TaskModel(nn.Module):

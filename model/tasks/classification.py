@@ -19,7 +19,7 @@ from artifacts.errors import UsageError
 from model.data.batch import on
 from model.glue import submission_name
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
-from model.tasks.features import Places, Sequences, pair_sequences, single_sequences
+from model.tasks.features import Places, pair_sequences, single_sequences
 from model.tasks.metrics.classification_metrics import measure
 from model.tasks.task_table import TaskTable
 
@@ -38,7 +38,17 @@ class Classification(Problem):
     def __init__(self, texts: Texts) -> None:
         self.config = texts.config
         self._tables = texts.tables
-        self.sequences = {name: self._sequences(texts, name) for name in texts.tables}
+        self.sequences = {}
+        for name, table in texts.tables.items():
+            text_a, longest = table.texts("text_a"), self.config.max_seq_length
+            if "text_b" in self.required or ("text_b" in self.optional and table.has("text_b")):
+                self.sequences[name] = pair_sequences(
+                    texts.tokenizer, text_a, table.texts("text_b"), max_seq_length=longest
+                )
+            else:
+                self.sequences[name] = single_sequences(
+                    texts.tokenizer, text_a, max_seq_length=longest
+                )
         self.labels = self._label_names()
         self.outputs = max(len(self.labels), 1)
         self._targets = {
@@ -133,14 +143,6 @@ class Classification(Problem):
                 f"({len(unknown)} such rows), expected one of {', '.join(self.labels)}"
             )
         return indices
-
-    def _sequences(self, texts: Texts, split: str) -> Sequences:
-        table, longest = texts.tables[split], texts.config.max_seq_length
-        text_a = table.texts("text_a")
-        if "text_b" in self.required or ("text_b" in self.optional and table.has("text_b")):
-            text_b = table.texts("text_b")
-            return pair_sequences(texts.tokenizer, text_a, text_b, max_seq_length=longest)
-        return single_sequences(texts.tokenizer, text_a, max_seq_length=longest)
 
 
 class PairClassification(Classification):

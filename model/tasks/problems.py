@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import chain
 
 import numpy as np
-from pydantic import JsonValue
 
 from artifacts import filesystem
 from artifacts.errors import IntegrityError, UsageError
@@ -85,10 +84,12 @@ def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
     family, wanted = FAMILIES[config.kind], wanted_columns(config, split)
     table = read_table(path, wanted)
     if split not in ("train", "dev"):
-        # A test file without labels may have columns of placeholders all the same.
+        # A test file without labels may have columns of placeholders all the same: nothing, or the
+        # -1 of Hugging Face's data sets.
         names = ["label", *wanted.optional[len(family.optional) :]]
         known = [name for name in names if table.has(name)]
-        if all(_is_placeholder(value) for name in known for value in table.columns[name]):
+        values = (value for name in known for value in table.columns[name])
+        if all(value is None or str(value).strip() in ("", "-1") for value in values):
             table = table.without(known)
     return family.prepared(table, config)
 
@@ -137,11 +138,6 @@ def _strata(table: TaskTable) -> list[str]:
     ]
     counts = Counter(chain.from_iterable(rows))
     return [min(labels, key=lambda label: (counts[label], label), default="") for labels in rows]
-
-
-def _is_placeholder(label: JsonValue) -> bool:
-    """Whether a test label says "hidden": nothing, or the -1 of Hugging Face's data sets."""
-    return label is None or str(label).strip() in ("", "-1")
 
 
 def _refuse_blanks(table: TaskTable, name: str) -> None:

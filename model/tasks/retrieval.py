@@ -10,7 +10,7 @@ negatives among them, softmax is to choose the query's own. A passage that is kn
 a query is never its negative, in whichever row it stands.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import SubwordTokenizer, well_formed
+from artifacts.tokenizer import well_formed
 from model.data.batch import on
 from model.data.shards import ragged_indices
 from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
-from model.tasks.features import Places, Sequences, offsets_of, single_sequences
+from model.tasks.features import Places, offsets_of, single_sequences
 from model.tasks.metrics.ranking_metrics import DEPTH, METRICS, measure_ranking
 from model.tasks.task_table import TaskTable
 
@@ -90,7 +90,11 @@ class Retrieval(Problem):
         }
         self._ids = {name: _text_ids(split.lines) for name, split in self._texts.items()}
         self.sequences = {
-            name: _distinct_sequences(texts.tokenizer, split.lines, self.config.max_seq_length)
+            name: single_sequences(
+                texts.tokenizer,
+                [text for line in split.lines for text in line],
+                max_seq_length=self.config.max_seq_length,
+            )
             for name, split in self._texts.items()
         }
 
@@ -164,7 +168,9 @@ class Retrieval(Problem):
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """Of every query the best passage, and the first `DEPTH` by number, for each length."""
-        texts, places = self._texts[split], self._places(split)
+        texts = self._texts[split]
+        flat = (text for line in texts.lines for text in line)
+        places = {text: place for place, text in enumerate(flat)}
         ranked = []
         for size in (logits.shape[1], *self.config.retrieval.dimensions):
             vectors_ND = logits[:, :size]
@@ -192,11 +198,6 @@ class Retrieval(Problem):
             (value,) = measure_ranking(whole[:1], ranked, relevant).values()
             scores[f"{whole[0]}_{size}"] = value
         return scores
-
-    def _places(self, split: str) -> Mapping[str, int]:
-        """A sequence of every text."""
-        lines = self._texts[split].lines
-        return {text: place for place, text in enumerate(t for line in lines for t in line)}
 
 
 def best_passages(
@@ -242,12 +243,3 @@ def _text_ids(lines: Sequence[Sequence[str]]) -> Places:
     for row, line in enumerate(lines):
         ids[row, : len(line)] = [numbers.setdefault(text, len(numbers)) for text in line]
     return ids
-
-
-def _distinct_sequences(
-    tokenizer: SubwordTokenizer, lines: Sequence[Sequence[str]], max_seq_length: int
-) -> Sequences:
-    """Every text of every row as one sequence."""
-    return single_sequences(
-        tokenizer, [text for line in lines for text in line], max_seq_length=max_seq_length
-    )

@@ -97,10 +97,25 @@ class SpanSplit:
         self.config = texts.config
         self.impossible = [bool(flag) for flag in table.columns.get("is_impossible", [])]
         self.answers = self._read_answers()
-        self._read_contexts(texts.tokenizer)
+        numbers: dict[str, int] = {}
+        contexts = table.texts("context")
+        self.context = np.array([numbers.setdefault(text, len(numbers)) for text in contexts])
+        self.contexts = list(numbers)
+        encodings = texts.tokenizer.backend.encode_batch(self.contexts, add_special_tokens=False)
+        self.ids = ragged([encoding.ids for encoding in encodings])
+        self.begins = ragged([[begin for begin, _ in e.offsets] for e in encodings])
+        self.ends = ragged([[end for _, end in e.offsets] for e in encodings])
         self._cut(texts.tokenizer)
         self.spans, self.unusable = self._answer_spans()
-        self.targets = self._targets()
+        # [windows, 2] start and end in the sequence; 0, 0 where the answer is not inside
+        windows, spans = self.windows, self.spans[self.windows.question]
+        inside = (
+            (spans[:, 0] >= 0)
+            & (spans[:, 0] >= windows.start)
+            & (spans[:, 1] < windows.start + windows.length)
+        )
+        shift = (self.text_offsets - windows.start)[:, None]
+        self.targets = np.where(inside[:, None], spans + shift, 0)
 
     def trainable(self) -> Places:
         """Windows of questions whose answer stands where it is said to."""
@@ -144,17 +159,6 @@ class SpanSplit:
                     "answer_start"
                 )
         return cast(list[Answers], list(column))
-
-    def _read_contexts(self, tokenizer: SubwordTokenizer) -> None:
-        """Ids of every distinct context, and which characters each token covers."""
-        numbers: dict[str, int] = {}
-        texts = self.table.texts("context")
-        self.context = np.array([numbers.setdefault(text, len(numbers)) for text in texts])
-        self.contexts = list(numbers)
-        encodings = tokenizer.backend.encode_batch(self.contexts, add_special_tokens=False)
-        self.ids = ragged([encoding.ids for encoding in encodings])
-        self.begins = ragged([[begin for begin, _ in e.offsets] for e in encodings])
-        self.ends = ragged([[end for _, end in e.offsets] for e in encodings])
 
     def _cut(self, tokenizer: SubwordTokenizer) -> None:
         """Cut the contexts and put each window behind its question."""
@@ -200,15 +204,3 @@ class SpanSplit:
         first = int(np.searchsorted(self.ends.row(number), start, "right"))
         last = int(np.searchsorted(self.begins.row(number), start + len(text), "left")) - 1
         return (first, last) if first <= last else None
-
-    def _targets(self) -> Places:
-        """[windows, 2] start and end place in the sequence; 0, 0 where the answer is not inside."""
-        windows = self.windows
-        spans = self.spans[windows.question]
-        inside = (
-            (spans[:, 0] >= 0)
-            & (spans[:, 0] >= windows.start)
-            & (spans[:, 1] < windows.start + windows.length)
-        )
-        shift = (self.text_offsets - windows.start)[:, None]
-        return np.where(inside[:, None], spans + shift, 0)

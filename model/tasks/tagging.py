@@ -15,7 +15,6 @@ from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
@@ -62,13 +61,33 @@ class Tagging(Problem):
             for name, table in texts.tables.items()
             if table.has("tags")
         }
-        self.labels = texts.config.labels or _tag_set(texts.tables["train"].every("tags"))
+        self.labels = texts.config.labels
+        if not self.labels:
+            lists = (tags for tags in texts.tables["train"].every("tags") if isinstance(tags, list))
+            self.labels = tuple(sorted({str(tag) for tag in chain.from_iterable(lists)}))
         self.outputs = len(self.labels)
         self.sequences = {}
         self._places: dict[str, Ragged] = {}
         self._targets: dict[str, Ragged] = {}
         for name, table in texts.tables.items():
-            self._prepare(texts, name, table)
+            words = chain.from_iterable(map(texts.tokenizer.running, self.words[name]))
+            pieces = _pieces(texts.tokenizer, list(words))
+            counts = np.array([len(sentence) for sentence in self.words[name]])
+            room = self.config.max_seq_length - 2
+            windows = _windows(pieces, offsets_of(counts), room=room)
+            if self.config.document_context:
+                documents = np.repeat(_documents(table), counts)
+                windows = _widened(windows, pieces, documents, room=room)
+            lengths = windows.last - windows.first
+            read = Ragged(
+                pieces.values[ragged_indices(windows.first, lengths)], offsets_of(lengths)
+            )
+            self.sequences[name] = assemble(texts.tokenizer, read, kept_a=lengths)
+            first = np.repeat(windows.first, np.diff(windows.words))
+            self._places[name] = Ragged(1 + pieces.offsets[:-1] - first, windows.words)
+            if name in self.tags:
+                indices = _tag_indices(table, self.tags[name], self.labels)
+                self._targets[name] = Ragged(indices, windows.words)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -140,30 +159,6 @@ class Tagging(Problem):
                     f"entity_recall_{kind}": of_kind.recall,
                 }
         return scores
-
-    def _prepare(self, texts: Texts, split: str, table: TaskTable) -> None:
-        sentences = self.words[split]
-        words = chain.from_iterable(map(texts.tokenizer.running, sentences))
-        pieces = _pieces(texts.tokenizer, list(words))
-        counts = np.array([len(sentence) for sentence in sentences])
-        room = self.config.max_seq_length - 2
-        windows = _windows(pieces, offsets_of(counts), room=room)
-        if self.config.document_context:
-            documents = np.repeat(_documents(table), counts)
-            windows = _widened(windows, pieces, documents, room=room)
-        lengths = windows.last - windows.first
-        read = Ragged(pieces.values[ragged_indices(windows.first, lengths)], offsets_of(lengths))
-        self.sequences[split] = assemble(texts.tokenizer, read, kept_a=lengths)
-        first = np.repeat(windows.first, np.diff(windows.words))
-        self._places[split] = Ragged(1 + pieces.offsets[:-1] - first, windows.words)
-        if split in self.tags:
-            indices = _tag_indices(table, self.tags[split], self.labels)
-            self._targets[split] = Ragged(indices, windows.words)
-
-
-def _tag_set(sentences: Sequence[JsonValue]) -> tuple[str, ...]:
-    lists = (tags for tags in sentences if isinstance(tags, list))
-    return tuple(sorted({str(tag) for tag in chain.from_iterable(lists)}))
 
 
 def _word_lists(table: TaskTable) -> list[list[str]]:

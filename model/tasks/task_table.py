@@ -1,10 +1,12 @@
 """A task's file as a table: columns under our names, and where each row stood.
 
 In:  rows as a reader has them, and what the task wants from them.
-Out: `TaskTable`, whose `place` names file and line for every message about a row.
+Out: `TaskTable`, whose `place` names file and line for every message about a row; notes on what
+     makes scores on a task's tables say less than they seem to.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -13,6 +15,14 @@ from artifacts.errors import UsageError
 from artifacts.tokenizer import well_formed
 
 Row = Mapping[str, JsonValue]
+
+FEW_ROWS = 10
+"""Training rows of a label that are too few to learn it from."""
+
+SHOWN_LABELS = 5
+
+INPUTS = ("text_a", "text_b", "words", "context", "question", "endings")
+"""Columns that a model reads; two rows that agree in all of them are the same example."""
 
 
 @dataclass(frozen=True)
@@ -128,3 +138,45 @@ def select(
         elif name in wanted.required:
             raise wanted.missing(path, name, list(rows[0]))
     return TaskTable(path, columns, lines)
+
+
+def data_notes(tables: Mapping[str, TaskTable]) -> Iterator[str]:
+    """Overlap of the other splits with train; labels that are rare, or missing in dev."""
+    train = tables["train"]
+    known = set(_inputs(train))
+    for split, table in tables.items():
+        if split == "train":
+            continue
+        shared = [row for row, inputs in enumerate(_inputs(table)) if inputs in known]
+        if shared:
+            yield (
+                f"{len(shared):,} of {len(table):,} {split} rows are training rows, too "
+                f"(the first: {table.place(shared[0])}); their scores are too good"
+            )
+    counts = _labels(train)
+    rare = [f"{label} ({count})" for label, count in counts.items() if count < FEW_ROWS]
+    if rare:
+        yield f"labels with fewer than {FEW_ROWS} training rows: {_some(rare)}"
+    dev = _labels(tables["dev"]) if "dev" in tables else counts
+    missing = [label for label in counts if label not in dev]
+    if missing and dev:
+        yield f"labels without a dev row, whose scores are unknown: {_some(missing)}"
+
+
+def _inputs(table: TaskTable) -> Iterator[str]:
+    columns = [table.columns[name] for name in INPUTS if table.has(name)]
+    return (repr(values) for values in zip(*columns, strict=True))
+
+
+def _labels(table: TaskTable) -> Counter[str]:
+    """Rows by label, where a label is a word: numbers of a regression are not counted."""
+    labels = [
+        str(one)
+        for label in table.columns.get("label", [])
+        for one in (label if isinstance(label, list) else [label])
+    ]
+    return Counter(labels) if len(set(labels)) <= max(2, len(labels) // 2) else Counter()
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN_LABELS]) + (", …" if len(names) > SHOWN_LABELS else "")

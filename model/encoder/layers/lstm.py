@@ -34,15 +34,20 @@ class Reading:
         self.reversal = reversal(batch) if self.backwards else None
 
     def __call__(self, lstm: nn.LSTM, hidden_TH: Tensor) -> Tensor:
-        """[T, H]: what `lstm` says after each token, each sequence read for itself."""
-        read_TH = hidden_TH if self.reversal is None else hidden_TH[self.reversal]
-        padded_BSH = pad_sequence(list(torch.split(read_TH, self.sizes)), batch_first=True)
-        packed: PackedSequence = pack_padded_sequence(
-            padded_BSH, torch.tensor(self.sizes), batch_first=True, enforce_sorted=False
-        )
-        said_BSH, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
-        said_TH = torch.cat([row[:size] for row, size in zip(said_BSH, self.sizes, strict=True)])
-        return said_TH if self.reversal is None else said_TH[self.reversal]
+        """[T, H]: the outputs of `lstm`, each sequence read in the encoder's direction."""
+        if self.reversal is None:
+            return run_lstm(lstm, hidden_TH, self.sizes)
+        return run_lstm(lstm, hidden_TH[self.reversal], self.sizes)[self.reversal]
+
+
+def run_lstm(lstm: nn.LSTM, values_TH: Tensor, sizes: list[int]) -> Tensor:
+    """[T, outputs] of `lstm` over `sizes` sequences, one after another, each read for itself."""
+    padded_BSH = pad_sequence(list(torch.split(values_TH, sizes)), batch_first=True)
+    packed: PackedSequence = pack_padded_sequence(
+        padded_BSH, torch.tensor(sizes), batch_first=True, enforce_sorted=False
+    )
+    read_BSH, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
+    return torch.cat([row[:size] for row, size in zip(read_BSH, sizes, strict=True)])
 
 
 class LstmLayer(nn.Module):

@@ -7,6 +7,10 @@ Where it is not BERT's layer: the norm is before each sub-layer instead of after
 first layer has none before its attention, since the embeddings are normalised already; no biases;
 positions are in the attention; one token sees the whole sequence in every third layer only; the
 feed-forward layer is gated (GeGLU; Shazeer 2020); dropout is on the attention's output alone.
+
+On a CPU LN(x) W, GeGLU, and x + dropout(y V) are one autograd function each: the backward pass of
+a norm adds the gradient of the residual, which would otherwise be a pass of its own, and keeps
+neither the mean nor the product twice.
 """
 
 import torch
@@ -15,13 +19,15 @@ from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.encoder.layers.feed_forward import APPROXIMATION
-from model.encoder.layers.pre_norm import gated_gelu, norm_product, residual_product
 from model.encoder.operations.attention import Attend
-from model.encoder.operations.dropout import Noise
-from model.encoder.operations.residual import layer_norm
+from model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
+from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.products import Context, apply, weight_gradient
+from model.encoder.operations.residual import ResidualNorm, layer_norm, norm, norm_gradients
 from model.encoder.operations.rotary_attention import LayerAttention
 
-# T tokens of all sequences together, P places of them, H width, A heads, K width of one head
+# T tokens of all sequences together, P places of them, H width, A heads, K width of one head,
+# O outputs of a product, I intermediate width
 
 
 class ModernLayer(nn.Module):
@@ -113,3 +119,129 @@ class PredictionHead(nn.Module):
         """[P, H]."""
         active_PH = functional.gelu(self.dense(hidden_PH), approximate=self.approximate)
         return layer_norm(active_PH, self.layer_norm.weight, None, self.layer_norm.eps)
+
+
+def norm_product(
+    hidden_TH: Tensor, norm_weight_H: Tensor | None, weight_OH: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """LN(x) W, [T, O], and x for the residual; without a norm where there is no weight for it."""
+    if hidden_TH.device.type == "cpu":
+        product_TO, residual_TH = _NormProduct.apply(hidden_TH, norm_weight_H, weight_OH, eps)  # type: ignore[no-untyped-call]  # torch has no types here
+        return product_TO, residual_TH
+    read_TH = hidden_TH
+    if norm_weight_H is not None:
+        read_TH = layer_norm(hidden_TH, norm_weight_H, None, eps)
+    return functional.linear(read_TH, weight_OH), hidden_TH
+
+
+def gated_gelu(inner_T2I: Tensor, name: str) -> Tensor:
+    """GELU of the first half times the second half, [T, I]."""
+    if kernels_for(inner_T2I) is not None:
+        return apply(_GatedGelu, inner_T2I, name)
+    inner_TI, gate_TI = inner_T2I.chunk(2, dim=-1)
+    return functional.gelu(inner_TI, approximate=APPROXIMATION[name]) * gate_TI
+
+
+def residual_product(
+    residual_TH: Tensor,
+    x_TI: Tensor,
+    weight_HI: Tensor,
+    *,
+    probability: float = 0.0,
+    noise: Noise | None = None,
+) -> Tensor:
+    """X + dropout(y V), [T, H]."""
+    if residual_TH.device.type == "cpu":
+        draws = draw(noise, residual_TH.numel(), probability=probability)
+        return apply(_ResidualProduct, residual_TH, x_TI, weight_HI, draws)
+    return residual_TH + dropout(functional.linear(x_TI, weight_HI), probability, noise)
+
+
+class _NormProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Context,
+        hidden_TH: Tensor,
+        norm_weight_H: Tensor | None,
+        weight_OH: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor]:
+        if norm_weight_H is None:
+            ctx.save_for_backward(hidden_TH, weight_OH)
+            return functional.linear(hidden_TH, weight_OH), hidden_TH
+        read_TH, kept = norm(hidden_TH, norm_weight_H, eps)
+        ctx.save_for_backward(
+            *(read_TH, weight_OH, norm_weight_H, hidden_TH, kept.mean_T, kept.deviation_T)
+        )
+        return functional.linear(read_TH, weight_OH), hidden_TH
+
+    @staticmethod
+    def backward(
+        ctx: Context, gradient_TO: Tensor, residual_TH: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        read_TH, weight_OH, *of_norm = ctx.saved_tensors
+        dweight_OH = weight_gradient(read_TH, gradient_TO)
+        if not of_norm:
+            return residual_TH.addmm(gradient_TO, weight_OH), None, dweight_OH, None
+        norm_weight_H, *kept = of_norm
+        dhidden_TH, dnorm_weight_H = norm_gradients(
+            gradient_TO @ weight_OH, ResidualNorm(*kept), norm_weight_H, residual_TH
+        )
+        return dhidden_TH, dnorm_weight_H, dweight_OH, None
+
+
+class _GateContext(Context):
+    is_tanh: int
+
+
+class _GatedGelu(torch.autograd.Function):
+    """Native; each half's value is read once on the way back."""
+
+    @staticmethod
+    def forward(ctx: _GateContext, inner_T2I: Tensor, name: str) -> Tensor:
+        ctx.save_for_backward(inner_T2I)
+        ctx.is_tanh = int(name == "gelu_tanh")
+        tokens, width = inner_T2I.shape
+        gated_TI = inner_T2I.new_empty(tokens, width // 2)
+        native = kernels_for(inner_T2I)
+        assert native is not None
+        native("geglu_forward", *gated_TI.shape, inner_T2I.contiguous(), gated_TI, ctx.is_tanh)
+        return gated_TI
+
+    @staticmethod
+    def backward(ctx: _GateContext, gradient_TI: Tensor) -> tuple[Tensor, None]:
+        (inner_T2I,) = ctx.saved_tensors
+        dinner_T2I = torch.empty_like(inner_T2I)
+        native = kernels_for(gradient_TI)
+        assert native is not None
+        native(
+            "geglu_backward",
+            *(*gradient_TI.shape, gradient_TI.contiguous(), inner_T2I, dinner_T2I, ctx.is_tanh),
+        )
+        return dinner_T2I, None
+
+
+class _ResidualContext(Context):
+    draws: Draws | None
+
+
+class _ResidualProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: _ResidualContext,
+        residual_TH: Tensor,
+        x_TI: Tensor,
+        weight_HI: Tensor,
+        draws: Draws | None,
+    ) -> Tensor:
+        ctx.save_for_backward(x_TI, weight_HI)
+        ctx.draws = draws
+        if draws is None:
+            return residual_TH.addmm(x_TI, weight_HI.mT)
+        return dropped(functional.linear(x_TI, weight_HI), draws).add_(residual_TH)
+
+    @staticmethod
+    def backward(ctx: _ResidualContext, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
+        x_TI, weight_HI = ctx.saved_tensors
+        dense_TH = gradient_TH if ctx.draws is None else dropped(gradient_TH, ctx.draws)
+        return gradient_TH, dense_TH @ weight_HI, weight_gradient(x_TI, dense_TH), None

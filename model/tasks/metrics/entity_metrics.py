@@ -63,7 +63,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     start: int | None = None
     before = ("O", "")
     for place, tag in enumerate([*tags, "O"]):
-        now = _split(tag)
+        prefix, _, kind = tag.partition("-")
+        now = (prefix, kind)
         if start is not None and _ends(before, now):
             found.append((start, place - 1, before[1]))
             start = None
@@ -77,11 +78,6 @@ def is_entity_scheme(tags: Sequence[str]) -> bool:
     """Whether a tag set marks entities (B-X, I-X … beside O) rather than classes of words."""
     marked = [tag for tag in tags if tag != "O"]
     return bool(marked) and all(tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") for tag in marked)
-
-
-def _split(tag: str) -> tuple[str, str]:
-    prefix, _, kind = tag.partition("-")
-    return prefix, kind
 
 
 def _ends(before: tuple[str, str], now: tuple[str, str]) -> bool:

@@ -7,7 +7,6 @@ import pytest
 from model.data.shards import Examples
 from model.evaluation.language_model import (
     MaskedTokens,
-    entropy,
     evaluate_ngram,
     evaluate_unigram,
     majority_share,
@@ -117,7 +116,6 @@ def test_loss_and_accuracy_are_means_over_the_positions(documents: list[list[int
     )
 
 
-def test_entropy_and_majority() -> None:
-    assert entropy(np.array([1, 1, 0, 2])) == pytest.approx(1.5 * np.log(2))
+def test_the_majoritys_share_is_of_the_examples_with_a_label() -> None:
     assert majority_share(np.array([0, 1, 1, -1])) == pytest.approx(2 / 3)
     assert majority_share(np.array([-1, -1])) is None

@@ -16,7 +16,7 @@ from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
 from model.encoder import embeddings
 from model.encoder.encoder import Encoder
-from model.encoder.layers import feed_forward, pre_norm, self_attention
+from model.encoder.layers import feed_forward, modern, self_attention
 from model.encoder.layers.bert import Layer
 from model.encoder.layers.feed_forward import FeedForward
 from model.encoder.operations import products, rotary_attention
@@ -128,7 +128,7 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     monkeypatch.setattr(Encoder, "_noise", lambda encoder, seed: DeviceNoise())
     monkeypatch.setitem(rotary_attention.WINDOWS, "grouped", FlashAttention)
     monkeypatch.setattr(products, "_has_bf16_products", lambda: False)
-    for module in (feed_forward, self_attention, pre_norm):
+    for module in (feed_forward, self_attention, modern):
         monkeypatch.setattr(module, "dropout", lambda x, p, noise: functional.dropout(x, p))
     monkeypatch.setattr(FeedForward, "forward", FeedForward.composed)
     monkeypatch.setattr(embeddings, "dropout", lambda x, p, noise: x)

@@ -11,7 +11,7 @@ import torch
 from artifacts.errors import UsageError
 from model.data.batch import pack
 from model.encoder.layers.feed_forward import activation, activation_gradients
-from model.encoder.layers.pre_norm import gated_gelu, norm_product
+from model.encoder.layers.modern import gated_gelu, norm_product
 from model.encoder.masked_lm_loss import softmax_gradient
 from model.encoder.operations import native_kernels as native
 from model.encoder.operations.dropout import Noise, draw, dropped

@@ -71,6 +71,7 @@ def test_uneven_work_is_reported_once_in_a_while() -> None:
 
 def test_entropy_is_in_nats() -> None:
     assert entropy(np.array([1, 1, 0, 1, 1])) == pytest.approx(np.log(4))
+    assert entropy(np.array([1, 1, 0, 2])) == pytest.approx(1.5 * np.log(2))
     assert entropy(np.zeros(3, np.int64)) == 0.0
 
 

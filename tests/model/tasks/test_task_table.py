@@ -7,9 +7,8 @@ import pytest
 
 from artifacts.errors import UsageError
 from model.config import TaskConfig
-from model.tasks.data_checks import data_notes
 from model.tasks.problems import load_tables
-from model.tasks.task_table import TaskTable
+from model.tasks.task_table import TaskTable, data_notes
 from tests.model.task_builders import write_lines
 
 
