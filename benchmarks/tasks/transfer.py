@@ -32,7 +32,7 @@ from model.config import FinetuneStage
 from model.evaluation.scores import task_scores
 from model.finetune.finetune import finetune
 from model.finetune.initial_encoder import read_initial_encoder
-from model.inference.import_model import import_encoder
+from model.inference.export import import_encoder
 
 RESULT = ROOT / "benchmarks" / "results" / "transfer.json"
 RECIPE = {"learning_rate": 1e-4, "batch_size": 16}

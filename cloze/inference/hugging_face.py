@@ -99,7 +99,7 @@ def export_model(
 
 def import_model(folder: Folder, /, *, place: Place = PLACE) -> Answer:
     """Import a model."""
-    from model.inference.import_model import import_encoder
+    from model.inference.export import import_encoder
 
     space = writable_workspace(place.machine().workspace)
     artifact = import_encoder(folder, space.store)

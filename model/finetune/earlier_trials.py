@@ -39,7 +39,8 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
         if len(shared) > len(found):
             found, nearest = shared, earlier
     if nearest:  # an ensemble wants its members' logits as well
-        wanted = {_logits_of(name) for name in found}
+        names = (name.removeprefix("fits/").removesuffix(".json") for name in found)
+        wanted = {f"logits/{name}.safetensors" for name in names}
         kept = [entry.name for entry in nearest.manifest.files if entry.name in wanted]
         found_files = {**{name: nearest.read_bytes(name) for name in kept}, **found}
         for name, content in found_files.items():
@@ -47,11 +48,6 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
                 put_bytes(table.output, content, name=name)
         say(f"finetune: {len(found)} trials are taken over from {nearest.directory}")
     return nearest
-
-
-def _logits_of(record: str) -> str:
-    """File of the logits of the trial with this record, where they are kept."""
-    return f"logits/{record.removeprefix('fits/').removesuffix('.json')}.safetensors"
 
 
 def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileEntry]:

@@ -7,7 +7,7 @@ Out: a confusion matrix, where there are few labels, some errors as text, and al
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 
@@ -36,7 +36,12 @@ def confusion(problem: Problem, split: str, predictions: Sequence[Prediction]) -
         return None
     number = {label: index for index, label in enumerate(problem.labels)}
     gold, predicted = (
-        [number[str(label)] for label in chain.from_iterable(map(_labels, values))]
+        # of an example's words where it has a list
+        [
+            number[str(label)]
+            for one in values
+            for label in (one if isinstance(one, list) else [one])
+        ]
         for values in (problem.gold(split), predictions)
     )
     counts = np.zeros((len(number), len(number)), np.int64)
@@ -78,20 +83,12 @@ def _wrong(
     ):
         # An answer stands beside its margin.
         guess = prediction["text"] if isinstance(prediction, dict) else prediction
-        if _is_wrong(gold, guess):
+        if isinstance(gold, float):  # wrong by more than one unit
+            is_wrong = abs(gold - float(str(guess))) > 1.0
+        else:  # of several right answers one is enough
+            is_wrong = guess not in gold if isinstance(gold, tuple) else bool(gold != guess)
+        if is_wrong:
             yield example, gold, guess
-
-
-def _labels(value: object) -> list[object]:
-    """The label of an example, or those of its words."""
-    return value if isinstance(value, list) else [value]
-
-
-def _is_wrong(gold: Gold, guess: Prediction) -> bool:
-    """A number is wrong by more than one unit; of several right answers one is enough."""
-    if isinstance(gold, float):
-        return abs(gold - float(str(guess))) > 1.0
-    return guess not in gold if isinstance(gold, tuple) else bool(gold != guess)
 
 
 def _words(value: object) -> str:

@@ -17,7 +17,6 @@ from model.encoder.encoder import Encoder, initialise_parameter
 from model.encoder.pretraining import PretrainingModel
 from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS
 from model.hugging_face.encoder_files import read_encoder_files
-from model.hugging_face.layout import from_hugging_face, hugging_face_name
 from model.hugging_face.sentence_modules import SentenceModules
 from model.tasks.features import Places
 
@@ -117,15 +116,10 @@ class InitialEncoder:
 def read_initial_encoder(location: str | Path) -> InitialEncoder:
     """The encoder at `location`."""
     files = read_encoder_files(location)
-    with torch.device("meta"):
-        names = PretrainingModel(files.config, files.tokenizer.size).state_dict()
-    family = files.config.family
-    known = [name for name in names if hugging_face_name(name, family) in files.tensors]
-    parameters = from_hugging_face(files.tensors, known, family)
     return InitialEncoder(
         config=files.config,
         tokenizer=files.tokenizer,
-        parameters=parameters,
+        parameters=files.parameters(),
         objective=files.objective,
         modules=files.modules,
         licence=files.licence,

@@ -17,12 +17,12 @@ from torch import Tensor
 from artifacts.config import GrownConfig, parse
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import FileEntry
-from artifacts.store import put_bytes, put_json
+from artifacts.store import Artifact, put_bytes, put_json
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, TaskConfig
 from model.encoder.encoder import Encoder
 from model.finetune.heads import SentenceModel, TaskModel
-from model.finetune.initial_encoder import InitialEncoder
+from model.finetune.initial_encoder import ENCODER_PREFIX, InitialEncoder
 from model.hugging_face.encoder_files import read_tokenizer
 from model.hugging_face.layout import (
     LAYOUTS,
@@ -32,13 +32,14 @@ from model.hugging_face.layout import (
     to_hugging_face,
 )
 from model.hugging_face.sentence_modules import SentenceModules, read_sentence_modules
-from model.hugging_face.source import Source, read_weights
+from model.hugging_face.source import Source, artifact_source, read_weights
 from model.tasks.base import Problem
 
-ENCODER = "encoder."
+MODELS = "models/"
 HEAD = "head."
 BILSTM = "bilstm."
-"""Beginnings of our parameters' names; a BiLSTM, which no class of theirs has, keeps its own."""
+"""Beginnings of our parameters' names beside the encoder's; a BiLSTM, which no class of theirs has,
+keeps its own."""
 
 _CLASSES = {
     "classification": "ForSequenceClassification",
@@ -93,7 +94,7 @@ def save_model(
         head_dropout=problem.head_dropout,
         licence=initial.licence,
     )
-    inner = {name: value for name, value in weights.items() if name.startswith(ENCODER)}
+    inner = {name: value for name, value in weights.items() if name.startswith(ENCODER_PREFIX)}
     outer = {name: value for name, value in weights.items() if name not in inner}
     tensors = {
         **to_hugging_face(inner, family),
@@ -112,7 +113,7 @@ def save_model(
         config["label2id"] = {label: number for number, label in enumerate(labels)}
     if not problem.exclusive:
         config["problem_type"] = "multi_label_classification"  # theirs would be softmax
-    folder = f"models/{problem.config.name}"
+    folder = f"{MODELS}{problem.config.name}"
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
     tokenizer = initial.tokenizer.tokenizer_json().encode()
     modules = {}
@@ -131,12 +132,26 @@ def save_model(
     ]
 
 
+def saved_source(artifact: Artifact, task: str) -> Source:
+    """The files of the model of `task`, or of the only one that a finetune artifact holds."""
+    names = [entry.name for entry in artifact.manifest.files if entry.name.startswith(MODELS)]
+    known = sorted({name.removeprefix(MODELS).split("/")[0] for name in names})
+    if task not in known and (task or len(known) != 1):
+        found = ", ".join(known) or "none; fine-tune without save = 'none'"
+        raise UsageError(
+            f"{artifact.directory}: no model of task {task!r}, it has {found}"
+            if task or not known
+            else f"{artifact.directory}: has the tasks {found}; say which one"
+        )
+    return artifact_source(artifact, folder=f"{MODELS}{task or known[0]}/")
+
+
 def read_model(
     source: Source,
 ) -> tuple[TaskModel | SentenceModel, SavedTask, SubwordTokenizer]:
     """The fine-tuned model in a folder that `save_model` wrote, fp32 without dropout; its task.
 
-    Of an artifact: `artifact_source(artifact, folder="models/TASK/")`.
+    Of an artifact: `saved_source`.
     """
     config = source.read_table("config.json")
     where = f"{source.directory}/config.json"
@@ -160,7 +175,7 @@ def read_model(
                 head_dropout=saved.head_dropout,
                 bilstm=any(name.startswith(BILSTM) for name in tensors),
             )
-    names = [name for name in model.state_dict() if name.startswith(ENCODER)]
+    names = [name for name in model.state_dict() if name.startswith(ENCODER_PREFIX)]
     # A modern encoder's own head is called as ours is, so what is renamed is chosen first.
     prefix = saved.head(family)
     own = {name: value for name, value in tensors.items() if name.startswith((prefix, BILSTM))}

@@ -238,7 +238,11 @@ class TrialRunner:
             plan, trial = max(candidates, key=lambda pair: pair[1].merit)
             if self.config.save != "none":
                 model = earlier_model(earlier, trial, output=self.output) if earlier else []
-                entries += model or self._save(plan, trial)
+                if not model:
+                    kept = plan.problem.calibrated(trial.predictions.get("dev"))
+                    weights = self._weights(plan, trial)
+                    model = save_model(self.output, plan.problem, kept, weights, self.encoders[0])
+                entries += model
             split = scored_split(plan.problem)
             if split:
                 content = mistakes(plan.problem, split, trial.predictions[split])
@@ -249,11 +253,6 @@ class TrialRunner:
                     file = f"submissions/{task}/{name}"
                     entries.append(put_bytes(self.output, content, name=file))
         return entries
-
-    def _save(self, plan: TrialPlan, trial: Trial) -> list[FileEntry]:
-        task = plan.problem.calibrated(trial.predictions.get("dev"))
-        weights = self._weights(plan, trial)
-        return save_model(self.output, plan.problem, task, weights, self.encoders[0])
 
     def leave_best(self) -> None:
         """Write the weights of this process's best trials to where the first process finds them."""

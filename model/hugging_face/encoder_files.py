@@ -22,7 +22,14 @@ from artifacts.tokenizer import (
 )
 from model.config import EncoderConfig, Objective
 from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.layout import LAYOUTS, Layout, encoder_config, to_hugging_face
+from model.hugging_face.layout import (
+    LAYOUTS,
+    Layout,
+    encoder_config,
+    from_hugging_face,
+    hugging_face_name,
+    to_hugging_face,
+)
 from model.hugging_face.sentence_modules import SentenceModules, read_sentence_modules
 from model.hugging_face.source import Source, check_tied, open_source, read_weights
 
@@ -74,6 +81,14 @@ class EncoderFiles:
     def layout(self) -> Layout:
         """How Hugging Face names its parts."""
         return LAYOUTS[self.config.family]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The tensors as parameters of `PretrainingModel`, by our names; not the missing ones."""
+        with torch.device("meta"):
+            names = PretrainingModel(self.config, self.tokenizer.size).state_dict()
+        family = self.config.family
+        known = [name for name in names if hugging_face_name(name, family) in self.tensors]
+        return from_hugging_face(self.tensors, known, family)
 
     @property
     def licence(self) -> str:

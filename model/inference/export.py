@@ -1,9 +1,10 @@
-"""A trained encoder, or a fine-tuned model, in Hugging Face's layout.
+"""Models in Hugging Face's layout: exported, and imported, so that stages can start from them.
 
 In:  `EncoderFiles`, or a finetune artifact that kept its models and a task's name; a directory.
 Out: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, vocab.txt, README.md;
      `transformers` and Cloze both read them, and sentence-transformers those of a model that came
-     from there, whose vectors it makes as before.
+     from there, whose vectors it makes as before. An imported encoder is a committed artifact with
+     the same files that the pretrain stage leaves.
 
 The same encoder always gives the same bytes, so that what was exported, imported and exported again
 can be compared by its digests.
@@ -11,6 +12,7 @@ can be compared by its digests.
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -20,17 +22,19 @@ from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.results import Trials
-from artifacts.store import open_artifact
+from artifacts.stage import StageTable
+from artifacts.store import Artifact, Store, commit, open_artifact, put_bytes
 from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, SubwordTokenizer
 from model.config import EncoderConfig
 from model.finetune.heads import SentenceModel
-from model.finetune.saved import read_model
-from model.hugging_face.encoder_files import CARD, EncoderFiles
+from model.finetune.saved import read_model, saved_source
+from model.hugging_face.encoder_files import CARD, EncoderFiles, read_encoder_files
 from model.hugging_face.layout import hugging_face_config, special_ids
 from model.hugging_face.sentence_modules import SentenceModules
-from model.hugging_face.source import artifact_source
 from model.inference.model_card import is_ours, model_card, task_card
-from model.inference.predict import MODELS, saved_task
+
+IMPORT = "import"
+IMPORT_FORMAT_VERSION = 1
 
 
 def export(files: EncoderFiles, directory: str | Path) -> list[Path]:
@@ -43,7 +47,7 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     if not filesystem.exists(filesystem.join(location, MANIFEST_NAME)):
         raise UsageError(f"{location}: no artifact of finetune; name a run, or its directory")
     artifact = open_artifact(location)
-    source = artifact_source(artifact, folder=f"{MODELS}{saved_task(artifact, task)}/")
+    source = saved_source(artifact, task)
     model, saved, tokenizer = read_model(source)
     trials = Trials.model_validate(artifact.read_json("fits.json")).fits
     files = {
@@ -64,6 +68,35 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     )
     card = task_card(saved, model, kept, artifact.manifest).encode()
     return _write_folder({**files, CARD: card}, directory)
+
+
+def import_encoder(location: str | Path, store: Store) -> Artifact:
+    """The encoder at `location` in the store: the artifact that is there already, or a new one."""
+    files = read_encoder_files(location)
+    written = contents(files)
+    table = StageTable(
+        stage=IMPORT,
+        format_version=IMPORT_FORMAT_VERSION,
+        config={name: sha256(content).hexdigest() for name, content in written.items()},
+        output="",
+    )
+    found = store.find(IMPORT, table.key)
+    if found is not None:
+        return found
+    output = store.directory(IMPORT, table.key)
+    entries = [put_bytes(output, content, name=name) for name, content in written.items()]
+    return commit(
+        table.model_copy(update={"output": output}),
+        entries,
+        statistics={
+            "tokenizer_digest": files.tokenizer.digest,
+            "vocabulary_size": files.tokenizer.size,
+            "parameters": sum(tensor.numel() for tensor in files.tensors.values()),
+            "missing": list(files.missing),
+            "ignored": list(files.ignored),
+        },
+        execution={"source": str(location)},
+    )
 
 
 def contents(files: EncoderFiles) -> dict[str, bytes]:

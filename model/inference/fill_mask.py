@@ -37,6 +37,7 @@ def filled(
     if not 1 <= top_k <= tokenizer.size:
         raise UsageError(f"top_k {top_k}: expected 1 to {tokenizer.size}, the vocabulary")
     positions = model.encoder.config.max_position_embeddings
+    device = next(model.parameters()).device
 
     def read(window: Sequence[str], first: int) -> list[Example]:
         return [
@@ -44,15 +45,26 @@ def filled(
             for number, text in enumerate(window)
         ]
 
+    @torch.inference_mode()
     def compute(examples: Sequence[Example]) -> list[list[list[Fill]]]:
-        return _fill(examples, model, tokenizer, top_k=top_k)
+        batch = pack(examples).to(device)
+        logits_MV = model.masked_lm_logits(model.encoder(batch), batch.masked_lm_positions)
+        best = logits_MV.float().softmax(-1).topk(top_k, dim=-1)
+        fills = iter(
+            [
+                Fill(tokenizer.vocabulary[token_id], token_id, probability)
+                for token_id, probability in zip(ids, probabilities, strict=True)
+            ]
+            for ids, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        )
+        return [[next(fills) for _ in example.masked_lm_positions] for example in examples]
 
     return in_windows(
         texts,
         read,
         compute,
         length=lambda example: len(example.input_ids),
-        device=next(model.parameters()).device,
+        device=device,
     )
 
 
@@ -76,25 +88,3 @@ def masked_example(
             f"{where}: {len(ids)} tokens, the encoder has {positions} positions; shorten the text"
         )
     return Example(input_ids=ids, masked_lm_positions=places, masked_lm_ids=[0] * len(places))
-
-
-@torch.inference_mode()
-def _fill(
-    examples: Sequence[Example],
-    model: PretrainingModel,
-    tokenizer: SubwordTokenizer,
-    *,
-    top_k: int,
-) -> list[list[list[Fill]]]:
-    batch = pack(examples).to(next(model.parameters()).device)
-    logits_MV = model.masked_lm_logits(model.encoder(batch), batch.masked_lm_positions)
-    best = logits_MV.float().softmax(-1).topk(top_k, dim=-1)
-    fills = [
-        [
-            Fill(tokenizer.vocabulary[token_id], token_id, probability)
-            for token_id, probability in zip(ids, probabilities, strict=True)
-        ]
-        for ids, probabilities in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
-    remaining = iter(fills)
-    return [[next(remaining) for _ in example.masked_lm_positions] for example in examples]

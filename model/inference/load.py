@@ -26,7 +26,6 @@ from model.config import EncoderConfig
 from model.encoder.pooling import Pooling
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
-from model.hugging_face.layout import from_hugging_face, hugging_face_name
 from model.hugging_face.sentence_modules import MODULES, SentenceModules
 from model.hugging_face.source import Source, artifact_source
 from model.inference.embed import embeddings, normalized
@@ -182,10 +181,7 @@ def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> Pretra
     """The module with the files' weights, float32 on the CPU; what they lack is zero."""
     with torch.device("meta"):
         module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
-    family = files.config.family
-    names = module.state_dict()
-    known = [name for name in names if hugging_face_name(name, family) in files.tensors]
-    parameters = from_hugging_face(files.tensors, known, family)
+    parameters = files.parameters()
     for name, parameter in module.state_dict().items():
         parameters.setdefault(name, torch.zeros(parameter.shape))
     module.load_state_dict(parameters, assign=True)

@@ -107,6 +107,19 @@ class LabelledRows:
     predictor: Predictor
     rows: TaskTable
 
+    @classmethod
+    def of(cls, folder: Path, sample: str) -> Self:
+        """The file `sample`, or the dev file of the task in `folder`."""
+        predictor = load_predictor(folder, device="cpu")
+        path = sample or predictor.saved.task.dev
+        if not path or not Path(path).is_file():
+            raise UsageError(
+                f"task {predictor.saved.task.name}: its dev file is not here, by which the graphs "
+                "are scored; name a file with labels: --sample FILE"
+            )
+        rows = predictor.read(path)
+        return cls(predictor, rows.take(range(min(len(rows), MOST_ROWS))))
+
     @property
     def size(self) -> int:
         """Rows."""
@@ -202,7 +215,7 @@ def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[
     config, tokenizer = read_shape(folder)
     source = open_source(folder)
     if "cloze_task" in source.read_table(CONFIG) and MODULES not in source.names:
-        exam = _labelled_rows(folder, sample)
+        exam = LabelledRows.of(folder, sample)
     else:
         texts, longest = _texts(sample), config.max_position_embeddings
         exam_of = MaskedTexts if models[graphs[0]].output == "logits" else TextHalves
@@ -215,18 +228,6 @@ def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[
             best = found.get(graph, now)
             found[graph] = max(now, best, key=lambda one: one.texts_per_second)
     return [*found.values()]
-
-
-def _labelled_rows(folder: Path, sample: str) -> LabelledRows:
-    predictor = load_predictor(folder, device="cpu")
-    path = sample or predictor.saved.task.dev
-    if not path or not Path(path).is_file():
-        raise UsageError(
-            f"task {predictor.saved.task.name}: its dev file is not here, by which the graphs are "
-            "scored; name a file with labels: --sample FILE"
-        )
-    rows = predictor.read(path)
-    return LabelledRows(predictor, rows.take(range(min(len(rows), MOST_ROWS))))
 
 
 def _texts(sample: str) -> list[str]:

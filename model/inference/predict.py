@@ -23,12 +23,12 @@ from torch import nn
 from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
-from artifacts.store import Artifact, open_artifact
+from artifacts.store import open_artifact
 from artifacts.tokenizer import SubwordTokenizer
 from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.heads import SentenceModel
-from model.finetune.saved import SavedTask, read_model
-from model.hugging_face.source import artifact_source, open_source
+from model.finetune.saved import SavedTask, read_model, saved_source
+from model.hugging_face.source import open_source
 from model.inference.load import placed
 from model.tasks.classification import Classification
 from model.tasks.metrics.entity_metrics import entities
@@ -36,7 +36,6 @@ from model.tasks.problems import load_problem, read_split, wanted_columns
 from model.tasks.tagging import Tagging
 from model.tasks.task_table import TaskTable, select
 
-MODELS = "models/"
 WINDOW = 2048
 WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
 """A word of plain text as CoNLL has it: with its hyphens; other punctuation stands apart."""
@@ -168,7 +167,7 @@ class Predictor:
         if isinstance(problem, Tagging):
             for row, words, tags in zip(found, problem.words[SPLIT], guesses, strict=True):
                 row["words"] = [*words]
-                row["spans"] = _spans(words, [str(tag) for tag in _listed(tags)])
+                row["spans"] = _spans(words, [*map(str, tags)] if isinstance(tags, list) else [])
         yield from found
 
 
@@ -180,18 +179,13 @@ def _spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
     ]
 
 
-def _listed(value: JsonValue) -> Sequence[JsonValue]:
-    return value if isinstance(value, list) else []
-
-
 def load_predictor(
     location: str | Path, *, task: str = "", device: str = "auto", precision: str = "auto"
 ) -> Predictor:
     """The fine-tuned model at `location`: a finetune artifact and a task's name, or a folder."""
     directory = str(location)
     if filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
-        artifact = open_artifact(directory)
-        source = artifact_source(artifact, folder=f"{MODELS}{saved_task(artifact, task)}/")
+        source = saved_source(open_artifact(directory), task)
     else:
         source = open_source(directory)
     model, saved, tokenizer = read_model(source)
@@ -202,17 +196,3 @@ def load_predictor(
         )
     where, chosen = placed(device, precision)
     return Predictor(model.to(where), saved, tokenizer, chosen)
-
-
-def saved_task(artifact: Artifact, task: str) -> str:
-    """`task`, or the only one whose model the artifact holds."""
-    names = [entry.name for entry in artifact.manifest.files if entry.name.startswith(MODELS)]
-    known = sorted({name.removeprefix(MODELS).split("/")[0] for name in names})
-    if task in known or (not task and len(known) == 1):
-        return task or known[0]
-    found = ", ".join(known) or "none; fine-tune without save = 'none'"
-    raise UsageError(
-        f"{artifact.directory}: no model of task {task!r}, it has {found}"
-        if task or not known
-        else f"{artifact.directory}: has the tasks {found}; say which one"
-    )

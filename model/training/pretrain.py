@@ -42,13 +42,7 @@ from model.hugging_face.encoder_files import (
     read_encoder_files,
     refuse_another_shape,
 )
-from model.hugging_face.layout import (
-    from_hugging_face,
-    hugging_face_config,
-    hugging_face_name,
-    special_ids,
-    to_hugging_face,
-)
+from model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
 from model.training.checkpoints import Checkpoints, Identity, ParameterState, Resumed, resume
 from model.training.continuation import continuation_of, go_on, keep_end
 from model.training.cuda_graphs import StepGraphs, require_graphs
@@ -294,10 +288,7 @@ def warm_start(
             f"with {tokenizer.digest[:12]}; set vocabulary.path to its tokenizer.json"
         )
     refuse_another_shape(files.config, stage.encoder, where=where)
-    family = files.config.family
-    names = model.state_dict()
-    present = [name for name in names if hugging_face_name(name, family) not in files.missing]
-    model.load_state_dict(from_hugging_face(files.tensors, present, family), strict=False)
+    model.load_state_dict(files.parameters(), strict=False)
 
 
 def export(

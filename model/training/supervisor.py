@@ -55,7 +55,11 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._forward)
         for attempt in range(self.max_restarts + 1):
-            code = self._run_once()
+            self._child = start(self.command, environment={**os.environ, **self.environment})
+            code = self._child.wait()
+            if code > LARGEST_CODE:
+                code -= 256
+            code = code if code >= 0 else 128 - code
             if self._stopping:
                 return 128 + self._stopping
             if code in FINAL or attempt == self.max_restarts:
@@ -65,13 +69,6 @@ class Supervisor:
             self.pause(PAUSE)
         return code
 
-    def _run_once(self) -> int:
-        self._child = start(self.command, environment={**os.environ, **self.environment})
-        code = self._child.wait()
-        if code > LARGEST_CODE:
-            code -= 256
-        return code if code >= 0 else 128 - code
-
     def _forward(self, signum: int, frame: FrameType | None) -> None:
         self._stopping = signum
         if self._child is not None and self._child.poll() is None:
@@ -80,7 +77,12 @@ class Supervisor:
 
 def main(arguments: Sequence[str]) -> int:
     """Supervise the program that `arguments` name."""
-    known, launcher_options = _parser().parse_known_args(arguments)
+    parser = argparse.ArgumentParser(description="Run training, again where it died.")
+    parser.add_argument("module", help="the program, for example model.training.pretrain")
+    parser.add_argument("--config", required=True, help="the stage table (JSON)")
+    parser.add_argument("--ranks", type=int, default=None, help="default: the machine's")
+    parser.add_argument("--max-restarts", type=int, default=None, help="default: the machine's")
+    known, launcher_options = parser.parse_known_args(arguments)
     try:
         table = read_stage_table(known.config)
         machine = parse(TrainingMachine, table.machine, source=f"{known.config}, machine")
@@ -95,15 +97,6 @@ def main(arguments: Sequence[str]) -> int:
         known.module, known.config, machine=machine, launcher_options=options
     )
     return Supervisor(command, training_environment(machine), restarts).run()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Run training, again where it died.")
-    parser.add_argument("module", help="the program, for example model.training.pretrain")
-    parser.add_argument("--config", required=True, help="the stage table (JSON)")
-    parser.add_argument("--ranks", type=int, default=None, help="default: the machine's")
-    parser.add_argument("--max-restarts", type=int, default=None, help="default: the machine's")
-    return parser
 
 
 if __name__ == "__main__":

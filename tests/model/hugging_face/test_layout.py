@@ -18,8 +18,7 @@ from model.data.batch import Example, pack, padded
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import read_encoder_files
 from model.hugging_face.layout import from_hugging_face, to_hugging_face
-from model.inference.export import export
-from model.inference.import_model import import_encoder
+from model.inference.export import export, import_encoder
 from model.inference.load import load
 from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files
 

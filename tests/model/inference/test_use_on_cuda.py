@@ -10,7 +10,7 @@ from artifacts.store import Artifact, Store
 from model.data.shards import ExampleShards
 from model.evaluation.language_model import evaluate_encoder
 from model.finetune.finetune import finetune
-from model.inference.import_model import import_encoder
+from model.inference.export import import_encoder
 from model.inference.load import load, placed
 from model.inference.predict import load_predictor
 from tests.model.strict_cuda import CUDA, strict_cuda
