@@ -36,7 +36,6 @@ from model.encoder.encoder import Encoder
 from model.encoder.operations.native_kernels import kernels_in_use
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import hugging_face_config
-from model.inference.embed import pooled
 from model.training.distributed import join_world
 from model.training.engine import Engine
 from model.training.monitoring.telemetry import training_flops
@@ -151,7 +150,7 @@ def our_embedding(config: EncoderConfig) -> Step:
     def step(batch: Sequence[Batch], number: int) -> None:
         for part in batch:
             packed = pack(part)
-            pooled(encoder(packed), packed, encoder, pooling="mean")
+            encoder.pooled(encoder(packed), packed, pooling="mean")
 
     return step
 

@@ -53,20 +53,23 @@ def examples(
     """
     rng = np.random.default_rng([seed, longest, 1])
     sizes = [longest] * count if full else lengths(count, longest=longest, seed=seed)
-    return [_example(rng, int(size), longest, masked_share) for size in sizes]
-
-
-def _example(rng: np.random.Generator, size: int, longest: int, masked_share: float) -> Example:
-    masked = max(1, round(masked_share * size))
-    if masked_share == MASKED_SHARE:
-        masked = min(PREDICTIONS.get(longest, masked), masked)
-    return Example(
-        input_ids=rng.integers(FIRST_WORD, VOCABULARY, size),
-        segment_a_length=size // 2,
-        masked_lm_positions=np.sort(rng.choice(np.arange(1, size - 1), masked, replace=False)),
-        masked_lm_ids=rng.integers(FIRST_WORD, VOCABULARY, masked),
-        next_sentence_label=int(rng.integers(0, 2)),
-    )
+    found = []
+    for size in map(int, sizes):
+        masked = max(1, round(masked_share * size))
+        if masked_share == MASKED_SHARE:
+            masked = min(PREDICTIONS.get(longest, masked), masked)
+        found.append(
+            Example(
+                input_ids=rng.integers(FIRST_WORD, VOCABULARY, size),
+                segment_a_length=size // 2,
+                masked_lm_positions=np.sort(
+                    rng.choice(np.arange(1, size - 1), masked, replace=False)
+                ),
+                masked_lm_ids=rng.integers(FIRST_WORD, VOCABULARY, masked),
+                next_sentence_label=int(rng.integers(0, 2)),
+            )
+        )
+    return found
 
 
 def padded(batch: Sequence[Example], *, longest: int) -> dict[str, torch.Tensor]:

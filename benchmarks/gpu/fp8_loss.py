@@ -138,7 +138,10 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
 
 def compare(found: Mapping[str, list[float]], *, window: int) -> Comparison:
     """The three engines' losses as curves, and how far apart they are."""
-    curves = {name: _means(values, window) for name, values in found.items()}
+    curves = {
+        name: [statistics.fmean(values[at : at + window]) for at in range(0, len(values), window)]
+        for name, values in found.items()
+    }
     of_fp8 = [a - b for a, b in zip(curves["fp8"], curves["composed"], strict=True)]
     of_operations = [a - b for a, b in zip(curves["composed"], curves["bf16"], strict=True)]
     rounded = {name: [round(value, 4) for value in curve] for name, curve in curves.items()}
@@ -151,10 +154,6 @@ def compare(found: Mapping[str, list[float]], *, window: int) -> Comparison:
         "mean_fp8_against_composed": round(statistics.fmean(of_fp8), 4),
         "mean_composed_against_bf16": round(statistics.fmean(of_operations), 4),
     }
-
-
-def _means(values: list[float], window: int) -> list[float]:
-    return [statistics.fmean(values[at : at + window]) for at in range(0, len(values), window)]
 
 
 def kept_runs(out: str, settings: dict[str, object]) -> dict[str, Comparison]:

@@ -5,6 +5,7 @@ Out: one vector per token, and one per sequence.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
-from model.data.batch import PackedBatch
+from model.data.batch import PackedBatch, on
 from model.encoder.embeddings import Embeddings, TokenEmbeddings
 from model.encoder.layers.bert import Layer, Pooler
 from model.encoder.layers.lstm import LstmLayer, Reading
@@ -26,6 +27,8 @@ from model.encoder.operations.rotary_attention import LayerAttention, layer_atte
 
 COMPILATIONS = 32
 """Of the layers, at most; torch runs what comes after them as it is written."""
+
+Pooling = Literal["mean", "cls", "pooler"]
 
 Mixing = Attend | LayerAttention | Reading
 """How the tokens of one batch reach each other: in BERT's, modern and LSTM layers."""
@@ -147,9 +150,22 @@ class Encoder(nn.Module):
         for layer in self.layers:
             layer.compile()
 
-    def pooled(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
-        """One vector per sequence, [B, H]."""
+    def pooled(
+        self, hidden_TH: Tensor, batch: PackedBatch, *, pooling: Pooling = "pooler"
+    ) -> Tensor:
+        """One vector per sequence, [B, H], made of one layer's vectors of its tokens.
+
+        `mean` of them all in fp32, `cls` the first one's, `pooler` the trained layer on it.
+        """
+        if pooling == "mean":
+            lengths_B = on(hidden_TH.device, torch.from_numpy(batch.lengths))
+            sequence_T = torch.repeat_interleave(lengths_B, output_size=batch.tokens)
+            sums_BH = hidden_TH.new_zeros(len(lengths_B), hidden_TH.shape[1], dtype=torch.float32)
+            sums_BH = sums_BH.index_add(0, sequence_T, hidden_TH.float())
+            return sums_BH / lengths_B[:, None]
         first_BH = hidden_TH[batch.cu_seqlens[:-1].long()]
+        if pooling == "cls":
+            return first_BH
         pooled_BH: Tensor = self.pooler(first_BH)
         return pooled_BH
 

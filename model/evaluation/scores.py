@@ -40,6 +40,14 @@ def task_scores(
     for task in trials.tasks:
         found = [trial for trial in trials.fits if trial.task == task.name and not trial.point]
         pretrained = [trial for trial in found if trial.system == PRETRAINED]
+        curves = []
+        for trial in found:
+            points = (
+                CurvePoint(epoch=one.epoch, train_loss=one.train_loss, dev=one.dev[trial.metric])
+                for one in trial.epochs
+                if trial.metric in one.dev
+            )
+            curves.append(LearningCurve(system=trial.system, seed=trial.seed, points=tuple(points)))
         best = max(pretrained, key=lambda trial: trial.merit, default=None)
         scores.append(
             TaskScore(
@@ -51,7 +59,7 @@ def task_scores(
                 seeds=tuple(dict.fromkeys(trial.seed for trial in found)),
                 systems=tuple(_systems(task, found)),
                 comparisons=tuple(_comparisons(task, found)),
-                curves=tuple(_curve(trial) for trial in found),
+                curves=tuple(curves),
                 confusion=best.confusion if best else None,
                 errors=best.errors if best else (),
                 published=reference_scores(published.get(task.name, task.glue), encoder),
@@ -107,15 +115,6 @@ def _systems(task: TaskRecord, trials: Sequence[Trial]) -> list[SystemScore]:
 def _over_seeds(by_seed: Sequence[Mapping[str, float]]) -> dict[str, SeedScores]:
     """One split's metrics over the seeds, which all have the same."""
     return {metric: SeedScores.of([one[metric] for one in by_seed]) for metric in by_seed[0]}
-
-
-def _curve(trial: Trial) -> LearningCurve:
-    points = (
-        CurvePoint(epoch=epoch.epoch, train_loss=epoch.train_loss, dev=epoch.dev[trial.metric])
-        for epoch in trial.epochs
-        if trial.metric in epoch.dev
-    )
-    return LearningCurve(system=trial.system, seed=trial.seed, points=tuple(points))
 
 
 def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:

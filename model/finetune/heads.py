@@ -20,7 +20,6 @@ from model.data.batch import PackedBatch
 from model.encoder.encoder import Encoder, initialise
 from model.encoder.layers.lstm import run_lstm
 from model.encoder.operations.dropout import Noise, dropout, noise_from
-from model.encoder.pooling import pooled
 
 # P places of all sequences together, B sequences, S places of the longest, K layers, H width
 
@@ -100,7 +99,7 @@ class SentenceModel(nn.Module):
         """Vectors of length 1, [B, H] fp32; `positions` is None."""
         hidden_TH = self.encoder(batch, dropout_seed)
         return functional.normalize(
-            pooled(hidden_TH, batch, self.encoder, pooling=self.pooling).float(), dim=-1
+            self.encoder.pooled(hidden_TH, batch, pooling=self.pooling).float(), dim=-1
         )
 
 

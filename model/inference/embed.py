@@ -16,8 +16,7 @@ import torch
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import Example, pack
-from model.encoder.encoder import Encoder
-from model.encoder.pooling import Pooling, pooled
+from model.encoder.encoder import Encoder, Pooling
 from model.inference.streaming import in_windows
 
 Vector = npt.NDArray[np.float32]
@@ -60,7 +59,7 @@ def embeddings(
     def compute(examples: Sequence[Example]) -> list[Vector]:
         batch = pack(examples).to(device)
         states = encoder.hidden_states(batch)
-        vectors = [pooled(states[layer], batch, encoder, pooling=pooling) for layer in layers]
+        vectors = [encoder.pooled(states[layer], batch, pooling=pooling) for layer in layers]
         return list(torch.cat(vectors, dim=-1).float().cpu().numpy())
 
     return in_windows(

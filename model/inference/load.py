@@ -23,7 +23,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig
-from model.encoder.pooling import Pooling
+from model.encoder.encoder import Pooling
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.hugging_face.sentence_modules import MODULES, SentenceModules

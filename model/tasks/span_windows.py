@@ -106,7 +106,14 @@ class SpanSplit:
         self.begins = ragged([[begin for begin, _ in e.offsets] for e in encodings])
         self.ends = ragged([[end for _, end in e.offsets] for e in encodings])
         self._cut(texts.tokenizer)
-        self.spans, self.unusable = self._answer_spans()
+        # [Q, 2] first and last token of the first answer, -1 without
+        self.spans = np.full((len(table), 2), -1, np.int64)
+        self.unusable = np.zeros(len(table), np.bool_)
+        for row, answers in enumerate(self.answers):
+            if answers["text"]:
+                found = self._locate(row, answers["text"][0], int(answers["answer_start"][0]))
+                self.unusable[row] = found is None
+                self.spans[row] = found or (-1, -1)
         # [windows, 2] start and end in the sequence; 0, 0 where the answer is not inside
         windows, spans = self.windows, self.spans[self.windows.question]
         inside = (
@@ -184,17 +191,6 @@ class SpanSplit:
         asked = questions.take(windows.question)
         whole = assemble(tokenizer, asked, kept_a=kept, ids_b=read, kept_b=windows.length)
         self.sequences = Sequences(whole.input_ids, whole.segment_a_lengths)
-
-    def _answer_spans(self) -> tuple[Places, NDArray[np.bool_]]:
-        """[Q, 2] first and last token of the first answer, -1 without; and which cannot be used."""
-        spans = np.full((len(self.table), 2), -1, np.int64)
-        unusable = np.zeros(len(self.table), np.bool_)
-        for row, answers in enumerate(self.answers):
-            if answers["text"]:
-                found = self._locate(row, answers["text"][0], int(answers["answer_start"][0]))
-                unusable[row] = found is None
-                spans[row] = found or (-1, -1)
-        return spans, unusable
 
     def _locate(self, row: int, text: str, start: int) -> tuple[int, int] | None:
         """Tokens of an answer; None where it does not stand at `start` or covers no token."""

@@ -28,7 +28,13 @@ DOCUMENT_START = "-DOCSTART-"
 def read_table(path: str, wanted: Wanted) -> TaskTable:
     """The columns of `path` that are wanted; a missing one is named with what there is."""
     if path.startswith(DATASETS_PREFIX):
-        return select(path, _from_datasets(path), wanted)
+        try:
+            from datasets import load_dataset
+        except ImportError:
+            raise UsageError(f"{path}: needs the package datasets; pip install datasets") from None
+        name, config, split = [*path.removeprefix(DATASETS_PREFIX).split(":"), "", ""][:3]
+        found = load_dataset(name, config or None, split=split or "train")
+        return select(path, found.to_list(), wanted)
     suffix = Path(path).suffix.lower()
     if suffix not in _READERS:
         raise UsageError(
@@ -217,16 +223,6 @@ def _read_parquet(path: str, wanted: Wanted) -> TaskTable:
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(f"{path}: not a readable Parquet file: {error}") from None
     return select(path, rows, wanted)
-
-
-def _from_datasets(path: str) -> list[Row]:
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise UsageError(f"{path}: needs the package datasets; pip install datasets") from None
-    name, config, split = [*path.removeprefix(DATASETS_PREFIX).split(":"), "", ""][:3]
-    rows: list[Row] = load_dataset(name, config or None, split=split or "train").to_list()
-    return rows
 
 
 def _bytes(path: str) -> bytes:
