@@ -1,4 +1,4 @@
-"""The encoder over packed sequences: BERT's, or one of the modern family.
+"""The encoder over packed sequences: BERT's (Devlin et al. 2019), or one of the modern family.
 
 In:  `PackedBatch`.
 Out: one vector per token, and one per sequence.
@@ -15,15 +15,18 @@ from artifacts.errors import UsageError
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch, on
 from model.encoder.embeddings import Embeddings, TokenEmbeddings
-from model.encoder.layers.bert import Layer, Pooler
+from model.encoder.layers.feed_forward import FeedForward
 from model.encoder.layers.lstm import LstmLayer, Reading
 from model.encoder.layers.modern import ModernLayer, PredictionHead
+from model.encoder.layers.self_attention import SelfAttention
 from model.encoder.operations.attention import BACKENDS, Attend, backend_name
 from model.encoder.operations.dropout import Noise, noise_from
 from model.encoder.operations.residual import layer_norm
 from model.encoder.operations.rotary_attention import LayerAttention, layer_attention
 
 # T tokens of all sequences together, P places of them, B sequences, H width
+
+SITE_ATTENTION, SITE_FEED_FORWARD = range(2)
 
 COMPILATIONS = 32
 """Of the layers, at most; torch runs what comes after them as it is written."""
@@ -209,6 +212,33 @@ class Encoder(nn.Module):
         if dropout is None:
             dropout = int(torch.randint(1 << 62, ()))
         return noise_from(dropout, self.embeddings.word_embeddings.weight.device)
+
+
+class Layer(nn.Module):
+    """One transformer layer, post-LN: attention, then feed-forward; [T, H] to [T, H]."""
+
+    def __init__(self, config: EncoderConfig, *, fp8: bool = False) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config, fp8=fp8)
+        self.feed_forward = FeedForward(config, fp8=fp8)
+
+    def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
+        """[T, H]."""
+        attended_TH = self.attention(hidden_TH, attend, noise and noise.at(SITE_ATTENTION))
+        output_TH: Tensor = self.feed_forward(attended_TH, noise and noise.at(SITE_FEED_FORWARD))
+        return output_TH
+
+
+class Pooler(nn.Module):
+    """The first token's vector through a dense layer and tanh (reference: modeling.py:224-232)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, first_BH: Tensor) -> Tensor:
+        """[B, H]."""
+        return torch.tanh(self.dense(first_BH))
 
 
 def _let_vary(*tensors: Tensor) -> None:

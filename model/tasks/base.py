@@ -9,7 +9,6 @@ Everything else (batches, optimizer, seeds, feature-based use, reports) knows pr
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -29,15 +28,6 @@ Prediction = JsonValue
 
 Gold = str | int | float | list[str] | tuple[str, ...]
 """The label of one example; a tuple holds several right answers."""
-
-
-@dataclass(frozen=True)
-class Texts:
-    """What a problem is made from: a task's tables, by split, and how to read them."""
-
-    config: TaskConfig
-    tables: Mapping[str, TaskTable]
-    tokenizer: SubwordTokenizer
 
 
 class Problem(ABC):
@@ -71,7 +61,10 @@ class Problem(ABC):
         return table
 
     @abstractmethod
-    def __init__(self, texts: Texts) -> None: ...
+    def __init__(
+        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
+    ) -> None:
+        """Read and tokenise the task's tables, given by split."""
 
     config: TaskConfig
     sequences: dict[str, Sequences]

@@ -6,7 +6,7 @@ Out: a `Problem` whose head reads the pooled [CLS]: dropout, one linear layer.
 Loss: cross-entropy, or squared error for regression, whose one output is in the label's own unit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -16,9 +16,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
+from artifacts.tokenizer import SubwordTokenizer
+from model.config import TaskConfig
 from model.data.batch import on
 from model.glue import submission_name
-from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, pair_sequences, single_sequences
 from model.tasks.metrics.classification_metrics import measure
 from model.tasks.task_table import TaskTable
@@ -35,24 +37,24 @@ class Classification(Problem):
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     reads: ClassVar = "pooled"
 
-    def __init__(self, texts: Texts) -> None:
-        self.config = texts.config
-        self._tables = texts.tables
+    def __init__(
+        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
+    ) -> None:
+        self.config = config
+        self._tables = tables
         self.sequences = {}
-        for name, table in texts.tables.items():
+        for name, table in tables.items():
             text_a, longest = table.texts("text_a"), self.config.max_seq_length
             if "text_b" in self.required or ("text_b" in self.optional and table.has("text_b")):
                 self.sequences[name] = pair_sequences(
-                    texts.tokenizer, text_a, table.texts("text_b"), max_seq_length=longest
+                    tokenizer, text_a, table.texts("text_b"), max_seq_length=longest
                 )
             else:
-                self.sequences[name] = single_sequences(
-                    texts.tokenizer, text_a, max_seq_length=longest
-                )
+                self.sequences[name] = single_sequences(tokenizer, text_a, max_seq_length=longest)
         self.labels = self._label_names()
         self.outputs = max(len(self.labels), 1)
         self._targets = {
-            name: self._numbers(table) for name, table in texts.tables.items() if table.has("label")
+            name: self._numbers(table) for name, table in tables.items() if table.has("label")
         }
         self._weights: Tensor | None = None
         if self.config.class_weights == "balanced" and "train" in self._targets:

@@ -5,7 +5,7 @@ In:  columns context, label (the right ending's number from 0), and the endings:
 Out: a `Problem` that reads one sequence per choice; the head gives each a score, softmax over them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import well_formed
+from artifacts.tokenizer import SubwordTokenizer, well_formed
+from model.config import TaskConfig
 from model.data.batch import on
 from model.data.shards import ragged_indices
-from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, by_group, offsets_of, pair_sequences
 from model.tasks.metrics.classification_metrics import measure
 from model.tasks.task_table import TaskTable
@@ -34,26 +35,28 @@ class MultipleChoice(Problem):
     reads: ClassVar = "pooled"
     outputs = 1
 
-    def __init__(self, texts: Texts) -> None:
-        self.config = texts.config
-        self._tables = texts.tables
-        self.endings = {name: endings_of(table) for name, table in texts.tables.items()}
+    def __init__(
+        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
+    ) -> None:
+        self.config = config
+        self._tables = tables
+        self.endings = {name: endings_of(table) for name, table in tables.items()}
         self._first = {
             name: offsets_of(np.array([len(row) for row in endings]))
             for name, endings in self.endings.items()
         }
         self.sequences = {
             name: pair_sequences(
-                texts.tokenizer,
+                tokenizer,
                 np.repeat(np.array(table.texts("context"), object), self._sizes(name)).tolist(),
                 [ending for row in self.endings[name] for ending in row],
                 max_seq_length=self.config.max_seq_length,
             )
-            for name, table in texts.tables.items()
+            for name, table in tables.items()
         }
         self._right = {
             name: _right(table, self._sizes(name))
-            for name, table in texts.tables.items()
+            for name, table in tables.items()
             if table.has("label")
         }
 

@@ -17,7 +17,7 @@ from artifacts.rng import address, permutation
 from artifacts.store import Artifact
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
-from model.tasks.base import Problem, Texts
+from model.tasks.base import Problem
 from model.tasks.classification import Classification, PairClassification, Regression
 from model.tasks.multi_label import MultiLabel
 from model.tasks.multiple_choice import MultipleChoice
@@ -48,7 +48,7 @@ def load_problem(
     config: TaskConfig, tokenizer: SubwordTokenizer, tables: Mapping[str, TaskTable]
 ) -> Problem:
     """The task whose files are read, in its family's form."""
-    return FAMILIES[config.kind](Texts(config, tables, tokenizer))
+    return FAMILIES[config.kind](config, tables, tokenizer)
 
 
 def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str, TaskTable]:

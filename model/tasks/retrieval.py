@@ -10,7 +10,7 @@ negatives among them, softmax is to choose the query's own. A passage that is kn
 a query is never its negative, in whichever row it stands.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
-from artifacts.tokenizer import well_formed
+from artifacts.tokenizer import SubwordTokenizer, well_formed
+from model.config import TaskConfig
 from model.data.batch import on
 from model.data.shards import ragged_indices
-from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, offsets_of, single_sequences
 from model.tasks.metrics.ranking_metrics import DEPTH, METRICS, measure_ranking
 from model.tasks.task_table import TaskTable
@@ -74,8 +75,10 @@ class Retrieval(Problem):
     joint: ClassVar[bool] = True
     outputs = 0
 
-    def __init__(self, texts: Texts) -> None:
-        self.config = texts.config
+    def __init__(
+        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
+    ) -> None:
+        self.config = config
         for name in self.config.metrics:
             metric, _, count = name.partition("@")
             if metric not in METRICS or not count.isdigit() or not 1 <= int(count) <= DEPTH:
@@ -83,7 +86,7 @@ class Retrieval(Problem):
                     f"task {self.config.name}: metric {name}; expected one of "
                     f"{', '.join(f'{known}@K' for known in METRICS)}, K from 1 to {DEPTH}"
                 )
-        self._texts = {name: RetrievalTexts(table) for name, table in texts.tables.items()}
+        self._texts = {name: RetrievalTexts(table) for name, table in tables.items()}
         self._first = {
             name: offsets_of(np.array([len(line) for line in split.lines]))
             for name, split in self._texts.items()
@@ -91,7 +94,7 @@ class Retrieval(Problem):
         self._ids = {name: _text_ids(split.lines) for name, split in self._texts.items()}
         self.sequences = {
             name: single_sequences(
-                texts.tokenizer,
+                tokenizer,
                 [text for line in split.lines for text in line],
                 max_seq_length=self.config.max_seq_length,
             )

@@ -9,7 +9,7 @@ own offsets. Softmax is over a sequence's own tokens, not over padding, of which
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypedDict, cast
 
 import numpy as np
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
 from model.data.batch import on
-from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, by_group
 from model.tasks.metrics.squad_metrics import (
     best_null_threshold,
@@ -31,6 +32,7 @@ from model.tasks.metrics.squad_metrics import (
     score_v2,
 )
 from model.tasks.span_windows import SpanSplit
+from model.tasks.task_table import TaskTable
 
 # S tokens of a sequence
 
@@ -93,12 +95,14 @@ class Spans(Problem):
     head_dropout: ClassVar[bool] = False
     outputs = 2
 
-    def __init__(self, texts: Texts) -> None:
-        self.config = texts.config
-        self._tables = texts.tables
-        self._splits = {name: SpanSplit(texts, table) for name, table in texts.tables.items()}
+    def __init__(
+        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
+    ) -> None:
+        self.config = config
+        self._tables = tables
+        self._splits = {name: SpanSplit(config, table, tokenizer) for name, table in tables.items()}
         self.sequences = {name: split.sequences for name, split in self._splits.items()}
-        self.impossible = texts.config.span.null_threshold is not None or any(
+        self.impossible = config.span.null_threshold is not None or any(
             any(split.impossible) for split in self._splits.values()
         )
         train = self._splits.get("train")

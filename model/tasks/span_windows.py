@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer
+from model.config import TaskConfig
 from model.data.shards import ragged_indices
-from model.tasks.base import Texts
 from model.tasks.features import (
     Places,
     Ragged,
@@ -92,20 +92,20 @@ def max_context(windows: Windows, lengths_Q: Places) -> NDArray[np.bool_]:
 class SpanSplit:
     """One file's questions, cut into windows."""
 
-    def __init__(self, texts: Texts, table: TaskTable) -> None:
+    def __init__(self, config: TaskConfig, table: TaskTable, tokenizer: SubwordTokenizer) -> None:
         self.table = table
-        self.config = texts.config
+        self.config = config
         self.impossible = [bool(flag) for flag in table.columns.get("is_impossible", [])]
         self.answers = self._read_answers()
         numbers: dict[str, int] = {}
         contexts = table.texts("context")
         self.context = np.array([numbers.setdefault(text, len(numbers)) for text in contexts])
         self.contexts = list(numbers)
-        encodings = texts.tokenizer.backend.encode_batch(self.contexts, add_special_tokens=False)
+        encodings = tokenizer.backend.encode_batch(self.contexts, add_special_tokens=False)
         self.ids = ragged([encoding.ids for encoding in encodings])
         self.begins = ragged([[begin for begin, _ in e.offsets] for e in encodings])
         self.ends = ragged([[end for _, end in e.offsets] for e in encodings])
-        self._cut(texts.tokenizer)
+        self._cut(tokenizer)
         # [Q, 2] first and last token of the first answer, -1 without
         self.spans = np.full((len(table), 2), -1, np.int64)
         self.unusable = np.zeros(len(table), np.bool_)

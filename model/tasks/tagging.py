@@ -8,7 +8,7 @@ document as fits. Sentences longer than the sequence are cut into several, so ev
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, cast
@@ -20,9 +20,10 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
+from model.config import TaskConfig
 from model.data.batch import on
 from model.data.shards import ragged_indices
-from model.tasks.base import Gold, Logits, Prediction, Problem, Texts
+from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, tokenize
 from model.tasks.metrics.classification_metrics import measure
 from model.tasks.metrics.entity_metrics import count_entities, is_entity_scheme
@@ -53,25 +54,27 @@ class Tagging(Problem):
     default_metrics: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar = "tokens"
 
-    def __init__(self, texts: Texts) -> None:
-        self.config = texts.config
-        self.words = {name: _word_lists(table) for name, table in texts.tables.items()}
+    def __init__(
+        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
+    ) -> None:
+        self.config = config
+        self.words = {name: _word_lists(table) for name, table in tables.items()}
         self.tags = {
             name: _tag_lists(table, self.words[name])
-            for name, table in texts.tables.items()
+            for name, table in tables.items()
             if table.has("tags")
         }
-        self.labels = texts.config.labels
+        self.labels = config.labels
         if not self.labels:
-            lists = (tags for tags in texts.tables["train"].every("tags") if isinstance(tags, list))
+            lists = (tags for tags in tables["train"].every("tags") if isinstance(tags, list))
             self.labels = tuple(sorted({str(tag) for tag in chain.from_iterable(lists)}))
         self.outputs = len(self.labels)
         self.sequences = {}
         self._places: dict[str, Ragged] = {}
         self._targets: dict[str, Ragged] = {}
-        for name, table in texts.tables.items():
-            words = chain.from_iterable(map(texts.tokenizer.running, self.words[name]))
-            pieces = _pieces(texts.tokenizer, list(words))
+        for name, table in tables.items():
+            words = chain.from_iterable(map(tokenizer.running, self.words[name]))
+            pieces = _pieces(tokenizer, list(words))
             counts = np.array([len(sentence) for sentence in self.words[name]])
             room = self.config.max_seq_length - 2
             windows = _windows(pieces, offsets_of(counts), room=room)
@@ -82,7 +85,7 @@ class Tagging(Problem):
             read = Ragged(
                 pieces.values[ragged_indices(windows.first, lengths)], offsets_of(lengths)
             )
-            self.sequences[name] = assemble(texts.tokenizer, read, kept_a=lengths)
+            self.sequences[name] = assemble(tokenizer, read, kept_a=lengths)
             first = np.repeat(windows.first, np.diff(windows.words))
             self._places[name] = Ragged(1 + pieces.offsets[:-1] - first, windows.words)
             if name in self.tags:

@@ -15,9 +15,8 @@ from torch.nn import functional
 from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
 from model.encoder import embeddings
-from model.encoder.encoder import Encoder
+from model.encoder.encoder import Encoder, Layer
 from model.encoder.layers import feed_forward, modern, self_attention
-from model.encoder.layers.bert import Layer
 from model.encoder.layers.feed_forward import FeedForward
 from model.encoder.operations import products, rotary_attention
 from model.encoder.operations.attention import BACKENDS, FlashAttention, reversal
