@@ -1,7 +1,8 @@
-"""GLUE, declared: where each task's columns stand in the classic TSV layout, and how it is judged.
+"""GLUE's tasks: their columns in the classic TSV layout, and their metrics.
 
 In:  a task's name and its folder.
-Out: the fields of a `TaskConfig`. No framework is imported: the configuration itself reads this.
+Out: the fields of a `TaskConfig`. No framework is imported here, since the configuration reads
+     this.
 
 Columns are the file's names, or numbers from 0 where it has no header (CoLA). Metrics as in Wang et
 al. 2019 and the paper's Table 1, the headline first.
@@ -24,10 +25,10 @@ class GlueTask:
     """Name of the file for the official server."""
 
     test_columns: dict[str, str] = field(default_factory=dict)
-    """Where the test file differs."""
+    """Columns that differ in the test file."""
 
     more: dict[str, str] = field(default_factory=dict)
-    """Further files to judge or predict."""
+    """Further files to evaluate or predict."""
 
     skip_short_rows: bool = False
 
@@ -70,7 +71,7 @@ GLUE: dict[str, GlueTask] = {
         label="is_duplicate",
         metrics=("f1", "accuracy"),
         submission="QQP",
-        skip_short_rows=True,  # some rows of the official file are broken
+        skip_short_rows=True,  # some rows of the official file are malformed
     ),
     "MNLI": GlueTask(
         _PAIR,

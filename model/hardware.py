@@ -1,11 +1,11 @@
-"""What the arithmetic of this machine is good for. No framework is imported here.
+"""Which precision is fast on this machine. No framework is imported here.
 
 In:  the processor's flags, oneDNN's limit in the environment, whether there is an NVIDIA driver.
 Out: the precision that `auto` stands for, and why.
 
-A measurement differs from one start to the next, an artifact's key must not: so `auto` is decided
-by what the processor has. Measured on two cores of an AVX-512 processor, bf16 with its own products
-is 1.6 times (L2 H128) to 1.9 times (L4 H256) as fast as fp32, with and without compiled kernels;
+A measurement differs from run to run, an artifact's key must not, so `auto` is decided by the
+processor's features. Measured on two cores of an AVX-512 processor, bf16 with native products is
+1.6 times (L2 H128) to 1.9 times (L4 H256) as fast as fp32, with and without compiled kernels;
 without them it runs at a half to a third of fp32.
 """
 
@@ -36,7 +36,7 @@ def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
 
 
 def _flags() -> set[str]:
-    """The first processor's flags; none where the kernel does not tell."""
+    """The first processor's flags; none where the kernel does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

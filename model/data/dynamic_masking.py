@@ -1,7 +1,7 @@
-"""Dynamic masking: masks of its own for every epoch, however many copies are on disk.
+"""Dynamic masking: new masks every epoch, however many copies are on disk.
 
 In:  examples as stored, masks and all; a key; the number of each example within its epoch.
-Out: the same examples with other masks: as many, by the reference's rule.
+Out: the same examples with as many new masks, drawn by the reference's rule.
 
 The rule (reference: create_pretraining_data.py:342-405): of the tokens that are neither [CLS] nor
 [SEP], as many as before are drawn; 80 % become [MASK], 10 % a random word-piece, 10 % stay.
@@ -25,7 +25,7 @@ _TOKENS_PER_EXAMPLE = 1 << 16  # positions are uint16
 
 @dataclass(frozen=True)
 class DynamicMasking:
-    """What stands in the place of a predicted token."""
+    """What replaces a predicted token."""
 
     mask_id: int
     vocabulary_size: int

@@ -1,11 +1,12 @@
-"""Next-token prediction: what a language model is asked, where a masked one is asked for gaps.
+"""Next-token prediction: the targets of a left-to-right or right-to-left language model.
 
 In:  examples as stored; the direction in which they are read.
-Out: the same examples with other questions: `masked_lm_positions` are the places whose vectors
-     predict, `masked_lm_ids` what they are to predict.
+Out: the same examples with other targets: `masked_lm_positions` are the positions whose vectors
+     predict, `masked_lm_ids` the ids they should predict.
 
-Left to right, the vector of place i predicts the token of place i + 1: every token but [CLS] once,
-the last [SEP] too, which ends a text (Radford et al. 2018, 3.1). Right to left it is the reverse.
+Left to right, the vector at position i predicts the token at position i + 1: every token but [CLS]
+once, including the last [SEP], which ends a text (Radford et al. 2018, 3.1). Right to left it is
+the reverse.
 """
 
 from dataclasses import dataclass, replace
@@ -22,18 +23,18 @@ from model.data.shards import Examples, Sizes
 
 @dataclass(frozen=True)
 class NextToken:
-    """The questions of a language model."""
+    """The targets of a language model."""
 
     step: Literal[1, -1]
-    """From the place that predicts to the place predicted."""
+    """Offset from the position that predicts to the one predicted."""
 
     @staticmethod
     def of(direction: str) -> "NextToken":
-        """The questions of an encoder that reads in this `attention_direction`."""
+        """The targets of an encoder with this `attention_direction`."""
         return NextToken(-1 if direction == "right_to_left" else 1)
 
     def sizes(self, sizes: Sizes) -> Sizes:
-        """How much is asked of each example."""
+        """The sizes of each example with these targets."""
         return Sizes(
             lengths=sizes.lengths,
             masked_counts=sizes.lengths - sizes.document_counts,
@@ -43,7 +44,7 @@ class NextToken:
         )
 
     def __call__(self, examples: Examples) -> Examples:
-        """Every token is asked for, but the one that is read first."""
+        """Every token is a target, except the one that is read first."""
         ends = np.cumsum(examples.lengths)
         places = np.arange(len(examples.input_ids)) - np.repeat(
             ends - examples.lengths, examples.lengths
@@ -59,7 +60,7 @@ class NextToken:
         )
 
     def at_masked(self, examples: Examples) -> Examples:
-        """The tokens that are masked in `examples`, from the text on one side of each as it was."""
+        """Only the masked tokens as targets, each predicted from the original text on one side."""
         starts = np.cumsum(examples.lengths) - examples.lengths
         input_ids = examples.input_ids.copy()
         masked = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
@@ -73,7 +74,7 @@ class NextToken:
 
 
 def next_token(artifact: Artifact, stage: PretrainStage) -> NextToken | None:
-    """The stage's questions; None where it asks those that `artifact` holds."""
+    """The stage's targets; None where they are the masked tokens of `artifact`."""
     if stage.pretrain.objective != "next_token":
         return None
     masking = artifact.manifest.config["examples"]["masking"]

@@ -86,7 +86,7 @@ class LengthOrder:
     batch_size: int
     purpose: str
     first_sizes: tuple[int, ...] = ()
-    """Sizes of the first batches, where they grow."""
+    """Sizes of the first batches, if the batch size grows."""
 
     def __post_init__(self) -> None:
         if not any(sum(copy) for copy in self.rows):
@@ -101,7 +101,7 @@ class LengthOrder:
         return len(self.rows)
 
     def batch(self, ordinal: int) -> BatchAddress:
-        """The batch that is read when `ordinal` batches of this length have been read before."""
+        """The batch that follows `ordinal` earlier batches of this length."""
         if ordinal < len(self.first_sizes):
             return self._growing[ordinal]
         totals = [sum(copy) for copy in self.rows]
@@ -112,7 +112,7 @@ class LengthOrder:
             rest = -(-(totals[last.epoch % self.copies] - last.stop) // self.batch_size)
             if ordinal < rest:
                 return self._cut(last.epoch, last.stop + ordinal * self.batch_size, self.batch_size)
-            # The epochs after it are cut evenly: as if all before had been, too.
+            # Later epochs are cut evenly, as if all earlier ones had been as well.
             cycles, copy = divmod(last.epoch + 1, self.copies)
             ordinal += cycles * ends[-1] + [0, *ends][copy] - rest
         cycle, within = divmod(ordinal, ends[-1])
@@ -122,7 +122,7 @@ class LengthOrder:
 
     @cached_property
     def _growing(self) -> list[BatchAddress]:
-        """The first batches, one after another: an epoch's last one may be smaller."""
+        """The growing batches in order; the last one of an epoch may be smaller."""
         found: list[BatchAddress] = []
         epoch = first = 0
         for size in self.first_sizes:
@@ -144,7 +144,7 @@ class LengthOrder:
 
 @dataclass(frozen=True)
 class Curriculum:
-    """The lengths in their phases: step to batch."""
+    """The sequence lengths by phase: maps a step to its batch."""
 
     steps: int
     phases: tuple[PhaseConfig, ...]
@@ -156,7 +156,7 @@ class Curriculum:
         current = min(bisect_right(ends, step), len(ends) - 1)
         length = self.phases[current].max_seq_length
         begins = [0, *ends]
-        # Batches of this length that earlier phases have read: a length's epochs go on.
+        # Batches of this length in earlier phases: the epochs of a length continue.
         before = sum(
             ends[i] - begins[i] for i in range(current) if self.phases[i].max_seq_length == length
         )

@@ -1,10 +1,10 @@
 """Examples shards, memory-mapped, and rows of them as flat NumPy arrays.
 
 In:  an examples artifact, a split and a length; (shard, row) addresses.
-Out: `Examples`: ragged columns, every row's values behind one another.
+Out: `Examples`: ragged columns, the rows' values concatenated.
 
-A shard is opened, and its sha256 checked, when a batch first wants it: the first batch of a run
-does not wait for the whole artifact. Nothing is copied but the rows asked for.
+A shard is opened, and its sha256 checked, when a batch first needs it, so the first batch of a run
+does not wait for the whole artifact. Only the requested rows are copied.
 """
 
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ Ids = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What has to be known of N examples to share them out, without reading their tokens."""
+    """What is needed to distribute N examples over ranks, without reading their tokens."""
 
     lengths: Int64  # [N] tokens
     masked_counts: Int64  # [N] masked tokens
     next_sentence_labels: Int64  # [N]; -1: not asked
-    document_counts: Int64  # [N] sequences in each, which do not see one another; mostly 1
+    document_counts: Int64  # [N] documents in each, which do not attend to one another; mostly 1
     document_lengths: Int64  # [D] tokens of each of these
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class _Columns:
     masked_ids: Ids
     next_sentence_labels: Ids
     documents: tuple[Int64, Ids] | None
-    """Where the lengths of each example's documents begin, and these; None: it has one."""
+    """Offsets and lengths of each example's documents; None if it always has one."""
 
 
 class ExampleShards:
@@ -160,14 +160,14 @@ class ExampleShards:
         )
 
     def _by_shard(self, copy: int, shards: Int64) -> Iterator[tuple[Int64, _Columns]]:
-        """For each shard named: the places in the batch that want it, and its columns."""
+        """For each distinct shard: the batch positions that read from it, and its columns."""
         for shard in np.unique(shards).tolist():
             if (copy, shard) not in self._mapped:
                 self._mapped[copy, shard] = self._map(copy, shard)
             yield np.flatnonzero(shards == shard), self._mapped[copy, shard]
 
     def _map(self, copy: int, shard: int) -> _Columns:
-        """Open a shard whose file is what the manifest says."""
+        """Map a shard after checking it against the manifest."""
         entry = self.entries[shard]
         path = self._artifact.stage_files(self._cache, [entry.name]).path(entry.name)
         with pa.ipc.open_file(pa.memory_map(path)) as reader:
@@ -221,7 +221,7 @@ def select(examples: Examples, order: Int64) -> Examples:
 
 
 def ragged_indices(starts: Int64 | int, lengths: Int64) -> Int64:
-    """`start, start + 1, …` for each row, one row behind the other; `[sum of lengths]`."""
+    """`start, start + 1, …` for each row, concatenated; `[sum of lengths]`."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)

@@ -47,7 +47,7 @@ class Inputs:
 
 
 def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
-    """The examples' artifact, its tokenizer beside it, checked against the encoder's shape."""
+    """The examples artifact and its tokenizer, checked against the encoder's shape."""
     cache = str(cache_directory().parent / "artifacts" / artifact.digest)
     local = artifact.stage_files(cache, ["tokenizer.json"])
     tokenizer = read_tokenizer_json(local.path("tokenizer.json"))
@@ -68,7 +68,7 @@ def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
 
 
 def training_source(inputs: Inputs, stage: PretrainStage, *, share: Share) -> BatchSource:
-    """The batches of the run."""
+    """The training batches of the run."""
     recipe = stage.pretrain
     lengths = sorted({phase.max_seq_length for phase in recipe.phases})
     shards = {length: inputs.shards("train", length) for length in lengths}

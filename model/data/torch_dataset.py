@@ -1,4 +1,4 @@
-"""The batches of pre-training as a `torch.utils.data` dataset, for a training loop of one's own.
+"""The batches of pre-training as a `torch.utils.data` dataset, for custom training loops.
 
 In:  an examples artifact.
 Out: dictionaries of tensors, packed or padded, the same ones for the same arguments on any machine.
@@ -17,19 +17,19 @@ from model.data.micro_batches import Share
 from model.data.sources import read_inputs, training_source
 
 IGNORED = -100
-"""A label that PyTorch's cross-entropy passes over."""
+"""The label that PyTorch's cross-entropy ignores."""
 
 
 class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
     """The batches that pre-training reads, in its own order.
 
-    Packed, B sequences of together T tokens, of which M are masked: input_ids, token_type_ids,
+    Packed, B sequences with T tokens in total, M of them masked: input_ids, token_type_ids,
     position_ids [T], cu_seqlens [B+1] int32, masked_lm_positions, masked_lm_ids [M],
     next_sentence_label [B]. Padded, as `transformers` wants them: input_ids, token_type_ids,
     attention_mask, labels [B, S], next_sentence_label [B].
 
     Give it to `DataLoader(batches, batch_size=None, num_workers=…)`; workers share the steps, and
-    a rank gets its own part of every batch, of equal work.
+    each rank gets its own, equally large part of every batch.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        """Of `recipe` count steps, batch_size, phases (lengths that were prepared) and masks."""
+        """Uses steps, batch_size, phases (lengths that were prepared) and masks of `recipe`."""
         super().__init__()
         longest = max(phase.max_seq_length for phase in recipe.phases)
         shape = EncoderConfig(preset="base", max_position_embeddings=longest)

@@ -3,9 +3,9 @@
 In:  `PackedBatch`.
 Out: [T, H].
 
-A table's gradient sums over all tokens that use a row; in bfloat16 such a sum stops growing after
-a few hundred terms (a segment's row is used by every token). On a CPU it is made in float32, over
-the rows in use only.
+The gradient of a row sums over all tokens that use it; in bfloat16 such a sum stops growing after a
+few hundred terms (every token uses a segment's row). On a CPU it is computed in float32, over the
+rows in use only.
 """
 
 import torch
@@ -22,7 +22,7 @@ from model.encoder.operations.residual import layer_norm
 
 
 class Embeddings(nn.Module):
-    """Word, segment and position vectors, added, normalised, dropped out."""
+    """Sum of word, segment and position embeddings, layer-normalised, with dropout."""
 
     def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
         super().__init__()
@@ -46,9 +46,9 @@ class Embeddings(nn.Module):
 
 
 class TokenEmbeddings(nn.Module):
-    """The modern family's: word embeddings alone, normalised without a bias.
+    """Embeddings of the modern family: words alone, layer-normalised without a bias.
 
-    With `positions = "learned"` a vector for each position is added to them.
+    With `positions = "learned"` position embeddings are added.
     """
 
     def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
@@ -61,7 +61,7 @@ class TokenEmbeddings(nn.Module):
         self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=False)
 
     def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
-        """[T, H]; nothing is dropped."""
+        """[T, H]; no dropout is applied."""
         embedded_TH = look_up(self.word_embeddings.weight, batch.input_ids)
         if self.position_embeddings is not None:
             embedded_TH = embedded_TH + look_up(self.position_embeddings.weight, batch.position_ids)

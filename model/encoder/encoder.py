@@ -29,16 +29,16 @@ from model.encoder.operations.rotary_attention import LayerAttention, layer_atte
 SITE_ATTENTION, SITE_FEED_FORWARD = range(2)
 
 COMPILATIONS = 32
-"""Of the layers, at most; torch runs what comes after them as it is written."""
+"""Maximum number of compilations of the layers; beyond it torch runs them eagerly."""
 
 Pooling = Literal["mean", "cls", "pooler"]
 
 Mixing = Attend | LayerAttention | Reading
-"""How the tokens of one batch reach each other: in BERT's, modern and LSTM layers."""
+"""How the tokens of one batch interact: in BERT's, modern and LSTM layers."""
 
 
 class Encoder(nn.Module):
-    """Embeddings, layers, pooler. Parameters are drawn from torch's global generator at birth."""
+    """Embeddings, layers, pooler. Parameters are initialised from torch's global generator."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Encoder(nn.Module):
         return backend_name(self.attention, device=words.device, dtype=words.dtype)
 
     def attention_facts(self, dtype: torch.dtype) -> str:
-        """The attentions that compute in `dtype` here, how many layers each has; for the log."""
+        """The attention kernels used for `dtype` here and their numbers of layers."""
         config = self.config
         if config.layer_type == "lstm":
             return "attention=none"
@@ -114,8 +114,8 @@ class Encoder(nn.Module):
     def hidden_states(self, batch: PackedBatch, dropout: int | Noise | None = None) -> list[Tensor]:
         """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
 
-        The last one of a modern encoder is normalised. They are computed together with fillers, so
-        that few shapes occur.
+        The last one of a modern encoder is normalised. Batches are padded with fillers, so that few
+        distinct shapes occur.
         """
         if batch.max_seqlen > self.config.max_position_embeddings:
             raise UsageError(
@@ -140,15 +140,14 @@ class Encoder(nn.Module):
         return [state[:tokens] for state in states] if batch.tokens > tokens else states
 
     def compile_layers(self) -> None:
-        """Let torch compile the layers: one compilation for all of them and for all lengths.
+        """Compile the layers with torch: one compilation for all layers and lengths.
 
-        Pays on a GPU. On a CPU the layers are already single functions. The number of tokens varies
-        in what is compiled, all else is fixed: products are libraries' anyway, other kernels have
-        it in their grid alone, and a compilation for each rung of the ladder would take a minute
-        each.
+        Worthwhile on a GPU; on a CPU the layers are already single functions. Only the number of
+        tokens is dynamic: matrix products come from libraries anyway, other kernels use it for
+        their grid alone, and a compilation for each rung of the ladder would take a minute.
         """
         self._is_compiled = True
-        # Eight are too few: kinds of layers, with gradients and without, the lengths of phases.
+        # The default of 8 is too few for kinds of layers × with or without gradients × lengths.
         torch._dynamo.config.recompile_limit = COMPILATIONS
         for layer in self.layers:
             layer.compile()
@@ -173,7 +172,7 @@ class Encoder(nn.Module):
         return pooled_BH
 
     def read_tokens(self, hidden_PH: Tensor) -> Tensor:
-        """What heads read of single tokens, [P, H]: their vectors; of `modern` through its head."""
+        """Inputs of token-level heads, [P, H]: the vectors; of `modern` after its own head."""
         if self.config.family == "bert":
             return hidden_PH
         read_PH: Tensor = self.pooler(hidden_PH)
@@ -190,7 +189,7 @@ class Encoder(nn.Module):
         self, layer: nn.Module, hidden_TH: Tensor, mixing: Mixing, noise: Noise | None
     ) -> Tensor:
         if self.checkpoint_activations and self.training and torch.is_grad_enabled():
-            # With the parameters of now: rounded ones are no longer the layer's on the way back.
+            # With the current parameters: rounded ones are no longer the layer's in the backward.
             again: Tensor = checkpoint(
                 torch.func.functional_call,
                 layer,
@@ -242,13 +241,13 @@ class Pooler(nn.Module):
 
 
 def _let_vary(*tensors: Tensor) -> None:
-    """Tell torch's compiler that the first size of each is another one in every batch."""
+    """Tell torch's compiler that the first dimension of each is dynamic."""
     for tensor in tensors:
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
 
 
 def initialise(module: nn.Module, config: EncoderConfig) -> None:
-    """Draw every parameter of `module` from torch's global generator, in the order of the names.
+    """Initialise every parameter of `module` from torch's global generator, in order of names.
 
     As the reference: weights truncated normal, biases zero, layer norms one and zero. Truncation at
     two sigma makes the true deviation 0.88 of the nominal one (modeling.py:375-377).
@@ -258,10 +257,10 @@ def initialise(module: nn.Module, config: EncoderConfig) -> None:
 
 
 def initialise_parameter(name: str, parameter: Tensor, config: EncoderConfig) -> None:
-    """Draw one parameter by the role that its name tells.
+    """Initialise one parameter according to its role, which its name tells.
 
-    In the modern family what is added to the residual stream is drawn the smaller, the more layers
-    add to it (Warner et al. 2024, A.2).
+    In the modern family, weights that write to the residual stream are scaled down with the number
+    of layers (Warner et al. 2024, A.2).
     """
     deviation = config.initializer_range
     if config.family == "modern" and name.endswith(("output_weight", "pooler.dense.weight")):

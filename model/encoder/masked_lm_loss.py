@@ -1,15 +1,15 @@
-"""Cross-entropy over the whole vocabulary, the widest tensor of pre-training, touched few times.
+"""Cross-entropy over the whole vocabulary, with few passes over pre-training's widest tensor.
 
 In:  transformed vectors of the masked tokens [M, H], word embeddings [V, H], bias [V], labels [M].
-Out: the loss summed over the M tokens, and how many of them are predicted rightly.
+Out: the loss summed over the M tokens, and how many of them are predicted correctly.
 
-Softmax is the gradient but for the labels, so it is made once, in the type of the logits, and kept;
-torch's own cross-entropy makes a float32 copy, its logarithm, and the gradient again. The upstream
-gradient scales the [M, H] side of the products, never the [M, V] one.
+Softmax is the gradient up to the labels, so it is computed once, in the dtype of the logits, and
+kept; torch's own cross-entropy makes a float32 copy, its logarithm, and then the gradient. The
+upstream gradient scales the [M, H] side of the products, never the [M, V] one.
 
-The released vocabulary of 30,522 is no multiple of 8, and a GPU's tensor cores want rows at
-multiples of 16 bytes. So there the products see a vocabulary filled up to a multiple of 64, with
-word-pieces whose bias is minus infinity: they have no probability and no gradient. Parameters,
+The released vocabulary of 30,522 is not a multiple of 8, and a GPU's tensor cores need rows at
+multiples of 16 bytes. So on a GPU the products use a vocabulary padded to a multiple of 64 with
+word-pieces whose bias is minus infinity: they get no probability and no gradient. Parameters,
 checkpoints and artifacts keep their sizes.
 """
 
@@ -26,7 +26,7 @@ from model.encoder.operations.products import Context, affine, wide
 # M masked tokens, V vocabulary, H width
 
 VOCABULARY_MULTIPLE = 64
-"""Of the vocabulary in products on a GPU: rows of 128 bytes in bfloat16, what one read fetches."""
+"""The vocabulary is padded to it on a GPU: rows of 128 bytes in bfloat16, what one read fetches."""
 
 
 class Prediction(NamedTuple):
@@ -42,7 +42,7 @@ class Prediction(NamedTuple):
 def masked_lm_loss(
     vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
 ) -> Prediction:
-    """Loss and hits."""
+    """Summed loss and number of correct predictions."""
     loss, correct = _SummedCrossEntropy.apply(vectors_MH, words_VH, bias_V, labels_M)  # type: ignore[no-untyped-call]  # torch has no types here
     return Prediction(loss, correct)
 
@@ -51,8 +51,8 @@ def masked_lm_loss(
 def hits(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
     """How many rows have their largest logit at the label; the first of equal ones counts.
 
-    On a CPU finding the maximum is ten times as fast as finding its place, so the place is looked
-    for only where the label's logit is the maximum.
+    On a CPU, max is ten times as fast as argmax, so argmax is computed only for the rows where the
+    label's logit is the maximum.
     """
     if logits_NC.device.type == "cpu" and len(labels_N):
         at_label_N = logits_NC.gather(1, labels_N.clamp_min(0)[:, None]).squeeze(1)
@@ -62,12 +62,12 @@ def hits(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def softmax_gradient(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient of the summed loss by the logits, which are overwritten; the loss; the hits.
+    """Gradient of the summed loss with respect to the logits, which are overwritten; loss; hits.
 
-    Rows labelled `NOT_ASKED` have neither.
+    Rows labelled `NOT_ASKED` contribute to neither.
 
-    Without the kernels a token's loss carries the rounding of its bfloat16 probability: 0.002 nats,
-    unbiased, a tenth of what the rounding of its logits is worth.
+    Without the native kernels a token's loss carries the rounding of its bfloat16 probability:
+    0.002 nats, unbiased, a tenth of what the rounding of its logits is worth.
     """
     native = kernels_for(logits_MV)
     if native is not None:

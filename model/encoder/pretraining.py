@@ -36,15 +36,15 @@ class PretrainingSums(NamedTuple):
     """float32: cross-entropy in nats, summed over the sequences that have a label."""
 
     masked_lm_correct: Tensor
-    """int64: masked tokens whose most likely word-piece is the right one."""
+    """int64: masked tokens whose most likely word-piece is the label."""
 
     next_sentence_correct: Tensor
-    """int64: sequences whose more likely class is the right one."""
+    """int64: sequences whose more likely class is the label."""
 
     def loss(self, masked: float | Tensor, labelled: float | Tensor) -> Tensor:
-        """What is minimised: both sums over counts, infinite for a loss that is left out.
+        """The training objective: both sums divided by their counts; infinity leaves a loss out.
 
-        Its parameters have gradients all the same, of zero: ranks would wait for missing ones.
+        The parameters of that loss then get zero gradients: ranks would wait for missing ones.
         """
         return self.masked_lm_loss / masked + self.next_sentence_loss / labelled
 
@@ -82,7 +82,7 @@ class PretrainingModel(nn.Module):
                 initialise(head, config)
 
     def forward(self, batch: PackedBatch, dropout: int | Noise | None = None) -> PretrainingSums:
-        """Loss sums and hits of a batch whose M and B may be anything from 0 up."""
+        """Loss sums and correct predictions of a batch; M and B may be 0."""
         filled = batch.filled()
         hidden_TH = self.encoder(filled, dropout)
         masked_lm = masked_lm_loss(
@@ -108,7 +108,7 @@ class PretrainingModel(nn.Module):
         )
 
     def masked_lm_logits(self, hidden_TH: Tensor, positions_M: Tensor) -> Tensor:
-        """Scores of every word-piece at the given places of the T tokens, [M, V]."""
+        """Logits of every word-piece at the given positions of the T tokens, [M, V]."""
         words_VH = self.encoder.embeddings.word_embeddings.weight
         transformed_MH = self._transformed(hidden_TH[positions_M])
         return functional.linear(transformed_MH, words_VH, self.masked_lm.output_bias)
@@ -137,14 +137,14 @@ class MaskedLanguageModelHead(nn.Module):
 
 
 class TiedDecoder(nn.Module):
-    """The modern family's: what comes before it is the encoder's own, since tasks read it too."""
+    """Decoder of the modern family; the head before it is the encoder's, as tasks use it too."""
 
     def __init__(self, vocabulary_size: int) -> None:
         super().__init__()
         self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
 
     def transformed(self, hidden_MH: Tensor) -> Tensor:
-        """What is compared with the word embeddings, [M, H]: what comes in."""
+        """The input itself, [M, H]."""
         return hidden_MH
 
 

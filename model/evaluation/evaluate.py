@@ -1,4 +1,4 @@
-"""Stage evaluate: what the encoder is worth, beside what it must beat.
+"""Stage evaluate: scores of the encoder beside the baselines it must beat.
 
 In:  the encoder; where it was trained on a corpus, held-out examples and the training tokens, and
      the encoder that pre-training began from, if it did; where it was fine-tuned, the trials.
@@ -86,10 +86,10 @@ def _evaluate_language_model(
     *,
     device: torch.device,
 ) -> tuple[tuple[LanguageModelScore, ...], tuple[MaskedSentence, ...]]:
-    """The encoder on text of its corpus that it has not seen, and on masked sentences.
+    """Scores on held-out text of the corpus, and the masked sentences, filled.
 
-    The sentences are the configured ones, else some of that text. In fp32 on a GPU too: scores are
-    compared between machines.
+    The sentences are the configured ones, else drawn from that text. Computed in fp32 on GPUs too,
+    since scores are compared between machines.
     """
     config, tokenizer = stage.evaluate, encoder.tokenizer
     examples = open_artifact(config.heldout_examples or table.input_path("examples"))
@@ -116,7 +116,7 @@ def _evaluate_language_model(
     )
     tokens = open_artifact(table.input_path("tokens"))
     frequencies = training_frequencies(tokens)
-    configured = bool(config.masked_sentences) or next_token is not None  # which fills no gaps
+    configured = bool(config.masked_sentences) or next_token is not None  # which fills no masks
     own = () if configured else heldout_sentences(tokens, tokenizer, seed=stage.seed)
     asked = config.masked_sentences or tuple(sentence.text for sentence in own)
     contexts = [(part.masked.left, part.masked.right) for part in parts]

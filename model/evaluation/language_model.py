@@ -40,7 +40,7 @@ class MaskedTokens:
     """[M] visible right neighbour."""
 
     words: Int64
-    """[M] what stood there."""
+    """[M] the original ids."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def held_out(
 ) -> list[HeldOut]:
     """Every split but the training one, at every length, with at most `limit` examples each.
 
-    With `mask_id` every predicted token is hidden behind it, whatever the examples show there.
+    With `mask_id`, it replaces every predicted token, whatever the examples show there.
     """
     kinds = {
         (str(entry.statistics["split"]), int(entry.statistics["max_seq_length"]))
@@ -90,7 +90,7 @@ def held_out(
 
 
 def with_masks(examples: Examples, mask_id: int) -> Examples:
-    """The examples with [MASK] at every predicted place."""
+    """The examples with [MASK] at every predicted position."""
     starts = offsets_of(examples.lengths)[:-1]
     input_ids = examples.input_ids.copy()
     input_ids[np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions] = mask_id
@@ -109,7 +109,7 @@ def masked_tokens(examples: Examples, special_ids: frozenset[int]) -> MaskedToke
 
 
 def evaluate_ngram(model: NgramModel, masked: MaskedTokens) -> Quality:
-    """The n-gram baseline on these tokens."""
+    """Quality of the n-gram baseline on these tokens."""
     loss, hits = 0.0, 0
     for part, probabilities in model.chunks(masked.left, masked.right):
         words = masked.words[part]
@@ -119,7 +119,7 @@ def evaluate_ngram(model: NgramModel, masked: MaskedTokens) -> Quality:
 
 
 def evaluate_unigram(unigram_V: NDArray[np.float32], masked: MaskedTokens) -> Quality:
-    """Training frequencies on these tokens, their context unseen."""
+    """Quality of the training frequencies on these tokens, without context."""
     probabilities = unigram_V[masked.words].astype(np.float64)
     return Quality(
         float(-np.log(probabilities).mean()), float((masked.words == unigram_V.argmax()).mean())
@@ -128,7 +128,7 @@ def evaluate_unigram(unigram_V: NDArray[np.float32], masked: MaskedTokens) -> Qu
 
 @torch.inference_mode()
 def evaluate_encoder(model: PretrainingModel, examples: Examples) -> Quality:
-    """The encoder with its heads."""
+    """Quality of the encoder with its pre-training heads."""
     model.eval()
     device = next(model.parameters()).device
     total = torch.zeros(3, dtype=torch.float64, device=device)
@@ -153,18 +153,18 @@ class LanguageModels:
     initial: PretrainingModel | None = None
     """The encoder that pre-training began from, if it can fill masks."""
     next_token: NextToken | None = None
-    """How the encoder is asked, if it is a language model of one direction."""
+    """The targets of the encoder, if it is a unidirectional language model."""
 
 
 def score_held_out(
     part: HeldOut, models: LanguageModels, parts: list[HeldOut]
 ) -> LanguageModelScore:
     """Every model on one of the held-out `parts`."""
-    # A whole held-out source leads, at the shortest length; documents where there is none.
+    # The headline is a wholly held-out source at the shortest length, else held-out documents.
     own = [other for other in parts if other.split != GENERAL] or parts
     sources = [other for other in own if other.split != DOCUMENT_SPLIT] or own
     first = min(sources, key=lambda other: (other.max_seq_length, other.split))
-    # The same tokens for every encoder; a language model reads the text on one side of each.
+    # All encoders predict the same tokens; a unidirectional one sees the text on one side.
     asked = models.next_token.at_masked(part.examples) if models.next_token else part.examples
     pretrained = evaluate_encoder(models.pretrained, asked)
     initial = evaluate_encoder(models.initial, asked) if models.initial else None

@@ -4,10 +4,9 @@ In:  configured sentences, else the tokens artifact; the encoder before and afte
      n-gram baseline.
 Out: every model's most probable word-pieces for each.
 
-Of its own held-out text a run without configured sentences shows some instead. They are drawn
-before anything is known of how well a model fills them: of each held-out document the first
-sentences of some length, in the order of digests, and in each a word drawn by the document's
-address.
+A run without configured sentences takes some of its own held-out text. They are selected without
+regard to how well a model fills them: the first sentences of suitable length of each held-out
+document, in the order of digests, and in each a word chosen by a counter-based random number.
 """
 
 import re
@@ -31,16 +30,16 @@ from model.evaluation.ngram import NOTHING, TOKENS_FILE, TRAIN_SPLIT, token_batc
 
 SENTENCES = 8
 DOCUMENTS = 64
-"""Looked at."""
+"""Held-out documents that are looked at."""
 FEWEST_WORDS, MOST_WORDS = 6, 24
-"""Marks included."""
+"""Punctuation marks included."""
 MOST_TOKENS = 48
 """The smallest encoders have 64 positions."""
 SHORTEST_WORD = 4
-"""Letters: shorter words are mostly articles and prepositions, which any count of words knows."""
+"""In letters: shorter words are mostly articles and prepositions, which any baseline gets right."""
 
 _NO_SPACE = re.compile(r" ([.,;:!?)\]%’])")
-"""Before these marks no space is written; the tokenizer parts them again."""
+"""No space is written before these marks; the tokenizer splits them off again."""
 
 Int64 = NDArray[np.int64]
 Ids = NDArray[np.integer]

@@ -1,12 +1,12 @@
 """The n-gram baseline: P(word | left and right neighbour), with back-off.
 
 In:  the training tokens; the visible neighbours of masked tokens.
-Out: a probability for every word-piece in every place.
+Out: a probability for every word-piece in every context.
 
 Witten-Bell smoothing (Bell, Cleary & Witten 1990), twice: what followed between exactly these two
 neighbours, backed by the even mixture of what followed the left one and what preceded the right
-one, each backed by the unigram. A neighbour that is a special token ([MASK], [CLS], [SEP]) tells
-nothing and is left out. Everything is counted with sorted keys, nothing with Python objects.
+one, each backed by the unigram. A neighbour that is a special token ([MASK], [CLS], [SEP]) carries
+no information and is left out. All counting is done with sorted keys in NumPy.
 """
 
 import re
@@ -30,10 +30,10 @@ Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 
 NOTHING = -1
-"""A neighbour that tells nothing."""
+"""A neighbour that carries no information."""
 
 CHUNK_CELLS = 1 << 23
-"""Probabilities held at once."""
+"""Probabilities in memory at once."""
 
 # C contexts, V vocabulary, T training tokens
 
@@ -50,9 +50,10 @@ class TokenStream:
 
 
 def read_training_tokens(tokens: Artifact, *, limit: int, cache: str = "") -> TokenStream:
-    """The training documents of the first buckets, until `limit` tokens are there.
+    """The first `limit` tokens of the training documents, bucket by bucket.
 
-    Documents are in buckets by a hash of their text, so the first buckets are a fair sample.
+    Documents are assigned to buckets by a hash of their text, so the first buckets are a fair
+    sample.
     """
     names = [
         entry.name
@@ -77,7 +78,7 @@ def read_training_tokens(tokens: Artifact, *, limit: int, cache: str = "") -> To
 
 
 def training_frequencies(tokens: Artifact) -> Int64:
-    """[V] how often each word-piece stands in the whole training split."""
+    """[V] how often each word-piece occurs in the whole training split."""
     counts = np.array(tokens.read_json("token_counts.json"), np.int64)
     if not counts.sum():
         raise IntegrityError(f"{tokens.directory}: no training tokens; run the tokens stage again")
@@ -94,7 +95,7 @@ def token_batches(tokens: Artifact, name: str, cache: str = "") -> Iterator[pa.R
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each word stood in each context, contexts and words sorted."""
+    """How often each word occurred in each context, sorted by context and word."""
 
     keys: Int64
     """[K] context * V + word, ascending."""
@@ -105,9 +106,9 @@ class Counts:
     vocabulary_size: int
 
     def dense(self, contexts_C: Int64) -> tuple[Float32, Float32]:
-        """[C, V] count / (total + kinds), and [C] the share left for the shorter context.
+        """[C, V] count / (total + distinct words), and [C] the back-off weight.
 
-        Contexts below 0 or never seen have no counts and leave everything to the shorter one.
+        Contexts below 0 or never seen have no counts and back off entirely.
         """
         begin = np.searchsorted(self.keys, contexts_C * self.vocabulary_size)
         end = np.searchsorted(self.keys, (contexts_C + 1) * self.vocabulary_size)
@@ -135,7 +136,7 @@ def count(contexts: Int64, words: Int64, *, vocabulary_size: int) -> Counts:
 
 
 class NgramModel:
-    """Counted on training tokens, for the contexts that will be asked."""
+    """Counts of training tokens, for the contexts that will be queried."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class NgramModel:
         *,
         contexts: Sequence[tuple[Int64, Int64]] | None = None,
     ) -> None:
-        """Count. `contexts`: the left and right neighbours that will be asked; None: any."""
+        """Count. `contexts`: the left and right neighbours that will be queried; None: any."""
         self.vocabulary_size = vocabulary_size = len(frequencies_V)
         raised_V = frequencies_V + 1.0  # so that none is 0
         self.unigram_V = np.asarray(raised_V / raised_V.sum(), np.float32)
@@ -160,13 +161,13 @@ class NgramModel:
         self._between = count(pairs, stream.ids[between], vocabulary_size=vocabulary_size)
 
     def _pair_keys(self, left: Int64, right: Int64) -> Int64:
-        """One number for each pair of neighbours; `NOTHING` where one of them tells nothing."""
+        """One number for each pair of neighbours; `NOTHING` where one of them is."""
         known = (left >= 0) & (right >= 0)
         return np.where(known, left * self.vocabulary_size + right, NOTHING)
 
     def probabilities(self, left_C: Int64, right_C: Int64) -> Float32:
         """[C, V] float32, rows summing to 1; neighbours may be `NOTHING`."""
-        # The even mixture of P(word | left) and P(word | right), or the one that tells something.
+        # The even mixture of P(word | left) and P(word | right), or the only informative one.
         shorter_CV = np.zeros((len(left_C), self.vocabulary_size), np.float32)
         rest_C = np.zeros(len(left_C), np.float32)
         for counts, neighbour_C in ((self._after, left_C), (self._before, right_C)):
@@ -184,9 +185,9 @@ class NgramModel:
         return dense_CV
 
     def chunks(self, left_N: Int64, right_N: Int64) -> Iterator[tuple[Int64, Float32]]:
-        """`probabilities` of many contexts, a bounded number at once, with their places in N.
+        """`probabilities` of many contexts, a bounded number at once, with their indices in N.
 
-        Contexts with the same neighbour come together, so that its counts are spread out once.
+        Contexts are grouped by neighbour, so that the counts of each are expanded once.
         """
         order = np.lexsort((right_N, left_N))
         size = max(1, CHUNK_CELLS // self.vocabulary_size)

@@ -1,12 +1,12 @@
-"""What papers report for encoders of the same size, to stand beside ours.
+"""Published scores of encoders of the same size, shown beside ours.
 
-In:  what papers call a task, an encoder's shape.
+In:  the published name of a task, an encoder's shape.
 Out: `ReferenceScore`s, as fractions.
 
 Devlin et al. 2019 for base and large, each a single model fine-tuned on the task's own data alone;
 Turc et al. 2019 (github.com/google-research/bert, README) for the small ones. All were pre-trained
-on Wikipedia and books for far longer than anything that a small run can do. Of GLUE there is test
-only; on dev one point more or less is usual.
+on Wikipedia and books for far longer than any small run. GLUE scores are on test only; dev usually
+differs by about a point.
 """
 
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ _TABLES = (
 
 
 def reference_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore, ...]:
-    """What was published for the preset with the encoder's shape; empty where nothing was."""
+    """Published scores for the preset with the encoder's shape; empty if there are none."""
     shape = (
         encoder.num_hidden_layers,
         encoder.hidden_size,

@@ -1,4 +1,4 @@
-"""From trials to verdicts.
+"""Task scores and verdicts from trials.
 
 In:  `Trials`: every trial's scores and the baselines.
 Out: `TaskScore` for each task: means and errors over seeds, comparisons, learning curves.
@@ -35,7 +35,7 @@ RANDOM = "random"
 def task_scores(
     trials: Trials, encoder: EncoderConfig, *, published: Mapping[str, Benchmark]
 ) -> tuple[TaskScore, ...]:
-    """One score a task; `published`: what papers call those that are not GLUE's."""
+    """One score a task; `published`: the published names of tasks that are not GLUE's."""
     scores = []
     for task in trials.tasks:
         found = [trial for trial in trials.fits if trial.task == task.name and not trial.point]
@@ -71,7 +71,7 @@ def task_scores(
 def glue_average(trials: Trials, scores: tuple[TaskScore, ...]) -> float | None:
     """Mean headline metric of the pre-trained encoder over the GLUE tasks but WNLI (Table 1).
 
-    On dev, which is what there is without the official server.
+    On dev: test labels are on the official server only.
     """
     glue = {task.name for task in trials.tasks if task.glue in IN_AVERAGE}
     means = [
@@ -118,7 +118,10 @@ def _over_seeds(by_seed: Sequence[Mapping[str, float]]) -> dict[str, SeedScores]
 
 
 def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
-    """Every pre-trained system against its random twin and each baseline; on test if labelled."""
+    """Every pre-trained system against its random counterpart and each baseline.
+
+    On test where it is labelled, else on dev.
+    """
     split: Split = "test" if all(trial.test for trial in trials) else "dev"
     metric = task.metrics[0]
     scored = [(one.name, 0, one.test if split == "test" else one.dev) for one in task.baselines]
@@ -149,8 +152,8 @@ def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Differ
     """The difference of two systems' scores by seed, with its standard error over seeds.
 
     With the same two or more seeds on both sides it is paired: what they share (the order of the
-    data) cancels. Otherwise the two standard errors add in quadrature; a system without random
-    numbers (one value) adds nothing.
+    data) cancels. Otherwise the two standard errors add in quadrature; a deterministic system (one
+    value) adds nothing.
     """
     mean = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
     if len(ours) > 1 and ours.keys() == theirs.keys():

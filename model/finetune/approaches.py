@@ -3,8 +3,8 @@
 In:  a problem; a split's name and rows of its sequences.
 Out: logits in fp32, one row for each sequence or for each place that the head reads.
 
-`FineTuning` runs the encoder and trains all of it. `FeatureBased` ran it once, and trains a head on
-what it gave (paper, section 5.3).
+`FineTuning` trains the whole encoder. `FeatureBased` runs it once and trains a head on its outputs
+(paper, section 5.3).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Approach(Protocol):
     """What a trial trains."""
 
     module: nn.Module
-    """Whose parameters are trained."""
+    """The module whose parameters are trained."""
 
     def logits(self, split: str, rows: Places, dropout_seed: int | None) -> Tensor:
         """[rows or places, outputs] fp32; a seed means training mode."""
@@ -37,11 +37,11 @@ class FineTuning:
     """All parameters are trained."""
 
     def __init__(self, problem: Problem, model: nn.Module, *, precision: str = "fp32") -> None:
-        """`model`: a `TaskModel`, a `SentenceModel`, or what is called as they are."""
+        """`model`: a `TaskModel`, a `SentenceModel`, or one with the same signature."""
         self.problem = problem
         self.module = model
         self.call: Callable[..., Tensor] = Rounded(model) if precision == "bf16" else model
-        """Computes logits; an engine may put itself in its place."""
+        """Computes the logits; an engine may replace it."""
 
     def logits(self, split: str, rows: Places, dropout_seed: int | None) -> Tensor:
         """Logits of these sequences."""
@@ -54,7 +54,7 @@ class FineTuning:
 
 
 class FeatureBased:
-    """The encoders are frozen; a head is trained on the layers they gave."""
+    """The encoders are frozen; a head is trained on their layers."""
 
     def __init__(self, problem: Problem, head: FeatureHead, cache: "FeatureCache") -> None:
         self.problem = problem
@@ -72,7 +72,7 @@ class FeatureBased:
 
 
 class FeatureCache:
-    """The layers of frozen encoders at every place that a problem's head reads, computed once."""
+    """The layers of frozen encoders at all positions that a problem's head reads, computed once."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class FeatureCache:
 
     @property
     def width(self) -> int:
-        """Numbers per layer and place, of all encoders together."""
+        """Features per layer and position, of all encoders together."""
         return int(next(iter(self._values.values())).shape[-1])
 
     @property
@@ -109,7 +109,7 @@ class FeatureCache:
         return int(next(iter(self._values.values())).shape[1])
 
     def take(self, split: str, rows: Places) -> tuple[Tensor, list[int]]:
-        """[P, K, H] of these sequences, one after another, and their places' numbers."""
+        """[P, K, H] of these sequences, concatenated, and how many positions each has."""
         offsets = self._offsets[split]
         spans = [self._values[split][offsets[row] : offsets[row + 1]] for row in rows]
         return torch.cat(spans).float(), [len(span) for span in spans]

@@ -20,9 +20,9 @@ SEEDS = "finetune.seeds"
 
 
 def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
-    """Put the records that an artifact with some of `seeds` has; that artifact, or None.
+    """Copy the records of the artifact that has most of `seeds`; that artifact, or None.
 
-    A grid is searched with the first seed and decides the others: there it must be the same one.
+    A grid is searched with the first seed and decides the others, so that seed must be the same.
     """
     found: dict[str, bytes] = {}
     nearest: Artifact | None = None
@@ -38,7 +38,7 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
         shared = {name: records[name] for name, trial in trials.items() if trial.seed in seeds}
         if len(shared) > len(found):
             found, nearest = shared, earlier
-    if nearest:  # an ensemble wants its members' logits as well
+    if nearest:  # an ensemble needs its members' logits as well
         names = (name.removeprefix("fits/").removesuffix(".json") for name in found)
         wanted = {f"logits/{name}.safetensors" for name in names}
         kept = [entry.name for entry in nearest.manifest.files if entry.name in wanted]
@@ -51,7 +51,7 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
 
 
 def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileEntry]:
-    """The files of `models/TASK/`, put again, if they are those of `trial`; else none."""
+    """The files of `models/TASK/`, copied, if they are those of `trial`; else none."""
     best = max(
         (
             one

@@ -1,4 +1,4 @@
-"""What a trial got wrong, for people.
+"""Error analysis: what a trial got wrong.
 
 In:  a problem and a trial's predictions.
 Out: a confusion matrix, where there are few labels, some errors as text, and all of them as a file.
@@ -28,9 +28,9 @@ def scored_split(problem: Problem) -> str | None:
 
 
 def confusion(problem: Problem, split: str, predictions: Sequence[Prediction]) -> Confusion | None:
-    """How often each label was predicted for each.
+    """How often each label was predicted for each gold label.
 
-    None where there are many labels or none, or an example may have several.
+    None if there are many labels or none, or an example may have several.
     """
     if not problem.exclusive or not 2 <= len(problem.labels) <= MOST_LABELS:
         return None

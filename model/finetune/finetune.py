@@ -5,8 +5,8 @@ Out: one record a trial with its predictions, `fits.json` with every trial's sco
      asked, the weights of each task's best trial.
 
 One process loads torch once and runs all trials; several ranks or workers share them. A trial that
-an interrupted attempt has finished is not run again. Wall-clock goes to the records, so that the
-artifact's bytes do not depend on it.
+an interrupted attempt has finished is not run again. Wall-clock times go to the records, so that
+the artifact's bytes do not depend on them.
 """
 
 import os
@@ -51,19 +51,19 @@ DEFAULT_TOKEN_BUDGET = 16384
 """Tokens per micro-batch."""
 
 SMALL_WIDTH = 256
-"""Up to this width one trial a core is faster than all cores on one trial."""
+"""Up to this hidden size, one trial a core is faster than all cores on one trial."""
 
 LONGEST_WAIT = 7 * 24 * 3600.0
-"""Seconds a rank waits for the trials of the others."""
+"""Seconds that a rank waits for the others' trials."""
 
 ShareBatches = Callable[[World, TrainingMachine], MakeOptimizer]
-"""Makes the optimizers of ranks that share every trial's batches."""
+"""Makes the optimizers for ranks that share every trial's batches."""
 
 
 def finetune(
     table: StageTable, engine_options: list[str], *, share_batches: ShareBatches | None = None
 ) -> Artifact:
-    """Run the stage. With `share_batches`, ranks without a trial of their own help with others'."""
+    """Run the stage. With `share_batches`, ranks share the batches if there are too few trials."""
     config = parse(FinetuneStage, table.config, source="stage table").finetune
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     encoder = table.input_path("encoder")
@@ -114,7 +114,7 @@ def finetune(
 
 
 def worker_count(encoder: str, machine: TrainingMachine) -> int:
-    """Processes that share the trials on CPU cores: one a core for an encoder that is small."""
+    """Number of processes that share the trials: one a core for a small encoder on a CPU."""
     if torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return 1
     source = open_source(encoder)
@@ -123,7 +123,7 @@ def worker_count(encoder: str, machine: TrainingMachine) -> int:
 
 
 def _world(threads: int, device: str) -> World:
-    """This process among its ranks; alone, no process group is made."""
+    """This process among its ranks; no process group for a single one."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return join_world(threads=threads, timeout=LONGEST_WAIT, device=device)
     torch.set_num_threads(threads)
@@ -131,7 +131,7 @@ def _world(threads: int, device: str) -> World:
 
 
 def _read_encoders(location: str, config: FinetuneConfig) -> tuple[InitialEncoder, ...]:
-    """The encoder, and the second one whose features are joined with its, if there is one."""
+    """The encoder and, if configured, the second one whose features are concatenated to its."""
     first = read_initial_encoder(location)
     if not config.second_encoder:
         return (first,)
@@ -147,7 +147,7 @@ def _read_encoders(location: str, config: FinetuneConfig) -> tuple[InitialEncode
 def _load(
     task: TaskConfig, initial: InitialEncoder, labels: Artifact | None, *, quiet: bool
 ) -> tuple[Problem, TaskRecord]:
-    """The task with its vocabulary pruned, and what is recorded of its data."""
+    """The task with its vocabulary pruned, and the record of its data."""
     if task.max_seq_length > initial.config.max_position_embeddings:
         raise UsageError(
             f"task {task.name}: max_seq_length {task.max_seq_length}, but the encoder has "

@@ -3,9 +3,9 @@
 In:  what `model.finetune.finetune` takes.
 Out: the same artifact.
 
-As long as there are trials enough, each rank runs its own: nothing is faster. Ranks that would have
-none share the batches of all, through the DeepSpeed engine of pre-training. This module is a
-program of its own because DeepSpeed takes seconds to import.
+As long as there are enough trials, each rank runs its own, which is fastest. Otherwise all ranks
+share the batches of each trial, through the DeepSpeed engine of pre-training. This module is a
+separate program because DeepSpeed takes seconds to import.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def share_batches(world: World, machine: TrainingMachine) -> MakeOptimizer:
 
 @dataclass(frozen=True)
 class EngineRecipe:
-    """What the engine wants to know of a trial."""
+    """What the engine needs to know of a trial."""
 
     optimizer: OptimizerConfig
     precision: str
@@ -60,7 +60,7 @@ class EngineRecipe:
 class DistributedOptimizer:
     """The optimizer of a trial whose batches the ranks share, through DeepSpeed's engine.
 
-    Losses are divided by the global batch's counts before, so a sum over ranks is what is wanted.
+    Losses are already divided by the global batch's counts, so gradients are summed over ranks.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class DistributedOptimizer:
         return self._world.sum([value])[0]
 
     def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
-        """[total, D]: the rows of all ranks; this one's stand from `first`."""
+        """[total, D]: the rows of all ranks; this one's begin at `first`."""
         whole = rows.new_zeros(total, rows.shape[1])
         whole[first : first + len(rows)] = rows
         return self._world.sum_tensor(whole)

@@ -1,4 +1,4 @@
-"""What is trained on top of an encoder: a linear layer, with a BiLSTM before it where wanted.
+"""Heads on top of an encoder: a linear layer, optionally with a BiLSTM before it.
 
 In:  packed sequences and the places that the head reads; or a frozen encoder's layers.
 Out: logits in fp32, or vectors.
@@ -27,7 +27,7 @@ HEAD_DROPOUT = 0.1
 """Before a classifier's head (reference: run_classifier.py:598)."""
 
 HEAD_PLACE = 1 << 20
-"""Address of the head's dropout, out of reach of the encoder's layers."""
+"""Address of the head's dropout, distinct from those of the encoder's layers."""
 
 BILSTM_LAYERS = 2
 
@@ -36,7 +36,7 @@ class BiLSTM(nn.Module):
     """Two layers, each in both directions, over one sequence at a time (sections 5.1 and 5.3)."""
 
     def __init__(self, width: int, hidden_size: int) -> None:
-        """`hidden_size`: both directions together. Drawn from torch's global generator."""
+        """`hidden_size`: both directions together. Initialised from torch's global generator."""
         super().__init__()
         self.width = hidden_size // 2 * 2
         self.lstm = nn.LSTM(
@@ -49,9 +49,9 @@ class BiLSTM(nn.Module):
 
 
 class TaskModel(nn.Module):
-    """The encoder and one linear layer, with a BiLSTM between them where it is wanted.
+    """The encoder and one linear layer, optionally with a BiLSTM between them.
 
-    What is not the encoder's is drawn from torch's global generator.
+    The head is initialised from torch's global generator.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ LAYERS: Mapping[str, Callable[[list[Tensor]], Tensor]] = {
 
 
 class FeatureHead(nn.Module):
-    """A weighted sum of layers, a BiLSTM where it is wanted, one linear layer."""
+    """A weighted sum of layers, optionally a BiLSTM, one linear layer."""
 
     def __init__(self, config: FeatureConfig, *, depth: int, width: int, outputs: int) -> None:
-        """Parameters are drawn from torch's global generator."""
+        """Parameters are initialised from torch's global generator."""
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(depth)) if depth > 1 else None
         self.bilstm = BiLSTM(width, config.hidden_size) if config.head == "bilstm" else None

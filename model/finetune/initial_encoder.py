@@ -25,7 +25,7 @@ ENCODER_PREFIX = "encoder."
 
 @dataclass(frozen=True)
 class InitialEncoder:
-    """What every trial starts from."""
+    """The weights and tokenizer that every trial starts from."""
 
     config: EncoderConfig
     tokenizer: SubwordTokenizer
@@ -39,39 +39,39 @@ class InitialEncoder:
     """How sentence-transformers makes vectors with it, if it came from there."""
 
     licence: str = ""
-    """The lines of its card that say under which licence it is."""
+    """The licence lines of its model card."""
 
     @property
     def pooling(self) -> Literal["mean", "cls"]:
-        """How one vector is made of a sequence's: as it was trained to, else the mean."""
+        """How a sequence is pooled: as it was trained to be, else the mean."""
         return self.modules.pooling if self.modules else "mean"
 
     @property
     def word_embeddings(self) -> Tensor:
-        """Those of the whole vocabulary, [V, H]."""
+        """Word embeddings of the whole vocabulary, [V, H]."""
         return self.parameters[ENCODER_PREFIX + WORD_EMBEDDINGS]
 
     @property
     def parameter_count(self) -> int:
-        """Of the encoder with both pre-training heads."""
+        """Parameters of the encoder with both pre-training heads."""
         with torch.device("meta"):
             model = PretrainingModel(self.config, self.tokenizer.size)
         return sum(parameter.numel() for parameter in model.parameters())
 
     @property
     def fills_masks(self) -> bool:
-        """Whether it came with the head of a masked language model, and was trained as one."""
+        """Whether it was trained as a masked language model and came with that head."""
         return "masked_lm.output_bias" in self.parameters and self.objective == "masked_lm"
 
     def reaching(self, positions: int) -> "InitialEncoder":
-        """The same for sequences of `positions` tokens at least, unless it has a table of them."""
+        """The same for at least `positions` tokens, unless it has a position table."""
         if self.config.has_position_table or self.config.max_position_embeddings >= positions:
             return self
         longer = self.config.model_copy(update={"max_position_embeddings": positions})
         return replace(self, config=longer)
 
     def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
-        """The encoder with both pre-training heads, in fp32; what is missing is drawn."""
+        """The encoder with both pre-training heads, in fp32; missing weights are initialised."""
         with torch.device("meta"):
             model = PretrainingModel(self.config, self.tokenizer.size)
         self._fill(model, pretrained=pretrained, seed=seed)
@@ -80,7 +80,7 @@ class InitialEncoder:
     def encoder(self, *, pretrained: bool, seed: int, used_ids: Places | None = None) -> Encoder:
         """The encoder alone, in fp32, its word embeddings those of `used_ids` only, if given.
 
-        Random weights, and a pooler where there is none, are drawn from `seed`.
+        Random weights, and a missing pooler, are initialised from `seed`.
         """
         size = self.tokenizer.size if used_ids is None else len(used_ids)
         with torch.device("meta"):
@@ -99,7 +99,7 @@ class InitialEncoder:
         prefix: str = "",
         used_ids: Places | None = None,
     ) -> None:
-        """Give every parameter of a module without storage its value."""
+        """Materialise a module on the meta device: every parameter gets its value."""
         torch.manual_seed(seed)
         values = {}
         for name, parameter in sorted(module.named_parameters()):

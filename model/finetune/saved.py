@@ -1,9 +1,9 @@
-"""Fine-tuned models as files, and back.
+"""Fine-tuned models: writing them as files and reading them.
 
 In:  the weights of a trial, its task.
 Out: `models/TASK/`: model.safetensors in Hugging Face's names for the task's class, config.json
-     with what Cloze needs under `cloze` and `cloze_task`, tokenizer.json; for a model whose
-     vectors are compared sentence-transformers' modules.
+     with what Cloze needs under `cloze` and `cloze_task`, tokenizer.json; for a model of sentence
+     vectors also sentence-transformers' modules.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ _CLASSES = {
 
 
 class SavedTask(GrownConfig):
-    """What `config.json` says of a fine-tuned model's task, under `cloze_task`."""
+    """The part `cloze_task` of a fine-tuned model's `config.json`."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset({"licence"})
 
@@ -68,14 +68,14 @@ class SavedTask(GrownConfig):
     """Whether it was trained with dropout before the head."""
 
     licence: str = ""
-    """That of the encoder which was fine-tuned, as the lines of its card say it."""
+    """The licence lines of the card of the encoder that was fine-tuned."""
 
     def architecture(self, family: Family) -> str:
         """The class of `transformers` that computes the same."""
         return LAYOUTS[family].classes + _CLASSES[self.task.kind]
 
     def head(self, family: Family) -> str:
-        """What the names of the head's parameters begin with there."""
+        """Prefix of the head's parameter names there."""
         return "qa_outputs." if (family, self.task.kind) == ("bert", "span") else "classifier."
 
 
@@ -86,7 +86,7 @@ def save_model(
     weights: Mapping[str, Tensor],
     initial: InitialEncoder,
 ) -> list[FileEntry]:
-    """Write `models/TASK/…` into an unfinished artifact; `task`: as `calibrated` gives it."""
+    """Write `models/TASK/…` into an unfinished artifact; `task`: as returned by `calibrated`."""
     family = initial.config.family
     saved = SavedTask(
         task=task,
@@ -176,7 +176,7 @@ def read_model(
                 bilstm=any(name.startswith(BILSTM) for name in tensors),
             )
     names = [name for name in model.state_dict() if name.startswith(ENCODER_PREFIX)]
-    # A modern encoder's own head is called as ours is, so what is renamed is chosen first.
+    # A modern encoder's own head has the name of ours, so select before renaming.
     prefix = saved.head(family)
     own = {name: value for name, value in tensors.items() if name.startswith((prefix, BILSTM))}
     outer = _renamed(own, prefix, HEAD)
@@ -188,7 +188,7 @@ def read_model(
 
 
 def _renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> dict[str, Tensor]:
-    """The tensors, those whose names begin with `old` beginning with `new` instead."""
+    """The tensors, with the prefix `old` of their names replaced by `new`."""
     return {
         new + name.removeprefix(old) if name.startswith(old) else name: value
         for name, value in tensors.items()

@@ -1,7 +1,7 @@
-"""Which trials a configuration asks for.
+"""The trials that a configuration defines.
 
 In:  `FinetuneConfig` and the loaded problems.
-Out: `TrialGroup`s: what one process runs: a trial, or a grid and the seeds that wait for it.
+Out: `TrialGroup`s, each run by one process: a trial, or a grid and the seeds that depend on it.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class TrialPlan:
     """The grid point that is tried; empty for a trial whose score counts."""
 
     after: "TrialPlan | None" = None
-    """The trial whose encoder this one starts from; None: the one that was given."""
+    """The trial whose encoder this one starts from; None: the stage's input."""
 
     @property
     def system(self) -> str:
@@ -49,7 +49,7 @@ class TrialPlan:
 
     @property
     def title(self) -> str:
-        """As messages name it."""
+        """Its name in messages."""
         return f"{self.task.name} {self.system} seed {self.seed} {self.point}".rstrip()
 
     @property
@@ -81,14 +81,14 @@ class TrialGroup:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps, as far as is known before the grid has chosen."""
+        """Optimizer steps, as far as known before the grid is searched."""
         return sum(plan.steps for plan in self.plans)
 
 
 def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialGroup, ...]:
     """Tasks, then systems, then seeds, in the configured order.
 
-    A task that comes after another joins the other's group, seed by seed: its trials want the
+    A task that comes after another joins that one's group, seed by seed: its trials need the
     weights that the process has just trained.
     """
     first = {problem.config.name: problem for problem in problems}
@@ -101,7 +101,7 @@ def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialG
             followers.setdefault(root.name, []).append(problem)
 
     def staged(plan: TrialPlan) -> Iterator[TrialPlan]:
-        """The plan, and those that start from it or from one that does."""
+        """The plan, and all that start from it, directly or indirectly."""
         plans = {plan.task.name: plan}
         for problem in followers.get(plan.task.name, ()):
             task = problem.config

@@ -1,4 +1,4 @@
-"""Runs the trials of one launch, as one process sees them.
+"""Runs one process's share of the trials.
 
 In:  groups of planned trials; what earlier attempts have finished.
 Out: one record a trial in the unfinished artifact; models and submissions of the best ones.
@@ -41,7 +41,7 @@ from model.tasks.base import Logits, Problem
 Weights = dict[str, Tensor]
 
 ENSEMBLE = "pretrained-ensemble"
-"""The system that is the mean of all seeds."""
+"""The system whose logits are the mean over all seeds."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Trained:
 
 @dataclass(kw_only=True)
 class TrialRunner:
-    """What the trials of one process share, and what it has found so far."""
+    """State shared by the trials of one process, and its results so far."""
 
     output: str
     """The unfinished artifact."""
 
     config: FinetuneConfig
     encoders: tuple[InitialEncoder, ...]
-    """The encoder, and the second one of ELMo's approach where there is one."""
+    """The encoder and, for ELMo's approach, the second one."""
 
     tasks: dict[str, TaskRecord]
     """By name."""
@@ -89,7 +89,7 @@ class TrialRunner:
     """The trial that was trained last, by the name of its file, and its weights."""
 
     _cached: tuple[tuple[str, str, str, int], FeatureCache] | None = None
-    """The features of the last frozen encoders, and which they are of."""
+    """The key and the features of the last frozen encoders."""
 
     def run_group(self, group: TrialGroup) -> None:
         """Run the grid points, then the seeds with the best of them."""
@@ -129,10 +129,10 @@ class TrialRunner:
         return trial
 
     def train(self, plan: TrialPlan, advance: Advance) -> Trained:
-        """The trial, and what it leaves.
+        """Train and score one trial.
 
-        What ends no better than the majority on dev is started again, as often as `restarts`
-        allows (paper, 4.1).
+        A run that ends no better than the majority on dev is restarted, up to `restarts` times
+        (paper, 4.1).
         """
         headline = plan.problem.headline
         simplest = self.tasks[plan.task.name].baselines[:1]
@@ -158,7 +158,7 @@ class TrialRunner:
         return Trained(trial, weights, result.logits, result.seconds)
 
     def _initial(self, plan: TrialPlan) -> InitialEncoder:
-        """The encoder that was given, or the one that the trial before has left."""
+        """The stage's encoder, or the one that the preceding trial has trained."""
         given = self.encoders[0]
         if plan.after is None:
             return given
@@ -201,7 +201,7 @@ class TrialRunner:
         return found
 
     def untouched(self, problem: Problem) -> tuple[Baseline, ...]:
-        """What the encoder's vectors come to before any training, where vectors are compared."""
+        """Scores of the encoder's vectors before any training, for tasks that compare vectors."""
         if problem.reads != "vectors":
             return ()
         given = self.encoders[0]
@@ -225,8 +225,8 @@ class TrialRunner:
     ) -> list[FileEntry]:
         """The model of each task's best pre-trained trial, where it is kept, and submissions.
 
-        Submitted is what that trial predicts, or the ensemble where there is one. `earlier`: where
-        trials were taken over from, and the best one's model may be, too.
+        Submissions contain that trial's predictions, or the ensemble's. `earlier`: the artifact
+        that trials were taken over from, which may have the best one's model as well.
         """
         entries = []
         for task in self.tasks:
@@ -255,13 +255,13 @@ class TrialRunner:
         return entries
 
     def leave_best(self) -> None:
-        """Write the weights of this process's best trials to where the first process finds them."""
+        """Write the weights of this process's best trials where the first process finds them."""
         for trial, weights in self._best.values():
             contiguous = {name: value.cpu().contiguous() for name, value in weights.items()}
             put_bytes(self.output, save(contiguous), name=_left(trial))
 
     def _weights(self, plan: TrialPlan, trial: Trial) -> Weights:
-        """The weights that a process has kept; trained again if that was an earlier attempt."""
+        """The weights that some process kept; trained again if that was in an earlier attempt."""
         best = self._best.get(plan.task.name)
         if best is not None and (best[0].seed, best[0].system) == (trial.seed, trial.system):
             return best[1]
@@ -269,7 +269,7 @@ class TrialRunner:
         if left is not None:
             return load(filesystem.read_bytes(filesystem.join(self.output, left.stored_name)))
         say(f"finetune: {plan.name} is trained again for its weights")
-        self.make_optimizer = LocalOptimizer  # the other ranks have gone on
+        self.make_optimizer = LocalOptimizer  # the other ranks no longer take part
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
         task = plan.task.model_copy(update=chosen)  # a grid may have chosen them
         epochs = trial.steps // replace(plan, task=task.model_copy(update={"epochs": 1})).steps
@@ -318,9 +318,9 @@ class TrialRunner:
         return Trainer(problem, approach, recipe, self.make_optimizer)
 
     def _features(self, plan: TrialPlan, feature: FeatureConfig) -> FeatureCache:
-        """The frozen layers; the last ones asked for are kept, and all seeds ask for the same.
+        """The frozen layers; the last ones are cached.
 
-        A random encoder differs by seed, like everything that is drawn.
+        All seeds of a pre-trained encoder share them; a random encoder differs by seed.
         """
         pretrained = plan.initialisation == "pretrained"
         seed = 0 if pretrained else plan.seed

@@ -1,11 +1,11 @@
-"""Only the word-pieces that a task's data contain.
+"""Vocabulary pruning: only the word-pieces that occur in a task's data.
 
 In:  a problem; an encoder's word embeddings.
 Out: the problem with its ids counted from 0, and the embeddings of just these ids.
 
-A word-piece that never occurs has no gradient: its moments stay 0, and AdamW does nothing to it but
-decay it. So leaving it out changes no other number, and saves its share of every update: a third
-of MiniLM on MRPC. `restore_rows` puts the rows back.
+A word-piece that never occurs has no gradient: its moments stay 0, and AdamW only decays it. So
+leaving it out changes no other number and saves its share of every update: a third for MiniLM on
+MRPC. `restore_rows` puts the rows back.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
 def prune_vocabulary(problem: Problem) -> None:
-    """Count the problem's ids from 0, in place; `used_ids` are those they were."""
+    """Renumber the problem's ids from 0, in place; `used_ids` holds the original ones."""
     ids = [sequences.input_ids.values for sequences in problem.sequences.values()]
     used = np.unique(np.concatenate(ids)).astype(np.int64)
     place = np.zeros(int(used[-1]) + 1, np.int32)
@@ -35,7 +35,7 @@ def prune_vocabulary(problem: Problem) -> None:
 def restore_rows(
     embeddings_VH: Tensor, trained_UH: Tensor, used: Places, *, decay: float
 ) -> Tensor:
-    """[V, H]: the trained rows, and the others decayed by the factor that they missed."""
+    """[V, H]: the trained rows, and the others decayed by the factor `decay`."""
     whole = embeddings_VH * decay
     whole[torch.from_numpy(used)] = trained_UH.to(whole)
     return whole

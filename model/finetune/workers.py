@@ -1,11 +1,10 @@
-"""Several worker processes on one machine's cores, one trial at a time each.
+"""Worker processes on one machine's cores, each running one trial at a time.
 
 In:  a number of processes, and what each of them runs.
 Out: the first one's result, once all have finished.
 
-A small encoder keeps one core busy, not two: its matrices are too small to share. So trials are
-shared out instead, to processes forked before any of them has computed something; torch is loaded
-once.
+A small encoder cannot use more than one core: its matrices are too small. So trials are distributed
+instead, to processes forked before any computation, so that torch is loaded once.
 """
 
 import mmap
@@ -30,10 +29,10 @@ POLL_SECONDS = 0.2
 
 
 class WorkerKilled(ClozeError):
-    """A process of the launch was killed from outside."""
+    """A worker process was killed."""
 
     exit_code = 128 + signal.SIGKILL
-    """As if the program itself had been killed: another try may help."""
+    """As if the program itself had been killed: a retry may help."""
 
 
 @dataclass
@@ -51,13 +50,13 @@ class Worker:
     """Logs everyone's steps, in the first process."""
 
     def advance(self, steps: int, note: str = "") -> None:
-        """Count steps of this process."""
+        """Add steps of this process."""
         self.done[self.number] += steps
         if self.number == 0:
             self.report(note)
 
     def report(self, note: str = "") -> None:
-        """Log what is new."""
+        """Log the progress since the last report."""
         if self.progress is not None:
             self.progress.advance(float(self.done.sum()) - self.progress.done, note)
 
@@ -96,11 +95,11 @@ def _fork(work: Callable[[Worker], object], worker: Worker) -> int:
         say(f"error: {error}")
     finally:
         sys.stderr.flush()
-        os._exit(code)  # what the first process has registered for its own exit is not ours
+        os._exit(code)  # skips the exit handlers of the first process
 
 
 def _reap(children: set[int]) -> None:
-    """Take those that have exited out of `children`; a failed one ends the launch."""
+    """Remove exited processes from `children`; a failed one ends the launch."""
     for child in tuple(children):
         found, status = os.waitpid(child, os.WNOHANG)
         if found:

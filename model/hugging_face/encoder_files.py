@@ -1,4 +1,4 @@
-"""A trained encoder, read whole and checked: configuration, tokenizer, weights.
+"""A trained encoder, read and checked: configuration, tokenizer, weights.
 
 In:  a directory: an artifact of ours or Hugging Face's layout.
 Out: `EncoderFiles`, from which a model is built, exported or imported.
@@ -36,7 +36,7 @@ from model.hugging_face.source import Source, check_tied, open_source, read_weig
 CARD = "README.md"
 CONFIG = "config.json"
 PADDED_TO = (8, 16, 32, 64, 128)
-"""Multiples to which vocabularies are padded, since matrix products are faster there."""
+"""Multiples to which vocabularies are padded for faster matrix products."""
 
 NOT_IN_THE_WEIGHTS = {
     "preset",
@@ -47,12 +47,14 @@ NOT_IN_THE_WEIGHTS = {
 """What may change between an initial checkpoint and the run that starts from it."""
 
 NOT_IN_MODERN_WEIGHTS = {"max_position_embeddings", "global_rope_theta"}
-"""As well, where there is no table of positions: how a second phase reaches longer sequences."""
+"""Without a position table these may change as well, so that a second phase can use longer
+sequences.
+"""
 
 
 @dataclass(frozen=True)
 class EncoderFiles:
-    """What a trained encoder consists of."""
+    """The parts of a trained encoder."""
 
     config: EncoderConfig
     tokenizer: SubwordTokenizer
@@ -63,10 +65,10 @@ class EncoderFiles:
     """Parameters of pooler and heads that the source does not have, by Hugging Face's names."""
 
     ignored: tuple[str, ...]
-    """Tensors of the source that belong to something else, a task's head for example."""
+    """Tensors of the source that are not the encoder's, such as a task's head."""
 
     card: str | None
-    """The model card that came along."""
+    """The model card of the source."""
 
     manifest: Manifest | None
     """How the source was made, if it is an artifact of ours."""
@@ -83,7 +85,7 @@ class EncoderFiles:
         return LAYOUTS[self.config.family]
 
     def parameters(self) -> dict[str, Tensor]:
-        """The tensors as parameters of `PretrainingModel`, by our names; not the missing ones."""
+        """The parameters of `PretrainingModel` that the source has, by our names."""
         with torch.device("meta"):
             names = PretrainingModel(self.config, self.tokenizer.size).state_dict()
         family = self.config.family
@@ -92,7 +94,7 @@ class EncoderFiles:
 
     @property
     def licence(self) -> str:
-        """The lines of the card's header that say under which licence the weights are."""
+        """The licence lines of the card's header."""
         header = (self.card or "").removeprefix("---").partition("\n---")[0]
         lines = re.findall(r"^(license(?:_name|_link)?: *\S.*)$", header, re.MULTILINE)
         return "".join(f"{line.rstrip()}\n" for line in lines)
@@ -104,7 +106,7 @@ class EncoderFiles:
 
     @property
     def has_heads(self) -> bool:
-        """Whether it has its pre-training heads: it can fill masks, BERT judge next sentences."""
+        """Whether it has its pre-training heads: masked LM and, of BERT, next sentence."""
         return not any(name.startswith(self.layout.heads) for name in self.missing)
 
 
@@ -121,12 +123,12 @@ def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, SubwordTok
 
 
 def refuse_another_shape(given: EncoderConfig, wanted: EncoderConfig, *, where: str) -> None:
-    """Refuse an initial checkpoint `where` whose weights do not fit the encoder that is wanted."""
+    """Refuse an initial checkpoint `where` whose weights do not fit the configured encoder."""
     compared = set(EncoderConfig.model_fields) - NOT_IN_THE_WEIGHTS
     if not wanted.has_position_table:
         compared -= NOT_IN_MODERN_WEIGHTS
     if given.family != wanted.family:
-        compared = {"family"}  # sizes of two families say nothing of each other
+        compared = {"family"}  # sizes of two families are not comparable
     changed = [
         f"{name}: it has {getattr(given, name)}, wanted {getattr(wanted, name)}"
         for name in sorted(compared)
@@ -227,10 +229,10 @@ def read_tokenizer(source: Source) -> SubwordTokenizer:
 def _without_padding(
     tensors: dict[str, Tensor], layout: Layout, vocabulary_size: int
 ) -> dict[str, Tensor]:
-    """The tensors without rows that no id names, where the vocabulary was padded for speed.
+    """The tensors without the unused rows of a vocabulary that was padded for speed.
 
-    Padded is what a multiple of 8 to 128 rounds up to (30,528 rows for 30,522 words); any other
-    number of rows belongs to another vocabulary.
+    Padding rounds up to a multiple of 8 to 128 (30,528 rows for 30,522 words); any other number of
+    rows belongs to another vocabulary.
     """
     words = tensors.get(layout.word_embeddings)
     rows = vocabulary_size if words is None else len(words)

@@ -54,7 +54,7 @@ def hugging_face_config(
 ) -> dict[str, JsonValue]:
     """`config.json` of our encoder: the fields of its class there, and ours under `cloze`.
 
-    Encoders that no class of theirs computes have a type of their own, which `transformers`
+    Encoders that none of its classes implements get a type of their own, which `transformers`
     refuses.
     """
     if encoder.family == "modern":
@@ -157,7 +157,7 @@ _BERT_INSIDE = {
     **{
         f"lstm.{part}_l0": f"lstm.{part}_l0"
         for part in ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
-    },  # no layer of theirs: such an encoder keeps our names
+    },  # they have no such layer: the encoder keeps our names
 }
 
 _MODERN_OUTSIDE = {
@@ -185,41 +185,41 @@ class Layout:
     """How Hugging Face names the parts of one family."""
 
     classes: str
-    """What the names of its classes begin with."""
+    """Prefix of its class names."""
 
     pretraining: str
-    """Its class with the heads that are pre-trained, without that beginning."""
+    """Its class with the pre-training heads, without that prefix."""
 
     outside: Mapping[str, str]
-    """Parameters that are in no layer, our name to theirs."""
+    """Parameters outside the layers, our name to theirs."""
 
     inside: Mapping[str, str]
-    """Those of a layer."""
+    """Parameters of a layer, our name to theirs."""
 
     layer: str
-    """What theirs begin with."""
+    """Prefix of their layers' parameters."""
 
     bare: tuple[str, ...]
-    """Beginnings of names where a class without heads has written the file."""
+    """Prefixes of names in files that a class without heads has written."""
 
     prefix: str
-    """What those lack."""
+    """The prefix that those lack."""
 
     heads: tuple[str, ...]
-    """Beginnings of what an encoder without pre-training heads lacks."""
+    """Prefixes of what an encoder without pre-training heads lacks."""
 
     pooler: str
-    """Beginning of what it makes a sequence's vector with."""
+    """Prefix of the pooler's parameters."""
 
     tied: Mapping[str, str]
-    """Tensors that some files repeat, and the ones that they must equal."""
+    """Tensors that some files duplicate, and the ones that they must equal."""
 
     extras: tuple[str, ...] = ()
-    """Others that hold nothing of the encoder's."""
+    """Other tensors without weights of the encoder."""
 
     @property
     def word_embeddings(self) -> str:
-        """Their name."""
+        """Name of the word embeddings."""
         return self.outside["encoder.embeddings.word_embeddings.weight"]
 
     @property
@@ -264,7 +264,7 @@ _TRANSPOSED = re.compile(r".*\.(query|key|value|intermediate)_weight")
 
 
 def hugging_face_name(name: str, family: Family = "bert") -> str:
-    """The name of our parameter `name` in the class that is pre-trained there."""
+    """Hugging Face's name of our parameter `name`, in the class with pre-training heads."""
     layout, layer = LAYOUTS[family], _LAYER.fullmatch(name)
     if layer is None:
         return layout.outside[name]
@@ -274,8 +274,8 @@ def hugging_face_name(name: str, family: Family = "bert") -> str:
 def to_hugging_face(parameters: Mapping[str, Tensor], family: Family = "bert") -> dict[str, Tensor]:
     """`PretrainingModel.state_dict()` under Hugging Face's names and in its orientation.
 
-    The decoder is not repeated: its weight is the word embeddings, of BERT its bias is
-    `cls.predictions.bias`, and Hugging Face ties them when it loads.
+    The decoder is not duplicated: Hugging Face ties its weight to the word embeddings, and BERT's
+    bias to `cls.predictions.bias`, when loading.
     """
     return {
         hugging_face_name(name, family): _turned(name, value) for name, value in parameters.items()

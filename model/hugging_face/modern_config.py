@@ -1,4 +1,4 @@
-"""ModernBertConfig and ours, each from the other.
+"""Conversion between ModernBertConfig and our configuration.
 
 In:  an `EncoderConfig` of the modern family, or the table of a `config.json`.
 Out: the other one. What cannot be computed faithfully is refused, never approximated.
@@ -47,7 +47,7 @@ DEFAULTS: dict[str, JsonValue] = {
     "global_rope_theta": 160_000.0,
     "local_rope_theta": 10_000.0,
 }
-"""ModernBertConfig's, where they are not ours."""
+"""Defaults of ModernBertConfig that differ from ours."""
 
 REQUIRED = {
     **{f"{part}_bias": (None, False) for part in ("norm", "attention", "mlp", "classifier")},
@@ -61,8 +61,8 @@ REQUIRED = {
 def modern_table(encoder: EncoderConfig, vocabulary_size: int) -> dict[str, JsonValue]:
     """`config.json` of our encoder: ModernBertConfig's fields, and ours under `cloze`.
 
-    The ids of special tokens are still to be added (`layout.special_ids`). Without gates or
-    rotations it is no ModernBERT, and `transformers` refuses its type.
+    The ids of special tokens are added later (`layout.special_ids`). Without gates or rotary
+    positions it is not a ModernBERT, and `transformers` refuses its type.
     """
     is_theirs = encoder.gated and encoder.positions == "rotary"
     activation = THEIR_ACTIVATION[encoder.hidden_act]
@@ -136,10 +136,10 @@ def _layer_types(layers: int, every: int) -> list[JsonValue]:
 
 
 def _rotations(table: Mapping[str, JsonValue], *, source: str) -> dict[str, JsonValue]:
-    """The bases of both kinds of layers, as either version of transformers writes them."""
+    """The RoPE bases of both kinds of layers, as written by either version of transformers."""
     whole = table.get("global_rope_theta", DEFAULTS["global_rope_theta"])
     local = table.get("local_rope_theta", DEFAULTS["local_rope_theta"])
-    # in version 4 a local base of null is the other one
+    # in version 4 a local base of null means the global one
     bases = {FULL: whole, LOCAL: whole if local is None else local}
     parameters = table.get("rope_parameters") or {}
     if not isinstance(parameters, dict) or not set(parameters) <= set(bases):

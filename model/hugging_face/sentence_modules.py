@@ -1,4 +1,4 @@
-"""How sentence-transformers makes one vector of a text: `modules.json` and the files it names.
+"""How sentence-transformers pools a text into a vector: `modules.json` and the files it names.
 
 In:  the files of a model.
 Out: `SentenceModules`, None where there are none; and the same as files for an exported model.
@@ -27,17 +27,17 @@ _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_]+")
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """What follows the encoder."""
+    """The modules after the encoder."""
 
     pooling: Literal["mean", "cls"]
     normalize: bool
     """Whether vectors are scaled to length 1."""
 
     max_seq_length: int
-    """Tokens of a text that are read, special ones included; the rest is cut off."""
+    """Maximum number of tokens, special ones included; longer texts are truncated."""
 
     def files(self, *, width: int) -> dict[str, bytes]:
-        """The files by which sentence-transformers does the same; `width`: of the encoder."""
+        """The files for sentence-transformers; `width`: the encoder's hidden size."""
         kinds = ["Transformer", "Pooling", *(["Normalize"] if self.normalize else [])]
         modules: list[JsonValue] = [
             {"idx": n, "name": str(n), "path": f"{n}_{kind}" if n else "", "type": _TYPES + kind}
@@ -54,9 +54,9 @@ class SentenceModules:
 
 
 def read_sentence_modules(source: Source, *, positions: int) -> SentenceModules | None:
-    """The modules of `source`, whose encoder has so many positions.
+    """The modules of `source`, whose encoder has `positions` positions.
 
-    None where there are none, or, with a warning, where one computes what is not known here.
+    None if there are none or, with a warning, if one is not supported.
     """
     if MODULES not in source.names:
         return None
@@ -77,7 +77,7 @@ def read_sentence_modules(source: Source, *, positions: int) -> SentenceModules 
         raise UsageError(f"{where}: {folder!r} is no name of a folder")
     table = source.read_table(f"{folder}/config.json")
     in_use = [name for name, value in table.items() if "pooling_mode" in name and value]
-    mode = table.get("pooling_mode")  # how version 6 writes it
+    mode = table.get("pooling_mode")  # as written by version 6
     chosen = f"pooling_mode_{mode}_token" if isinstance(mode, str) else "".join(in_use)
     pooling = POOLING_MODES.get(chosen) or POOLING_MODES.get(f"{chosen}s")
     if pooling is None:

@@ -3,8 +3,8 @@
 In:  the directory or URL of an artifact, or a local folder.
 Out: `Source`: its files by name, and its tensors. An artifact's are verified against the manifest.
 
-safetensors holds numbers and nothing else. Formats that can execute code when they are read
-(pickle and what contains it) are refused, with or without a manifest that names them.
+safetensors holds numbers and nothing else. Formats that can execute code on loading (pickle and
+what contains it) are refused, whether or not a manifest lists them.
 """
 
 import json
@@ -29,7 +29,9 @@ from model.hugging_face.layout import LAYOUTS, Layout
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 EXECUTABLE = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".msgpack")
-"""Endings of weights that Hugging Face also reads; each can hold code or needs its own parser."""
+"""Suffixes of weight files that Hugging Face also reads; they can contain code or need a parser of
+their own.
+"""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
@@ -61,7 +63,7 @@ class Source:
 
 
 def open_source(location: str | Path) -> Source:
-    """The model at `location`: an artifact, wherever it lies, or a folder on this machine."""
+    """The model at `location`: an artifact anywhere, or a folder on this machine."""
     directory = str(location).rstrip("/")
     if filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
         return artifact_source(open_artifact(directory))
@@ -89,7 +91,7 @@ def artifact_source(artifact: Artifact, *, folder: str = "") -> Source:
 
 
 def read_weights(source: Source, layout: Layout = LAYOUTS["bert"]) -> dict[str, Tensor]:
-    """All tensors of the model, float32, under the names of the class that is pre-trained."""
+    """All tensors of the model, float32, under the names of the class with pre-training heads."""
     if SINGLE in source.names:
         tensors = _read_file(source, SINGLE)
     elif INDEX in source.names:
@@ -104,7 +106,7 @@ def read_weights(source: Source, layout: Layout = LAYOUTS["bert"]) -> dict[str, 
         )
     found = {}
     for name, tensor in tensors.items():
-        # Older checkpoints say gamma and beta, and an encoder's leave out `bert.` or `model.`.
+        # Older checkpoints say gamma and beta; bare encoders lack the prefix `bert.` or `model.`.
         present = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
         present = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", present)
         if present.startswith(layout.bare):
@@ -147,7 +149,7 @@ def _read_file(source: Source, name: str) -> dict[str, Tensor]:
 
 
 def check_tied(tensors: Mapping[str, Tensor], layout: Layout, *, source: str) -> None:
-    """A decoder of its own is neither family's: it must equal the word embeddings and the bias."""
+    """Refuse untied decoders, which neither family has."""
     for repeated, original in layout.tied.items():
         if (
             repeated in tensors

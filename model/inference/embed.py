@@ -68,21 +68,21 @@ def embeddings(
 
 
 def normalized(vectors: Iterable[Vector]) -> Iterator[Vector]:
-    """The vectors scaled to length 1; one of zeros stays so."""
+    """The vectors scaled to length 1; a zero vector stays zero."""
     for vector in vectors:
         yield vector / max(np.linalg.norm(vector), np.float32(1e-12))
 
 
 def write_vectors(path: Path, vectors: Iterable[npt.NDArray[np.float32]], *, width: int) -> int:
-    """Write NAME.npy, [N, width] float32, as the vectors come; how many there were.
+    """Write NAME.npy, [N, width] float32, as a stream; return N.
 
-    Memory does not grow with them, and the file appears when it is complete.
+    Memory use is constant, and the file appears when it is complete.
     """
     if not path.parent.is_dir():
         raise UsageError(f"{path}: no folder {path.parent}; make it first")
 
     def write_header(file: BinaryIO, *, rows: int) -> None:
-        # As long for any number of rows: NumPy leaves room for it to grow.
+        # NumPy pads the header, so its length is the same for any number of rows.
         np.lib.format.write_array_header_1_0(
             file, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
         )

@@ -2,12 +2,12 @@
 
 In:  `EncoderFiles`, or a finetune artifact that kept its models and a task's name; a directory.
 Out: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, vocab.txt, README.md;
-     `transformers` and Cloze both read them, and sentence-transformers those of a model that came
-     from there, whose vectors it makes as before. An imported encoder is a committed artifact with
-     the same files that the pretrain stage leaves.
+     `transformers` and Cloze read them, and sentence-transformers those of its own models, with the
+     same vectors as before. An imported encoder is a committed artifact with the same files that
+     the pretrain stage leaves.
 
-The same encoder always gives the same bytes, so that what was exported, imported and exported again
-can be compared by its digests.
+The same encoder always gives the same bytes, so a round trip of export and import can be checked by
+digests.
 """
 
 import json
@@ -71,7 +71,7 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
 
 
 def import_encoder(location: str | Path, store: Store) -> Artifact:
-    """The encoder at `location` in the store: the artifact that is there already, or a new one."""
+    """Import the encoder at `location` into the store, unless it is there already."""
     files = read_encoder_files(location)
     written = contents(files)
     table = StageTable(
@@ -120,7 +120,7 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
 
 
 def _tokenizer_files(tokenizer: SubwordTokenizer, encoder: EncoderConfig) -> dict[str, bytes]:
-    """The tokenizer in every form that is asked for."""
+    """The tokenizer in all forms that loaders look for."""
     config: dict[str, JsonValue] = {
         **tokenizer.transformers_options(),
         "model_max_length": encoder.max_position_embeddings,
@@ -130,7 +130,7 @@ def _tokenizer_files(tokenizer: SubwordTokenizer, encoder: EncoderConfig) -> dic
         "sep_token": SEP,
         "mask_token": MASK,
     }
-    if encoder.family == "modern":  # whose classes take no segments
+    if encoder.family == "modern":  # whose classes have no token types
         config["model_input_names"] = ["input_ids", "attention_mask"]
     own = tokenizer.files()
     return {

@@ -21,13 +21,13 @@ class Fill:
     """One word-piece in the place of a [MASK]."""
 
     token: str
-    """The word-piece, or byte-level token; `##` marks one that continues a word."""
+    """The word-piece or byte-level token; `##` marks the continuation of a word."""
 
     token_id: int
     """Its id."""
 
     probability: float
-    """What the model gives it, between 0 and 1."""
+    """The model's probability of it."""
 
 
 def filled(
@@ -71,9 +71,9 @@ def filled(
 def masked_example(
     text: str, tokenizer: SubwordTokenizer, *, positions: int, where: str
 ) -> Example:
-    """[CLS] text [SEP] with its [MASK]s as places to predict.
+    """[CLS] text [SEP] with its [MASK]s as positions to predict.
 
-    Elsewhere `[MASK]` in a text is text; here it is the question.
+    Elsewhere `[MASK]` in a text is ordinary text; here it is the special token.
     """
     pieces = tokenizer.encode_around_masks(well_formed(text))
     if len(pieces) == 1:

@@ -32,12 +32,12 @@ from model.inference.embed import embeddings, normalized
 from model.inference.fill_mask import Fill, filled
 
 Precision = Literal["auto", "fp32", "bf16"]
-"""`auto`: bf16 on a GPU, whose fp32 has neither FlashAttention nor fast products; else fp32."""
+"""`auto`: bf16 on a GPU, where fp32 has neither FlashAttention nor fast products; else fp32."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained encoder on its device. Every method takes texts and leaves gradients alone."""
+    """A trained encoder on its device. Methods take texts and compute no gradients."""
 
     module: PretrainingModel
     tokenizer: SubwordTokenizer
@@ -81,7 +81,7 @@ class Model:
 
         `pooling`: `mean` over all tokens of a text, `cls` its first token, `pooler` the trained
         dense layer on it. `layers`: which hidden states, side by side; 0 is the embeddings, -1 the
-        last layer, (-4, -3, -2, -1) the paper's best features (Table 7). Longer texts than the
+        last layer, (-4, -3, -2, -1) the paper's best features (Table 7). Texts longer than the
         position table are refused unless `truncate`. `normalize` scales vectors to length 1.
         """
         listed = [texts] if isinstance(texts, str) else texts
@@ -103,7 +103,7 @@ class Model:
     ) -> Iterator[npt.NDArray[np.float32]]:
         """`embed` for a stream of texts: vectors [H × number of layers] in the texts' order.
 
-        `longest`: tokens that are read of a text, if fewer than there are positions.
+        `longest`: maximum number of tokens of a text, if less than the number of positions.
         """
         if pooling == "pooler" and not self.has_pooler:
             raise UsageError("this encoder has no pooler; use pooling='cls' or 'mean'")
@@ -119,9 +119,9 @@ class Model:
         return normalized(vectors) if normalize else vectors
 
     def sentence_vectors(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.float32]]:
-        """Vectors of length 1 [H], pooled as the model's own modules say, else the mean.
+        """Vectors of length 1 [H], pooled as the model's modules say, else the mean.
 
-        Texts are cut off where the modules say, or where the positions end.
+        Texts are truncated to the modules' limit, or the number of positions.
         """
         return self.embed_stream(
             texts,
@@ -149,7 +149,7 @@ def load(
 
 
 def _vectors_of(location: str | Path | Source) -> str | Path | Source:
-    """The place itself; of what fine-tuning made, the encoder whose vectors it trained."""
+    """`location` itself; for a finetune artifact, its encoder trained to compare texts."""
     if isinstance(location, Source):
         return location
     directory = str(location).rstrip("/")
@@ -168,7 +168,7 @@ def _vectors_of(location: str | Path | Source) -> str | Path | Source:
 
 
 def placed(device: str, precision: str) -> tuple[torch.device, str]:
-    """Where a model is used, and in what it computes there."""
+    """Resolve `auto`: the device, and the precision used there."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     where = torch.device(device)
@@ -178,7 +178,7 @@ def placed(device: str, precision: str) -> tuple[torch.device, str]:
 
 
 def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> PretrainingModel:
-    """The module with the files' weights, float32 on the CPU; what they lack is zero."""
+    """The module with the files' weights, float32 on the CPU; missing ones are zero."""
     with torch.device("meta"):
         module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
     parameters = files.parameters()

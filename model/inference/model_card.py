@@ -1,10 +1,10 @@
-"""Model cards: what a stranger must know before using an encoder or a fine-tuned model.
+"""Model cards of encoders and fine-tuned models.
 
 In:  `EncoderFiles` and, for an encoder of ours, its manifest; or a fine-tuned model and its trial.
 Out: README.md in the form that Hugging Face's hub shows: a YAML header, then Markdown.
 
-Only what is known is stated; no text of the corpus or of the labelled data appears. Of the card of
-a model that somebody else trained only the licence stays, which goes with the weights.
+Only known facts are stated; no text of the corpus or of the labelled data appears. Of the card of a
+third-party model only the licence is kept, which applies to the weights.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from model.finetune.saved import SavedTask
 from model.hugging_face.encoder_files import EncoderFiles
 
 TAG = "- cloze\n"
-"""In the header of every card of ours."""
+"""In the header of every card written here."""
 
 _PIPELINES = {
     "classification": "text-classification",
@@ -33,13 +33,13 @@ _PIPELINES = {
 
 
 FAMILIES: Mapping[Family, str] = {"bert": "BERT", "modern": "ModernBERT"}
-"""What the architectures are called."""
+"""Names of the architectures."""
 
 SOURCES = {"BERT": "Devlin et al. 2019", "ModernBERT": "Warner et al. 2024"}
 
 
 def is_ours(card: str | None) -> TypeGuard[str]:
-    """Whether a card is one of these; another's describes weights as somebody else left them."""
+    """Whether a card was written here; a third-party card describes the weights as published."""
     return card is not None and card.startswith("---\n") and TAG in card.split("---\n")[1]
 
 
@@ -116,7 +116,7 @@ def _joined(sections: Iterable[str]) -> str:
 
 
 def _header(pipeline: str, family: str, *, licence: str = "") -> str:
-    """The YAML that the hub reads; `pipeline` is its name for what the model does."""
+    """The YAML header for the hub; `pipeline` is the hub's name of the model's task."""
     tags = f"{licence}tags:\n- {family.lower()}\n{TAG}"
     return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\n{tags}---"
 
@@ -154,14 +154,14 @@ def _pretraining(manifest: Manifest) -> list[str]:
 
 
 def _origin(manifest: Manifest) -> str:
-    """Which artifact it is and what that was made from."""
+    """The artifact's digest, its inputs and versions."""
     inputs = [(f"input {role}", f"`{digest[:16]}`") for role, digest in manifest.inputs.items()]
     artifact = [("artifact", f"`{manifest.digest[:16]}`"), ("stage", manifest.stage)]
     return _table("Origin", [*artifact, *inputs, *manifest.versions.items()])
 
 
 def _transformers_use(name: str, encoder: EncoderConfig, *, bilstm: bool = False) -> str:
-    """How `transformers` loads it as its class `name`, where that computes the same."""
+    """How to load it as the class `name` of `transformers`, where that is equivalent."""
     direction = encoder.attention_direction.replace("_", " ")
     strange = [f"{direction} attention"] if direction != "bidirectional" else []
     strange += ["a BiLSTM before its head"] if bilstm else []
@@ -186,6 +186,6 @@ def _limits(what: str, source: str) -> str:
 
 
 def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """A heading and two columns without heads."""
+    """A heading and a table of two columns without a header row."""
     lines = [f"| {name} | {value} |" for name, value in rows]
     return f"## {title}\n\n" + "\n".join(["| | |", "|---|---|", *lines])

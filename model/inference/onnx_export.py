@@ -6,9 +6,9 @@ Out: `onnx/model.onnx` in it and, where asked for, `onnx/model_int8.onnx`. Input
      head or of the masked-language-model head, `sentence_embedding` [B, H] where the folder has
      sentence-transformers' modules, else `last_hidden_state`.
 
-What is traced is the class of `transformers` that the folder names: ours packs sequences without
-padding, with kernels that ONNX does not have, and gives the same (tests/model/encoder). int8 is
-onnxruntime's dynamic quantisation: weights of products once, activations where they are used.
+The class of `transformers` that the folder names is traced: ours packs sequences without padding,
+with kernels that ONNX does not have, and gives the same results (tests/model/encoder). int8 is
+onnxruntime's dynamic quantisation: weights ahead of time, activations at run time.
 """
 
 import logging
@@ -33,7 +33,7 @@ from model.hugging_face.source import open_source
 GRAPH, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 EXAMPLE = (2, 8)
-"""B and S of what is traced; both stay free."""
+"""B and S of the traced inputs; both stay dynamic."""
 
 
 class Traced(nn.Module):
@@ -47,7 +47,7 @@ class Traced(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """Logits, states, or one vector a sequence."""
+        """Logits, hidden states, or one vector a sequence."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             given["token_type_ids"] = token_type_ids
@@ -82,7 +82,7 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
             "exported, computes something else; leave out --onnx"
         )
     modules = read_sentence_modules(source, positions=config.max_position_embeddings)
-    transformers.logging.set_verbosity_error()  # of the next-sentence head, which is left out
+    transformers.logging.set_verbosity_error()  # about the next-sentence head, which is left out
     transformers.logging.disable_progress_bar()
     name = architecture.replace("ForPreTraining", "ForMaskedLM")
     their_class = transformers.AutoModel if modules else getattr(transformers, name)
@@ -109,7 +109,7 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what exporter and quantiser say of their own parts."""
+    """Silence warnings of the exporter and the quantiser about their own internals."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():

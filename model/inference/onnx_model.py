@@ -1,10 +1,10 @@
-"""ONNX graphs in use: what they score, and how fast, beside each other.
+"""Evaluation of ONNX graphs: their scores and speeds side by side.
 
 In:  the graphs of an exported folder; a text file, or of a task its labelled file.
 Out: for each graph its score and its speed.
 
-An encoder's score is the share of masked words that it guesses; that of an encoder of sentence
-vectors, or of one without heads, is nDCG@10 of finding the second half of each text by the first.
+An encoder's score is its top-1 accuracy on masked tokens; that of an encoder of sentence vectors,
+or of one without heads, is nDCG@10 of retrieving the second half of each text by the first.
 """
 
 import time
@@ -36,24 +36,24 @@ from model.tasks.task_table import TaskTable
 # B sequences, T tokens of all together, S tokens of the longest, N texts, H width
 
 TEXTS, MOST_ROWS = 400, 1000
-"""Measured at most."""
+"""Maximum size of the sample."""
 
 FEWEST_TEXTS = 8
 
 FEWEST_WORDS, MOST_WORDS = 12, 80
 
 TOKENS_AT_ONCE = 1024
-"""The logits of so many tokens over 30,000 words are 120 MB."""
+"""Their logits over 30,000 words take 120 MB."""
 
 MASKED_PERCENT = 15
 
 ROUNDS = 2
-"""Each graph's best time counts: the first warms up, and others may work on the same cores."""
+"""The best time of each graph counts: the first round warms up, and cores may be shared."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One graph."""
+    """Score and speed of one graph."""
 
     path: Path
     score: float
@@ -61,7 +61,7 @@ class Measured:
 
 
 class OnnxModel(nn.Module):
-    """A graph in the place of the model it was made of: packed sequences in, its output back."""
+    """A graph with the interface of the model it was exported from."""
 
     bilstm = None
 
@@ -74,18 +74,18 @@ class OnnxModel(nn.Module):
         )
         self._inputs = {given.name for given in self._session.get_inputs()}
         self.output = str(self._session.get_outputs()[0].name)
-        """What it gives: `logits`, `sentence_embedding` or `last_hidden_state`."""
+        """Its output: `logits`, `sentence_embedding` or `last_hidden_state`."""
 
         self.seconds = 0.0
-        """Spent in the graph."""
+        """Time spent in the graph."""
 
         self.place = nn.Parameter(torch.zeros(1), requires_grad=False)
-        """Where it computes: who uses a model asks its parameters."""
+        """Tells the device: users of a model look at its parameters."""
 
     def forward(
         self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None = None
     ) -> Tensor:
-        """What the graph gives for the sequences, or for the tokens at `positions` of the T."""
+        """The graph's output for the sequences, or for the tokens at `positions` of the T."""
         inside_BS = padded(torch.ones_like(batch.input_ids), batch)
         given = {
             "input_ids": padded(batch.input_ids, batch),
@@ -133,13 +133,13 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class MaskedTexts:
-    """Texts of which some words are masked."""
+    """Texts with some tokens masked."""
 
     examples: Sequence[Example]
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int) -> Self:
-        """The same places whenever the same texts are read."""
+        """Masked at deterministic positions."""
         examples = []
         for number, ids in enumerate(_encoded(texts, tokenizer, longest=longest)):
             places = [
@@ -161,7 +161,7 @@ class MaskedTexts:
         return len(self.examples)
 
     def score(self, model: OnnxModel) -> float:
-        """The share of masked tokens that are guessed."""
+        """Top-1 accuracy on the masked tokens."""
         right = asked = 0
         for _, batch in _batches(self.examples):
             logits_MV = model(batch, batch.masked_lm_positions)
@@ -172,13 +172,13 @@ class MaskedTexts:
 
 @dataclass(frozen=True)
 class TextHalves:
-    """First halves of texts, then the second ones, in one order."""
+    """First halves of texts, then the second halves in the same order."""
 
     examples: Sequence[Example]
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int) -> Self:
-        """Each text cut in its middle, between words."""
+        """Each text split in the middle, between words."""
         words = [text.split() for text in texts]
         halves = [" ".join(one[: len(one) // 2]) for one in words]
         halves += [" ".join(one[len(one) // 2 :]) for one in words]
@@ -190,7 +190,7 @@ class TextHalves:
         return len(self.examples)
 
     def score(self, model: OnnxModel) -> float:
-        """nDCG@10 of finding the second half by the first, among all second ones."""
+        """nDCG@10 of retrieving the second half by the first, among all second halves."""
         vectors: dict[int, Tensor] = {}
         for rows, batch in _batches(self.examples):
             states = model(batch, None)
@@ -208,7 +208,7 @@ class TextHalves:
 def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[Measured]:
     """The graphs of an exported `folder` on `sample`: a task's labelled file, or lines of text.
 
-    By default a task's own dev file, or what the packages installed here say of themselves.
+    By default a task's own dev file, or the descriptions of the installed packages.
     """
     models = {graph: OnnxModel(graph) for graph in graphs}
     exam: LabelledRows | MaskedTexts | TextHalves

@@ -1,6 +1,6 @@
-"""Passages with their vectors, and those that are nearest to a question.
+"""A search index: passages with their vectors, and nearest-neighbour search by brute force.
 
-In:  passages (file, line, text), and what makes vectors of texts.
+In:  passages (file, line, text), and a function from texts to vectors.
 Out: vectors.npy, [N, H] float32 of length 1, and passages.arrow, row by row the same passages;
      the nearest rows by cosine, exactly, with the matrix mapped into memory.
 """
@@ -20,11 +20,11 @@ from model.inference.embed import write_vectors
 
 VECTORS, PASSAGES = "vectors.npy", "passages.arrow"
 SCHEMA = pa.schema([("file", pa.string()), ("line", pa.int64()), ("text", pa.string())])
-"""Of a passage; its line is null where the file has none, or has the text otherwise than read."""
+"""Of a passage; its line is null where the file has no lines, or the text was transformed."""
 
 BATCH = 2048
 ROWS_AT_ONCE = 1 << 16
-"""Of the matrix: 100 MB at 384 wide, whatever its length."""
+"""Rows of the matrix at once: 100 MB at width 384."""
 
 Vectors = npt.NDArray[np.float32]
 
@@ -44,7 +44,7 @@ def write_index(
     *,
     width: int,
 ) -> int:
-    """Write both files into `folder` as the passages come; how many there were."""
+    """Write both files into `folder` as a stream; return the number of passages."""
     with (
         pa.OSFile(str(folder / PASSAGES), "wb") as sink,
         pa.ipc.new_file(sink, SCHEMA) as writer,

@@ -1,12 +1,12 @@
 """Predictions of a fine-tuned model for new data.
 
 In:  a saved model, and rows: a task file, or dictionaries one by one.
-Out: one dictionary a row, in order: `prediction`; of a classifier its `probability`, unless a text
-     may have several labels, and those of all labels; of a tagger the words and the spans that
-     their tags mark.
+Out: one dictionary a row, in order: `prediction`; for a classifier also its `probability`, unless a
+     text may have several labels, and those of all labels; for a tagger also the words and the
+     spans that their tags mark.
 
-A stream is read in windows, each computed by length, so memory does not grow with it. Sentences
-that are read with the rest of their document are kept together with it.
+A stream is read in windows, each batched by length, so memory use is constant. Sentences that are
+read in the context of their document stay in one window with it.
 """
 
 import json
@@ -38,11 +38,11 @@ from model.tasks.task_table import TaskTable, select
 
 WINDOW = 2048
 WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
-"""A word of plain text as CoNLL has it: with its hyphens; other punctuation stands apart."""
+"""Splits plain text into words like CoNLL: hyphens stay inside, other punctuation is separate."""
 
 SPLIT = "test"
 ANSWERS = ("label", "tags", "answers", "is_impossible")
-"""Columns that are not looked at where a model is asked."""
+"""Columns that are ignored for predictions."""
 
 Row = dict[str, JsonValue]
 ItemT = TypeVar("ItemT")
@@ -53,7 +53,7 @@ class Predictor:
     """A fine-tuned model, ready to use."""
 
     model: nn.Module
-    """A `TaskModel`, or what stands for one."""
+    """A `TaskModel`, or an equivalent one."""
 
     saved: SavedTask
     tokenizer: SubwordTokenizer
@@ -76,7 +76,7 @@ class Predictor:
         """Predictions for dictionaries or texts, in order.
 
         Columns have our names (text_a, text_b, words, question, context, endings …) or those of the
-        training files; `text` may be written for the only text, which a tagger cuts into words.
+        training files; a single text may be given as `text`, which a tagger splits into words.
         """
         named = map(self._named, rows)
         first = 1
@@ -97,7 +97,7 @@ class Predictor:
             yield from self._table(select(source, window, wanted, lines=lines))
 
     def _named(self, row: Mapping[str, JsonValue] | str) -> Row:
-        """A row whose only text has the name that the task gives it."""
+        """The row with `text` renamed to the task's text column."""
         named: Row = {"text": row} if isinstance(row, str) else dict(row)
         text = named.get("text")
         if isinstance(text, str):
@@ -109,16 +109,16 @@ class Predictor:
         return named
 
     def read(self, path: str | Path) -> TaskTable:
-        """A file like the task's own; its labels may be missing."""
+        """Read a file in the task's own format; labels may be missing."""
         return read_split(self.saved.task, SPLIT, str(path))
 
     def name_in_file(self, column: str) -> str:
-        """What the task's files call our `column`; itself where they have no header."""
+        """Name of our `column` in the task's files; itself if they have no header."""
         wanted = wanted_columns(self.saved.task, SPLIT)
         return column if wanted.headless else wanted.in_file(column)
 
     def score(self, table: TaskTable, answers: Sequence[Row]) -> dict[str, float]:
-        """The task's metrics, as fractions, of answers to a table that has labels; else none."""
+        """The task's metrics, as fractions, if the table has labels; else none."""
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table})
         if not problem.labelled(SPLIT):
             return {}
@@ -129,7 +129,7 @@ class Predictor:
         return self.table(self.read(path))
 
     def table(self, table: TaskTable) -> Iterator[Row]:
-        """Predictions for the rows of a table, in order; its labels are not looked at."""
+        """Predictions for the rows of a table, in order; its labels are ignored."""
         documents = table.columns.get("document", [None] * len(table))
         for window in self._windows(range(len(table)), documents.__getitem__):
             yield from self._table(table.take(window))
@@ -137,7 +137,7 @@ class Predictor:
     def _windows(
         self, rows: Iterable[ItemT], document: Callable[[ItemT], object]
     ) -> Iterator[list[ItemT]]:
-        """The rows in windows, which end with a document where its sentences are read together."""
+        """The rows in windows; with document context, windows end at document boundaries."""
         window: list[ItemT] = []
         for row in rows:
             if len(window) >= WINDOW and (
@@ -172,7 +172,7 @@ class Predictor:
 
 
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
-    """What the tags mark: label, words, and the first and last word's place from 0."""
+    """The entities of the tags: label, words, and indices of the first and last word."""
     return [
         {"label": kind, "text": " ".join(words[first : last + 1]), "first": first, "last": last}
         for first, last, kind in entities(tags)

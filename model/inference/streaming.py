@@ -3,8 +3,8 @@
 In:  a stream of texts.
 Out: a stream of results, one per text.
 
-A window of texts is tokenised at once, sorted by length and cut to a token budget; sorting within
-a window is enough to keep batches even, and memory does not grow with the stream.
+A window of texts is tokenised at once, sorted by length and batched to a token budget; sorting
+within a window is enough for even batches, and memory use is constant.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ def in_windows(
 ) -> Iterator[ResultT]:
     """Results in the order of `items`. `read` gets a window and the number of its first item.
 
-    `device`: where `compute` works, which decides how much it is given at once.
+    `device`: where `compute` runs, which determines the token budget.
     """
     stream, budget = iter(items), tokens_at_once(device)
     first = 0

@@ -1,11 +1,12 @@
-"""A graph of vectors in which those near a question are found without comparing with all.
+"""Approximate nearest-neighbour search in a graph of vectors.
 
 In:  vectors.npy of a search index, [N, H] float32 of length 1.
 Out: graph.usearch, a hierarchical navigable small world (Malkov and Yashunin 2018) over the rows in
      bfloat16; the rows nearest to a question, nearly always, with their exact cosines.
 
 usearch (extra `index`) builds the graph with all cores, so two graphs of the same vectors differ in
-bytes, and now and then in what they miss. It is mapped into memory: a search reads what it visits.
+bytes, and occasionally in what they miss. The file is memory-mapped: a search reads only what it
+visits.
 """
 
 from collections.abc import Iterator
@@ -20,24 +21,25 @@ from model.inference.passage_index import Hit, Vectors
 
 GRAPH = "graph.usearch"
 SETTINGS = {"connectivity": 16, "expansion_add": 64}
-"""Links of a vector, and how many candidates they are chosen from: half of usearch's own, which
-builds in half the time; what it misses is made up for by looking at more candidates."""
+"""Links of a vector, and the candidates they are chosen from: half of usearch's defaults, which
+halves the build time; searching more candidates makes up for what it misses.
+"""
 
 VERSION = version("usearch")
-"""Whose file it is: another version builds its own."""
+"""Of the library that wrote the file: another version builds its own."""
 
 CANDIDATES = 4
-"""Taken from the graph for each row that is wanted, for it knows vectors to three digits only."""
+"""Taken from the graph for each requested row, as bfloat16 has three digits only."""
 
 LEAST_EXPANSION = 256
-"""Rows that a search keeps in view: the more, the less it misses and the longer it takes."""
+"""Candidate list of a search: the longer, the better the recall and the slower the search."""
 
 ROWS_AT_ONCE = 1 << 13
-"""Between two of which an interruption is heard."""
+"""Rows added between two chances to interrupt."""
 
 
 def write_graph(vectors: str, path: str) -> Iterator[int]:
-    """Write the graph of the matrix at `vectors` to `path`; the rows, as they are put in."""
+    """Write the graph of the matrix at `vectors` to `path`; yields rows as they are added."""
     matrix_NH = np.lib.format.open_memmap(vectors, mode="r")
     graph = _empty(matrix_NH.shape[1])
     for start in range(0, len(matrix_NH), ROWS_AT_ONCE):
@@ -48,7 +50,7 @@ def write_graph(vectors: str, path: str) -> Iterator[int]:
 
 
 def nearest_in(graph: str, vectors: str, questions_QH: Vectors, *, count: int) -> list[list[Hit]]:
-    """As `passage_index.nearest`, of the rows to which the graph at `graph` leads."""
+    """Like `passage_index.nearest`, but among the candidates found in `graph`."""
     matrix_NH = np.lib.format.open_memmap(vectors, mode="r")
     wanted = min(CANDIDATES * count, len(matrix_NH))
     index = _empty(matrix_NH.shape[1], expansion_search=max(LEAST_EXPANSION, wanted))

@@ -1,10 +1,10 @@
-"""What a trial needs to know of a task: the one interface that the families implement.
+"""The interface of task families to trials.
 
 In:  a task's configuration, its tables, a tokenizer.
 Out: `Problem`: sequences to read, targets to learn, predictions to score.
 
 A family is a file with one `Problem`: classification, tagging, span, multiple_choice, retrieval.
-Everything else (batches, optimizer, seeds, feature-based use, reports) knows problems only.
+Everything else (batches, optimizer, seeds, feature-based use, reports) depends on problems only.
 """
 
 from abc import ABC, abstractmethod
@@ -24,10 +24,10 @@ from model.tasks.task_table import TaskTable
 Logits = NDArray[np.float32]
 
 Prediction = JsonValue
-"""What a family predicts for one example: a label, a number, tags, an answer with its margin."""
+"""A prediction for one example: a label, a number, tags, an answer with its margin."""
 
 Gold = str | int | float | list[str] | tuple[str, ...]
-"""The label of one example; a tuple holds several right answers."""
+"""The label of one example; a tuple holds alternative answers."""
 
 
 class Problem(ABC):
@@ -40,14 +40,15 @@ class Problem(ABC):
     """Columns that a file may have; labels are optional in test files."""
 
     default_metrics: ClassVar[tuple[str, ...]]
-    """Metrics where the configuration names none, the headline first."""
+    """Metrics if the configuration names none, the headline first."""
 
     reads: ClassVar[Literal["pooled", "tokens", "vectors"]]
-    """What the head sees: the pooled [CLS] of each sequence, or the vectors of some tokens; or
-    there is none, and the `outputs` are the sequence's vector itself."""
+    """Input of the head: the pooled [CLS] of each sequence, or the vectors of some tokens;
+    `vectors`: there is no head, and the outputs are the sequence vectors themselves.
+    """
 
     joint: ClassVar[bool] = False
-    """Whether the loss is one of the whole batch: its parts' losses do not add up to it."""
+    """Whether the loss couples the whole batch, so that it is not the sum over its parts."""
 
     head_dropout: ClassVar[bool] = True
     """Dropout before the head (reference: 0.1 for classifiers, none for spans)."""
@@ -57,7 +58,7 @@ class Problem(ABC):
 
     @classmethod
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
-        """A split's table in the one form that the family computes with."""
+        """A split's table in the canonical form of the family."""
         return table
 
     @abstractmethod
@@ -71,10 +72,10 @@ class Problem(ABC):
     outputs: int
     labels: tuple[str, ...] = ()
     used_ids: Places | None = None
-    """[U] ids of the vocabulary that the sequences' ids stand for; None: they are the ids."""
+    """[U] original ids of a pruned vocabulary; None: the sequences hold the original ids."""
 
     notes: tuple[str, ...] = ()
-    """What a person must know of the data: rows left out, texts cut."""
+    """Remarks on the data for the report: rows left out, texts truncated."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -83,11 +84,11 @@ class Problem(ABC):
 
     @property
     def headline(self) -> str:
-        """The metric that decides."""
+        """The metric that selects models."""
         return self.metrics[0]
 
     def units(self, split: str) -> int:
-        """Training examples: what a batch counts."""
+        """Number of training examples, the units of the batch size."""
         return len(self.sequences[split])
 
     def unit_tokens(self, split: str) -> Places:
@@ -99,16 +100,16 @@ class Problem(ABC):
         return units
 
     def positions(self, split: str, rows: Places) -> Places:
-        """Places in the packed tokens of `rows` that the head reads (`reads == "tokens"` only)."""
+        """Positions in the packed tokens of `rows` that the head reads (if `reads == "tokens"`)."""
         raise NotImplementedError(f"{type(self).__name__}: its head reads whole sequences")
 
     def reads_of(self, split: str) -> Places:
-        """[sequences] how many rows of logits each sequence gives."""
+        """[sequences] rows of logits of each sequence."""
         return np.ones(len(self.sequences[split]), np.int64)
 
     @abstractmethod
     def examples(self, split: str) -> int:
-        """Examples as a person counts them."""
+        """Number of examples in the file."""
 
     @abstractmethod
     def labelled(self, split: str) -> bool:
@@ -120,12 +121,12 @@ class Problem(ABC):
 
     @abstractmethod
     def shown(self, split: str, example: int) -> str:
-        """An example as a person reads it."""
+        """An example as readable text."""
 
     def thresholded(
         self, dev: Sequence[Prediction] | None, predictions: Sequence[Prediction]
     ) -> list[Prediction]:
-        """Predictions after a threshold that dev's own predictions decide, where there is one."""
+        """Predictions after applying a threshold found on dev's predictions, where there is one."""
         return list(predictions)
 
     def calibrated(self, dev: Sequence[Prediction] | None) -> TaskConfig:
@@ -134,7 +135,7 @@ class Problem(ABC):
 
     @abstractmethod
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
-        """What `loss` compares the logits of these units with."""
+        """The targets of these units for `loss`."""
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -152,5 +153,5 @@ class Problem(ABC):
         """Every metric, as fractions."""
 
     def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """Files by name in the form that the task's official server takes; none without one."""
+        """Files by name in the format of the task's official server; none without one."""
         return {}

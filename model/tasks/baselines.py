@@ -1,9 +1,9 @@
-"""What each task comes to without any encoder.
+"""Baselines: what each task's scores are without any encoder.
 
 In:  a task's tables.
 Out: predictions of the majority, of look-up, of word overlap, of BM25; scored like a model's.
 
-A neural score means nothing without them: the majority is 81 F1 on MRPC's test set.
+A neural score means little without them: the majority class reaches 81 F1 on MRPC's test set.
 """
 
 from collections import Counter
@@ -65,7 +65,7 @@ def bag_of_words(train: TaskTable) -> Predict:
 
 
 def frequent_label(train: TaskTable) -> Predict:
-    """Always the most frequent of the labels, of which a text may have several."""
+    """Always the most frequent label, where a text may have several."""
     label = _most_frequent(chain.from_iterable(_lists(train, "label")))
     return lambda table: [[label] for _ in range(len(table))]
 
@@ -96,14 +96,14 @@ def bag_of_words_by_label(train: TaskTable) -> Predict:
 
 
 def word_overlap(train: TaskTable) -> Predict:
-    """Logistic regression over how much two texts share."""
+    """Logistic regression over features of word overlap."""
     model = LogisticRegression(C=10.0, max_iter=200)
     model.fit(_overlaps(train), [str(label) for label in train.columns["label"]])
     return lambda table: list(model.predict(_overlaps(table)))
 
 
 def overlap_share(train: TaskTable) -> Predict:
-    """The share of common words itself; correlations need no scale."""
+    """The share of common words itself; correlations are scale-free."""
     return lambda table: (
         [float(share) for share in _overlaps(table)[:, 0]]
         if table.has("text_b")
@@ -132,7 +132,7 @@ def lookup_tag(train: TaskTable) -> Predict:
 
 def bm25(train: TaskTable) -> Predict:
     """BM25 as Lucene computes it (k1 1.5, b 0.75), without stemming; nothing is learnt."""
-    import bm25s  # which only this one needs
+    import bm25s  # only needed here
 
     def ranked(table: TaskTable) -> list[Prediction]:
         texts = RetrievalTexts(table)
@@ -140,7 +140,7 @@ def bm25(train: TaskTable) -> Predict:
         index = bm25s.BM25(backend="numpy")
         index.index(words, show_progress=False)
         asked = bm25s.tokenize(texts.queries, stopwords=None, return_ids=False, show_progress=False)
-        # Its own ranking leaves the order of equals, such as those without any word, to chance.
+        # Its own ranking leaves ties, such as passages without any query word, in arbitrary order.
         orders = [
             np.argsort(-index.get_scores(query), kind="stable")[:DEPTH].tolist() for query in asked
         ]
@@ -163,7 +163,7 @@ BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
 
 
 def _lists(table: TaskTable, name: str) -> list[list[str]]:
-    """A column of lists of words, tags or labels, which its family has checked."""
+    """A column of lists of words, tags or labels, already checked by the family."""
     rows = cast(list[list[JsonValue]], table.columns[name])
     return [[str(value) for value in row] for row in rows]
 
@@ -173,7 +173,7 @@ def _most_frequent(values: Iterable[str]) -> str:
 
 
 def _first(counts: Counter[str]) -> str:
-    """The most frequent; of equals the first in the alphabet, whatever the order of the rows."""
+    """The most frequent; ties are broken alphabetically, whatever the order of the rows."""
     return min(counts, key=lambda value: (-counts[value], value))
 
 

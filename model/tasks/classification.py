@@ -26,7 +26,7 @@ from model.tasks.metrics.classification_metrics import measure
 from model.tasks.task_table import TaskTable
 
 STS_B_RANGE = (0.0, 5.0)
-"""Scores outside are clipped to it in a submission; the server refuses them."""
+"""Submitted scores are clipped to it; the server refuses others."""
 
 
 class Classification(Problem):
@@ -116,7 +116,7 @@ class Classification(Problem):
         return str(prediction)
 
     def _balanced_weights(self) -> NDArray[np.float64]:
-        """[labels] as `class_weights` describes them."""
+        """[labels] as defined by `class_weights`."""
         rows = np.bincount(self._targets["train"], minlength=self.outputs)
         weights: NDArray[np.float64] = rows.sum() / (self.outputs * np.maximum(rows, 1))
         return weights
@@ -134,7 +134,7 @@ class Classification(Problem):
         return tuple(found)
 
     def _numbers(self, table: TaskTable) -> NDArray[np.generic]:
-        """The label column as `targets` wants it."""
+        """The label column in the form of `targets`."""
         known = {label: index for index, label in enumerate(self.labels)}
         indices = np.array([known.get(str(label), -1) for label in table.columns["label"]])
         unknown = np.flatnonzero(indices < 0)

@@ -1,10 +1,10 @@
-"""Texts as the encoder reads them: flat ids with offsets, cut into packed batches.
+"""Encoder inputs: flat ids with offsets, divided into packed batches.
 
 In:  texts or pairs of texts, or lists of words.
 Out: `Sequences`, N times [CLS] A [SEP] (B [SEP]), unpadded; `PackedBatch` for any of them.
 
-Truncation is the reference's (run_classifier.py:557-610): tokens leave from the end of the longer
-segment, of B when both are equally long.
+Truncation is the reference's (run_classifier.py:557-610): tokens are removed from the end of the
+longer segment, of B when both are equally long.
 """
 
 import math
@@ -22,21 +22,21 @@ from model.data.shards import ragged_indices
 
 CPU_TOKENS = 8192
 GPU_TOKENS = 65_536
-"""More at once are computed no faster."""
+"""Larger batches are no faster."""
 
 Ids = NDArray[np.int32]
 Places = NDArray[np.int64]
 
 
 def offsets_of(lengths: Places) -> Places:
-    """[N+1] where each of N lists begins in one array of all, and where the last one ends."""
+    """[N+1] where each of N concatenated lists begins, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
 
 def tokens_at_once(device: torch.device) -> int:
-    """Tokens computed together where nothing is trained.
+    """Token budget of a batch in inference.
 
-    A CPU is as fast with few. A GPU takes as many as half of its free memory holds of BERT-large in
+    A CPU is as fast with few. On a GPU, as many as fit in half of its free memory for BERT-large in
     fp32, with every layer's states and the logits of the masked tokens: 200 KB a token.
     """
     if device.type == "cpu":
@@ -91,7 +91,7 @@ class Sequences:
     """[N] tokens of type 0."""
 
     truncated: int = 0
-    """Inputs that lost tokens."""
+    """Number of truncated inputs."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -149,7 +149,7 @@ def pair_sequences(
 
 
 def truncated_lengths(lengths_a: Places, lengths_b: Places, *, room: int) -> tuple[Places, Places]:
-    """Tokens that popping one at a time, as the reference does, leaves of A and B; all pairs."""
+    """Lengths of A and B after popping tokens one at a time like the reference; for all pairs."""
     kept_a = np.minimum(lengths_a, np.maximum(room - lengths_b, (room + 1) // 2))
     return kept_a, np.minimum(lengths_b, room - kept_a)
 
@@ -179,7 +179,7 @@ def assemble(
 def batches_by_length(lengths: Places, *, token_budget: int) -> Iterator[Places]:
     """Rows grouped by length, longest first, at most about `token_budget` tokens each.
 
-    Longest first: memory is found too small at once, not at the end.
+    Longest first, so that running out of memory shows at once, not at the end.
     """
     order = np.argsort(-lengths, kind="stable")
     yield from cut_by_budget(order, lengths[order], token_budget=token_budget)
@@ -194,8 +194,8 @@ def cut_by_budget(rows: Places, lengths: Places, *, token_budget: int) -> list[P
 def by_group(values_T: Tensor, sizes_G: Tensor) -> Tensor:
     """[G, S] of [T] values, groups one after another; S is the largest group's size.
 
-    Filled up with minus infinity, so that a softmax over a row sees only its group. The sizes are
-    on the CPU: S must be known there, and a GPU would be waited for.
+    Padded with minus infinity, so that a softmax over a row sees only its group. The sizes are on
+    the CPU, since S must be known there without waiting for a GPU.
     """
     places_1S = torch.arange(int(sizes_G.max()))[None]
     starts_G = sizes_G.cumsum(0) - sizes_G
@@ -205,5 +205,5 @@ def by_group(values_T: Tensor, sizes_G: Tensor) -> Tensor:
 
 
 def _put(flat: Ids, starts: Places, ids: Ragged, kept: Places) -> None:
-    """Copy the first `kept[i]` ids of every list i to flat[starts[i]:]."""
+    """Copy the first `kept[i]` ids of each list i to flat[starts[i]:]."""
     flat[ragged_indices(starts, kept)] = ids.values[ragged_indices(ids.offsets[:-1], kept)]

@@ -2,7 +2,7 @@
 
 In:  columns text_a, text_b for pairs, and the labels: a column `label` whose cells hold several of
      them, or a column of 0 and 1 for each label that the task names.
-Out: a `Problem` whose head reads the pooled [CLS] and says yes or no to each label by itself.
+Out: a `Problem` whose head reads the pooled [CLS] and decides on each label independently.
 
 Loss: binary cross-entropy, averaged over the labels, as `transformers` has it for
 `problem_type = "multi_label_classification"`. A label is predicted where its probability reaches

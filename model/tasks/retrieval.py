@@ -1,13 +1,13 @@
-"""Retrieval: which passage answers a query, found by the vectors of both.
+"""Retrieval: which passage answers a query, by the similarity of their vectors.
 
 In:  columns query and passage, a row a pair that belongs together; `negatives`, a list of passages
-     (or `negative`, one) that look right and are not.
+     (or `negative`, one) that look relevant and are not.
 Out: a `Problem` whose outputs are vectors of length 1; the passages of a split, ranked for each of
      its queries by cosine.
 
-Trained by multiple-negatives ranking (Henderson et al. 2017): of all passages of the batch, hard
-negatives among them, softmax is to choose the query's own. A passage that is known to be right for
-a query is never its negative, in whichever row it stands.
+Trained by multiple-negatives ranking (Henderson et al. 2017): a softmax over all passages of the
+batch, hard negatives included, selects the query's own. A passage that is known to be relevant for
+a query is never its negative, whichever row it is in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,14 @@ from model.tasks.metrics.ranking_metrics import DEPTH, METRICS, measure_ranking
 from model.tasks.task_table import TaskTable
 
 QUERIES_AT_ONCE = 1024
-"""Ranked together."""
+"""Number of queries ranked at once."""
 
 # U units of a batch, S texts of a unit at most, N texts of the batch, C candidates among them,
 # Q queries of a split, P its passages, D numbers of a vector
 
 
 class RetrievalTexts:
-    """The texts of one split: which passages there are, and which are right for which query."""
+    """The texts of one split: its passages, and which are relevant for which query."""
 
     def __init__(self, table: TaskTable) -> None:
         self.lines = [
@@ -51,17 +51,17 @@ class RetrievalTexts:
         candidates = dict.fromkeys(line[1] for line in self.lines)
         candidates |= dict.fromkeys(text for line in self.lines for text in line[2:])
         self.passages = list(candidates)
-        """Distinct ones, the right ones of some query first."""
+        """Distinct passages, those relevant for some query first."""
 
         self.queries = list(dict.fromkeys(line[0] for line in self.lines))
-        """Distinct ones, in the order of their first rows."""
+        """Distinct queries, in the order of their first rows."""
 
         number = {text: index for index, text in enumerate(self.passages)}
         by_query: dict[str, set[int]] = {query: set() for query in self.queries}
         for line in self.lines:
             by_query[line[0]].add(number[line[1]])
         self.relevant = list(by_query.values())
-        """Of each query the passages that are right, by their numbers."""
+        """Numbers of the relevant passages of each query."""
 
 
 class Retrieval(Problem):
@@ -103,7 +103,7 @@ class Retrieval(Problem):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Those of whole vectors, then the headline of each shorter one: `ndcg@10_64`."""
+        """Metrics of whole vectors, then the headline for each shorter length: `ndcg@10_64`."""
         whole = self.config.metrics or self.default_metrics
         return (*whole, *(f"{whole[0]}_{size}" for size in self.config.retrieval.dimensions))
 
@@ -124,11 +124,11 @@ class Retrieval(Problem):
         return len(self._texts[split].queries)
 
     def labelled(self, split: str) -> bool:
-        """Always: a query stands beside its passage."""
+        """Always: each row holds a query and its passage."""
         return True
 
     def gold(self, split: str) -> Sequence[Gold]:
-        """The right passages of every query."""
+        """The relevant passages of every query."""
         texts = self._texts[split]
         return [tuple(texts.passages[number] for number in sorted(n)) for n in texts.relevant]
 
@@ -147,14 +147,14 @@ class Retrieval(Problem):
         is_query_N = columns_N == 0
         candidate_ids_C = targets[there_US][~is_query_N]
         own_U = torch.nonzero(columns_N[~is_query_N] == 1)[:, 0]
-        # Right for a query is what stands beside it in any row of the batch.
+        # Relevant for a query are its passages in any row of the batch.
         _, query_U = torch.unique(targets[:, 0], return_inverse=True)
         different, text_C = torch.unique(candidate_ids_C, return_inverse=True)
         right = torch.zeros(int(query_U.max()) + 1, len(different), dtype=torch.bool)
         right[query_U, text_C[own_U]] = True
         right_UC = right[query_U][:, text_C]
         right_UC[torch.arange(len(own_U)), own_U] = False
-        # Places and no masks: a GPU's host would wait to learn how many are set.
+        # Indices instead of masks: the host would wait for the GPU to know how many are set.
         queries_U, candidates_C = (torch.nonzero(at)[:, 0] for at in (is_query_N, ~is_query_N))
         queries_U, candidates_C, own_U, right_UC = (
             on(logits.device, part) for part in (queries_U, candidates_C, own_U, right_UC)
@@ -170,7 +170,7 @@ class Retrieval(Problem):
         return torch.stack(losses).mean()
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """Of every query the best passage, and the first `DEPTH` by number, for each length."""
+        """For every query the best passage, and the first `DEPTH` by number, for each length."""
         texts = self._texts[split]
         flat = (text for line in texts.lines for text in line)
         places = {text: place for place, text in enumerate(flat)}

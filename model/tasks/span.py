@@ -4,8 +4,8 @@ In:  columns id, question, context, answers; is_impossible for 2.0.
 Out: a `Problem` whose head gives every token a start and an end score, without dropout before it.
 
 Long texts become overlapping windows. A window without the answer is trained on [CLS], as the
-reference does; so is a question that has none. The answer is cut out of the text by the tokenizer's
-own offsets. Softmax is over a sequence's own tokens, not over padding, of which there is none.
+reference does; so is a question that has none. Answers are extracted by the tokenizer's offsets.
+Softmax is over a sequence's own tokens, as there is no padding.
 """
 
 import json
@@ -47,7 +47,7 @@ class SpanPrediction(TypedDict):
     """The best span's text, even where none is given."""
 
     margin: float
-    """Null score minus the best span's: above the threshold the answer is ""."""
+    """Null score minus the best span's; above the threshold the answer is ""."""
 
 
 class WindowSpans(NamedTuple):

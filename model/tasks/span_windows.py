@@ -70,7 +70,7 @@ def cut_texts(room_Q: Places, lengths_Q: Places, *, stride: int) -> Windows:
 
 
 def max_context(windows: Windows, lengths_Q: Places) -> NDArray[np.bool_]:
-    """[P] whether this window is where its token has most context on its poorer side.
+    """[P] whether the token has its maximum context (the smaller side's) in this window.
 
     Ties go to the first window. In hundredths, as the reference adds 0.01 per token of length
     (run_squad.py:722-754).
@@ -125,11 +125,11 @@ class SpanSplit:
         self.targets = np.where(inside[:, None], spans + shift, 0)
 
     def trainable(self) -> Places:
-        """Windows of questions whose answer stands where it is said to."""
+        """Windows of questions whose answer is at its `answer_start`."""
         return np.flatnonzero(~self.unusable[self.windows.question])
 
     def notes(self) -> list[str]:
-        """What a person must know of this file."""
+        """Remarks on this file for the report."""
         found = []
         if self.unusable.any():
             rows = np.flatnonzero(self.unusable)
@@ -168,7 +168,7 @@ class SpanSplit:
         return cast(list[Answers], list(column))
 
     def _cut(self, tokenizer: SubwordTokenizer) -> None:
-        """Cut the contexts and put each window behind its question."""
+        """Cut the contexts into windows and append each to its question."""
         config = self.config.span
         questions = tokenize(tokenizer, [text.strip() for text in self.table.texts("question")])
         kept = np.minimum(questions.lengths, config.max_query_length)
@@ -193,7 +193,7 @@ class SpanSplit:
         self.sequences = Sequences(whole.input_ids, whole.segment_a_lengths)
 
     def _locate(self, row: int, text: str, start: int) -> tuple[int, int] | None:
-        """Tokens of an answer; None where it does not stand at `start` or covers no token."""
+        """Tokens of an answer; None if it is not at `start` or covers no token."""
         number = self.context[row]
         if not text or self.contexts[number][start : start + len(text)] != text:
             return None

@@ -1,10 +1,11 @@
 """Tagging of words (CoNLL-2003 NER as the paper has it, section 5.3: not in the reference's code).
 
 In:  columns words and tags, a list of each per sentence; `document` where there is context.
-Out: a `Problem` whose head reads the first word-piece of each word; other pieces are not asked.
+Out: a `Problem` whose head reads the first word-piece of each word only.
 
 No conditional random field. With `document_context` a sentence is surrounded by as much of its own
-document as fits. Sentences longer than the sequence are cut into several, so every word is judged.
+document as fits. Sentences longer than the sequence are split into several, so that every word is
+evaluated.
 """
 
 import itertools
@@ -43,7 +44,7 @@ class _Windows:
     """[N] one past the last piece read."""
 
     words: Places
-    """[N+1] the words that are judged: words[i]:words[i+1]."""
+    """[N+1] the words that are predicted: words[i]:words[i+1]."""
 
 
 class Tagging(Problem):
@@ -94,7 +95,7 @@ class Tagging(Problem):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Entity F1 first where the tags mark entities, else accuracy; both beside each other."""
+        """Entity F1 and accuracy if the tags mark entities, else accuracy and macro F1."""
         if self.config.metrics:
             return self.config.metrics
         entity = is_entity_scheme(self.labels)
@@ -117,13 +118,13 @@ class Tagging(Problem):
         return " ".join(self.words[split][example])
 
     def positions(self, split: str, rows: Places) -> Places:
-        """First word-pieces of the judged words."""
+        """First word-pieces of the predicted words."""
         places = self._places[split].take(rows)
         starts = offsets_of(self.sequences[split].lengths[rows])[:-1]
         return np.asarray(places.values + np.repeat(starts, places.lengths), np.int64)
 
     def reads_of(self, split: str) -> Places:
-        """Judged words of each sequence."""
+        """Predicted words of each sequence."""
         return self._places[split].lengths
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
@@ -209,7 +210,7 @@ def _documents(table: TaskTable) -> NDArray[np.int64]:
 
 
 def _pieces(tokenizer: SubwordTokenizer, words: list[str]) -> Ragged:
-    """Word-pieces of every word; one without any (a control character) is [UNK]."""
+    """Word-pieces of every word; [UNK] for one without any (a control character)."""
     numbers: dict[str, int] = {}
     inverse = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), np.int64)
     ids = tokenize(tokenizer, list(numbers))
@@ -230,7 +231,7 @@ def _windows(pieces: Ragged, sentences: Places, *, room: int) -> _Windows:
 
 
 def _cuts(pieces: Ragged, start: int, end: int, *, room: int) -> list[int]:
-    """Words before which a long sentence is cut, each part as long as fits."""
+    """Where a long sentence is split: each part is as long as fits."""
     cuts, part = [], start
     for word in range(start + 1, end):
         if pieces.offsets[word + 1] - pieces.offsets[part] > room:
@@ -240,7 +241,7 @@ def _cuts(pieces: Ragged, start: int, end: int, *, room: int) -> list[int]:
 
 
 def _widened(windows: _Windows, pieces: Ragged, documents: Places, *, room: int) -> _Windows:
-    """The windows with the same document's text on both sides, as evenly as it allows."""
+    """The windows extended by text of the same document, as evenly as possible on both sides."""
     documents_of = documents[windows.words[:-1]]
     starts = pieces.offsets[np.searchsorted(documents, documents_of, "left")]
     ends = pieces.offsets[np.searchsorted(documents, documents_of, "right")]

@@ -3,8 +3,8 @@
 In:  a path, and what the task wants from the file.
 Out: `TaskTable`.
 
-`.csv` is quoted as RFC 4180 says; `.tsv` is not quoted at all, as GLUE wants it: there a quote
-character is text. A byte order mark is dropped. Nothing is skipped without being counted.
+`.csv` is quoted as in RFC 4180; `.tsv` is not quoted at all, as in GLUE, where a quote character is
+text. A byte order mark is dropped. Skipped rows are counted.
 """
 
 import csv
@@ -26,7 +26,7 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 def read_table(path: str, wanted: Wanted) -> TaskTable:
-    """The columns of `path` that are wanted; a missing one is named with what there is."""
+    """The wanted columns of `path`; a missing one is an error that lists the existing ones."""
     if path.startswith(DATASETS_PREFIX):
         try:
             from datasets import load_dataset
@@ -78,7 +78,7 @@ def _delimited(path: str, wanted: Wanted, records: Iterator[list[str]]) -> TaskT
         if record in ([], [""]):
             continue
         widest = widest or len(record)  # without a header the first row says it
-        if len(record) > widest:  # a separator in a text has moved everything behind it
+        if len(record) > widest:  # a separator within a text has shifted the columns
             raise UsageError(
                 f"{path}:{line}: {len(record)} columns, expected {widest} as in the first line; "
                 "a .tsv is read without quoting, a .csv with it: rename the file if need be"
@@ -100,7 +100,7 @@ def _delimited(path: str, wanted: Wanted, records: Iterator[list[str]]) -> TaskT
 
 
 def _places(path: str, wanted: Wanted, header: list[str]) -> dict[str, int]:
-    """Our column names and their places in a record."""
+    """Our column names and their indices in a record."""
     if wanted.headless:
         names = wanted.names or {}
         missing = [name for name in wanted.required if name not in names]

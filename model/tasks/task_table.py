@@ -1,6 +1,6 @@
-"""A task's file as a table: columns under our names, and where each row stood.
+"""A task's file as a table: columns under our names, and the line of each row.
 
-In:  rows as a reader has them, and what the task wants from them.
+In:  rows of a reader, and the columns that the task wants.
 Out: `TaskTable`, whose `place` names file and line for every message about a row; notes on what
      makes scores on a task's tables say less than they seem to.
 """
@@ -17,7 +17,7 @@ from artifacts.tokenizer import well_formed
 Row = Mapping[str, JsonValue]
 
 FEW_ROWS = 10
-"""Training rows of a label that are too few to learn it from."""
+"""A label with fewer training rows is reported."""
 
 SHOWN_LABELS = 5
 
@@ -38,10 +38,10 @@ class TaskTable:
     """Rows left out for having too few columns."""
 
     whole: "TaskTable | None" = None
-    """The table that this one is a sample of, whose labels it shares; None: it is whole."""
+    """The table that this one is a sample of, for its set of labels; None: it is whole."""
 
     remarks: tuple[str, ...] = ()
-    """What was done to it after it was read."""
+    """Remarks on what was done to it after reading."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -71,7 +71,7 @@ class TaskTable:
         return (self.whole or self).columns[name]
 
     def notes(self) -> list[str]:
-        """What a person must know of how it was read."""
+        """Remarks on how it was read, for the report."""
         left_out = f"{self.path}: {self.skipped} rows with too few columns are left out"
         return [*([left_out] if self.skipped else []), *self.remarks]
 
@@ -91,7 +91,7 @@ class TaskTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a task wants from a file."""
+    """The columns that a task wants from a file."""
 
     required: tuple[str, ...]
     """Our names of columns that must be there."""
@@ -141,7 +141,7 @@ def select(
 
 
 def data_notes(tables: Mapping[str, TaskTable]) -> Iterator[str]:
-    """Overlap of the other splits with train; labels that are rare, or missing in dev."""
+    """Warnings: overlap of other splits with train; labels that are rare, or missing in dev."""
     train = tables["train"]
     known = set(_inputs(train))
     for split, table in tables.items():

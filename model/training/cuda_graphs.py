@@ -1,14 +1,14 @@
 """A micro-batch's forward and backward pass as one CUDA graph: one launch instead of hundreds.
 
-In:  micro-batches of few shapes, what their losses are divided by, a seed.
-Out: the sums of the pass, its gradients added to the parameters'; nothing where kernels have to be
+In:  micro-batches of few shapes, the divisors of their losses, a seed.
+Out: the sums of the pass, its gradients added to the parameters'; None where kernels have to be
      launched one by one.
 
-Below some thousand tokens launching takes longer than computing. A graph repeats its kernels with
-the same addresses and numbers, so what changes from pass to pass is in tensors of its own: the
-batch and both divisors are copied there; the generator's seed is one that every replay reads anew.
-Parameters change in place, and gradients are added to tensors that stay: such an engine sets them
-to zero instead of dropping them. Kernels are those of the pass as it is, in their order.
+Below a few thousand tokens, launching takes longer than computing. A graph repeats its kernels with
+the same addresses and arguments, so inputs that change from pass to pass are copied into static
+tensors: the batch and both divisors; every replay reads the generator's seed anew. Parameters
+change in place, and gradients are accumulated in static tensors: such an engine sets them to zero
+instead of freeing them. Kernels and their order are those of the eager pass.
 """
 
 from collections import Counter
@@ -27,14 +27,16 @@ from model.training.distributed import World
 from model.training.engine import Engine
 
 MOST_GRAPHS = 32
-"""Shapes that have a graph; the runs that graphs are for meet a dozen (docs/training.md)."""
+"""Maximum number of shapes with a graph; the runs that graphs are for have a dozen
+(docs/training.md).
+"""
 
 MOST_TOKENS = 20_480
-"""Micro-batches with more compute for longer than they are launched."""
+"""Larger micro-batches take longer to compute than to launch."""
 
 
 def require_graphs(stage: PretrainStage, machine: TrainingMachine, world: World) -> None:
-    """Refuse `training.cuda_graphs` where a pass is not the same kernels on the same addresses."""
+    """Refuse `training.cuda_graphs` where a pass does not repeat its kernels and addresses."""
     dtype = torch.float32 if stage.pretrain.precision == "fp32" else torch.bfloat16
     reason = ""
     if world.device.type != "cuda":
@@ -55,11 +57,11 @@ def require_graphs(stage: PretrainStage, machine: TrainingMachine, world: World)
 
 
 class Divisors(NamedTuple):
-    """What the summed losses of a micro-batch are divided by, counts of the global batch."""
+    """Divisors of a micro-batch's summed losses: counts of the global batch."""
 
     masked: float
     labelled: float
-    """Infinite where the second loss is left out."""
+    """Infinity where the second loss is left out."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +88,19 @@ class _Graph:
 
 
 class StepGraphs:
-    """The graphs of one engine, made for shapes that come back."""
+    """The graphs of one engine, captured for recurring shapes."""
 
     def __init__(self, engine: Engine) -> None:
-        """`engine` keeps its gradients' tensors."""
+        """Makes `engine` keep its gradients' tensors."""
         engine.keep_gradients()
         self._engine = engine
         self._pool = torch.cuda.graph_pool_handle()
-        """Memory that all graphs use in turn: nothing in it outlives a replay but the sums."""
+        """Memory shared by all graphs: only the sums outlive a replay."""
         self._seen: Counter[Shape] = Counter()
         self._graphs: dict[Shape, _Graph] = {}
 
     def micro_step(self, batch: PackedBatch, divisors: Divisors, *, seed: int) -> Tensor | None:
-        """The sums of the pass, [4]; None: launch it, which also prepares what a graph needs.
+        """The sums of the pass, [4]; None: run it eagerly, which also warms up for a graph.
 
         The first pass of a shape compiles its layers, allocates gradients and loads kernels.
         """
@@ -112,11 +114,11 @@ class StepGraphs:
         return self._graphs[shape].replay(batch, divisors, seed=seed)
 
     def _captured(self, batch: PackedBatch) -> _Graph:
-        """The graph for batches of this one's shape; nothing is computed yet."""
+        """Capture the graph for batches of this shape; nothing is computed yet."""
         inputs = batch.cloned()
         divisors = torch.ones(2, device=batch.input_ids.device)
         graph = torch.cuda.CUDAGraph()
-        # What other threads ask of the GPU meanwhile, copies of the next batches, is none of it.
+        # Other threads' work on the GPU meanwhile, copies of the next batches, is not captured.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             sums = self._engine.forward(inputs, dropout=DeviceNoise())
             self._engine.backward(sums.loss(*divisors.unbind()))

@@ -1,8 +1,8 @@
-"""The processes of one run, and the few things they say to each other.
+"""The processes of one run and their collective operations.
 
 In:  RANK, LOCAL_RANK, WORLD_SIZE as launchers set them; without them this process is alone.
-Out: `World`: who am I, sums over ranks, agreement. `GradientBuckets`: gradients summed over ranks
-     while the rest of them is still computed.
+Out: `World`: rank, sums over ranks, agreement. `GradientBuckets`: gradients summed over ranks while
+     the backward pass continues.
 """
 
 import atexit
@@ -24,11 +24,12 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.progress import say
 
 DRIVER = Path("/proc/driver/nvidia")
-"""There while NVIDIA's driver is loaded, in containers too."""
+"""Exists while NVIDIA's driver is loaded, also in containers."""
 
 BUCKET_BYTES = 25 << 20
-"""Of gradients summed at once, as in torch's DistributedDataParallel: large enough for the links'
-full rate, small enough that the first sum starts early on the way back."""
+"""Size of a bucket, as in torch's DistributedDataParallel: large enough for full bandwidth, small
+enough that the first sum starts early in the backward pass.
+"""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -70,7 +71,7 @@ class World:
         return min(values)
 
     def broadcast(self, value: Value) -> Value:
-        """The first rank's value, anything JSON can hold."""
+        """The first rank's value, JSON-like."""
         box = [value]
         if self.ranks > 1:
             distributed.broadcast_object_list(box)
@@ -107,9 +108,9 @@ class World:
 def gradient_buckets(
     parameters: Iterable[Parameter], *, bucket_bytes: int = BUCKET_BYTES
 ) -> list[list[Parameter]]:
-    """The parameters in the order in which their gradients come, in parts of about `bucket_bytes`.
+    """The parameters in the order of their gradients, in buckets of about `bucket_bytes`.
 
-    That is the model's order backwards: the heads are first, the embeddings last.
+    That is the model's reverse order: the heads are first, the embeddings last.
     """
     buckets: list[list[Parameter]] = [[]]
     size = 0
@@ -123,10 +124,10 @@ def gradient_buckets(
 
 
 class GradientBuckets:
-    """Gradients summed over ranks, a bucket as soon as the backward pass has finished it.
+    """Gradients summed over ranks, each bucket as soon as the backward pass has finished it.
 
-    The sums run beside the rest of that pass: on NCCL's stream, or in gloo's threads. Each bucket
-    is copied into one flat tensor, of which its gradients are views afterwards.
+    The sums overlap with the rest of that pass, on NCCL's stream or in gloo's threads. Each bucket
+    is copied into one flat tensor, and its gradients become views of that.
     """
 
     def __init__(self, buckets: Sequence[Sequence[Parameter]]) -> None:
@@ -140,12 +141,12 @@ class GradientBuckets:
                 parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def begin(self) -> None:
-        """The next backward pass is the step's last: what it finishes may be summed."""
+        """The next backward pass is the step's last: finished buckets may be summed."""
         self._missing = [len(bucket) for bucket in self._buckets]
         self._sums = []
 
     def finish(self) -> None:
-        """Sum what is left (all, without `begin`); afterwards every gradient is the ranks' sum.
+        """Sum the remaining buckets (all, without `begin`); then every gradient is the ranks' sum.
 
         A parameter without a gradient counts as zeros: another rank may have one.
         """
@@ -157,7 +158,7 @@ class GradientBuckets:
         self._sums = None
 
     def _arrived(self, index: int, _: Tensor) -> None:
-        """A gradient of bucket `index` is complete; start the sums whose turn has come."""
+        """Hook: a gradient of bucket `index` is complete; start the sums that are due."""
         if self._sums is None:
             return
         self._missing[index] -= 1
@@ -177,8 +178,8 @@ class GradientBuckets:
 def training_device(wanted: str, *, local_rank: int = 0) -> torch.device:
     """The device of this rank: `training.device`, or the GPU if there is one.
 
-    A GPU that is there and cannot be used is an error: training on the CPU beside it would take
-    weeks where hours were asked for.
+    A GPU that is present and unusable is an error: training on the CPU instead would take weeks
+    rather than hours.
     """
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
@@ -196,7 +197,7 @@ def training_device(wanted: str, *, local_rank: int = 0) -> torch.device:
 
 
 def join_world(*, threads: int, timeout: float, device: str = "auto") -> World:
-    """Meet the other processes; `timeout` seconds without an answer end a collective operation."""
+    """Join the process group; collective operations time out after `timeout` seconds."""
     rank = int(os.environ.setdefault("RANK", "0"))
     ranks = int(os.environ.setdefault("WORLD_SIZE", "1"))
     local_rank = int(os.environ.setdefault("LOCAL_RANK", "0"))
@@ -206,7 +207,7 @@ def join_world(*, threads: int, timeout: float, device: str = "auto") -> World:
     if on_gpu:
         torch.cuda.set_device(chosen)
     if not distributed.is_initialized():
-        # Alone, no port is opened; DeepSpeed still wants to read where the master would be.
+        # A single process opens no port; DeepSpeed still reads the master's address.
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
         wait = timedelta(seconds=timeout)
@@ -217,7 +218,7 @@ def join_world(*, threads: int, timeout: float, device: str = "auto") -> World:
             store=HashStore() if ranks == 1 else _store_on_loopback(rank, ranks, timeout=wait),
             timeout=wait,
         )
-        atexit.register(distributed.destroy_process_group)  # else some ranks abort at exit
+        atexit.register(distributed.destroy_process_group)  # otherwise some ranks abort at exit
     if rank == 0:
         name = torch.cuda.get_device_name(chosen) if on_gpu else f"{threads} threads a rank"
         say(f"ranks={ranks} backend={distributed.get_backend()} device={chosen.type} ({name})")
@@ -225,7 +226,7 @@ def join_world(*, threads: int, timeout: float, device: str = "auto") -> World:
 
 
 def _store_on_loopback(rank: int, ranks: int, *, timeout: timedelta) -> Store | None:
-    """Where ranks of one machine meet: on 127.0.0.1 alone, while torch would listen everywhere.
+    """The rendezvous store of ranks on one machine: torch's own would listen on all interfaces.
 
     None for ranks of several machines: torch makes its own, at MASTER_ADDR.
     """

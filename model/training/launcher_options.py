@@ -1,4 +1,4 @@
-"""Whether DeepSpeed's launcher knows the options that a person gives it.
+"""Checks options for DeepSpeed's launcher.
 
 In:  the options, on the command line.
 Out: exit code 0; of an option that it does not know 2, and its reason as the last line of standard
@@ -6,7 +6,8 @@ Out: exit code 0; of an option that it does not know 2, and its reason as the la
 
     python -P -m model.training.launcher_options --hostfile hosts
 
-A program, since the import takes seconds and only who gives such options waits for it.
+A separate program, since the import takes seconds and only runs with such options should wait for
+it.
 """
 
 import sys

@@ -3,7 +3,7 @@
 In:  a stage table (`python -P -m model.training.pretrain --config TABLE`, or the same module under
      DeepSpeed's launcher).
 Out: the artifact `pretrain`: weights under Hugging Face's names, config.json, the tokenizer, the
-     loss curve; or a checkpoint from which the same command goes on.
+     loss curve; or a checkpoint from which the same command resumes.
 """
 
 import os
@@ -58,21 +58,21 @@ from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET = 4096
 GPU_TOKEN_BUDGET = 65536
-"""The most that is worth computing at once: larger products are no faster."""
+"""Larger micro-batches are no faster."""
 
 GPU_MEMORY_SHARE = 0.85
-"""Of the memory that is free; the rest is for the allocator's gaps and the libraries."""
+"""Of the free memory; the rest is for fragmentation and libraries."""
 
 BYTES_PER_PARAMETER = 22
 MASKED_SHARE = 6
 """At least one token in about 6.7 is masked."""
 
 CLEARLY_SLOWER = 0.8
-"""Matrix products of the chosen precision at this share of the other's rate are worth a warning."""
+"""Warn if matrix products of the chosen precision are below this share of the other's rate."""
 
 
 def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fault) -> Artifact:
-    """Train, or go on training, and leave the finished artifact. `fault` is for tests."""
+    """Train, or resume training, and commit the artifact. `fault` is for tests."""
     stage = parse(PretrainStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     threads, timeout = threads_per_rank(machine), machine.hang_timeout
@@ -134,12 +134,12 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
             shutil.rmtree(folder)
         world.barrier()
     if not world.is_first:
-        sys.exit(0)  # the first rank speaks for all
+        sys.exit(0)  # the first rank reports for all
     return open_artifact(table.output)
 
 
 def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
-    """Where the run's checkpoints are: a folder that several runs name has one for each key."""
+    """The run's checkpoint folder: within a configured one, a folder for each key."""
     chosen = machine.checkpoints or table.output
     if not filesystem.is_local(chosen):
         raise UsageError(
@@ -153,7 +153,7 @@ def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
 def share_of(
     stage: PretrainStage, machine: TrainingMachine, *, vocabulary_size: int, world: World
 ) -> Share:
-    """Which part of every batch this rank computes, in how large pieces."""
+    """This rank's share of every batch, and its token budget."""
     longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
     budget = machine.token_budget or max(CPU_TOKEN_BUDGET, longest)
     if world.device.type == "cuda" and not machine.token_budget:
@@ -168,10 +168,10 @@ def gpu_token_budget(
 ) -> int:
     """Tokens of a micro-batch that fit into a GPU beside the model; a multiple of 1,024.
 
-    Of a layer a token keeps, for its way back, 12 H and 2 I values: the inputs of its products and
-    norms, query, key and value, both halves of GELU; and two masks of H bytes. Of a masked token
-    (one in `MASKED_SHARE`) logits and their gradient. The model takes 22 bytes a parameter at
-    ZeRO 0: masters, moments and gradients in fp32, weights and their gradients in bf16.
+    For the backward pass, a layer keeps 12 H + 2 I values a token: the inputs of its products and
+    norms, query, key and value, both halves of GELU; and two masks of H bytes. A masked token (one
+    in `MASKED_SHARE`) has logits and their gradient. The model takes 22 bytes a parameter at ZeRO
+    0: masters, moments and gradients in fp32, weights and their gradients in bf16.
     """
     encoder = stage.encoder
     width, inner, layers = (
@@ -189,14 +189,14 @@ def gpu_token_budget(
     token = kept + 2 * size * vocabulary_size / asked
     rows = vocabulary_size + encoder.max_position_embeddings
     parameters = layers * encoder.layer_weights + rows * width
-    share = GPU_MEMORY_SHARE / (2 if machine.cuda_graphs else 1)  # graphs have memory of their own
+    share = GPU_MEMORY_SHARE / (2 if machine.cuda_graphs else 1)  # graphs have their own memory
     tokens = (share * free_bytes - BYTES_PER_PARAMETER * parameters) / token
     longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
     return max(longest, min(GPU_TOKEN_BUDGET, int(tokens) // 1024 * 1024))
 
 
 def compiles(stage: PretrainStage, machine: TrainingMachine, device: torch.device) -> bool:
-    """Whether layers are compiled; by itself not with attention in groups, new ones every time."""
+    """Whether layers are compiled; `auto` does not with grouped attention, whose groups change."""
     if machine.compile_layers != "auto":
         return machine.compile_layers
     dtype = torch.float32 if stage.pretrain.precision == "fp32" else torch.bfloat16
@@ -214,7 +214,7 @@ def telemetry_of(
 ) -> Telemetry:
     """The run's log; every rank measures its matrix rate, and on a CPU that of both precisions.
 
-    FP8 is held against bf16's rate, so that runs of both compare: its MFU may be above 1.
+    FP8 is measured against bf16's rate, so that runs of both compare: its MFU may exceed 1.
     """
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
     chosen = "fp32" if stage.pretrain.precision == "fp32" else "bf16"
@@ -245,7 +245,7 @@ def start_engine(
     world: World,
     resumed: Resumed | None,
 ) -> Engine:
-    """The model under training: drawn from the run's seed, warm-started, or as it was saved."""
+    """The model under training: initialised from the run's seed, warm-started, or resumed."""
     torch.manual_seed(stage.seed)
     model = PretrainingModel(
         stage.encoder,
@@ -280,7 +280,7 @@ def warm_start(
     *,
     tokenizer: SubwordTokenizer,
 ) -> None:
-    """Take over all weights of an initial checkpoint; heads it lacks stay as they were drawn."""
+    """Load all weights of an initial checkpoint; heads it lacks keep their initialisation."""
     where = stage.pretrain.init
     if files.tokenizer.digest != tokenizer.digest:
         raise UsageError(
@@ -299,7 +299,7 @@ def export(
     masters: Mapping[str, Tensor],
     metrics: bytes,
 ) -> None:
-    """Commit the encoder as an artifact that Hugging Face's class for it reads too."""
+    """Commit the encoder as an artifact that its Hugging Face class can read."""
     output, tokenizer = table.output, inputs.tokenizer
     encoder, objective = trainer.stage.encoder, trainer.stage.pretrain.objective
     weights = save(to_hugging_face(masters, encoder.family), metadata={"format": "pt"})

@@ -1,12 +1,12 @@
-"""Starts a program that computes with torch in the environment it wants, as one process.
+"""Starts a program, as one process, with the environment that torch needs.
 
     python -P -m model.training.start model.training.pretrain --config TABLE
 
 In:  the program's module and its arguments, `--config TABLE` among them.
 Out: this process becomes that program; its id, output and exit code are the program's.
 
-OpenMP and glibc read their variables when a process starts and torch is imported by whoever wants
-it, so this is a program that imports neither.
+OpenMP and glibc read their variables when a process starts, so this program sets them before any
+import of torch.
 """
 
 import os
@@ -18,7 +18,7 @@ from model.training.environment import table_environment
 
 
 def main(module: str, arguments: list[str]) -> int:
-    """Become the program; an exit code only where its stage table cannot be read."""
+    """Become the program; returns an exit code only if its stage table cannot be read."""
     try:
         environment = {**os.environ, **table_environment(arguments)}
     except ClozeError as error:

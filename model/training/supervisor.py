@@ -1,13 +1,13 @@
-"""Starts the ranks of a training program, and starts them again when they died.
+"""Starts the ranks of a training program, and restarts them when they die.
 
     python -P -m model.training.supervisor model.training.pretrain --config TABLE --max-restarts 3
 
 In:  the program's module, its stage table; further options go to DeepSpeed's launcher.
 Out: the program's standard output and exit code.
 
-It holds no state: what to go on from is in the checkpoints, so a restart is the same command once
-more. Stopping it (SIGTERM, SIGINT) stops the ranks, which save first. A wrong configuration (exit
-code 2) is not tried again.
+It holds no state: checkpoints have all that is needed to resume, so a restart runs the same command
+again. Stopping it (SIGTERM, SIGINT) stops the ranks, which save first. A wrong configuration (exit
+code 2) is not retried.
 """
 
 import argparse
@@ -29,19 +29,19 @@ from model.config import TrainingMachine
 from model.training.environment import training_command, training_environment
 
 FINAL = (0, 2, 130, 143)
-"""Exit codes after which nothing is started again: done, wrong use, interrupted, terminated."""
+"""Exit codes without a restart: success, usage error, interrupted, terminated."""
 
 LARGEST_CODE = 128 + 64
 """The largest exit code with which a shell reports a signal; what is above is negative. DeepSpeed's
 launcher gives a killed rank's -9 to sys.exit, which makes it 247."""
 
 PAUSE = 1.0
-"""Seconds between an end and the next start."""
+"""Seconds before a restart."""
 
 
 @dataclass
 class Supervisor:
-    """Runs one command until it is done, wanted to stop, or has died too often."""
+    """Runs one command until it succeeds, is stopped, or has died too often."""
 
     command: Sequence[str]
     environment: dict[str, str]

@@ -1,11 +1,11 @@
-"""Layers of LSTM that read one way: the encoder of ELMo's language models.
+"""Unidirectional LSTM layers: the encoder of ELMo's language models.
 
-In:  [T, H]; where the sequences begin and in which direction they are read.
+In:  [T, H]; the sequence lengths and the direction in which they are read.
 Out: [T, H].
 
-As Peters et al. 2018, 3.4: every layer's cells are projected to the width of the encoder, and what
-a layer read is added to what it says. Two such encoders, trained apart, one for each direction, are
-joined where they are used (`finetune.second_encoder`).
+As Peters et al. 2018, 3.4: every layer's cells are projected to the width of the encoder, and a
+layer's input is added to its output. Two such encoders, trained separately, one for each direction,
+are combined where they are used (`finetune.second_encoder`).
 """
 
 import torch
@@ -26,7 +26,7 @@ from model.encoder.operations.dropout import Noise, dropout
 
 
 class Reading:
-    """How layers go through the sequences of one batch."""
+    """Runs LSTMs over the sequences of one batch."""
 
     def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
         self.sizes = batch.lengths.tolist()

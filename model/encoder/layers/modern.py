@@ -3,10 +3,10 @@
 In:  [T, H]; the attentions of the batch.
 Out: [T, H]; what classifiers and the vocabulary's logits read, [P, H].
 
-Where it is not BERT's layer: the norm is before each sub-layer instead of after the sum, and the
+Differences from BERT's layer: the norm is before each sub-layer instead of after the sum, and the
 first layer has none before its attention, since the embeddings are normalised already; no biases;
-positions are in the attention; one token sees the whole sequence in every third layer only; the
-feed-forward layer is gated (GeGLU; Shazeer 2020); dropout is on the attention's output alone.
+positions enter in the attention; attention is global in every third layer only; the feed-forward
+layer is gated (GeGLU; Shazeer 2020); dropout is on the attention's output alone.
 
 On a CPU LN(x) W, GeGLU, and x + dropout(y V) are one autograd function each: the backward pass of
 a norm adds the gradient of the residual, which would otherwise be a pass of its own, and keeps
@@ -124,7 +124,7 @@ class PredictionHead(nn.Module):
 def norm_product(
     hidden_TH: Tensor, norm_weight_H: Tensor | None, weight_OH: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """LN(x) W, [T, O], and x for the residual; without a norm where there is no weight for it."""
+    """LN(x) W, [T, O], and x for the residual; no norm without a weight for it."""
     if hidden_TH.device.type == "cpu":
         product_TO, residual_TH = _NormProduct.apply(hidden_TH, norm_weight_H, weight_OH, eps)  # type: ignore[no-untyped-call]  # torch has no types here
         return product_TO, residual_TH
@@ -195,7 +195,7 @@ class _GateContext(Context):
 
 
 class _GatedGelu(torch.autograd.Function):
-    """Native; each half's value is read once on the way back."""
+    """Native kernels; the backward pass reads each half once."""
 
     @staticmethod
     def forward(ctx: _GateContext, inner_T2I: Tensor, name: str) -> Tensor:

@@ -1,9 +1,9 @@
-"""GLUE's metrics, and F1 over several labels: figures over the labels or scores of examples.
+"""GLUE's metrics, and F1 over several labels.
 
 In:  gold values and predictions: label indices or scores [rows], or which labels [rows, labels].
 Out: fractions, by the names used in configurations and `scores.json`.
 
-Matthews, F1 and accuracy are scikit-learn's, the correlations scipy's, as GLUE's own code has them.
+Matthews, F1 and accuracy are scikit-learn's, the correlations scipy's, as in GLUE's own code.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Values = NDArray[np.generic]
 
 
 def accuracy(gold: Values, predicted: Values) -> float:
-    """Share of examples whose label, or all of whose labels, are right."""
+    """Share of examples with the correct label, or with all labels correct."""
     return float(accuracy_score(gold, predicted))
 
 
@@ -32,7 +32,7 @@ def f1_macro(gold: Values, predicted: Values) -> float:
 
 
 def f1_micro(gold: Values, predicted: Values) -> float:
-    """F1 over all labels of all examples together."""
+    """F1 over all labels of all examples pooled."""
     return float(f1_score(gold, predicted, average="micro", zero_division=0.0))
 
 

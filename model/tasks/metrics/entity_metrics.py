@@ -1,10 +1,10 @@
 """Entity-level precision, recall and F1, as conlleval counts them.
 
 In:  gold and predicted tags of sentences, in IOB1, BIO2 or IOBES.
-Out: counts and F1; an entity is right when both ends and the type are.
+Out: counts and F1; an entity is correct when both boundaries and the type are.
 
 conlleval.pl (Tjong Kim Sang & Buchholz 2000) reads every scheme with one pair of rules, so that
-badly formed predictions count too: see `_begins` and `_ends`.
+malformed predictions count too: see `_begins` and `_ends`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Entity = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class EntityCounts:
-    """Entities that are right, predicted and there."""
+    """Numbers of correct, predicted and gold entities."""
 
     correct: int
     predicted: int
@@ -23,12 +23,12 @@ class EntityCounts:
 
     @property
     def precision(self) -> float:
-        """Share of the predicted ones that are right."""
+        """Share of the predicted entities that are correct."""
         return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """Share of the gold ones that were found."""
+        """Share of the gold entities that were found."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
@@ -41,9 +41,9 @@ class EntityCounts:
 def count_entities(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, kind: str = ""
 ) -> EntityCounts:
-    """Counts over sentences, of one type where `kind` names it.
+    """Counts over sentences, of one type if `kind` is given.
 
-    No entity reaches over a sentence's end.
+    No entity crosses a sentence boundary.
     """
     correct = found = there = 0
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
@@ -81,14 +81,14 @@ def is_entity_scheme(tags: Sequence[str]) -> bool:
 
 
 def _ends(before: tuple[str, str], now: tuple[str, str]) -> bool:
-    """The rule endOfChunk of conlleval."""
+    """EndOfChunk of conlleval."""
     if before[0] in ("E", "S", "L", "U"):
         return True
     return before[0] in ("B", "I") and (now[0] in ("B", "S", "U", "O") or now[1] != before[1])
 
 
 def _begins(before: tuple[str, str], now: tuple[str, str]) -> bool:
-    """The rule startOfChunk of conlleval: I- after O or another type begins one too (IOB1)."""
+    """StartOfChunk of conlleval: I- after O or another type begins one too (IOB1)."""
     if now[0] == "O":
         return False
     if now[0] in ("B", "S", "U"):

@@ -1,9 +1,9 @@
-"""What a ranking is worth: nDCG, recall and reciprocal rank of the first ranks.
+"""Ranking metrics: nDCG, recall and reciprocal rank, each at a cut-off.
 
 In:  for each query the ranked candidates, best first, and those that are relevant.
 Out: means over the queries, as fractions.
 
-Relevance is yes or no, so a hit at rank r gains 1 / log2(r + 1) (Järvelin and Kekäläinen 2002), and
+Relevance is binary, so a hit at rank r gains 1 / log2(r + 1) (Järvelin and Kekäläinen 2002), and
 MRR@10 is MS MARCO's.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DEPTH = 100
-"""Ranks that are kept of every query."""
+"""Number of ranks kept for every query."""
 
 Hits = NDArray[np.bool_]
 
@@ -21,7 +21,7 @@ Hits = NDArray[np.bool_]
 
 
 def ndcg(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
-    """Discounted gain of the first `count` ranks, as a share of the best that is possible."""
+    """Discounted cumulative gain of the first `count` ranks, divided by the ideal one."""
     discounts_R = 1 / np.log2(np.arange(count) + 2)
     gains_Q = hits_QR[:, :count] @ discounts_R[: hits_QR.shape[1]]
     best_Q = np.cumsum(discounts_R)[np.minimum(relevant_Q, count) - 1]

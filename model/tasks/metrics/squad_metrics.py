@@ -1,13 +1,12 @@
-"""SQuAD's exact match and F1, equal to the official scripts to the last digit.
+"""SQuAD's exact match and F1, identical to the official scripts.
 
 In:  gold answers and one predicted answer per question.
 Out: exact match and F1 as fractions, over all questions and, for version 2.0, over those with and
      without an answer; and the best null threshold.
 
-Sources: evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018). Where they differ it
-is by version: 1.1 scores an empty prediction by word overlap, which is 0 unless both are empty; 2.0
-takes [""] for the gold answers of a question without one, and drops gold answers that
-normalise to nothing.
+Sources: evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018). The versions differ:
+1.1 scores an empty prediction by word overlap, which is 0; 2.0 takes [""] for the gold answers of a
+question without one, and drops gold answers that normalise to nothing.
 """
 
 import re
@@ -21,7 +20,7 @@ _PUNCTUATION = frozenset(string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-cased, without punctuation, articles and repeated blanks."""
+    """Lower-cased, without punctuation, articles and repeated spaces."""
     bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
@@ -37,7 +36,7 @@ def f1_v1(prediction: str, gold: str) -> float:
 
 
 def f1_v2(prediction: str, gold: str) -> float:
-    """Word F1 of version 2.0: an empty side agrees only with an empty side."""
+    """Word F1 of version 2.0: an empty side matches only an empty side."""
     ours, theirs = normalize_answer(prediction).split(), normalize_answer(gold).split()
     return _overlap(ours, theirs) if ours and theirs else float(ours == theirs)
 
@@ -58,7 +57,7 @@ class SquadScores:
 
 
 def score_v1(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
-    """The best over a question's gold answers, version 1.1."""
+    """The maximum over a question's gold answers, version 1.1."""
     pairs = list(zip(golds, predictions, strict=True))
     return SquadScores(
         tuple(max(exact_match(guess, gold) for gold in answers) for answers, guess in pairs),
@@ -67,7 +66,7 @@ def score_v1(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> Squa
 
 
 def score_v2(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
-    """The best over a question's gold answers, version 2.0: none means [""] is right."""
+    """The maximum over a question's gold answers, version 2.0; without any, "" is correct."""
     pairs = [(kept_golds(gold), guess) for gold, guess in zip(golds, predictions, strict=True)]
     return SquadScores(
         tuple(max(exact_match(guess, gold) for gold in answers) for answers, guess in pairs),
@@ -89,12 +88,12 @@ def best_null_threshold(
     """The best mean score and the threshold that gives it (evaluate-v2.0.py, find_best_thresh).
 
     `scores` are the figures of the guesses as they stand, `null_margins` null score minus best
-    score: a question is answered where its margin is at most the threshold. Beginning with no
-    answer at all, questions are admitted by rising margin; the first best place wins.
+    score: a question is answered where its margin is at most the threshold. Starting with no
+    question answered, questions are admitted by increasing margin; the first maximum wins.
     """
     current = best = float(sum(not answerable for answerable in has_answer))
-    # The official script says 0 where nothing beats no answer at all, and would answer there what
-    # has a margin below; a threshold below every margin gives the score that it reports.
+    # The official script returns 0 if answering nothing is best, which would still answer margins
+    # below 0; a threshold below every margin gives the score that it reports.
     threshold = min(0.0, min(null_margins) - 1.0)
     for index in sorted(range(len(scores)), key=null_margins.__getitem__):
         if has_answer[index]:

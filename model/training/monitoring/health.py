@@ -1,10 +1,10 @@
-"""Whether a run is alive and well: warnings, the end of a rank that hangs, the wish to stop.
+"""Health of a run: warnings, a watchdog for hanging ranks, graceful stopping.
 
-In:  every step's record; every site that the loop comes to; signals.
-Out: sentences for a person; exit code 70 from a rank without progress; `Stop.wanted`.
+In:  every step's record; every site that the loop reaches; signals.
+Out: warnings; exit code 70 from a rank without progress; `Stop.wanted`.
 
-A hanging rank holds up every other one in its next collective operation, and their own watchdogs
-end them, so that the launcher sees the whole run end and the supervisor can start it again.
+A hanging rank blocks all others in their next collective operation, and their own watchdogs end
+them, so that the launcher sees the whole run end and the supervisor can restart it.
 """
 
 import faulthandler
@@ -38,38 +38,39 @@ SITES = (
     "checkpoint.after_commit",
     "checkpoint.purge",
 )
-"""The named places of a run: what a hanging rank is reported at, and where tests inject faults."""
+"""Named points of a run: reported for a hanging rank, and where tests inject faults."""
 
 FaultHook = Callable[[str, int], None]
-"""Called with a site and the step. A test's kills, stops, sleeps or raises there; nothing in the
-product reads an environment variable for it."""
+"""Called with a site and the step. Tests kill, stop, sleep or raise there; production code reads no
+environment variable for it.
+"""
 
 
 def no_fault(site: str, step: int) -> None:
-    """The hook of every run that is no test."""
+    """The hook outside of tests."""
 
 
 SILENCE = 500
-"""Steps between two warnings of one kind."""
+"""Minimum number of steps between two warnings of one kind."""
 
 SPIKE_WINDOW = 128
 """Steps over which the mean loss and the mean wait are taken."""
 
 SPIKE_SIGMAS = 6.0
-"""Standard deviations above that mean which make a loss a spike."""
+"""A loss this many standard deviations above that mean is a spike."""
 
 HANG_EXIT_CODE = 70
 
 GRACE_SECONDS = 5.0
-"""After which the C-level watch ends even a process that Python cannot end."""
+"""After them the C-level watchdog ends even a process that Python cannot end."""
 
 
 @dataclass
 class Alarms:
-    """Warns of runs that look alive and are not, each kind at most once in `SILENCE` steps.
+    """Warns of runs that do not learn, each kind at most once in `SILENCE` steps.
 
-    The complaint most often heard about BERT: the next-sentence loss falls while the masked-LM
-    loss sits at the unigram entropy, that is, the model has learnt word frequencies and no more.
+    The most common complaint about BERT: the next-sentence loss falls while the masked-LM loss
+    plateaus at the unigram entropy, that is, the model has learnt word frequencies and no more.
     """
 
     unigram_entropy: float
@@ -83,7 +84,7 @@ class Alarms:
     _silent_until: dict[str, int] = field(default_factory=dict)
 
     def check(self, record: StepRecord) -> list[str]:
-        """Warnings that this step gives rise to."""
+        """Warnings that this step causes."""
         found = []
         for kind, sentence in self._warnings(record):
             if self._silent_until.get(kind, 0) <= record.step:
@@ -104,7 +105,7 @@ class Alarms:
             return
         mean = sum(self._losses) / SPIKE_WINDOW
         variance = sum((past - mean) ** 2 for past in self._losses) / SPIKE_WINDOW
-        # `not <=`, so that a loss that is no number is a spike, too.
+        # `not <=`, so that NaN is a spike as well.
         if not record.masked_lm_loss <= mean + SPIKE_SIGMAS * math.sqrt(variance) + 1e-3:
             yield (
                 "spike",
@@ -135,9 +136,9 @@ def entropy(counts: NDArray[np.integer]) -> float:
 
 @dataclass
 class Watchdog:
-    """Ends this rank when its loop comes to no site for `timeout` seconds.
+    """Ends this rank when its loop reaches no site for `timeout` seconds.
 
-    It says rank, step and site, shows the stacks of all threads, and exits with code 70.
+    It reports rank, step and site, dumps the stacks of all threads, and exits with code 70.
     """
 
     rank: int
@@ -182,13 +183,13 @@ class Watchdog:
 
 @dataclass
 class Stop:
-    """Whether this rank was asked to stop: the loop saves first, all ranks at the same step."""
+    """Whether this rank was asked to stop; the loop then saves, all ranks at the same step."""
 
     wanted: bool = False
 
     @contextmanager
     def listening(self) -> Iterator["Stop"]:
-        """Take SIGTERM and SIGINT as a wish; afterwards they are as before."""
+        """Handle SIGTERM and SIGINT as requests to stop; restores the handlers on exit."""
 
         def ask(signum: int, frame: FrameType | None) -> None:
             self.wanted = True

@@ -1,4 +1,4 @@
-"""What a training run says about itself while it runs, and the loss curve it leaves.
+"""Telemetry of a training run: its log, and the loss curve it leaves.
 
 In:  one `StepRecord` per step; held-out scores.
 Out: a plain line a second on standard error, JSON lines in a file, trackers if wanted; `Curve`,
@@ -36,7 +36,7 @@ AVERAGED = (
     *("next_sentence_loss", "next_sentence_accuracy"),
     *("gradient_norm", "learning_rate", "imbalance"),
 )
-"""Fields of a `StepRecord` of which the log holds the mean over its window."""
+"""Fields of a `StepRecord` that are averaged over the logging window."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StepRecord:
     """Steps done, this one included."""
 
     loss: float
-    """What is minimised: masked-LM, and next-sentence if `pretrain.next_sentence_loss`."""
+    """The training objective: masked-LM, plus next-sentence if `pretrain.next_sentence_loss`."""
 
     masked_lm_loss: float
     masked_lm_accuracy: float
@@ -64,10 +64,10 @@ class StepRecord:
 
     seconds: float
     waited: float
-    """Seconds of these in which no batch was there."""
+    """Seconds of these spent waiting for a batch."""
 
     imbalance: float
-    """Largest rank's work over the mean rank's, minus 1."""
+    """Largest work of a rank divided by the mean, minus 1."""
 
 
 class CurveState(TypedDict):
@@ -124,7 +124,7 @@ class Curve:
 
 
 class Tracker(Protocol):
-    """What takes numbers by step."""
+    """Receives numbers by step."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Take the numbers of a step."""
@@ -135,13 +135,13 @@ class Tracker(Protocol):
 
 @dataclass
 class Telemetry:
-    """The log of one run; silent on all ranks but the first."""
+    """The log of one run; only the first rank logs."""
 
     stage: str
     steps: int
     log_every: int
     flops_per_second: float
-    """What large matrix products reach on all ranks together (`matrix_rate`): 100 % MFU."""
+    """The rate of large matrix products on all ranks together (`matrix_rate`): 100 % MFU."""
 
     device: torch.device
     log: IO[str] | None = None
@@ -150,7 +150,7 @@ class Telemetry:
     """Whether this is the rank that logs."""
 
     spent: float = 0.0
-    """Seconds of training so far, evaluations and checkpoints left out; a resumed run goes on."""
+    """Seconds of training so far, without evaluations and checkpoints; includes resumed runs."""
 
     _window: list[StepRecord] = field(default_factory=list)
     _done: int = 0
@@ -210,12 +210,12 @@ class Telemetry:
 
 @contextmanager
 def metrics_log(path: Path | None, *, done: int) -> Iterator[IO[str]]:
-    """The file of JSON lines, those of steps after `done` removed; None: nowhere."""
+    """The file of JSON lines, without those of steps after `done`; None: discard."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         path.write_bytes(b"".join(line for line in lines if _step_of(line) <= done))
-    log = open(path or os.devnull, "a")  # noqa: SIM115 - closed below, where an error is no news
+    log = open(path or os.devnull, "a")  # noqa: SIM115 - closed below, errors are reported already
     try:
         yield log
     finally:
@@ -224,7 +224,7 @@ def metrics_log(path: Path | None, *, done: int) -> Iterator[IO[str]]:
 
 
 def _step_of(line: bytes) -> float:
-    """The step that a line of the log is about; of one cut or damaged, later than any."""
+    """The step of a line of the log; infinity if it is truncated or damaged."""
     try:
         return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
     except (ValueError, TypeError, KeyError):
@@ -269,7 +269,7 @@ def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float 
     best, until = 0.0, time.monotonic() + seconds
     while time.monotonic() < until:
         started = time.perf_counter()
-        float((left @ left)[0, 0])  # reading a number waits for the device
+        float((left @ left)[0, 0])  # reading a number synchronises
         best = max(best, 2.0 * size**3 / (time.perf_counter() - started))
     return best
 

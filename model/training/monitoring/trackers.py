@@ -1,10 +1,10 @@
-"""Where the numbers of a run go besides its own log: TensorBoard, Weights & Biases, MLflow.
+"""Experiment trackers: TensorBoard, Weights & Biases, MLflow.
 
 In:  the machine's settings, and the stage table's key and configuration.
-Out: `Tracker`s; none where nothing is asked for, and no library is imported then.
+Out: `Tracker`s; none by default, and then no library is imported.
 
-A run is known to a tracker by its key, so that one that was stopped goes on in the same curves. A
-tracker that fails later costs one warning and never the training.
+A tracker identifies a run by its key, so that a resumed run continues the same curves. A tracker
+that fails later causes one warning and never stops the training.
 """
 
 import os
@@ -25,11 +25,11 @@ EXPERIMENT = "cloze"
 """MLflow's experiment, where MLFLOW_EXPERIMENT_NAME names no other."""
 
 LONGEST_PARAMETER = 500
-"""Characters of a value that every MLflow store takes."""
+"""Length of a value that every MLflow store accepts."""
 
 
 def check_installed(machine: TrainingMachine) -> None:
-    """Refuse a tracker whose library is not here."""
+    """Refuse a tracker whose library is not installed."""
     for setting in ("wandb", "mlflow"):
         if getattr(machine, setting) and find_spec(setting) is None:
             raise UsageError(
@@ -65,7 +65,7 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def finish(self) -> None:
-        """Write out what is left."""
+        """Flush and close."""
         self._writer.close()
 
 
@@ -101,7 +101,7 @@ class MLflow:
     """A run in an MLflow store: `sqlite:///mlflow.db`, or a server's address."""
 
     def __init__(self, store: str, table: StageTable) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is sent unasked
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no telemetry is sent
         mlflow = import_module("mlflow")
         self._failure: type[Exception] = mlflow.exceptions.MlflowException
         self._metric: type = mlflow.entities.Metric
@@ -144,7 +144,7 @@ class MLflow:
             self._lost = True
 
     def finish(self) -> None:
-        """Say so in the store."""
+        """Mark the run as finished."""
         self._client.set_terminated(self._run)
 
 
