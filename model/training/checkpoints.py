@@ -8,10 +8,10 @@
 
 In:  every parameter's state and a JSON value. Out: the same, after any interruption.
 
-A checkpoint is written under a temporary name, flushed, and renamed: it is there whole or not at
-all. There is no pointer file to dangle: the newest is the one with the highest step that verifies.
-Tensors are whole and named, so any world size and ZeRO stage can go on from them. The first rank
-writes, in a thread beside the training, and is the only one that reads. Training stands still while
+A checkpoint is written under a temporary name, flushed, and renamed: it is complete or does not
+exist. There is no pointer file to dangle: the newest is the one with the highest step that
+verifies. Tensors are whole and named, so any world size and ZeRO stage can resume from them. The
+first rank writes, in a background thread, and is the only one that reads. Training is blocked while
 the state is copied, and on a GPU not even then: the thread waits for the copies.
 """
 
@@ -45,10 +45,10 @@ _TEMPORARY = ".tmp-"
 
 
 PINNED_BYTES = 256 << 20
-"""Of page-locked memory asked for at once."""
+"""Page-locked memory is allocated in pieces of at least this size."""
 
 ALIGNMENT = 64
-"""Bytes at whose multiples copies begin."""
+"""Alignment of the copies, in bytes."""
 
 
 class ParameterState(NamedTuple):
@@ -69,7 +69,7 @@ PARTS = ParameterState._fields
 
 
 class Identity(TypedDict):
-    """What a checkpoint must agree on with the run that goes on from it."""
+    """What a checkpoint and the run that resumes from it must agree on."""
 
     config: dict[str, JsonValue]
     """The stage's keyed configuration."""
@@ -79,22 +79,22 @@ class Identity(TypedDict):
 
 
 class RunState(Identity):
-    """What a checkpoint keeps beside the tensors."""
+    """What a checkpoint stores besides the tensors."""
 
     step: int
     """Steps done."""
 
     updates: int
-    """Optimizer updates done: steps but those skipped."""
+    """Optimizer updates done: steps without skipped ones."""
 
     seconds: float
     """Of training so far."""
 
     skipped_in_row: int
-    """Steps without a finite gradient at the end."""
+    """Latest steps in a row that were skipped for non-finite gradients."""
 
     heldout_loss: float | None
-    """Masked-LM loss of an evaluation after exactly this step: what the best one is chosen by."""
+    """Masked-LM loss of an evaluation after exactly this step; selects the best checkpoint."""
 
     heldout: dict[str, float] | None
     """The latest held-out scores."""
@@ -116,10 +116,10 @@ class Checkpoint:
 
 
 class HostCopies:
-    """Copies of the state in the machine's memory, made behind what a GPU was given last.
+    """Copies of the state in host memory, made in stream order on a GPU.
 
-    They lie in page-locked memory, which takes a second to get for a large encoder and is kept from
-    one save to the next.
+    They are in page-locked memory, which takes a second to allocate for a large encoder and is
+    reused from one save to the next.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class HostCopies:
         self._device = torch.device("cpu")
 
     def take(self, parameters: Iterable[tuple[str, ParameterState]]) -> dict[str, ParameterState]:
-        """Copies that are there after `wait`, and stay until the next `take`."""
+        """Copies that are complete after `wait`, and valid until the next `take`."""
         self._free = list(self._pieces)
         kept = {name: ParameterState(*map(self._copy, state)) for name, state in parameters}
         if self._pieces:
@@ -138,9 +138,11 @@ class HostCopies:
         return kept
 
     def wait(self) -> None:
-        """Until a GPU has made the copies; for the thread that writes them."""
+        """Wait until the GPU has made the copies; for the thread that writes them."""
         if self._copied is not None:
-            torch.cuda.set_device(self._device)  # a thread begins with GPU 0, and would wake it
+            torch.cuda.set_device(
+                self._device
+            )  # a new thread uses GPU 0 and would create a context there
             self._copied.synchronize()
 
     def _copy(self, tensor: Tensor) -> Tensor:
@@ -151,7 +153,7 @@ class HostCopies:
         return space.copy_(tensor, non_blocking=True)
 
     def _space(self, size: int) -> Tensor:
-        """`size` bytes. Sizes come in the same order every time, so no piece is added later."""
+        """`size` bytes; sizes come in the same order every time, so no piece is added later."""
         taken = -(-size // ALIGNMENT) * ALIGNMENT
         if self._free and len(self._free[0]) < taken:
             del self._free[0]
@@ -169,11 +171,11 @@ class Checkpoints:
 
     directory: Path
     keep: int
-    """How many of the last stay; the one with the lowest held-out loss stays besides."""
+    """How many of the newest are kept, besides the one with the lowest held-out loss."""
 
     fault: FaultHook = no_fault
     seconds: float = 0.0
-    """Time for which training stood still."""
+    """Seconds that training was blocked."""
 
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _writing: "Future[Path] | None" = None
@@ -182,7 +184,7 @@ class Checkpoints:
     def save_beside(
         self, parameters: Iterable[tuple[str, ParameterState]], state: RunState, *, writes: bool
     ) -> None:
-        """Gather `parameters`, which may be collective; write them in a thread on who `writes`."""
+        """Gather `parameters`, which may be collective; a thread writes them if `writes`."""
         started = time.monotonic()
         self.wait()
         kept = self._copies.take(parameter for parameter in parameters if writes)
@@ -195,17 +197,17 @@ class Checkpoints:
         return self.save(parameters, state)
 
     def wait(self, *, only_if_done: bool = False) -> None:
-        """Until what was begun is on disk; raises what went wrong there."""
+        """Wait until the pending checkpoint is on disk; raises its error."""
         if self._writing is not None and (self._writing.done() or not only_if_done):
             self._writing.result()
             self._writing = None
 
     def close(self) -> None:
-        """End the thread, when what it has begun is on disk."""
+        """End the thread once the pending checkpoint is on disk."""
         self._thread.shutdown()
 
     def save(self, parameters: Mapping[str, ParameterState], state: RunState) -> Path:
-        """Write the checkpoint of a step, then remove those no longer wanted."""
+        """Write the checkpoint of a step, then remove outdated ones."""
         step = state["step"]
         self.fault("checkpoint.begin", step)
         final = self.folder(step)
@@ -215,7 +217,7 @@ class Checkpoints:
             temporary.mkdir(parents=True)
             self._write(temporary, parameters, state)
             self.fault("checkpoint.before_commit", step)
-            # The same step saved before: a step has one state, so an intact one will do.
+            # Saved before: a step has one state, so an intact checkpoint of it will do.
             if final.exists() and damage(final) is not None:
                 shutil.rmtree(final)
             if final.exists():
@@ -236,7 +238,7 @@ class Checkpoints:
         return final
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies; damaged ones are named loudly and passed over."""
+        """The newest checkpoint that verifies; damaged ones are skipped with a warning."""
         for step in sorted(self.steps(), reverse=True):
             directory = self.folder(step)
             reason = damage(directory)
@@ -251,18 +253,18 @@ class Checkpoints:
         return None
 
     def folder(self, step: int) -> Path:
-        """Where the checkpoint of a step lies, if there is one."""
+        """Path of the checkpoint of a step."""
         return self.directory / f"step-{step:08}"
 
     def steps(self) -> list[int]:
-        """Steps of all checkpoints there, damaged or not."""
+        """Steps of all checkpoints, damaged or not."""
         if not self.directory.is_dir():
             return []
         found = (_NAME.fullmatch(entry.name) for entry in self.directory.iterdir())
         return [int(match[1]) for match in found if match]
 
     def remove_unfinished(self) -> None:
-        """Remove what interrupted writers left. Only while no other writer is at work."""
+        """Remove leftovers of interrupted writers. Only safe while no other writer is running."""
         if self.directory.is_dir():
             for entry in self.directory.glob(f"{_TEMPORARY}*"):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -270,7 +272,7 @@ class Checkpoints:
     def _write(
         self, directory: Path, parameters: Mapping[str, ParameterState], state: RunState
     ) -> None:
-        """Every file, flushed; the list of files last."""
+        """Write and flush every file, the list of files last."""
         for index, part in enumerate(PARTS):
             path = directory / f"{part}.safetensors"
             save_file({name: kept[index] for name, kept in parameters.items()}, path)
@@ -322,7 +324,7 @@ def damage(directory: Path) -> str | None:
 
 
 class SavedRun(Protocol):
-    """Where parameters are read from: a checkpoint, or what a finished run has left."""
+    """Source of parameters: a checkpoint, or a finished run's artifact."""
 
     def parameters(self) -> dict[str, ParameterState]:
         """Every parameter's state."""
@@ -334,14 +336,14 @@ class Resumed:
 
     state: RunState
     _found: SavedRun | None
-    """None on all ranks but the first, whose disk is the only one that is read."""
+    """None on all ranks but the first, which reads for all."""
 
     _world: World
 
     def parameters(self, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, ParameterState]]:
         """Every parameter's state, one after another; collective, so all ranks must consume it.
 
-        Read when it is asked for: kept for a whole run it would be a model's fp32 state again.
+        Read lazily: kept for a whole run, it would double the model's fp32 state.
         """
         read = self._found.parameters() if self._found is not None else {}
         for name, shape in shapes.items():
@@ -365,7 +367,7 @@ def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Res
 
 
 def refuse_changes(state: Identity, identity: Identity, *, where: str) -> None:
-    """A checkpoint of another configuration is refused, and what differs is named."""
+    """Refuse a checkpoint of another configuration, naming the differences."""
     changed = differences(_facts(state), _facts(identity))
     if changed:
         raise UsageError(
@@ -383,7 +385,7 @@ def differences(
     wanted: Mapping[str, JsonValue],
     may_differ: Collection[str] = (),
 ) -> list[str]:
-    """Where two nested tables differ, other than in the places that may."""
+    """Differences of two nested tables, except in `may_differ`."""
     theirs, ours = flat(saved), flat(wanted)
     return [
         f"{name}: checkpoint {theirs.get(name)!r}, now {ours.get(name)!r}"
@@ -393,7 +395,7 @@ def differences(
 
 
 def _flush(path: Path) -> None:
-    """Put a file or directory on the disk itself."""
+    """Flush a file or directory to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,19 +1,19 @@
-"""More steps for a finished run: what it leaves for them, and where they begin.
+"""Continuation of a finished run: what it keeps for more steps, and how they begin.
 
 In:  the last checkpoint of a run that finishes; later its artifact, as the input `continued` of a
      stage table with more steps.
 Out: the optimizer's moments and the run's state as records of that artifact; the same as `Resumed`.
 
-A finished artifact is named by what it was made from, so its successor is another artifact with the
-finished one among its inputs: never one that was there already, and never the one that a longer run
-without a stop would have made. With a decay that one cannot be had: every step's rate
-depends on the number of steps, and the finished run's has come down to 0. So the schedule goes on
-differently (`model.training.optimizer.learning_rate`). Where the finished run's rate was constant,
-further steps are those of the longer run. The order of the examples, dropout, moments and the curve
-go on as if there had been no end.
+A finished artifact is addressed by what it was made from, so its successor is another artifact with
+the finished one among its inputs: never an existing one, and never the one that a longer
+uninterrupted run would have made. With a decay, the latter is impossible: every step's learning
+rate depends on the total number of steps, and the finished run's has decayed to 0. So the schedule
+continues differently (`model.training.optimizer.learning_rate`). Where the finished run's rate was
+constant, further steps are those of the longer run. The order of the examples, dropout, moments and
+the curve continue as in one run.
 
-Records are verified like content but are no part of the artifact's digest: keeping them changes no
-key. Weights are not kept twice: fp32 masters are what the artifact consists of.
+Records are verified like content but are not part of the artifact's digest, so keeping them changes
+no key. Weights are not kept twice: the artifact consists of the fp32 masters.
 """
 
 from dataclasses import dataclass
@@ -44,26 +44,26 @@ MAY_DIFFER = {
     *("pretrain.steps", "pretrain.optimizer.learning_rate", "pretrain.optimizer.warmup_steps"),
     *("pretrain.evaluate_every", "pretrain.evaluation_examples", "pretrain.init"),
 }
-"""What further steps may do otherwise than those before; an initial encoder has played its part."""
+"""What may differ in further steps; an initial encoder no longer matters."""
 
 SCHEDULE = {"schedule", "decay_share"}
-"""What of the optimizer's may differ, too, after a constant rate."""
+"""Settings of the optimizer that may differ as well after a constant rate."""
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a run goes on from a finished one."""
+    """How a run continues a finished one."""
 
     steps_before: int
     """The finished run's."""
     schedule: str
-    """What becomes of the learning rate, in words."""
+    """The learning-rate schedule in words."""
     warms_up: bool
-    """Whether it rises from 0 a second time."""
+    """Whether there is a second warm-up."""
 
     @property
     def rise_at(self) -> int:
-        """The step at which the rate rises from 0."""
+        """The step at which the warm-up begins."""
         return self.steps_before if self.warms_up else 0
 
     @property
@@ -80,7 +80,7 @@ class FinishedRun:
 
     @property
     def state(self) -> RunState:
-        """As its last checkpoint had it."""
+        """The state in its last checkpoint."""
         state: RunState = self.artifact.read_json(STATE)
         return state
 
@@ -99,14 +99,14 @@ class FinishedRun:
 def keep_end(checkpoint: Path, output: str) -> list[FileEntry]:
     """Copy what further steps need out of a run's last checkpoint into its unfinished artifact.
 
-    Copied, not moved: until the artifact is committed the checkpoint is all there is.
+    Copied, not moved: until the artifact is committed, the checkpoint is the only copy.
     """
     names = (STATE, *MOMENTS)
     return [put_bytes(output, (checkpoint / name).read_bytes(), name=name) for name in names]
 
 
 def continuation_of(table: StageTable) -> Continuation | None:
-    """How the table's run goes on from a finished one; None where there is none."""
+    """How the table's run continues a finished one; None if it does not."""
     if CONTINUED not in table.inputs:
         return None
     finished = open_input(table, CONTINUED)
@@ -127,7 +127,7 @@ def continuation_of(table: StageTable) -> Continuation | None:
 
 
 def check_continuation(finished: Artifact, config: JsonObject) -> None:
-    """Refuse what is no run's end, and a stage `config` that is not its own with more steps."""
+    """Refuse an artifact that cannot be continued, and a `config` that is not its own."""
     where, manifest = f"pretrain.continue_from: {finished.directory}", finished.manifest
     if manifest.stage != "pretrain":
         raise UsageError(f"{where}: an artifact of {manifest.stage}; expected one of pretrain")
@@ -162,7 +162,7 @@ def check_continuation(finished: Artifact, config: JsonObject) -> None:
 
 
 def go_on(table: StageTable, metrics: Path, *, world: World) -> Resumed:
-    """The end of the finished run that the table's run goes on from, and its log as `metrics`."""
+    """The final state of the finished run; its log is copied to `metrics`."""
     finished = FinishedRun(open_input(table, CONTINUED))
     state = finished.state
     if world.is_first:
