@@ -108,23 +108,18 @@ class MLflow:
         self._lost = False
         try:
             self._client = mlflow.MlflowClient(tracking_uri=store)
-            self._run = self._find(table) or self._create(mlflow, table)
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+            known = self._client.get_experiment_by_name(name)
+            experiment = str(known.experiment_id if known else self._client.create_experiment(name))
+            # An interrupted training has begun the run already.
+            found = self._client.search_runs([experiment], f"tags.cloze_key = '{table.key}'")
+            self._run = found[0].info.run_id if found else self._create(mlflow, experiment, table)
         except self._failure as error:
             raise ClozeError(f"training.mlflow = {store!r}: {_line(error)}") from None
 
-    def _experiment(self) -> str:
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
-
-    def _find(self, table: StageTable) -> str:
-        """The run that an interrupted training began; empty if there is none."""
-        found = self._client.search_runs([self._experiment()], f"tags.cloze_key = '{table.key}'")
-        return str(found[0].info.run_id) if found else ""
-
-    def _create(self, mlflow: ModuleType, table: StageTable) -> str:
+    def _create(self, mlflow: ModuleType, experiment: str, table: StageTable) -> str:
         tags = {"cloze_key": table.key}
-        made = self._client.create_run(self._experiment(), tags=tags, run_name=_name(table))
+        made = self._client.create_run(experiment, tags=tags, run_name=_name(table))
         parameters = [
             mlflow.entities.Param(place, str(value)[:LONGEST_PARAMETER])
             for place, value in flat(table.keyed_config).items()
