@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from socket import gethostname
 
@@ -29,7 +28,6 @@ from artifacts.store import Artifact
 from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
 from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_job
-from flows.launchers.launcher import Launcher
 from flows.launchers.local import local_job
 from flows.launchers.warm import WarmProcess
 from flows.locks.on_disk import Holder, holder_of, leased, locked
@@ -50,7 +48,6 @@ from flows.record import (
 from flows.reuse import Found, look_up, remove_damage
 from flows.stages import Stage, chain, stage_table, up_to
 from flows.workspace import writable_workspace
-from pipeline.config.stage_tables import PipelineMachine
 
 SUPERVISOR_SECONDS = 10.0
 """Beyond the grace that a program has, for its supervisor to notice, and to end what is left."""
@@ -70,21 +67,16 @@ def execute(
     executor = Executor(run, machine, wanted=wanted, options=options)
     with executor.running():
         for stage in executor.stages:
-            _ensure_with_retries(executor, stage)
+            retries = machine.jobs.retries
+            while stage not in executor.finished:
+                try:
+                    executor.ensure(stage)
+                except StageFailed as error:
+                    if not retries or not is_worth_retrying(stage, error):
+                        raise
+                    retries -= 1
+                    time.sleep(machine.jobs.retry_delay)
     return executor.record
-
-
-def _ensure_with_retries(executor: "Executor", stage: str) -> None:
-    jobs = executor.machine.jobs
-    left = jobs.retries
-    while True:
-        try:
-            return executor.ensure(stage)
-        except StageFailed as error:
-            if not left or not is_worth_retrying(stage, error):
-                raise
-        left -= 1
-        time.sleep(jobs.retry_delay)
 
 
 def is_worth_retrying(stage: str, error: object) -> bool:
@@ -142,7 +134,11 @@ class Executor:
             write_record(self.record, self.space)
             try:
                 yield
-                self._enter_others()
+                # those not asked for belong to the run as well, if their artifacts exist
+                for stage in self.others:
+                    has_inputs = self.finished.keys() >= set(stage.inputs.values())
+                    if has_inputs and (found := look_up(self.table(stage)).artifact):
+                        self._enter(stage, found)
             except ClozeError as error:
                 self._end("failed", started, failure=str(error))
                 raise
@@ -150,7 +146,11 @@ class Executor:
                 self._end("interrupted", started, failure=type(error).__name__)
                 raise
             self._end("finished", started)
-            self._copy_report()
+            if report := self.finished.get("report"):
+                for entry in report.manifest.files:
+                    if entry.name in REPORT_FILES:
+                        path = filesystem.join(self.space.run_folder(self.run.name), entry.name)
+                        filesystem.write_bytes(path, report.read_bytes(entry.name))
 
     def _keep_previous(self) -> None:
         """Keep a finished run of this name that had other settings: its results are somebody's."""
@@ -189,16 +189,49 @@ class Executor:
             if found.damage:
                 emit(name, "warning", f"{found.damage}; made again")
                 remove_damage(table.output, found)
-            return self._enter(stage, *self._make(stage, table))
+            if not stage.is_pipeline:
+                self.warm.close()  # training wants the memory
+            argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
+            emit(name, "running", " ".join(argv))
+            attempts, result = begin_attempt(folder, table.key), None
+            try:
+                result = run_job(
+                    argv,
+                    folder=folder,
+                    launcher=launcher_for(name, self.machine, warm=self.warm),
+                    stall_timeout=self.machine.jobs.stall_timeout,
+                )
+            except ClozeError as error:
+                emit(name, "failed", str(error))
+                raise
+            finally:
+                seconds = end_attempt(folder, attempts, finished=result is not None)
+            made = self.space.store.find(name, table.key)
+            if made is None:
+                raise IntegrityError(
+                    f"{table.output}: stage {name} ended well but left no {MANIFEST_NAME}; "
+                    "its program must end with commit()"
+                )
+            self._enter(stage, made, replace(result, seconds=max(seconds, result.seconds)))
 
     @contextmanager
     def _leased(self, name: str, table: StageTable) -> Iterator[Found]:
-        """What is there of the artifact of `table`, which nobody else makes meanwhile."""
+        """What the store holds under `table`'s key, while no other run makes it."""
         local, root, run = self.space.local, self.space.root, self.run.name
-        artifact, waiting = f"{name}-{table.key}", partial(_say_waits, name)
+        artifact = f"{name}-{table.key}"
+
+        def waiting(holder: Holder) -> None:
+            emit(name, "output", f"waits for {holder}, which makes it")
+
         with leased(local, artifact, run=run, waiting=waiting) as killed:
-            if killed:
-                self._end_job_of(killed, name)
+            # a killed run's job may live on; a run that was started again has ended its own
+            if killed and killed.run != run and not holder_of(local / killed.run):
+                emit(name, "output", f"takes over from {killed}, which was killed")
+                if killed.host == gethostname():
+                    launcher = launcher_for(name, self.machine, warm=self.warm)
+                    launcher.cancel(self.space.job_folder(killed.run, name))
+                else:  # its supervisor, which we cannot see, takes at most this long
+                    time.sleep(self.machine.jobs.grace + SUPERVISOR_SECONDS)
             found = look_up(table)
             if found.artifact or filesystem.is_local(root):
                 yield found
@@ -207,37 +240,6 @@ class Executor:
                 if silent:
                     emit(name, "output", f"takes over from {silent}, which fell silent")
                 yield look_up(table)
-
-    def _make(self, stage: Stage, table: StageTable) -> tuple[Artifact, JobResult]:
-        """The artifact of `table`, which this run alone makes now, and how its program ran."""
-        name = stage.name
-        if not stage.is_pipeline:
-            self.warm.close()  # training wants the memory
-        argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
-        emit(name, "running", " ".join(argv))
-        attempts, result = begin_attempt(folder, table.key), None
-        try:
-            result = run_job(
-                argv,
-                folder=folder,
-                launcher=self._launcher(name),
-                stall_timeout=self.machine.jobs.stall_timeout,
-            )
-        except ClozeError as error:
-            emit(name, "failed", str(error))
-            raise
-        finally:
-            seconds = end_attempt(folder, attempts, finished=result is not None)
-        made = self.space.store.find(name, table.key)
-        if made is None:
-            raise IntegrityError(
-                f"{table.output}: stage {name} ended well but left no {MANIFEST_NAME}; "
-                "its program must end with commit()"
-            )
-        return made, replace(result, seconds=max(seconds, result.seconds))
-
-    def _launcher(self, stage: str) -> Launcher:
-        return launcher_for(stage, self.machine, warm=self.warm)
 
     def table(self, stage: Stage) -> StageTable:
         """The table of `stage`, whose inputs must be finished."""
@@ -267,23 +269,20 @@ class Executor:
                 emit(file.parent.name, "output", ended)
                 job.supervisor.end(grace=self.machine.jobs.grace + SUPERVISOR_SECONDS)
 
-    def _end_job_of(self, killed: Holder, stage: str) -> None:
-        """End what another run, which was killed, had started for the artifact that is ours now."""
-        if killed.run == self.run.name or holder_of(self.space.local / killed.run):
-            return  # whoever makes that run again has ended what it had left
-        emit(stage, "output", f"takes over from {killed}, which was killed")
-        if killed.host == gethostname():
-            self._launcher(stage).cancel(self.space.job_folder(killed.run, stage))
-        else:  # its supervisor, which we cannot see, takes so long at most
-            time.sleep(self.machine.jobs.grace + SUPERVISOR_SECONDS)
-
     def _argv(self, stage: Stage) -> tuple[str, ...]:
         """What starts the program of `stage`; an engine's options reach all stages it runs."""
         last = list(self.stages.values())[-1]
         has_options = stage.name == last.name or (stage.is_pipeline and last.is_pipeline)
         options = self.options if has_options else ()
         if stage.is_pipeline:
-            options = (*_beam_options(self.machine.pipeline), *options)
+            # `[pipeline.options]` as Beam's command line has them; a list repeats its option
+            of_machine = [
+                f"--{name}" if one is True else f"--{name}={one}"
+                for name, value in self.machine.pipeline.options.items()
+                for one in (value if isinstance(value, tuple) else (value,))
+                if one is not False
+            ]
+            options = (*of_machine, *options)
         file = str(self.table_file(stage.name))
         return program_argv(stage.config, file, machine=self.machine, options=options)
 
@@ -306,41 +305,11 @@ class Executor:
         took = f" in {clock(result.seconds)}" if result else ""
         emit(stage.name, entry.state, f"{artifact.digest[:12]}{took}")
 
-    def _enter_others(self) -> None:
-        """Enter the stages that were not asked for, as far as their artifacts are there."""
-        for stage in self.others:
-            has_inputs = self.finished.keys() >= set(stage.inputs.values())
-            artifact = look_up(self.table(stage)).artifact if has_inputs else None
-            if artifact:
-                self._enter(stage, artifact)
-
     def _end(self, state: RunState, started: float, *, failure: str = "") -> None:
         ended = {"seconds": round(time.monotonic() - started, 3), "finished_at": utc_now()}
         update = {"state": state, "failure": failure, **ended}
         self.record = self.record.model_copy(update=update)
         write_record(self.record, self.space)
-
-    def _copy_report(self) -> None:
-        """Copy the report's files to where people look for them."""
-        report = self.finished.get("report")
-        for entry in report.manifest.files if report else ():
-            if report and entry.name in REPORT_FILES:
-                path = filesystem.join(self.space.run_folder(self.run.name), entry.name)
-                filesystem.write_bytes(path, report.read_bytes(entry.name))
-
-
-def _say_waits(stage: str, holder: Holder) -> None:
-    emit(stage, "output", f"waits for {holder}, which makes it")
-
-
-def _beam_options(machine: PipelineMachine) -> list[str]:
-    """`[pipeline.options]` as Beam's command line has them; a list repeats its option."""
-    return [
-        f"--{name}" if one is True else f"--{name}={one}"
-        for name, value in machine.options.items()
-        for one in (value if isinstance(value, tuple) else (value,))
-        if one is not False
-    ]
 
 
 def write_tables(run: RunConfig, machine: MachineConfig) -> list[Path]:

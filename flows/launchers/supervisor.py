@@ -28,7 +28,7 @@ LEFTOVER_GRACE = 5.0
 
 
 class Supervisor:
-    """One child program and what became of it."""
+    """Waits for one child program, or ends it."""
 
     def __init__(self, child: Child, *, grace: float, owner: int | None) -> None:
         self.child = child
@@ -37,7 +37,7 @@ class Supervisor:
         self.cancelled = False
 
     def run(self) -> int:
-        """Wait for the end, whoever brings it about, and leave nothing running."""
+        """The child's exit code, once it and everything below it have ended."""
         while self.child.poll() is None and not self.cancelled:
             if self.owner is not None and os.getppid() != self.owner:
                 self.cancelled = True
@@ -54,17 +54,23 @@ class Supervisor:
         self.cancelled = True
 
 
-def main() -> int:
-    """Supervise the program named on the command line; the exit code is its."""
-    return supervise(sys.argv[1:], lambda argv, log: start(argv, output=log, own_session=True))
+def supervise(
+    words: Sequence[str],
+    begin: Callable[[Sequence[str], IO[bytes]], Child] = lambda argv, log: start(
+        argv, output=log, own_session=True
+    ),
+) -> int:
+    """Run the program that the command line `words` names; the exit code is its own.
 
-
-def supervise(words: Sequence[str], begin: Callable[[Sequence[str], IO[bytes]], Child]) -> int:
-    """Do what the command line `words` asks for with the program that `begin` starts.
-
-    `begin` is given its argv and its log and starts it in a session of its own.
+    `begin` starts it in a session of its own, given its argv and its log.
     """
-    arguments = _arguments(words)
+    parser = argparse.ArgumentParser(description="Run a program that cannot be left behind.")
+    parser.add_argument("--job", type=Path, required=True, help="directory for log and exit code")
+    parser.add_argument("--grace", type=float, default=30.0, help="seconds from SIGTERM to SIGKILL")
+    parser.add_argument("--owner", type=int, help="process that starts this one and may be killed")
+    parser.add_argument("--exit-name", default="exit", help="name of the file for the exit code")
+    parser.add_argument("argv", nargs="+", help="the program and its arguments, after --")
+    arguments = parser.parse_args(words)
     adopt_orphans()
     with open(arguments.job / "log", "ab") as log:
         child = begin(arguments.argv, log)
@@ -79,15 +85,5 @@ def supervise(words: Sequence[str], begin: Callable[[Sequence[str], IO[bytes]], 
     return code if code >= 0 else 128 - code
 
 
-def _arguments(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run a program that cannot be left behind.")
-    parser.add_argument("--job", type=Path, required=True, help="directory for log and exit code")
-    parser.add_argument("--grace", type=float, default=30.0, help="seconds from SIGTERM to SIGKILL")
-    parser.add_argument("--owner", type=int, help="process that starts this one and may be killed")
-    parser.add_argument("--exit-name", default="exit", help="name of the file for the exit code")
-    parser.add_argument("argv", nargs="+", help="the program and its arguments, after --")
-    return parser.parse_args(words)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(supervise(sys.argv[1:]))
