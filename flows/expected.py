@@ -43,7 +43,7 @@ from flows.forecast import (
 )
 from flows.record import find_record, list_runs
 from flows.workspace import Workspace
-from model.config import EncoderConfig, TaskConfig
+from model.config import SIZE_NAMES, EncoderConfig, TaskConfig
 from model.hardware import machine_precision
 
 START_SECONDS = {
@@ -73,8 +73,6 @@ CPU_SHARE = 0.42
 
 BF16_GAIN = {"AMX": 7.0, "AVX-512 BF16": 1.9}
 """Rate of bf16 products over that of fp32, by what `model.hardware` finds in the processor."""
-
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 
 MATRIX = 768
 """Rows and columns of the measured product: the width of BERT-base."""
@@ -212,14 +210,17 @@ class Work:
 
     def of(self, stage: str) -> float:
         """The work of `stage`; 0 where it is not worth counting."""
-        examples = self.run.examples
+        examples, labels = self.run.examples, self.run.labels
+        labelled = (*labels.packages, *labels.test_packages) if labels else ()
+        heldout = self.run.evaluate.examples if self.run.corpus else 0
         return {
             **dict.fromkeys(("dedup", "vocabulary", "tokens"), self.text_bytes),
             "examples": self.text_bytes * examples.copies * len(examples.max_seq_lengths),
-            "labels": float(self._labelled_source_bytes()),
+            "labels": float(sum(map(_source_bytes, labelled))),
             "pretrain": self._pretraining_flops(),
             "finetune": self._finetuning_flops(),
-            "evaluate": self._evaluation_flops(),
+            # forward only, by the encoder and by its random twin; tasks are only scored
+            "evaluate": 2 / 3 * heldout * self._flops(self._longest()),
         }.get(stage, 0.0)
 
     def _flops(self, length: int, *, masked: bool = True) -> float:
@@ -229,12 +230,6 @@ class Work:
         return example_flops(
             self.encoder, self.run.vocabulary.size, tokens=tokens, masked=predicted
         )
-
-    def _evaluation_flops(self) -> float:
-        """Held-out text, forward only, by the encoder and by its random twin; tasks are scored."""
-        if not self.run.corpus:
-            return 0.0
-        return 2 / 3 * self.run.evaluate.examples * self._flops(self._longest())
 
     def _longest(self) -> int:
         return max(self.run.examples.max_seq_lengths)
@@ -247,19 +242,12 @@ class Work:
             for phase, count in zip(recipe.phases, sequences_to_read(self.run), strict=True)
         )
         if recipe.optimizer.name == "muon":
-            trained += sum(steps) * self._orthogonalising_flops()
+            # five times three products a matrix, the smaller side squared
+            encoder = self.encoder
+            matrices = 25.0 * encoder.num_hidden_layers * encoder.hidden_size
+            trained += sum(steps) * (matrices * encoder.layer_weights)
         looks = sum(steps) // recipe.evaluate_every if recipe.evaluate_every else 0
         return trained + looks * recipe.evaluation_examples * self._flops(self._longest()) / 3
-
-    def _orthogonalising_flops(self) -> float:
-        """Of one step of Muon: five times three products a matrix, the smaller side squared."""
-        encoder = self.encoder
-        return 25.0 * encoder.num_hidden_layers * encoder.hidden_size * encoder.layer_weights
-
-    def _labelled_source_bytes(self) -> int:
-        labels = self.run.labels
-        packages = (*labels.packages, *labels.test_packages) if labels else ()
-        return sum(map(_source_bytes, packages))
 
     def _finetuning_flops(self) -> float:
         config, total = self.run.finetune, 0.0
@@ -349,7 +337,7 @@ def _encoder_of(run: RunConfig) -> EncoderConfig:
             table = open_artifact(given).read_json("config.json")
         else:
             table = json.loads(filesystem.read_bytes(filesystem.join(given, "config.json")))
-        sizes = {name: table[name] for name in SIZES}
+        sizes = {name: table[name] for name in SIZE_NAMES}
         family = "modern" if table.get("model_type") == "modernbert" else "bert"
         return EncoderConfig.model_validate({"preset": None, "family": family, **sizes})
     except (OSError, ValueError, LookupError, ClozeError):

@@ -91,13 +91,19 @@ def garbage(workspace: Workspace) -> list[Garbage]:
     for entry in entries:
         if filesystem.is_link(workspace.store.directory(entry.stage, "")):
             continue  # another store's
-        if entry.key in kept or (entry.stage == IMPORTED and entry.manifest):
-            found += _left_over(entry)
-        else:
+        if entry.key not in kept and not (entry.stage == IMPORTED and entry.manifest):
             what = "artifact" if entry.manifest else "unfinished artifact"
             size = filesystem.size_below(entry.directory)
             reason = f"{what} of {entry.stage} that no run refers to"
             found.append(Garbage(entry.directory, size, reason))
+        elif entry.manifest and not filesystem.is_link(entry.directory):
+            files = (*entry.manifest.files, *entry.manifest.records)
+            named = {MANIFEST_NAME, FINISHED, *(file.stored_name.split("/")[0] for file in files)}
+            for name in filesystem.list_names(entry.directory):
+                if name not in named:
+                    path = filesystem.join(entry.directory, name)
+                    reason = f"left over from making {entry.stage}"
+                    found.append(Garbage(path, filesystem.size_below(path), reason))
     return found
 
 
@@ -138,16 +144,3 @@ def _references(workspace: Workspace) -> Iterator[str | UsageError]:
                 yield read_stage_table(file).key
             except UsageError as error:
                 yield error
-
-
-def _left_over(entry: StoreEntry) -> Iterator[Garbage]:
-    """What lies in a finished artifact's directory without belonging to it."""
-    if entry.manifest is None or filesystem.is_link(entry.directory):
-        return
-    files = (*entry.manifest.files, *entry.manifest.records)
-    named = {MANIFEST_NAME, FINISHED, *(file.stored_name.split("/")[0] for file in files)}
-    for name in filesystem.list_names(entry.directory):
-        if name not in named:
-            path = filesystem.join(entry.directory, name)
-            reason = f"left over from making {entry.stage}"
-            yield Garbage(path, filesystem.size_below(path), reason)

@@ -1,8 +1,8 @@
 """What an ablation found: every row's figures, and what each difference from the reference means.
 
 In:  the rows, and the summaries of their runs.
-Out: `AblationResult`, which the terminal, the page and `<workspace>/<run>-ablations/ablations.json`
-     present.
+Out: `AblationResult`, which the terminal presents; in `<workspace>/<run>-ablations/` the same as
+     ablations.json, and as ablations.html, a page in the report's form that loads nothing.
 
 A figure is a mean over pre-training seeds: of a task, each seed's value is a mean over fine-tuning
 seeds already. Its error is that of pre-training: what another seed of the same row would change.
@@ -10,26 +10,36 @@ seeds already. Its error is that of pre-training: what another seed of the same 
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import fmean, variance
 
+from markupsafe import Markup
 from scipy.special import stdtr
 
+from artifacts import filesystem
 from artifacts.errors import ClozeError
 from artifacts.results import (
-    LanguageModelScore,
     Outcome,
     Result,
     SeedScores,
-    TaskScore,
     no_verdict,
 )
 from artifacts.summary import Summary
 from flows.ablation.rows import LADDERS, REFERENCE, Row, Table
 from flows.config import RunConfig
 from flows.figures import read_summary
-from flows.report.units import MINUS, signed
+from flows.report.charts import Line, LineChart, small_chart
+from flows.report.page import environment, style
+from flows.report.units import MINUS, nats, short, signed
 from flows.report.wording import metric_name, split_name, task_name
 from flows.workspace import Workspace
+
+QUESTIONS = {
+    "objective": "What are next sentences worth, and what is seeing both sides? (Paper, Table 5.)",
+    "size": "What are depth and width worth? (Paper, Table 6, relative to this encoder.)",
+    "modern": "What is each change from BERT to ModernBERT worth, at the same FLOPs?",
+    "masking": "What should stand in the place of a predicted token? (Paper, Table 8.)",
+}
 
 PLATEAU_NATS = 0.1
 """A row this close to the word frequencies, or above them, has learned nothing but those."""
@@ -160,61 +170,52 @@ def ablation_result(
     )
 
 
-def read_results(rows: Sequence[Row], space: Workspace) -> dict[str, Summary]:
-    """The summaries of all rows' runs."""
-    results = {}
-    for name in (run.name for row in rows for run in row.runs):
-        summary = read_summary(space, name)
-        if summary is None:
-            raise ClozeError(f"run {name} ended without a summary; see its report stage")
-        results[name] = summary
-    return results
-
-
 def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
-    summaries = {row.name: [results[run.name] for run in row.runs] for row in rows}
-    columns = list(
-        dict.fromkeys(
-            column
-            for each in summaries.values()
-            for summary in each
-            for column, _ in _figures(summary)
-        )
+    measured = {row.name: [_figures(results[run.name]) for run in row.runs] for row in rows}
+    columns = dict.fromkeys(
+        column for runs in measured.values() for column, _ in chain.from_iterable(runs)
     )
-    figures = {row: _over_seeds(each) for row, each in summaries.items()}
-    reference = rows[REFERENCE[name]].name
+    figures: dict[str, dict[str, SeedScores]] = {}
+    for row_name, runs in measured.items():
+        values: dict[str, list[float]] = {}
+        for column, value in chain.from_iterable(runs):
+            values.setdefault(column.key, []).append(value)
+        figures[row_name] = {key: SeedScores.of(found) for key, found in values.items()}
+    reference = rows[REFERENCE[name]]
     names = [row.name for row in rows]
-    compared = [names[0], *names[:-1]] if name in LADDERS else [reference] * len(rows)
-    first = summaries[reference][0]
+    compared = [names[0], *names[:-1]] if name in LADDERS else [reference.name] * len(rows)
+    first = results[reference.runs[0].name]
     judged = first.language_model[0] if first.language_model else None
+    found_rows = []
+    for row, before in zip(rows, compared, strict=True):
+        own, other = figures[row.name], figures[before]
+        # by the worst of its pre-trainings
+        on_plateau = judged and own["loss"].maximum > judged.unigram_loss - PLATEAU_NATS
+        differences = {
+            column.key: _difference(column, own[column.key], other[column.key])
+            for column in columns
+            if row.name != before and column.key in own.keys() & other.keys()
+        }
+        found_rows.append(
+            RowResult(
+                name=row.name,
+                title=row.title,
+                runs=tuple(run.name for run in row.runs),
+                figures=own,
+                differences=differences,
+                curve=_curve(results[row.runs[0].name]),
+                on_plateau=bool(on_plateau),
+            )
+        )
     return TableResult(
         name=name,
-        reference=reference,
+        reference=reference.name,
         heldout=split_name(first, judged.split) if judged else "",
         masked_tokens=judged.masked_tokens if judged else 0,
         unigram_loss=judged.unigram_loss if judged else None,
         unigram_accuracy=judged.unigram_accuracy if judged else None,
         columns=tuple(columns),
-        rows=tuple(
-            RowResult(
-                name=row.name,
-                title=row.title,
-                runs=tuple(run.name for run in row.runs),
-                figures=figures[row.name],
-                differences={
-                    column.key: _difference(
-                        column, figures[row.name][column.key], figures[before][column.key]
-                    )
-                    for column in columns
-                    if row.name != before
-                    and column.key in figures[row.name]
-                    and column.key in figures[before]
-                },
-                curve=_curve(summaries[row.name][0]),
-                on_plateau=_on_plateau(judged, figures[row.name]),
-            )
-            for row, before in zip(rows, compared, strict=True)
-        ),
+        rows=tuple(found_rows),
     )
 
 
@@ -226,35 +227,20 @@ def _figures(summary: Summary) -> list[tuple[Column, float]]:
         right = Column(key="accuracy", title="first guess right", unit="%")
         found += [(loss, model.mlm_loss), (right, model.mlm_accuracy)]
     for task in summary.tasks:
-        found += _task_figures(task)
+        for system in task.systems:
+            # fine-tuned and by features, on test where it has labels
+            scores = (system.test or system.dev).get(task.metric)
+            if system.role != "pretrained" or scores is None:
+                continue
+            ways = {"pretrained": "fine-tuned", "pretrained-ensemble": "ensemble"}
+            way = ways.get(system.name, "features")
+            column = Column(
+                key=f"{task.name} {system.name}",
+                title=f"{task_name(task.name)}, {way}: {metric_name(task.metric)}",
+                unit="%",
+            )
+            found.append((column, scores.mean))
     return found
-
-
-def _task_figures(task: TaskScore) -> list[tuple[Column, float]]:
-    """Fine-tuned and by features, on test where it has labels."""
-    found = []
-    for system in task.systems:
-        scores = (system.test or system.dev).get(task.metric)
-        if system.role != "pretrained" or scores is None:
-            continue
-        ways = {"pretrained": "fine-tuned", "pretrained-ensemble": "ensemble"}
-        way = ways.get(system.name, "features")
-        column = Column(
-            key=f"{task.name} {system.name}",
-            title=f"{task_name(task.name)}, {way}: {metric_name(task.metric)}",
-            unit="%",
-        )
-        found.append((column, scores.mean))
-    return found
-
-
-def _over_seeds(summaries: Sequence[Summary]) -> dict[str, SeedScores]:
-    """Each figure over the pre-trainings of a row."""
-    values: dict[str, list[float]] = {}
-    for summary in summaries:
-        for column, value in _figures(summary):
-            values.setdefault(column.key, []).append(value)
-    return {key: SeedScores.of(found) for key, found in values.items()}
 
 
 def _difference(column: Column, ours: SeedScores, reference: SeedScores) -> Difference:
@@ -279,11 +265,6 @@ def _p_value(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
         share**2 / (len(values) - 1) for share, values in zip(shares, (ours, theirs), strict=True)
     )
     return float(2 * stdtr(freedom, -abs(t)))
-
-
-def _on_plateau(judged: LanguageModelScore | None, figures: Mapping[str, SeedScores]) -> bool:
-    """Whether the worst of the row's pre-trainings is still on it."""
-    return bool(judged and figures["loss"].maximum > judged.unigram_loss - PLATEAU_NATS)
 
 
 def _curve(summary: Summary) -> tuple[tuple[int, float], ...]:
@@ -330,3 +311,54 @@ def lede(table: TableResult) -> list[str]:
         elif row.differences and all(d.outcome == "none" for d in row.differences.values()):
             sentences.append(f"{row.title}: no clear difference in any figure.")
     return [sentence.replace(MINUS, "") for sentence in sentences]
+
+
+def publish(run: RunConfig, rows: Sequence[Row], space: Workspace) -> AblationResult:
+    """Write ablations.html and ablations.json of finished rows beside their runs."""
+    folder = space.run_folder(f"{run.name}-ablations")
+    page = filesystem.join(folder, "ablations.html")
+    results = {}
+    for name in (one.name for row in rows for one in row.runs):
+        summary = read_summary(space, name)
+        if summary is None:
+            raise ClozeError(f"run {name} ended without a summary; see its report stage")
+        results[name] = summary
+    result = ablation_result(run, rows, results, page=page)
+    content = result.model_dump_json(indent=1) + "\n"
+    filesystem.write_bytes(filesystem.join(folder, "ablations.json"), content.encode())
+    filesystem.write_bytes(page, as_page(result).encode())
+    return result
+
+
+def as_page(result: AblationResult) -> str:
+    """The whole page."""
+    return (
+        environment()
+        .get_template("ablations.html.j2")
+        .render(
+            result=result,
+            style=style(),
+            questions=QUESTIONS,
+            plateau=nats(PLATEAU_NATS),
+            cell=cell,
+            difference_words=difference_words,
+            lede=lede,
+            curve=curve,
+        )
+    )
+
+
+def curve(table: TableResult, row: RowResult) -> Markup:
+    """The row's loss by step beside the word frequencies; empty where there is nothing to see."""
+    if len(row.curve) < 2:
+        return Markup("")
+    places = [(float(step), loss) for step, loss in row.curve]
+    chart = LineChart(
+        lines=[Line(places, "ours" if row.name == table.reference else "other")],
+        x_label="steps",
+        y_label=row.name,
+        x_text=short,
+        y_text=lambda value: f"{value:.1f}",
+        references=[] if table.unigram_loss is None else [(table.unigram_loss, "")],
+    )
+    return small_chart(chart, label=f"held-out loss over steps, {row.title}")

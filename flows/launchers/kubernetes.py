@@ -101,7 +101,12 @@ class KubernetesLauncher:
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
         """Create a Job for `argv`, unless the very same one is there already."""
-        self._seen_by_pods(job)
+        mount = self.config.mount
+        if not Path(os.path.abspath(job)).is_relative_to(mount):
+            raise UsageError(
+                f"{job.name}: {job} is not below {mount} (kubernetes.mount), so its pod would not "
+                f"see it; choose a workspace below {mount}, and copy there what lies in a bucket"
+            )
         found = kubernetes_job(job)
         if found and self._ask(found) is not None:
             if found.identity == identity(argv) and not (job / "exit").exists():
@@ -213,15 +218,6 @@ class KubernetesLauncher:
             supervisor=shlex.join((*supervisor, *options)),
             program=shlex.join(program),
         )
-
-    def _seen_by_pods(self, job: Path) -> None:
-        """Refuse a job whose directory a pod would not find: nothing would ever come of it."""
-        mount = self.config.mount
-        if not Path(os.path.abspath(job)).is_relative_to(mount):
-            raise UsageError(
-                f"{job.name}: {job} is not below {mount} (kubernetes.mount), so its pod would not "
-                f"see it; choose a workspace below {mount}, and copy there what lies in a bucket"
-            )
 
     def _ask(self, job: KubernetesJob) -> _JobStatus | None:
         """The Job's status; None if there is no such Job."""

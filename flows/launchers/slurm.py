@@ -110,7 +110,18 @@ class SlurmLauncher:
         for name in ("exit", "cancelled"):
             (job / name).unlink(missing_ok=True)
         (job / "batch.sh").write_text(self.script(argv, job=job), "utf-8")
-        submitted = SlurmJob(slurm_id=self._submit(job), identity=identity(argv))
+        ours = (
+            f"--job-name=cloze-{job.name}",
+            f"--nodes={self.config.nodes}",
+            "--ntasks-per-node=1",
+            "--requeue",
+            "--open-mode=append",
+            f"--output={job / 'slurm.log'}",
+            f"--signal=B:TERM@{round(self.grace) + 60}",
+        )
+        answer = _run("sbatch", "--parsable", *ours, *self.config.options, str(job / "batch.sh"))
+        slurm_id = answer.strip().partition(";")[0]
+        submitted = SlurmJob(slurm_id=slurm_id, identity=identity(argv))
         (job / "job.json").write_text(submitted.model_dump_json(indent=1) + "\n", "utf-8")
 
     def poll(self, job: Path) -> int | None:
@@ -154,19 +165,6 @@ class SlurmLauncher:
             supervisor=shlex.join((*supervisor, *options)),
             program=shlex.join((*(spread if several else ()), *argv)),
         )
-
-    def _submit(self, job: Path) -> str:
-        ours = (
-            f"--job-name=cloze-{job.name}",
-            f"--nodes={self.config.nodes}",
-            "--ntasks-per-node=1",
-            "--requeue",
-            "--open-mode=append",
-            f"--output={job / 'slurm.log'}",
-            f"--signal=B:TERM@{round(self.grace) + 60}",
-        )
-        answer = _run("sbatch", "--parsable", *ours, *self.config.options, str(job / "batch.sh"))
-        return answer.strip().partition(";")[0]
 
     def _ask(self, job: SlurmJob) -> str:
         """The scheduler's word for the job's state; empty when it has ended."""

@@ -103,23 +103,20 @@ def main() -> int:
     while message := launcher.recv(MESSAGE_BYTES):
         if child := fork():
             child.wait()
-        else:
-            return _become_supervisor(json.loads(message), launcher)
+            continue
+        # in the fork: leave the warm process, for the launcher takes orphans, and supervise
+        parent = os.getpid()
+        if fork():
+            os._exit(0)
+        while os.getppid() == parent:
+            time.sleep(0.001)
+        os.setsid()
+        supervisor: list[str] = json.loads(message)
+        _set_title(supervisor)
+        with launcher:
+            launcher.send(str(os.getpid()).encode())
+        return supervise(supervisor[len(PYTHON) + 1 :], _fork_program)
     return 0
-
-
-def _become_supervisor(argv: list[str], launcher: socket.socket) -> int:
-    """In a fork of the warm process: leave it, for the launcher takes orphans, and supervise."""
-    parent = os.getpid()
-    if fork():
-        os._exit(0)
-    while os.getppid() == parent:
-        time.sleep(0.001)
-    os.setsid()
-    _set_title(argv)
-    with launcher:
-        launcher.send(str(os.getpid()).encode())
-    return supervise(argv[len(PYTHON) + 1 :], _fork_program)
 
 
 def _fork_program(argv: Sequence[str], log: IO[bytes]) -> Child:

@@ -59,7 +59,10 @@ def leased_on_store(
     from another place, and tells `waiting` for whom. Yields who fell silent while making it.
     """
     folder = filesystem.join(root, f"{LEASES}/{artifact}")
-    lease = Lease(holder=Holder.now(run), place=_place(local), attempt=uuid.uuid4().hex)
+    place = local / LEASES / "place"  # names this folder, once and for all
+    with suppress(FileExistsError), place.open("x") as new:
+        new.write(uuid.uuid4().hex)
+    lease = Lease(holder=Holder.now(run), place=place.read_text(), attempt=uuid.uuid4().hex)
     number, silent = _take(folder, lease, waiting)
     done = threading.Event()
     beating = threading.Thread(target=_beat, args=(folder, number, lease, done), daemon=True)
@@ -153,11 +156,3 @@ def _content(lease: Lease) -> bytes:
 
 def _path(folder: str, number: int) -> str:
     return filesystem.join(folder, f"{number:06}")
-
-
-def _place(local: Path) -> str:
-    """The name of a workspace's folder on this disk, which is given once."""
-    file = local / LEASES / "place"
-    with suppress(FileExistsError), file.open("x") as new:
-        new.write(uuid.uuid4().hex)
-    return file.read_text()

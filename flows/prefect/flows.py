@@ -22,7 +22,7 @@ from prefect.types.entrypoint import EntrypointType
 from pydantic import BeforeValidator, JsonValue
 
 from artifacts.progress import say
-from flows.ablation.publish import publish
+from flows.ablation.result import publish
 from flows.ablation.rows import JUDGES, Settings, Table, changed, rows
 from flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from flows.prefect.tracking import tracked

@@ -12,8 +12,14 @@ from artifacts.config import parse, read_toml
 from artifacts.errors import UsageError
 from artifacts.results import SeedScores
 from artifacts.summary import Summary
-from flows.ablation.publish import as_page, publish
-from flows.ablation.result import AblationResult, TableResult, ablation_result, lede
+from flows.ablation.result import (
+    AblationResult,
+    TableResult,
+    ablation_result,
+    as_page,
+    lede,
+    publish,
+)
 from flows.ablation.rows import Row, rows
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
