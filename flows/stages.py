@@ -26,7 +26,7 @@ from model.config import (
     PretrainStage,
     TaskConfig,
 )
-from pipeline.config.settings import CorpusConfig, PairsConfig
+from pipeline.config.settings import CorpusConfig
 from pipeline.config.stage_tables import (
     DedupStage,
     ExamplesStage,
@@ -66,32 +66,11 @@ class Stage:
 
 def chain(run: RunConfig) -> tuple[Stage, ...]:
     """The stages of `run` in an order in which each finds its inputs finished."""
-    corpus, trained = run.corpus, bool(run.corpus)
+    trained = bool(run.corpus)
     encoder = {"encoder": "pretrain"} if trained else {}
     finished = {} if trained else {"encoder": run.finetune.encoder}
-    stages = [*_preparation(run, corpus), _pretrain(run)] if corpus else []
-    if run.finetune.tasks and run.labels:
-        packages = {
-            "labels.packages": run.labels.packages,
-            "labels.test_packages": run.labels.test_packages,
-        }
-        labels = LabelsStage(seed=run.seed, labels=run.labels)
-        stages.append(Stage(labels, external={"packages": ExternalInput(packages=packages)}))
-    if run.pairs:
-        stages.append(_pairs(run, run.pairs))
-    if run.finetune.tasks:
-        stages.append(
-            Stage(
-                FinetuneStage(finetune=run.finetune),  # dumped as the stage knows it: less
-                inputs={
-                    **encoder,
-                    **({"labels": "labels"} if run.labels else {}),
-                    **({"labels": "pairs"} if run.pairs else {}),
-                },
-                models=finished,
-                external=_finetuning_data(run),
-            )
-        )
+    stages = _pretraining(run, run.corpus) if run.corpus else []
+    stages += _finetuning(run, encoder, finished)
     reference = {task.name: task.published for task in run.finetune.tasks if task.published}
     evaluated = {
         **({"examples": "examples", "tokens": "tokens"} if trained else {}),
@@ -176,8 +155,8 @@ def _table(
     )
 
 
-def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
-    """From documents to examples."""
+def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
+    """From documents to the encoder."""
     documents = _documents(corpus)
     if run.cleaning.drop_list:
         drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
@@ -192,6 +171,10 @@ def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         config = DedupStage(**common, dedup=run.dedup)
         stages.append(Stage(config, external={**documents, **evaluation}))
     given = {"vocabulary": ExternalInput(files={"vocabulary.path": run.vocabulary.path})}
+    recipe, continued = run.pretrain, run.pretrain.continue_from
+    if continued:  # in which an initial encoder has played its part
+        recipe = recipe.model_copy(update={"init": ""})
+    init = {"init": ExternalInput(models={"pretrain.init": recipe.init})}
     return [
         *stages,
         Stage(
@@ -203,6 +186,16 @@ def _preparation(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
             TokensStage(**common), inputs={"vocabulary": "vocabulary", **dedup}, external=documents
         ),
         Stage(ExamplesStage(seed=run.seed, examples=run.examples), inputs={"tokens": "tokens"}),
+        Stage(
+            PretrainStage(
+                seed=run.seed if recipe.seed is None else recipe.seed,
+                encoder=run.encoder,
+                pretrain=recipe,
+            ),
+            inputs={"examples": "examples"},
+            models={"continued": continued} if continued else {},
+            external=init if recipe.init else {},
+        ),
     ]
 
 
@@ -225,43 +218,39 @@ def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
     }
 
 
-def _pairs(run: RunConfig, pairs: PairsConfig) -> Stage:
-    """The documents stand in the stage's corpus, wherever they were named."""
-    corpus, drop_list = run.pairs_corpus, {"drop_list": ""}
-    config = PairsStage(
-        seed=run.seed,
-        corpus=corpus,
-        cleaning=run.cleaning.model_copy(update=drop_list),
-        pairs=pairs.model_copy(update={"sources": ()}),
-    )
-    return Stage(config, external=_documents(corpus))
-
-
-def _pretrain(run: RunConfig) -> Stage:
-    recipe, finished = run.pretrain, run.pretrain.continue_from
-    if finished:  # in which an initial encoder has played its part
-        recipe = recipe.model_copy(update={"init": ""})
-    init = {"init": ExternalInput(models={"pretrain.init": recipe.init})}
-    seed = run.seed if recipe.seed is None else recipe.seed
-    return Stage(
-        PretrainStage(seed=seed, encoder=run.encoder, pretrain=recipe),
-        inputs={"examples": "examples"},
-        models={"continued": finished} if finished else {},
-        external=init if recipe.init else {},
-    )
-
-
-def _finetuning_data(run: RunConfig) -> dict[str, ExternalInput]:
-    """What the tasks name, and the second encoder."""
+def _finetuning(
+    run: RunConfig, encoder: Mapping[str, str], models: Mapping[str, str]
+) -> list[Stage]:
+    """The tasks' data that stages make, and fine-tuning; the encoder is a stage's or a model."""
+    stages = []
+    if run.finetune.tasks and run.labels:
+        packages = {
+            "labels.packages": run.labels.packages,
+            "labels.test_packages": run.labels.test_packages,
+        }
+        labels = LabelsStage(seed=run.seed, labels=run.labels)
+        stages.append(Stage(labels, external={"packages": ExternalInput(packages=packages)}))
+    if run.pairs:  # whose documents stand in the stage's corpus, wherever they were named
+        pairs = PairsStage(
+            seed=run.seed,
+            corpus=run.pairs_corpus,
+            cleaning=run.cleaning.model_copy(update={"drop_list": ""}),
+            pairs=run.pairs.model_copy(update={"sources": ()}),
+        )
+        stages.append(Stage(pairs, external=_documents(run.pairs_corpus)))
+    if not run.finetune.tasks:
+        return stages
+    made = {"labels": stages[-1].name} if stages else {}
     data = {
         f"task {task.name}": task_data(task, f"finetune.tasks.{index}")
         for index, task in enumerate(run.finetune.tasks)
     }
-    named = {role: files for role, files in data.items() if files.places}
-    second = run.finetune.second_encoder
-    if second:
-        named["second_encoder"] = ExternalInput(models={"finetune.second_encoder": second})
-    return named
+    external = {role: files for role, files in data.items() if files.places}
+    if second := run.finetune.second_encoder:
+        external["second_encoder"] = ExternalInput(models={"finetune.second_encoder": second})
+    finetune = FinetuneStage(finetune=run.finetune)  # dumped as the stage knows it: less
+    stages.append(Stage(finetune, inputs={**encoder, **made}, models=models, external=external))
+    return stages
 
 
 def task_data(task: TaskConfig, place: str) -> ExternalInput:

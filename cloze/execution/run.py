@@ -25,7 +25,7 @@ from flows.locks.on_disk import locked
 from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server
 from flows.record import RunRecord
-from flows.report.terminal import read_lines
+from flows.report.figures import read_summary, terminal_lines
 from flows.workspace import Workspace, writable_workspace
 
 GIB = 1 << 30
@@ -81,9 +81,10 @@ def run(
     (record,) = records
     made = [stage for stage, found in record.stages.items() if found.state == "made"]
     memory = f", peak memory {record.peak_memory / GIB:.2f} GiB" if record.peak_memory else ""
+    summary = read_summary(space, record.name)
     folder = filesystem.join(machine.workspace, record.name)
     lines = [
-        *read_lines(filesystem.join(folder, "summary.json")),
+        *(terminal_lines(summary) if summary else ()),
         f"{len(made)} stages made, {len(record.stages) - len(made)} reused "
         f"in {clock(record.seconds or 0)}{memory}",
         f"report: {filesystem.join(folder, 'report.html')}",

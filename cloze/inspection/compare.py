@@ -20,8 +20,8 @@ from artifacts.progress import say
 from artifacts.summary import Summary
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
-from flows.figures import figures, read_summary
 from flows.record import read_record
+from flows.report.figures import figures, read_summary
 
 ABSENT = "—"
 

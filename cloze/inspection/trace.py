@@ -23,9 +23,9 @@ from artifacts.tokenizer import read_tokenizer_json
 from cloze.answer import Answer, columns
 from cloze.inspection.row_text import document_text, example_text
 from cloze.options import PLACE, Place, RunName
-from flows.figures import figures, read_summary
 from flows.inventory import ancestors
 from flows.record import read_record, run_artifact
+from flows.report.figures import figures, read_summary
 
 Ids = npt.NDArray[np.int64]
 

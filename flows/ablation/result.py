@@ -27,8 +27,8 @@ from artifacts.results import (
 from artifacts.summary import Summary
 from flows.ablation.rows import LADDERS, REFERENCE, Row, Table
 from flows.config import RunConfig
-from flows.figures import read_summary
 from flows.report.charts import Line, LineChart, small_chart
+from flows.report.figures import read_summary
 from flows.report.page import environment, style
 from flows.report.units import MINUS, nats, short, signed
 from flows.report.wording import metric_name, split_name, task_name

@@ -17,7 +17,7 @@ from artifacts.config import assign, parse
 from artifacts.errors import UsageError
 from artifacts.results import SeedScores
 from flows.config import RunConfig
-from flows.figures import ERROR, figures, read_summary
+from flows.report.figures import ERROR, figures, read_summary
 from flows.workspace import Workspace
 
 PRETRAINING_SEED = "pretrain.seed"

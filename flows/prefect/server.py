@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -110,6 +110,7 @@ def prefect_server(
     home = workspace.local / "prefect"
     job = home / (f"server-{port}" if port else f"run-{run}")
     free = _bindable(port)
+    pages = f"http://127.0.0.1:{port},http://localhost:{port}"
     secret = kept_secret(secret_file(workspace))
     ours = {
         "PREFECT_API_URL": f"http://127.0.0.1:{free}/api",
@@ -117,22 +118,20 @@ def prefect_server(
         **({SHOWN_WORKSPACE: workspace.root} if port else {}),
     }
     argv = (sys.executable, "-P", "-m", *SERVER, "--host", "127.0.0.1", "--port", str(free))
-    launcher = LocalLauncher(grace=STOP_SECONDS, environment=_server_environment(port, secret))
+    environment = {
+        **({} if port else TEMPORARY),
+        "PREFECT__SERVER_FINAL": "1",
+        "PREFECT_SERVER_API_AUTH_STRING": secret,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": pages if port else "",
+    }
+    launcher = LocalLauncher(grace=STOP_SECONDS, environment=environment)
     os.environ.update(NEAR, PREFECT_HOME=str(home), **ours)
     try:
         # one at a time: each brings the database that they share to its own version
         with leased(workspace.local, "prefect", run=run, waiting=lambda holder: None):
             launcher.start(argv, job=job)
             meanwhile()
-            left = STARTS
-            while not _is_healthy_at_last(ours["PREFECT_API_URL"], launcher=launcher, job=job):
-                left -= 1
-                if not left:
-                    raise ClozeError(
-                        f"the Prefect server was killed {STARTS} times while it started"
-                    )
-                say("warning: the Prefect server was killed while it started; starting it again")
-                launcher.start(argv, job=job)
+            _wait_until_healthy(ours["PREFECT_API_URL"], argv, launcher=launcher, job=job)
         yield ours["PREFECT_API_URL"]
     finally:
         launcher.cancel(job)
@@ -159,16 +158,6 @@ def kept_secret(file: Path) -> str:
     return secret
 
 
-def _server_environment(port: int, secret: str) -> dict[str, str]:
-    pages = f"http://127.0.0.1:{port},http://localhost:{port}"
-    return {
-        **({} if port else TEMPORARY),
-        "PREFECT__SERVER_FINAL": "1",
-        "PREFECT_SERVER_API_AUTH_STRING": secret,
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": pages if port else "",
-    }
-
-
 def _require_answer(url: str) -> None:
     """Raise `ServerLost` if nobody answers at the API `url`, whatever the answer is."""
     try:
@@ -180,14 +169,26 @@ def _require_answer(url: str) -> None:
         raise ServerLost(f"PREFECT_API_URL {url}: no answer ({reason})") from None
 
 
-def _is_healthy_at_last(url: str, *, launcher: LocalLauncher, job: Path) -> bool:
-    """Wait until the server answers (True) or is killed (False); another end is an error."""
-    deadline = time.monotonic() + START_SECONDS
-    while not _is_healthy(url):
+def _wait_until_healthy(
+    url: str, argv: Sequence[str], *, launcher: LocalLauncher, job: Path
+) -> None:
+    """Wait until the server answers; one that is killed while it starts is started again."""
+    started, deadline = 1, time.monotonic() + START_SECONDS
+    while True:
+        with (
+            suppress(URLError, ConnectionError, TimeoutError, HTTPException),
+            urllib.request.urlopen(f"{url}/health", timeout=5.0) as answer,
+        ):
+            if answer.status == 200:
+                return
         code = launcher.poll(job)
         if code is not None and code < 0:
-            return False
-        if code is not None or time.monotonic() > deadline:
+            if started == STARTS:
+                raise ClozeError(f"the Prefect server was killed {STARTS} times while it started")
+            say("warning: the Prefect server was killed while it started; starting it again")
+            launcher.start(argv, job=job)
+            started, deadline = started + 1, time.monotonic() + START_SECONDS
+        elif code is not None or time.monotonic() > deadline:
             free = shutil.disk_usage(job).free
             if free < DATABASE_BYTES:
                 raise DiskFull(
@@ -198,7 +199,6 @@ def _is_healthy_at_last(url: str, *, launcher: LocalLauncher, job: Path) -> bool
                 f"the Prefect server did not start (exit code {code}); see {job / 'log'}"
             )
         time.sleep(0.1)
-    return True
 
 
 def _bindable(port: int) -> int:
@@ -214,11 +214,3 @@ def _bindable(port: int) -> int:
                 "server that is there in PREFECT_API_URL"
             ) from None
         return int(probe.getsockname()[1])
-
-
-def _is_healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5.0) as answer:
-            return bool(answer.status == 200)
-    except (URLError, ConnectionError, TimeoutError, HTTPException):
-        return False

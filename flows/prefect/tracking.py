@@ -34,9 +34,9 @@ from artifacts.progress import clock
 from flows.config import MachineConfig, RunConfig
 from flows.events import add_handler, remove_handler, share_done
 from flows.executor import Executor, is_worth_retrying
-from flows.figures import ERROR, Figures, figures, read_summary
 from flows.prefect.server import SHOWN_WORKSPACE, ServerLost
 from flows.record import RunRecord
+from flows.report.figures import ERROR, Figures, figures, read_summary
 from flows.workspace import workspace
 
 FLUSH_SECONDS = 5.0

@@ -15,7 +15,7 @@ from artifacts import filesystem
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.manifest import Manifest
-from artifacts.results import LanguageModelScore, MaskedSentence, MaskedSentences, Scores
+from artifacts.results import LanguageModelScore, MaskedSentences, Scores
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, open_artifact
 from artifacts.summary import FilledSentence, Predictions, Step, Summary
@@ -23,12 +23,11 @@ from flows.config import ReportConfig, ReportStage, RunConfig
 from flows.record import RunRecord, read_record_file
 from flows.report.collect_corpus import collect_corpus, collect_examples
 from flows.report.collect_training import (
-    SIZES,
     collect_encoder,
     collect_finished_encoder,
     collect_pretraining,
 )
-from model.config import FAMILY_PRESETS
+from model.config import FAMILY_PRESETS, SIZE_NAMES
 
 SCORES = "scores.json"
 SENTENCES = "masked_sentences.json"
@@ -135,32 +134,27 @@ def _sentences(evaluated: Artifact, report: ReportConfig) -> tuple[FilledSentenc
             f"report.answers has {len(report.answers)} entries, but evaluate.masked_sentences "
             f"has {len(sentences)}; give one for each sentence, in the same order"
         )
-    answers = [tuple(entry.lower().split(ALTERNATIVES)) for entry in report.answers]
-    return tuple(
-        _sentence(
-            entry,
-            answers[place] if answers else (entry.answer.lower(),) if entry.answer else (),
-            show_text=report.show_text,
+    filled = []
+    for place, entry in enumerate(sentences):
+        answers: tuple[str, ...] = (entry.answer.lower(),) if entry.answer else ()
+        if report.answers:
+            answers = tuple(report.answers[place].lower().split(ALTERNATIVES))
+        guesses = []
+        for guess in entry.guesses:
+            right = (rank for rank, word in enumerate(guess.words) if word.lower() in answers)
+            correct = next(right, None)
+            text = {"words": guess.words, "probabilities": guess.probabilities}
+            shown = text if report.show_text else {}
+            guesses.append(Predictions(system=guess.system, correct=correct, **shown))
+        filled.append(
+            FilledSentence(
+                sentence=entry.sentence if report.show_text else "",
+                answers=answers if report.show_text else (),
+                judged=bool(answers),
+                guesses=tuple(guesses),
+            )
         )
-        for place, entry in enumerate(sentences)
-    )
-
-
-def _sentence(
-    entry: MaskedSentence, answers: tuple[str, ...], *, show_text: bool
-) -> FilledSentence:
-    predictions = []
-    for guess in entry.guesses:
-        right = [place for place, word in enumerate(guess.words) if word.lower() in answers]
-        text = {"words": guess.words, "probabilities": guess.probabilities} if show_text else {}
-        correct = right[0] if right else None
-        predictions.append(Predictions(system=guess.system, correct=correct, **text))
-    return FilledSentence(
-        sentence=entry.sentence if show_text else "",
-        answers=answers if show_text else (),
-        judged=bool(answers),
-        guesses=tuple(predictions),
-    )
+    return tuple(filled)
 
 
 def _step(manifest: Manifest, record: RunRecord | None) -> Step:
@@ -168,6 +162,10 @@ def _step(manifest: Manifest, record: RunRecord | None) -> Step:
     made = record.stages.get(manifest.stage) if record else None
     made = made if made and made.key == manifest.key else None
     rows = [entry.rows for entry in manifest.files if entry.rows is not None]
+    argv = list(made.argv) if made else []
+    for place, word in enumerate(argv):  # without the folders that only this machine has
+        if os.path.isabs(word) and not os.path.relpath(word).startswith(".."):
+            argv[place] = os.path.relpath(word)
     return Step(
         stage=manifest.stage,
         digest=manifest.digest,
@@ -180,14 +178,8 @@ def _step(manifest: Manifest, record: RunRecord | None) -> Step:
         versions=manifest.versions,
         seconds=made.seconds if made else None,
         peak_memory=made.peak_memory if made else None,
-        argv=tuple(_portable(word) for word in made.argv) if made else (),
+        argv=tuple(argv),
     )
-
-
-def _portable(word: str) -> str:
-    """An argument without the folders that only this machine has."""
-    inside = os.path.isabs(word) and not os.path.relpath(word).startswith("..")
-    return os.path.relpath(word) if inside else word
 
 
 def configuration(
@@ -212,7 +204,7 @@ def configuration(
     encoder = dict(tables.get("encoder", {}))
     presets = FAMILY_PRESETS[encoder.get("family", "bert")]
     preset = presets.get(encoder.get("preset", "base") or "", ())
-    for size_name, size in zip(SIZES, preset, strict=False):
+    for size_name, size in zip(SIZE_NAMES, preset, strict=False):
         if encoder.get(size_name) == size:
             del encoder[size_name]
     tables["encoder"] = encoder

@@ -54,6 +54,13 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
     train = splits.get(TRAIN, {})
     others = sorted(splits.keys() - {*SPLITS_FIRST})
     configured: list[SourceTable] = tokens.manifest.config["corpus"]["sources"]
+    sources = []
+    for source in configured:
+        packages, split = source.get("packages", []), source.get("heldout") or TRAIN
+        more = len(packages) - MOST_PACKAGES
+        what = ", ".join(packages[:MOST_PACKAGES]) + (f" and {more} more" if more > 0 else "")
+        weight = source.get("weight", 1)
+        sources.append(Source(reader=source["reader"], what=what, split=split, weight=weight))
     frequent = []
     if show_text:
         pieces = read_tokenizer_json(tokens.path("tokenizer.json")).vocabulary
@@ -61,15 +68,7 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
         words = [place for place in ranked if pieces[place] not in SPECIAL_TOKENS and counts[place]]
         frequent = [Piece(text=pieces[place], count=counts[place]) for place in words[:FREQUENT]]
     return Corpus(
-        sources=tuple(
-            Source(
-                reader=source["reader"],
-                what=_shortened(source.get("packages", [])),
-                split=source.get("heldout") or TRAIN,
-                weight=source.get("weight", 1),
-            )
-            for source in configured
-        ),
+        sources=tuple(sources),
         documents_read=facts["documents_read"],
         dropped=facts["dropped"],
         splits=tuple(
@@ -123,11 +122,6 @@ def rank_frequency(counts: Sequence[int]) -> list[tuple[int, int]]:
     ranked = sorted((count for count in counts if count), reverse=True)
     steps = {round(len(ranked) ** (step / RANKS)) for step in range(RANKS + 1)} if ranked else set()
     return [(rank, ranked[rank - 1]) for rank in sorted(steps)]
-
-
-def _shortened(packages: Sequence[str]) -> str:
-    shown, more = ", ".join(packages[:MOST_PACKAGES]), len(packages) - MOST_PACKAGES
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _example_set(length: int, facts: "ExampleStatistics", manifest: Manifest) -> ExampleSet:

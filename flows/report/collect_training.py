@@ -16,10 +16,7 @@ from typing import TypedDict, TypeVar, cast
 from artifacts.store import Artifact
 from artifacts.summary import Encoder, HeldoutPoint, Pretraining, TrainingPoint
 from flows.external_inputs import read_model_config
-from model.config import MODERN_PRESETS, PRESETS
-
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-"""In the order of `PRESETS`."""
+from model.config import MODERN_PRESETS, PRESETS, SIZE_NAMES
 
 POINTS = 160
 HELDOUT = "heldout"
@@ -179,7 +176,7 @@ def _points(rows: Sequence[CurveRow], *, with_next_sentence: bool) -> list[Train
 
 def _shape(config: Mapping[str, int]) -> "_Shape":
     """Sizes as our configuration and Hugging Face's both call them, and the preset they match."""
-    sizes = tuple(config[name] for name in SIZES)
+    sizes = tuple(config[name] for name in SIZE_NAMES)
     published = PRESETS
     if "family" in config or "local_attention" in config:  # written of the modern family alone
         published = {f"ModernBERT-{name}": known for name, known in MODERN_PRESETS.items()}

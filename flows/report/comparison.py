@@ -6,8 +6,6 @@ Out: HTML: the held-out loss of every run over its steps, each before all the ot
 
 from collections.abc import Mapping, Sequence
 
-from markupsafe import Markup
-
 from artifacts.summary import Summary
 from flows.report.charts import Line, LineChart, Places, line_chart
 from flows.report.page import environment, style
@@ -23,6 +21,19 @@ def comparison_page(
 ) -> str:
     """The whole page; `rows` has a head, and a column for each run after the names."""
     courses = {name: course for name, one in summaries.items() if (course := heldout_course(one))}
+    charts = []
+    for name, own in courses.items():  # each in front of all the others, on the same axes
+        others = [Line(places, "other") for other, places in courses.items() if other != name]
+        step, loss = own[-1]
+        chart = LineChart(
+            lines=[*others, Line(own, "ours", label=f"{loss:.2f}")],
+            x_label="steps",
+            y_label=name,
+            x_text=short,
+            y_text=lambda loss: f"{loss:.2f}",
+        )
+        label = f"{name}: held-out loss {loss:.2f} nats after {step:,.0f} steps"
+        charts.append(line_chart(chart, width=HALF, height=HEIGHT, label=label))
     return (
         environment()
         .get_template("comparison.html.j2")
@@ -32,7 +43,7 @@ def comparison_page(
             head=rows[0],
             rows=rows[1:],
             notes=notes,
-            charts=[_chart(name, courses) for name in courses],
+            charts=charts,
         )
     )
 
@@ -45,18 +56,3 @@ def heldout_course(summary: Summary) -> Places:
         for point in points
         for evaluated in point.heldout.values()
     ]
-
-
-def _chart(name: str, courses: Mapping[str, Places]) -> Markup:
-    """One run's course with its last loss, on the axes of all."""
-    others = [Line(places, "other") for other, places in courses.items() if other != name]
-    last = courses[name][-1]
-    chart = LineChart(
-        lines=[*others, Line(courses[name], "ours", label=f"{last[1]:.2f}")],
-        x_label="steps",
-        y_label=name,
-        x_text=short,
-        y_text=lambda loss: f"{loss:.2f}",
-    )
-    label = f"{name}: held-out loss {last[1]:.2f} nats after {last[0]:,.0f} steps"
-    return line_chart(chart, width=HALF, height=HEIGHT, label=label)

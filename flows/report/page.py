@@ -3,13 +3,14 @@
 In:  `Summary`.
 Out: HTML with the style sheet and all figures inside.
 
-Everything from a run is escaped by jinja2; figures are built of escaped pieces (`svg.py`).
+Everything from a run is escaped by jinja2; figures are built of escaped pieces (`charts.py`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import chain
 
 import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -38,54 +39,55 @@ class Tally:
 
 def render(summary: Summary) -> str:
     """The whole page."""
-    template = environment().get_template("report.html.j2")
-    return template.render(_context(summary))
-
-
-def _context(summary: Summary) -> dict[str, object]:
-    model = wording.headline(summary)
-    return {
-        "summary": summary,
-        "style": style(),
-        "words": wording,
-        "plots": plots,
-        "learning": learning,
-        "headline": model,
-        "steps": {step.stage: step for step in summary.steps},
-        "contents": list(_contents(summary)),
-        "tallies": _tallies(summary),
-        "many_tasks": len(summary.tasks) > MANY_TASKS,
-        "several_lengths": len({one.max_seq_length for one in summary.language_model}) > 1,
-        "length_only": next(
-            (e.length_only_accuracy for e in summary.examples if e.length_only_accuracy), None
-        ),
-        "timed": [step for step in summary.steps if step.seconds is not None],
-        "toml": to_toml(summary.configuration),
-        "commands": _commands(summary),
-        "versions": _versions(summary),
-        **_totals(summary),
-    }
-
-
-def _contents(summary: Summary) -> Iterator[tuple[str, str]]:
-    training = summary.pretraining
+    training, steps = summary.pretraining, summary.steps
+    peaks = [step.peak_memory for step in steps if step.peak_memory]
+    splits = summary.corpus.splits if summary.corpus else ()
+    finished = max((step.finished_at for step in steps), default="")
+    versions: dict[str, set[str]] = {}  # mostly one of each library, for all stages
+    for name, version in chain.from_iterable(step.versions.items() for step in steps):
+        versions.setdefault(name, set()).add(version)
     sections = (
-        ("learning", "Pre-training", bool(training and training.curve)),
-        ("sentences", "Masked sentences", bool(summary.sentences)),
-        ("heldout", "Held-out text", bool(summary.language_model)),
-        ("transfer", "Fine-tuning", bool(summary.tasks)),
-        ("corpus", "Corpus", bool(summary.corpus or summary.examples)),
+        ("learning", "Pre-training", training and training.curve),
+        ("sentences", "Masked sentences", summary.sentences),
+        ("heldout", "Held-out text", summary.language_model),
+        ("transfer", "Fine-tuning", summary.tasks),
+        ("corpus", "Corpus", summary.corpus or summary.examples),
         ("cost", "Cost", True),
         ("repeat", "Reproducing it", True),
     )
-    yield from ((anchor, name) for anchor, name, there in sections if there)
+    timed = [step for step in steps if step.seconds is not None]
+    template = environment().get_template("report.html.j2")
+    return template.render(
+        summary=summary,
+        style=style(),
+        words=wording,
+        plots=plots,
+        learning=learning,
+        headline=wording.headline(summary),
+        steps={step.stage: step for step in steps},
+        contents=[(anchor, name) for anchor, name, present in sections if present],
+        tallies=_tallies(summary),
+        many_tasks=len(summary.tasks) > MANY_TASKS,
+        several_lengths=len({one.max_seq_length for one in summary.language_model}) > 1,
+        length_only=next(
+            (e.length_only_accuracy for e in summary.examples if e.length_only_accuracy), None
+        ),
+        timed=timed,
+        total_seconds=sum(step.seconds or 0.0 for step in timed),
+        peak_memory=max(peaks, default=0),
+        finished=finished.replace("T", " ").replace("Z", " UTC"),
+        train_tokens=next((split.tokens for split in splits), 1),
+        toml=to_toml(summary.configuration),
+        commands=_commands(summary),
+        versions=", ".join(f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()),
+    )
 
 
 def _tallies(summary: Summary) -> list[Tally]:
-    """Nothing where the right answers are not known."""
+    """One for each model; none where the right answers are not known."""
     known = [filled for filled in summary.sentences if filled.judged]
     systems = [guesses.system for guesses in known[0].guesses] if known else []
-    tallies = [
+    return [
         Tally(
             name=wording.predictor(system),
             mine=system == "pretrained",
@@ -93,20 +95,6 @@ def _tallies(summary: Summary) -> list[Tally]:
         )
         for place, system in enumerate(systems)
     ]
-    return tallies
-
-
-def _totals(summary: Summary) -> dict[str, object]:
-    seconds = [step.seconds for step in summary.steps if step.seconds is not None]
-    peaks = [step.peak_memory for step in summary.steps if step.peak_memory]
-    splits = summary.corpus.splits if summary.corpus else ()
-    finished = max((step.finished_at for step in summary.steps), default="")
-    return {
-        "total_seconds": sum(seconds),
-        "peak_memory": max(peaks, default=0),
-        "finished": finished.replace("T", " ").replace("Z", " UTC"),
-        "train_tokens": next((split.tokens for split in splits), 1),
-    }
 
 
 def _commands(summary: Summary) -> list[str]:
@@ -123,15 +111,6 @@ def _commands(summary: Summary) -> list[str]:
         ),
         *([f"cloze predict {name} --task {task} < new.txt"] if saved and task else []),
     ]
-
-
-def _versions(summary: Summary) -> str:
-    """One line where all stages ran with the same versions; otherwise the stages that differ."""
-    merged: dict[str, set[str]] = {}
-    for step in summary.steps:
-        for name, version in step.versions.items():
-            merged.setdefault(name, set()).add(version)
-    return ", ".join(f"{name} {' and '.join(sorted(found))}" for name, found in merged.items())
 
 
 def to_toml(table: Mapping[str, JsonValue]) -> str:

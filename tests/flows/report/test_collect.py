@@ -9,16 +9,16 @@ import pytest
 from artifacts.results import MaskedSentences, Scores
 from artifacts.stage import InputRef
 from artifacts.summary import Summary
-from flows.figures import figures
 from flows.report import wording as words
 from flows.report.__main__ import make_report
 from flows.report.collect import collect
 from flows.report.collect_corpus import entropy, powers_of_two, rank_frequency
 from flows.report.collect_training import length_at, read_clock
+from flows.report.figures import figures, read_summary, terminal_lines
 from flows.report.learning_curve import story
 from flows.report.page import render
 from flows.report.plots import companions, learning_curve
-from flows.report.terminal import lines, read_lines
+from flows.workspace import Workspace
 from tests.flows.report.report_run import (
     LANGUAGE_MODEL,
     METRICS,
@@ -144,7 +144,7 @@ def test_steps_have_time_and_memory_from_the_record(summary: Summary) -> None:
 
 
 def test_six_lines_say_the_most_important(summary: Summary) -> None:
-    said = [line.replace("\u202f", " ") for line in lines(summary)]
+    said = [line.replace("\u202f", " ") for line in terminal_lines(summary)]
     assert said == [
         "A small encoder",
         "  MLM accuracy    40.5 % on held-out package rich (n-gram baseline 31.0 %)",
@@ -159,10 +159,15 @@ def test_six_lines_say_the_most_important(summary: Summary) -> None:
 def test_lines_are_read_from_the_summary_of_a_run(tmp_path: Path) -> None:
     make_report(report_table(tmp_path), [])
     (written,) = (tmp_path / "report").glob("summary.*.json")
-    assert read_lines(str(written))[0] == "A small encoder"
-    assert read_lines(str(tmp_path / "nowhere.json")) == []
-    (tmp_path / "other.json").write_text('{"form": "another"}')
-    assert read_lines(str(tmp_path / "other.json")) == []
+    space = Workspace(str(tmp_path))
+    for run, content in (("try", written.read_text()), ("other", '{"form": "another"}')):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "summary.json").write_text(content)
+    found = read_summary(space, "try")
+    assert found is not None
+    assert terminal_lines(found)[0] == "A small encoder"
+    assert read_summary(space, "nowhere") is None
+    assert read_summary(space, "other") is None
 
 
 def test_entropy_is_that_of_the_shares() -> None:

@@ -17,9 +17,9 @@ from artifacts.store import open_artifact
 from artifacts.summary import Summary
 from flows.report.__main__ import make_report
 from flows.report.collect import collect
+from flows.report.figures import terminal_lines
 from flows.report.page import render
 from flows.report.plots import task_spread
-from flows.report.terminal import lines
 from flows.report.wording import lede
 from tests.flows.report.report_run import PRESENT, SECRET, report_table
 
@@ -114,7 +114,7 @@ def test_a_missing_stage_leaves_out_its_part_only(tmp_path: Path, missing: str) 
     assert page.rstrip().endswith("</html>")
     assert ('id="transfer"' in page) == ("evaluate" in present)
     assert ('id="corpus"' in page) == bool({"tokens", "examples"} & set(present))
-    assert lines(summary)[0] == "A small encoder"
+    assert terminal_lines(summary)[0] == "A small encoder"
 
 
 def test_a_stage_run_by_hand_has_no_record_and_still_a_configuration(tmp_path: Path) -> None:
@@ -203,5 +203,8 @@ def test_an_encoder_that_started_from_another_is_told_beside_what_that_was_worth
         "Training started from the encoder google/bert, not from random weights: "
         f"{found}, on the held-out package rich."
     )
-    assert lines(started)[1].replace("\u202f", " ") == f"  began from      google/bert; {found}"
+    assert (
+        terminal_lines(started)[1].replace("\u202f", " ")
+        == f"  began from      google/bert; {found}"
+    )
     assert "as it came" in render(started)
