@@ -9,6 +9,7 @@ module of a verb is imported when the verb is used. A user's mistake never becom
 
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import dataclass
@@ -204,6 +205,9 @@ ANSWERED = (
 )
 """What ends a command with one line; all else is a bug of ours, with its traceback."""
 
+UNDECODABLE = re.compile("[\ud800-\udfff]")
+"""Stands for a byte of a file name or an argument that Python could not decode (PEP 383)."""
+
 FORMER_NAMES = {"unwanted": "dedup"}
 """Commands that were renamed; the next version refuses the former name."""
 
@@ -222,10 +226,10 @@ def exit_code(arguments: list[str]) -> int:
     except FileNotFoundError:
         say("error: the working directory has been deleted; cd to another one")
         return 1
-    if odd := _undecodable([os.getcwd(), *arguments]):
+    if odd := next(filter(UNDECODABLE.search, [os.getcwd(), *arguments]), ""):
         say(
-            f"error: {odd}: not in {sys.getfilesystemencoding()}, the encoding of file names here; "
-            "rename it, or where it is UTF-8 set PYTHONUTF8=1"
+            f"error: {ascii(odd)[1:-1]}: not in {sys.getfilesystemencoding()}, the encoding of "
+            "file names here; rename it, or where it is UTF-8 set PYTHONUTF8=1"
         )
         return 2
     if arguments and (name := FORMER_NAMES.get(arguments[0])):
@@ -248,16 +252,6 @@ def exit_code(arguments: list[str]) -> int:
         return 0
     print_lines([str(answer)])
     return answer.exit_code
-
-
-def _undecodable(texts: list[str]) -> str:
-    """The first of them with bytes that Python could not decode, empty if there is none."""
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return ascii(text)[1:-1]
-    return ""
 
 
 def application() -> App:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from cloze.answer import Answer, columns
 from cloze.execution.console import watching
 from cloze.options import TARGET, ConfigPath, Target
-from flows.ablation.result import AblationResult, TableResult, cell, lede
+from flows.ablation.result import AblationResult, cell, lede
 from flows.ablation.rows import Table
 from flows.locks.on_disk import locked
 from flows.prefect.server import prefect_server
@@ -64,15 +64,13 @@ def ablations(
         with reporting_to(server):
             data = flow(run, machine, tuple(table), seeds, tuple(row))
     result = AblationResult.model_validate(data)
-    text = "\n\n".join([*map(_table_text, result.tables), f"page: {result.page}"])
+    parts = []
+    for found in result.tables:  # its figures, and below them what they say
+        titles = (f"{column.title}, {column.unit}" for column in found.columns)
+        lines = [["", *titles]]
+        for one in found.rows:
+            cells = (cell(column, one.figures.get(column.key)) for column in found.columns)
+            lines.append([one.title, *(" ".join(words).strip() for words in cells)])
+        parts.append("\n".join([columns(lines), "", *lede(found)]).rstrip())
+    text = "\n\n".join([*parts, f"page: {result.page}"])
     return Answer(data, text, target.json)
-
-
-def _table_text(table: TableResult) -> str:
-    """The figures, and below them what they say."""
-    header = ["", *(f"{column.title}, {column.unit}" for column in table.columns)]
-    lines = [
-        [row.title, *(" ".join(cell(c, row.figures.get(c.key))).strip() for c in table.columns)]
-        for row in table.rows
-    ]
-    return "\n".join([columns([header, *lines]), "", *lede(table)]).rstrip()

@@ -18,7 +18,7 @@ from cloze.init.corpus_samples import look
 from cloze.options import TARGET, ConfigPath, Target
 from flows.config import MachineConfig, RunConfig
 from flows.executor import write_tables
-from flows.expected import ExpectedTime, expected_times, has_gpu
+from flows.expected import expected_times, has_gpu
 from flows.forecast import CorpusForecast, TrainingForecast, forecast_corpus, forecast_training
 from flows.plan import plan as plan_run
 from flows.stages import PREPARE
@@ -68,7 +68,10 @@ def plan(
         lines.append(f"{stage.stage:<11} {stage.action:<6} {why}")
     to_run = to_run if stages else [*PREPARE, "pretrain"]
     expected = expected_times(run, machine, to_run, space=target.space()) if stages else []
-    lines += _expected(expected)
+    if expected:
+        total = sum(found.seconds for found in expected)
+        lines += ["", f"expected on this machine: {_time(total / 3600)}"]
+        lines += _indented([(e.stage, _time(e.seconds / 3600), e.basis) for e in expected])
     data["expected"] = [asdict(found) for found in expected]
     # text in installed packages has no path, and its size is not known
     sources = [source.path for source in run.corpus.sources] if run.corpus else []
@@ -86,16 +89,6 @@ def plan(
     data["stages"] = [stage.model_dump(mode="json") for stage in stages]
     data["tables"] = written
     return Answer(data, "\n".join(lines).lstrip("\n"), target.json)
-
-
-def _expected(found: Sequence[ExpectedTime]) -> Iterator[str]:
-    """What the stages that would run take on this machine."""
-    if found:
-        total = sum(stage.seconds for stage in found)
-        yield ""
-        yield f"expected on this machine: {_time(total / 3600)}"
-        rows = [(stage.stage, _time(stage.seconds / 3600), stage.basis) for stage in found]
-        yield from _indented(rows)
 
 
 def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:

@@ -19,11 +19,14 @@ from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located, read_model_config
 from flows.plan import PlannedStage
 from flows.stages import chain, keyed_config
-from model.config import DATASETS_PREFIX, MEASURING, TaskConfig
+from model.config import DATASETS_PREFIX, MEASURING
 
 LEAST_ADDRESS_SPACE = 4 << 30
 """Bytes. With 2 GiB Beam's threads cannot all be started, and those that were wait for the others;
 with 3 GiB preparation works."""
+
+POSITIONS = "max_position_embeddings"
+"""The field of a model's config.json."""
 
 
 def refuse_contradictions(
@@ -37,8 +40,15 @@ def refuse_contradictions(
             f"ulimit -v allows {allowed / 1e9:.1f} GB of address space, of which threads reserve "
             f"more than they use; allow {LEAST_ADDRESS_SPACE >> 10} (kB) or more, or unlimited"
         )
-    if "vocabulary" in stages:
-        _check_vocabulary(run)
+    path = run.vocabulary.path
+    if "vocabulary" in stages and path and is_local(path):
+        try:
+            read_vocabulary(located(path), lowercase=run.vocabulary.lowercase)
+        except (UsageError, OSError) as error:
+            raise UsageError(
+                f"vocabulary.path = {path}: {error}; expected a vocab.txt or tokenizer.json of "
+                "BERT's"
+            ) from None
     if "pretrain" in stages:
         _check_training(run, machine)
     if "pretrain" in stages and run.pretrain.init:
@@ -46,18 +56,6 @@ def refuse_contradictions(
         _check_initial_encoder(run, made)
     if "finetune" in stages:
         _check_tasks(run)
-
-
-def _check_vocabulary(run: RunConfig) -> None:
-    path = run.vocabulary.path
-    if not path or not is_local(path):
-        return
-    try:
-        read_vocabulary(located(path), lowercase=run.vocabulary.lowercase)
-    except (UsageError, OSError) as error:
-        raise UsageError(
-            f"vocabulary.path = {path}: {error}; expected a vocab.txt or tokenizer.json of BERT's"
-        ) from None
 
 
 def _check_training(run: RunConfig, machine: MachineConfig) -> None:
@@ -123,29 +121,23 @@ def _check_tasks(run: RunConfig) -> None:
     """The columns of every task's files, and whether a finished encoder has room for its texts."""
     encoder, tasks = run.finetune.encoder, run.finetune.tasks
     if encoder and tasks:
-        positions = _positions(located(encoder))
+        try:
+            positions = int(json.loads(read_model_config(located(encoder)))[POSITIONS])
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            positions = 0  # its config.json does not tell
         longest = max(tasks, key=lambda task: task.max_seq_length)
         if 0 < positions < longest.max_seq_length:
             raise UsageError(
                 f"task {longest.name}: max_seq_length {longest.max_seq_length}, but {encoder} has "
                 f"{positions} positions; set it to {positions} or less"
             )
-    own = [task for task in tasks if task.train and not _downloaded(task)]
+    own = []
+    for task in tasks:
+        files = (task.train, task.dev, task.test, *task.more.values())
+        if task.train and not any(file.startswith(DATASETS_PREFIX) for file in files):
+            own.append(task)
     if own:  # only now: it takes torch along
         from model.tasks.problems import load_tables
 
         for task in own:
             load_tables(task)
-
-
-def _positions(encoder: str) -> int:
-    """How long a text a finished encoder has room for; 0 where its config.json does not tell."""
-    try:
-        return int(json.loads(read_model_config(encoder))["max_position_embeddings"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return 0
-
-
-def _downloaded(task: TaskConfig) -> bool:
-    files = (task.train, task.dev, task.test, *task.more.values())
-    return any(file.startswith(DATASETS_PREFIX) for file in files)

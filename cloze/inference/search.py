@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from itertools import islice, tee
 from pathlib import Path
@@ -42,7 +43,6 @@ from model.inference.passage_index import (
     PASSAGES,
     VECTORS,
     Hit,
-    Vectors,
     nearest,
     read_passage,
     write_index,
@@ -67,8 +67,8 @@ UseIndex = Annotated[
         "with all; now and then one of the nearest is missed. Needs the extra `index`.",
     ),
 ]
-Nearest = Callable[[Vectors, int], list[list[Hit]]]
-"""For each question so many rows that are nearest to it."""
+Nearest = Callable[..., list[list[Hit]]]
+"""Given vectors of questions and `count`: for each question so many rows, the nearest first."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ def search(
     if loaded.modules is None:
         say(f"{model} was not trained to compare texts (no modules.json): its order is a rough one")
     index = passage_index(loaded, directory, folder, words=words, space=space)
-    find = _find_in_graph(index, space) if use_index else _find_in_all(index)
+    by_all = partial(nearest, index.path(VECTORS))
+    find: Nearest = _find_in_graph(index, space) if use_index else by_all
     answers = _answers(loaded, index, find, texts_or_lines(questions), count=top_k)
     if place.json:
         data = [
@@ -112,7 +113,11 @@ def search(
         ]
         return Answer(data, "", as_json=True)
     for question, passages in answers:
-        print_lines([question, *(line for found in passages for line in _lines(found))])
+        lines = [question]
+        for found in passages:
+            where = f"{found.file}, line {found.line}" if found.line else found.file
+            lines += [f"  {found.score:.3f}  {where}", f"         {found.text}"]
+        print_lines(lines)
     return None
 
 
@@ -176,10 +181,6 @@ def _scratch(output: str) -> Iterator[str]:
         yield scratch
 
 
-def _find_in_all(index: Artifact) -> Nearest:
-    return lambda questions_QH, count: nearest(index.path(VECTORS), questions_QH, count=count)
-
-
 def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
     """By the graph of the index's vectors: the artifact that is there, or a new one."""
     from model.inference.vector_graph import GRAPH, SETTINGS, VERSION, nearest_in, write_graph
@@ -200,8 +201,7 @@ def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
             file = put_file(output, f"{scratch}/{GRAPH}", name=GRAPH, rows=count)
         artifact = commit(table.model_copy(update={"output": output}), [file])
-    graph = artifact.path(GRAPH)
-    return lambda questions_QH, count: nearest_in(graph, vectors, questions_QH, count=count)
+    return partial(nearest_in, artifact.path(GRAPH), vectors)
 
 
 def _answers(
@@ -211,18 +211,11 @@ def _answers(
     asked, shown = tee(questions)
     vectors = model.sentence_vectors(asked)
     while together := list(islice(vectors, QUESTIONS_AT_ONCE)):
-        hits = find(np.stack(together), count)
+        hits = find(np.stack(together), count=count)
         for best, question in zip(hits, shown, strict=False):
-            yield question, [_found(index, hit.row, hit.score) for hit in best]
-
-
-def _found(index: Artifact, row: int, score: float) -> Found:
-    file, line, text = read_passage(index.path(PASSAGES), row)
-    shown = os.path.relpath(file) if filesystem.is_local(file) else file
-    return Found(score, shown, line, text)
-
-
-def _lines(found: Found) -> Iterator[str]:
-    where = f"{found.file}, line {found.line}" if found.line else found.file
-    yield f"  {found.score:.3f}  {where}"
-    yield f"         {found.text}"
+            passages = []
+            for hit in best:
+                file, line, text = read_passage(index.path(PASSAGES), hit.row)
+                where = os.path.relpath(file) if filesystem.is_local(file) else file
+                passages.append(Found(hit.score, where, line, text))
+            yield question, passages

@@ -49,7 +49,11 @@ def submissions(run: Run, directory: Target, /, *, place: Place = PLACE) -> Answ
         raise UsageError(f"{run}: no predictions of unlabelled test files; name them as test = ...")
     glue = {name: content for name, content in found.items() if name.startswith(f"{GLUE}/")}
     if glue:
-        found[f"{GLUE}.zip"] = _zipped(glue)
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as into:
+            for name, content in sorted(glue.items()):  # the same files give the same bytes
+                into.writestr(zipfile.ZipInfo(name.removeprefix(f"{GLUE}/")), content)
+        found[f"{GLUE}.zip"] = archive.getvalue()
         missing = [name for name in GLUE_FILES if f"{GLUE}/{name}.tsv" not in glue]
         if missing:
             say(f"submissions: the GLUE server wants {', '.join(missing)} as well")
@@ -57,12 +61,3 @@ def submissions(run: Run, directory: Target, /, *, place: Place = PLACE) -> Answ
         write_bytes(str(directory / name), content)
     data = {"directory": str(directory), "files": sorted(found)}
     return Answer(data, "\n".join(str(directory / name) for name in sorted(found)), place.json)
-
-
-def _zipped(files: dict[str, bytes]) -> bytes:
-    """An archive of the files, all at its top; the same files give the same bytes."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as into:
-        for name, content in sorted(files.items()):
-            into.writestr(zipfile.ZipInfo(name.removeprefix(f"{GLUE}/")), content)
-    return archive.getvalue()

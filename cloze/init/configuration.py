@@ -35,7 +35,7 @@ from cloze.init.initial_model import (
     steps_within,
 )
 from cloze.init.labelled_files import LabelledFiles, labelled_files
-from cloze.init.languages import language
+from cloze.init.plain_text import language
 from cloze.lookup import model_directory
 from cloze.options import PLACE, Place
 from flows.config import RatesConfig, RunConfig

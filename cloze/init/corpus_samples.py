@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import IO
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from pydantic import JsonValue
 
 from artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
 from artifacts.filesystem import InputFile, find_files, open_to_read
-from cloze.init.text_layout import BLANK_LINE, is_html, line_breaks, plain_layout
+from cloze.init.plain_text import BLANK_LINE, is_html, line_breaks, plain_layout
 from pipeline.config.settings import LineBreak, Reader
 from pipeline.readers.compression import can_be_cut, stream
 
@@ -112,7 +111,10 @@ def look(path: str) -> Look:
     sampled = sampled[:: max(1, len(sampled) // SAMPLED_FILES)][:SAMPLED_FILES]
     size = float(sum(file.size for file in files))
     if kind in TABLES:
-        field, texts, rows_per_byte = _table_rows(sampled)
+        tables = [_table(file) for file in sampled]
+        field, texts, _ = tables[0]
+        rows = sum(count for _, _, count in tables)
+        rows_per_byte = rows / max(sum(file.size for file in sampled), 1)
         reader, why, odd = TABLES[kind], f"files named *{suffix}", _odd(files, suffix, {}, {})
         documents = size * rows_per_byte if texts else float(len(files))
         samples = texts
@@ -123,7 +125,8 @@ def look(path: str) -> Look:
         reader, field, why = _text_reader(
             kind, samples, first=sampled[0], files=len(files), text_bytes=size
         )
-        texts = samples if not field else tuple(_json_texts(samples, field))
+        values = [row.get(field) for text in samples for row in _json_rows(text)] if field else []
+        texts = tuple(v for v in values if isinstance(v, str)) if field else samples
         documents = _documents(read.values(), reader, size) or float(len(files))
         odd = _odd(files, suffix, read, unread)
     line_break = None if reader in LAYOUT_KNOWN else line_breaks(texts)
@@ -229,7 +232,16 @@ def _text_reader(
     """The reader, the key that holds the text if there are keys, and what the guess rests on."""
     text = "\n".join(samples)
     if kind in (".jsonl", ".ndjson", ".json"):
-        return "jsonl", _text_key(text, first.path), f"files named *{kind}"
+        lengths: Counter[str] = Counter()
+        for row in _json_rows(text):
+            for key, value in row.items():
+                lengths[key] += len(value) if isinstance(value, str) else 0
+        longest = lengths.most_common(1)
+        if not longest or not longest[0][1]:
+            raise UsageError(
+                f"{first.path}: no JSON objects with text, one per line; expected JSON lines"
+            )
+        return "jsonl", longest[0][0], f"files named *{kind}"
     if text.lstrip().startswith("<mediawiki"):
         return "mediawiki", "", "a MediaWiki dump by its first element"
     if re.search(r'^<doc id="', text, re.MULTILINE):
@@ -247,32 +259,6 @@ def _json_rows(text: str) -> Iterator[dict[str, JsonValue]]:
             continue
         if isinstance(row, dict):
             yield row
-
-
-def _json_texts(samples: Iterable[str], key: str) -> Iterator[str]:
-    for row in chain.from_iterable(map(_json_rows, samples)):
-        value = row.get(key)
-        if isinstance(value, str):
-            yield value
-
-
-def _text_key(text: str, path: str) -> str:
-    """The key whose strings are longest."""
-    lengths: Counter[str] = Counter()
-    for row in _json_rows(text):
-        for key, value in row.items():
-            lengths[key] += len(value) if isinstance(value, str) else 0
-    if not lengths or not lengths.most_common(1)[0][1]:
-        raise UsageError(f"{path}: no JSON objects with text, one per line; expected JSON lines")
-    return lengths.most_common(1)[0][0]
-
-
-def _table_rows(files: list[InputFile]) -> tuple[str, tuple[str, ...], float]:
-    """The column of text, the texts of the first rows, and rows per byte of the tables' files."""
-    tables = [_table(file) for file in files]
-    column, texts, _ = tables[0]
-    rows = sum(count for _, _, count in tables)
-    return column, texts, rows / max(sum(file.size for file in files), 1)
 
 
 def _table(file: InputFile) -> tuple[str, tuple[str, ...], int]:

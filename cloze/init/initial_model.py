@@ -156,7 +156,9 @@ class InitialModel:
         """The tables of the configuration."""
         import tomli_w
 
-        tokenizer, rate = self.files.tokenizer, self._rate()
+        tokenizer, manifest = self.files.tokenizer, self.files.manifest
+        recipe = manifest.config.get("pretrain") if manifest else None  # ours, if we trained it
+        rate = OWN_SHARE * float(recipe["optimizer"]["learning_rate"]) if recipe else 0.0
         size = max(tokenizer.size, SMALLEST_VOCABULARY)  # beside a path it only serves estimates
         vocabulary: dict[str, object] = {"path": self.vocabulary, "size": size}
         if not tokenizer.lowercase:
@@ -196,12 +198,6 @@ class InitialModel:
                 "warning: if it was trained for sentence vectors, this training does not keep "
                 f"them; compare `cloze search` with {self.name} before replacing it"
             )
-
-    def _rate(self) -> float:
-        """Half of the peak rate at which we trained it; 0 if somebody else did."""
-        manifest = self.files.manifest
-        recipe = manifest.config.get("pretrain") if manifest else None
-        return OWN_SHARE * float(recipe["optimizer"]["learning_rate"]) if recipe else 0.0
 
 
 def shape_table(config: EncoderConfig) -> dict[str, object]:

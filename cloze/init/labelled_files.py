@@ -79,11 +79,9 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
     with fsspec.open(paths["train"], "rb") as opened:
         text = opened.read(SAMPLED_CHARACTERS).decode("utf-8-sig", "replace")
     whole = text[: text.rfind("\n") + 1] or text
-    return _tagging(whole, paths) if suffix in CONLL else _table(whole, DELIMITERS[suffix], paths)
-
-
-def _tagging(text: str, paths: dict[str, str]) -> LabelledFiles:
-    tags = Counter(line.split()[-1] for line in text.splitlines() if len(line.split()) > 1)
+    if suffix in DELIMITERS:
+        return _table(whole, DELIMITERS[suffix], paths)
+    tags = Counter(line.split()[-1] for line in whole.splitlines() if len(line.split()) > 1)
     return LabelledFiles("tagging", paths, {}, dict(tags.most_common()))
 
 

@@ -46,7 +46,15 @@ class Check:
 
 def doctor(*, place: Place = PLACE) -> Answer:
     """Check this machine."""
-    checks = [*_installation(), *_hardware(), *_tools(), _workspace(place)]
+    checks = [*_installation(), *_hardware(), *_tools()]
+    space = place.space()  # not created for the check
+    existing = next(path for path in (space.local, *space.local.parents) if path.exists())
+    if os.access(existing, os.W_OK):
+        free = shutil.disk_usage(existing).free / GIB
+        checks.append(Check("workspace", "good", f"{space.root}, {free:.0f} GiB free"))
+    else:
+        remedy = f"{existing} is not writable; choose --workspace FOLDER"
+        checks.append(Check("workspace", "bad", remedy))
     lines = [f"{MARKS[check.state]} {check.name:<15} {check.found}" for check in checks]
     healthy = all(check.state != "bad" for check in checks)
     data = {"healthy": healthy, "checks": [asdict(check) for check in checks]}
@@ -114,13 +122,3 @@ def _tools() -> Iterator[Check]:
     for lock in Path(base).glob("**/lock"):
         remedy = f"unless a build is running now, rm {lock}, or training waits for it forever"
         yield Check("build lock", "bad", remedy)
-
-
-def _workspace(place: Place) -> Check:
-    """Whether the workspace is writable; it is not created for the check."""
-    space = place.space()
-    existing = next(path for path in (space.local, *space.local.parents) if path.exists())
-    if not os.access(existing, os.W_OK):
-        return Check("workspace", "bad", f"{existing} is not writable; choose --workspace FOLDER")
-    free = shutil.disk_usage(existing).free / GIB
-    return Check("workspace", "good", f"{space.root}, {free:.0f} GiB free")

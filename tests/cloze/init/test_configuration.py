@@ -29,8 +29,8 @@ from cloze.init.configuration import (
 )
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.labelled_files import labelled_files
-from cloze.init.languages import language
 from flows.config import RunConfig
+from tests.cloze.init.test_plain_text import ENGLISH, GERMAN
 from tests.conftest import PROJECT
 
 CONFIGS = PROJECT / "configs"
@@ -157,24 +157,6 @@ def test_the_command_writes_a_file_that_plan_understands(
     assert cloze("plan", "mine.toml").returncode == 0
     assert cloze("init", "texts", "--output", "mine.toml").returncode == 2
     assert cloze("init", "nowhere").returncode == 2
-
-
-GERMAN = "Der Hund und die Katze sind nicht in dem Haus, das mit der Tür von gestern ist. " * 5
-ENGLISH = "The dog and the cat are not in the house that was built for the king of that land. " * 5
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (ENGLISH, "English"),
-        (GERMAN, "German"),
-        ("Это не то, что мы хотели сказать. " * 3, "Cyrillic script"),
-        ("Xyzzy foo bar baz quux.", "another language"),
-        ("12 345 !!", "no text"),
-    ],
-)
-def test_the_language_is_guessed(text: str, expected: str) -> None:
-    assert language(text) == expected
 
 
 def test_documents_are_counted_by_what_parts_them(tmp_path: Path) -> None:

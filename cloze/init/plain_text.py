@@ -1,7 +1,8 @@
-"""The layout of plain text: what blank lines and line breaks mean in it, and whether it is HTML.
+"""Plain text, guessed from samples: its layout, whether it is HTML, and its language.
 
-In:  samples of the text, and how much of it there is in how many files.
-Out: the reader that fits; what to set for line breaks and HTML; what each guess rests on.
+In:  samples of the text; for the layout, how much of it there is in how many files.
+Out: the reader that fits; what to set for line breaks and HTML, and what each guess rests on; a
+     language, or a script where several languages share it.
 
 A blank line separates documents in one plain text file and paragraphs in another, and nothing in it
 says which. That is guessed from how many blocks of lines there are and what their lines look like,
@@ -9,6 +10,8 @@ and the reason says what else it could be.
 """
 
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pipeline.config.settings import LineBreak, Reader
@@ -36,6 +39,21 @@ ONE_SENTENCE = re.compile(
 HTML = re.compile(r"<br ?/?>|</?[pib]>|&(amp|lt|gt|quot|nbsp|apos|#\d+);")
 HTML_PER_CHARACTER = 1e-4
 """Marks of HTML a character, from which it is no accident."""
+
+COMMON_WORDS = {
+    "English": "the of and to in that is was for with",
+    "German": "der die und das nicht ist von den mit ein",
+    "French": "le la les et des est dans que pour une",
+    "Spanish": "el los las una que por con para del como",
+    "Italian": "il che di della per con una sono gli non",
+    "Portuguese": "os uma que não para com do da em mais",
+    "Dutch": "de het een van en dat niet zijn met voor",
+    "Polish": "nie się jest na że do jak ale tak przez",
+    "Swedish": "och att det som en på är av för med",
+    "Turkish": "ve bir bu için ile olarak çok daha gibi olan",
+}
+LEAST_SHARE = 0.04
+"""Of its words a text must have among a language's ten commonest; English text has a quarter."""
 
 
 def plain_layout(samples: Sequence[str], *, files: int, text_bytes: float) -> tuple[Reader, str]:
@@ -88,6 +106,25 @@ def is_html(documents: Sequence[str]) -> bool:
     """Whether entities and `<br>` of HTML stand in the text."""
     found = sum(len(HTML.findall(text)) for text in documents)
     return found > 1 and found >= HTML_PER_CHARACTER * sum(map(len, documents))
+
+
+def language(text: str) -> str:
+    """The language that `text` seems to be in; `no text` if there are no letters."""
+    # the first word of a letter's Unicode name is its script
+    names = (unicodedata.name(letter, "unnamed") for letter in text if letter.isalpha())
+    scripts = Counter(name.partition(" ")[0].capitalize() for name in names)
+    if not scripts:
+        return "no text"
+    script, _ = scripts.most_common(1)[0]
+    if script != "Latin":
+        return f"{script} script"
+    words = re.findall(r"\w+", text.lower())
+    counts = Counter(words)
+    found = {
+        name: sum(counts[word] for word in common.split()) for name, common in COMMON_WORDS.items()
+    }
+    best = max(found, key=lambda name: found[name])
+    return best if found[best] > LEAST_SHARE * len(words) else "another language"
 
 
 def _lines(samples: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloze.init.text_layout import line_breaks, plain_layout
+from cloze.init.plain_text import language, line_breaks, plain_layout
 
 GOOGLE = "The first sentence.\nHe asked: why?\nNobody knew!\n\n" * 500
 ARTICLES = "A title\nOne paragraph. It goes on. And on.\nAnother one. It ends.\n\n" * 500
@@ -58,3 +58,21 @@ def test_documents_some_of_which_are_wrapped_are_told_apart_one_by_one() -> None
     whole = line_breaks([paragraphs] * 8)
     assert whole
     assert whole[0] == "paragraph"
+
+
+GERMAN = "Der Hund und die Katze sind nicht in dem Haus, das mit der Tür von gestern ist. " * 5
+ENGLISH = "The dog and the cat are not in the house that was built for the king of that land. " * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ENGLISH, "English"),
+        (GERMAN, "German"),
+        ("Это не то, что мы хотели сказать. " * 3, "Cyrillic script"),
+        ("Xyzzy foo bar baz quux.", "another language"),
+        ("12 345 !!", "no text"),
+    ],
+)
+def test_the_language_is_guessed(text: str, expected: str) -> None:
+    assert language(text) == expected
