@@ -28,7 +28,7 @@ from artifacts.store import Artifact
 from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
 from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_job
-from flows.launchers.local import local_job
+from flows.launchers.local import LocalJob
 from flows.launchers.warm import WarmProcess
 from flows.locks.on_disk import Holder, holder_of, leased, locked
 from flows.locks.on_store import leased_on_store
@@ -263,7 +263,7 @@ class Executor:
     def _end_leftover_jobs(self) -> None:
         """End programs that a killed run of this name has left, whose lock we hold."""
         for file in (self.space.local / self.run.name).glob("jobs/*/job.json"):
-            job = local_job(file.parent)
+            job = LocalJob.read(file.parent)
             if job and job.supervisor.alive:
                 ended = f"ending process {job.supervisor.pid} of an earlier run"
                 emit(file.parent.name, "output", ended)

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from artifacts.runtime.processes import ProcessId, descendants
-from flows.launchers.local import LocalJob, local_job
+from flows.launchers.local import LocalJob
 from tests.waiting import wait_for
 
 VICTIMS = {
@@ -68,7 +68,7 @@ class RunFolder:
 
     def running_job(self, stage: str) -> LocalJob | None:
         """The stage's job, once its program is there."""
-        job = local_job(self.job(stage))
+        job = LocalJob.read(self.job(stage))
         alive = job is not None and job.supervisor.alive and list(descendants(job.supervisor.pid))
         return job if alive else None
 
@@ -114,7 +114,7 @@ class RunFolder:
         """Wait until the stage has another supervisor than this one."""
 
         def another() -> bool:
-            job = local_job(self.job(stage))
+            job = LocalJob.read(self.job(stage))
             return job is not None and job.supervisor.pid != supervisor
 
         wait_for(another, what=f"{stage} again")

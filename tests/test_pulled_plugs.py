@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.runtime.processes import descendants
-from flows.launchers.local import local_job
+from flows.launchers.local import LocalJob
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.running import VICTIMS, RunFolder, all_gone
 from tests.waiting import PATIENCE, wait_for
@@ -76,7 +76,7 @@ def test_a_run_whose_prefect_server_is_killed_goes_on_to_the_same_digests(
     RunFolder(workspace).forget("pretrain")
     running = start(workspace)
     wait_for(lambda: RunFolder(workspace).running_job("pretrain"))
-    server = local_job(workspace / "prefect" / "run-smoke")
+    server = LocalJob.read(workspace / "prefect" / "run-smoke")
     assert server
     for pid in descendants(server.supervisor.pid):
         os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from flows.launchers.local import local_job
+from flows.launchers.local import LocalJob
 from tests.flows.standin_chain import Chain, ends, make_chain
 from tests.running import RunFolder
 from tests.waiting import wait_for
@@ -88,7 +88,7 @@ def test_a_run_that_is_waited_for_is_named_and_when_killed_it_is_taken_over(
     monkeypatch.setenv("STANDIN", '{"pretrain": {"sleep": 300}}')
     first = chain.begin("taken over", "--without-prefect", run="first")
     job = chain.workspace("taken over") / "first" / "jobs" / "pretrain"
-    wait_for(lambda: local_job(job), what="the first run's training")
+    wait_for(lambda: LocalJob.read(job), what="the first run's training")
     monkeypatch.delenv("STANDIN")
     second = chain.begin("taken over", "--without-prefect", run="second")
     said = said_until(second, "pretrain: waits for")
@@ -120,13 +120,13 @@ def test_a_server_killed_while_it_starts_is_started_again_and_asks_for_the_secre
 ) -> None:
     run = chain.begin("killed server")
     job = chain.workspace("killed server") / "prefect" / "run-try"
-    started = wait_for(lambda: local_job(job), what="the server")
+    started = wait_for(lambda: LocalJob.read(job), what="the server")
     (first, *_) = wait_for(
         lambda: psutil.Process(started.supervisor.pid).children(), what="its program"
     )
     first.send_signal(signal.SIGKILL)
     again = wait_for(
-        lambda: (found := local_job(job)) and found != started and found, what="another"
+        lambda: (found := LocalJob.read(job)) and found != started and found, what="another"
     )
     url = f"http://127.0.0.1:{again.argv[again.argv.index('--port') + 1]}/api"
     refused = wait_for(lambda: status(f"{url}/admin/version"), what="an answer")

@@ -13,7 +13,6 @@ from cyclopts import Parameter
 
 from artifacts import filesystem
 from artifacts.progress import clock, say
-from artifacts.results import SeedScores
 from cloze.answer import Answer, columns
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
@@ -114,14 +113,15 @@ def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Ans
     """The variants' figures, a column each."""
     found = [mean_figures(variant, space) for variant in chosen]
     titles = [variant.title or variant.runs[0].name for variant in chosen]
-    rows = [
-        ["", *titles],
-        ["seeds", *(str(len(variant.runs)) for variant in chosen)],
-        *(
-            [name, *(_cell(one.get(name)) for one in found)]
-            for name in dict.fromkeys(name for one in found for name in one)
-        ),
-    ]
+    seeds = [str(len(variant.runs)) for variant in chosen]
+    rows = [["", *titles], ["seeds", *seeds]]
+    for name in dict.fromkeys(name for one in found for name in one):
+        cells = []
+        for scores in (one.get(name) for one in found):
+            mean = f"{scores.mean:.4g}" if scores else ""
+            several = scores and len(scores.values) > 1
+            cells.append(f"{mean} ± {scores.standard_error:.2g}" if scores and several else mean)
+        rows.append([name, *cells])
     names = [run.name for variant in chosen for run in variant.runs]
     data = [
         {
@@ -133,10 +133,3 @@ def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Ans
     ]
     text = f"{columns(rows)}\n\neach run: cloze compare {' '.join(names)}"
     return Answer({"variants": data}, text, as_json)
-
-
-def _cell(scores: SeedScores | None) -> str:
-    if scores is None:
-        return ""
-    error = f" ± {scores.standard_error:.2g}" if len(scores.values) > 1 else ""
-    return f"{scores.mean:.4g}{error}"

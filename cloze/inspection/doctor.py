@@ -76,21 +76,19 @@ def _installation() -> Iterator[Check]:
             for one in required
             if (one.marker.evaluate({"extra": extra}) if one.marker else not extra)
         ]
-        wrong = [problem for one in wanted if (problem := _problem(one))]
+        wrong = []
+        for one in wanted:
+            try:
+                found = metadata.version(one.name)
+            except metadata.PackageNotFoundError:
+                wrong.append(f"{one.name} is missing")
+                continue
+            if not one.specifier.contains(found, prereleases=True):
+                wrong.append(f"{one.name} is {found}, required is {one.specifier}")
         if wrong:
             yield Check(name, "bad", f"{'; '.join(wrong)}: pip install '{name}'")
         else:
             yield Check(name, "good", f"{len(wanted)} packages as required")
-
-
-def _problem(wanted: Requirement) -> str:
-    try:
-        found = metadata.version(wanted.name)
-    except metadata.PackageNotFoundError:
-        return f"{wanted.name} is missing"
-    if not wanted.specifier.contains(found, prereleases=True):
-        return f"{wanted.name} is {found}, required is {wanted.specifier}"
-    return ""
 
 
 def _hardware() -> Iterator[Check]:

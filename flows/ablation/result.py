@@ -244,27 +244,23 @@ def _figures(summary: Summary) -> list[tuple[Column, float]]:
 
 
 def _difference(column: Column, ours: SeedScores, reference: SeedScores) -> Difference:
-    """The error is that of two independent means."""
-    difference = ours.mean - reference.mean
+    """The error is that of two independent means, the p value that of Welch's test, two-sided."""
+    difference, both = ours.mean - reference.mean, (ours.values, reference.values)
+    p_value = None
+    shares = [variance(values) / len(values) for values in both if len(values) > 1]
+    if len(shares) == 2 and any(shares):
+        t = (fmean(ours.values) - fmean(reference.values)) / math.sqrt(sum(shares))
+        freedom = sum(shares) ** 2 / sum(
+            share**2 / (len(values) - 1) for share, values in zip(shares, both, strict=True)
+        )
+        p_value = float(2 * stdtr(freedom, -abs(t)))
     return Difference(
         difference=difference,
         standard_error=math.hypot(ours.standard_error, reference.standard_error),
         seeds=min(len(ours.values), len(reference.values)),
         better=difference < 0 if column.unit == "nats" else difference > 0,
-        p_value=_p_value(ours.values, reference.values),
+        p_value=p_value,
     )
-
-
-def _p_value(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Of Welch's test, two-sided."""
-    shares = [variance(values) / len(values) for values in (ours, theirs) if len(values) > 1]
-    if len(shares) < 2 or not sum(shares):
-        return None
-    t = (fmean(ours) - fmean(theirs)) / math.sqrt(sum(shares))
-    freedom = sum(shares) ** 2 / sum(
-        share**2 / (len(values) - 1) for share, values in zip(shares, (ours, theirs), strict=True)
-    )
-    return float(2 * stdtr(freedom, -abs(t)))
 
 
 def _curve(summary: Summary) -> tuple[tuple[int, float], ...]:

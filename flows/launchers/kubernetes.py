@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import ClozeError, UsageError
-from flows.launchers.launcher import LOST, identity
+from flows.launchers.launcher import LOST, Job, identity
 
 ASK_SECONDS = 5.0
 """Seconds between questions to the cluster; the exit code is a file and is looked for at once."""
@@ -66,7 +66,7 @@ class KubernetesConfig(Config):
     """GPUs of a pod; `training.ranks` should say the same."""
 
 
-class KubernetesJob(Config):
+class KubernetesJob(Job):
     """A Job of the cluster."""
 
     name: str
@@ -107,7 +107,7 @@ class KubernetesLauncher:
                 f"{job.name}: {job} is not below {mount} (kubernetes.mount), so its pod would not "
                 f"see it; choose a workspace below {mount}, and copy there what lies in a bucket"
             )
-        found = kubernetes_job(job)
+        found = KubernetesJob.read(job)
         if found and self._ask(found) is not None:
             if found.identity == identity(argv) and not (job / "exit").exists():
                 return
@@ -117,7 +117,7 @@ class KubernetesLauncher:
         asked = KubernetesJob(
             name=f"cloze-{job.name}-{identity(argv)[:8]}", identity=identity(argv)
         )
-        (job / "job.json").write_text(asked.model_dump_json(indent=1) + "\n", "utf-8")
+        asked.write(job)
         self._kubectl(
             "apply", "-f", "-", given=json.dumps(self.manifest(asked.name, argv, job=job))
         )
@@ -126,7 +126,7 @@ class KubernetesLauncher:
         """The exit code; None while the Job is there and has not failed."""
         if (job / "exit").exists():
             return int((job / "exit").read_text())
-        found = kubernetes_job(job)
+        found = KubernetesJob.read(job)
         if found is None:
             return LOST
         if time.monotonic() - self._asked >= ASK_SECONDS:
@@ -143,7 +143,7 @@ class KubernetesLauncher:
 
     def cancel(self, job: Path) -> None:
         """Delete the Job and its pods; returns when they are gone."""
-        found = kubernetes_job(job)
+        found = KubernetesJob.read(job)
         if found is not None:
             seconds = round(self.grace + 2 * SAYS_GOODBYE_SECONDS)
             wait = ("--cascade=foreground", "--ignore-not-found", f"--timeout={seconds}s")
@@ -234,11 +234,3 @@ class KubernetesLauncher:
         if done.returncode:
             raise ClozeError(f"kubectl {arguments[0]}: {done.stderr.strip()}")
         return done.stdout
-
-
-def kubernetes_job(job: Path) -> KubernetesJob | None:
-    """What `job.json` says, if it is a Job of Kubernetes."""
-    try:
-        return KubernetesJob.model_validate_json((job / "job.json").read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None

@@ -10,12 +10,31 @@ and another process can cancel it.
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
+from pydantic import ValidationError
+
+from artifacts.config import Config
 from artifacts.digests import digest_of, digest_of_file
 
 LOST = -9
 """Exit code of a job that is gone without having left one."""
+
+
+class Job(Config):
+    """What a job's `job.json` says: where it runs."""
+
+    @classmethod
+    def read(cls, job: Path) -> Self | None:
+        """That of the job in a directory, if it can be read and is of this kind."""
+        try:
+            return cls.model_validate_json((job / "job.json").read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+
+    def write(self, job: Path) -> None:
+        """Let it be that of the job in a directory."""
+        (job / "job.json").write_text(self.model_dump_json(indent=1) + "\n", "utf-8")
 
 
 class Launcher(Protocol):

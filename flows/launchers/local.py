@@ -13,15 +13,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from artifacts.config import Config
 from artifacts.runtime.processes import Child, ProcessId
-from flows.launchers.launcher import LOST, child_environment
+from flows.launchers.launcher import LOST, Job, child_environment
 from flows.launchers.warm import WarmProcess
 
 
-class LocalJob(Config):
+class LocalJob(Job):
     """A job on this machine."""
 
     argv: tuple[str, ...]
@@ -66,7 +63,7 @@ class LocalLauncher:
         )
         self._supervisors[job] = supervisor
         started = LocalJob(argv=tuple(argv), supervisor=ProcessId.of(supervisor.pid))
-        (job / "job.json").write_text(started.model_dump_json(indent=1) + "\n", "utf-8")
+        started.write(job)
 
     def poll(self, job: Path) -> int | None:
         """The exit code once the supervisor has written it."""
@@ -81,7 +78,7 @@ class LocalLauncher:
         except (FileNotFoundError, ValueError):  # a killed supervisor, or a full disk
             if code is not None and code >= 0:
                 return code
-            running = local_job(job)
+            running = LocalJob.read(job)
             return None if running and running.supervisor.alive else LOST
 
     def queued(self, job: Path) -> bool:
@@ -94,13 +91,5 @@ class LocalLauncher:
             supervisor = self._supervisors.pop(job)
             ProcessId.of(supervisor.pid).end(grace=self.grace + 10.0)
             supervisor.wait()
-        elif found := local_job(job):
+        elif found := LocalJob.read(job):
             found.supervisor.end(grace=self.grace + 10.0)
-
-
-def local_job(job: Path) -> LocalJob | None:
-    """What `job.json` says, if it can be read."""
-    try:
-        return LocalJob.model_validate_json((job / "job.json").read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None

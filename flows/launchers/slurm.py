@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import ClozeError
-from flows.launchers.launcher import LOST, child_environment, identity
+from flows.launchers.launcher import LOST, Job, child_environment, identity
 
 ASK_SECONDS = 5.0
 """Seconds between questions to the scheduler; the exit code is a file and is looked for at once."""
@@ -78,7 +78,7 @@ class SlurmConfig(Config):
     """Shell lines before the program, for example `module load cuda`."""
 
 
-class SlurmJob(Config):
+class SlurmJob(Job):
     """A job of the cluster."""
 
     slurm_id: str
@@ -101,7 +101,7 @@ class SlurmLauncher:
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
         """Submit `argv`, unless the very same job is in the queue already."""
-        found = slurm_job(job)
+        found = SlurmJob.read(job)
         if found and self._ask(found) != "":
             if found.identity == identity(argv) and not (job / "cancelled").exists():
                 return
@@ -122,13 +122,13 @@ class SlurmLauncher:
         answer = _run("sbatch", "--parsable", *ours, *self.config.options, str(job / "batch.sh"))
         slurm_id = answer.strip().partition(";")[0]
         submitted = SlurmJob(slurm_id=slurm_id, identity=identity(argv))
-        (job / "job.json").write_text(submitted.model_dump_json(indent=1) + "\n", "utf-8")
+        submitted.write(job)
 
     def poll(self, job: Path) -> int | None:
         """The exit code; None while the job is queued or runs."""
         if (job / "exit").exists():
             return int((job / "exit").read_text())
-        found = slurm_job(job)
+        found = SlurmJob.read(job)
         if found is None:
             return LOST
         if time.monotonic() - self._asked >= ASK_SECONDS:
@@ -143,7 +143,7 @@ class SlurmLauncher:
 
     def cancel(self, job: Path) -> None:
         """Take it out of the queue or end it; returns when the scheduler has let it go."""
-        found = slurm_job(job)
+        found = SlurmJob.read(job)
         if found is None:
             return
         (job / "cancelled").touch()
@@ -173,14 +173,6 @@ class SlurmLauncher:
         if done.returncode and "Invalid job id" not in done.stderr:
             return self._state or "UNKNOWN"  # the scheduler is away; it will come back
         return done.stdout.strip()
-
-
-def slurm_job(job: Path) -> SlurmJob | None:
-    """What `job.json` says, if it is a job of Slurm."""
-    try:
-        return SlurmJob.model_validate_json((job / "job.json").read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None
 
 
 def _run(*argv: str) -> str:

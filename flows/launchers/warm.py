@@ -56,10 +56,20 @@ class WarmProcess:
         self._surroundings = surroundings
         answer = b""
         try:
-            channel = self._socket or self._start(environment)
+            if self._socket is None:
+                self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with theirs:
+                    self._process = subprocess.Popen(
+                        [*PYTHON, "flows.launchers.warm", str(theirs.fileno())],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        start_new_session=True,
+                        env=environment,
+                        pass_fds=[theirs.fileno()],
+                    )
             with adopting_orphans():
-                channel.send(message)
-                answer = channel.recv(MESSAGE_BYTES)
+                self._socket.send(message)
+                answer = self._socket.recv(MESSAGE_BYTES)
         except ConnectionError:  # it was killed
             pass
         finally:
@@ -75,19 +85,6 @@ class WarmProcess:
             self._process.kill()
             self._process.wait()
         self._process = self._socket = None
-
-    def _start(self, environment: Mapping[str, str]) -> socket.socket:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [*PYTHON, "flows.launchers.warm", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-            )
-        return self._socket
 
 
 def main() -> int:

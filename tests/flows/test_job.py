@@ -10,7 +10,7 @@ import pytest
 from flows import job as jobs
 from flows.events import OutputLog
 from flows.job import JobResult, StageFailed, run_job, tree_pss
-from flows.launchers.local import LocalLauncher, local_job
+from flows.launchers.local import LocalJob, LocalLauncher
 
 
 def run(source: str, job: Path, *, stall_timeout: float = 60.0) -> JobResult:
@@ -61,7 +61,7 @@ def test_a_program_that_falls_silent_is_ended(tmp_path: Path) -> None:
     with pytest.raises(StageFailed, match=r"no output for .*jobs.stall_timeout") as got:
         run("import time; print('begun'); time.sleep(300)", tmp_path / "job", stall_timeout=1.0)
     assert got.value.retryable
-    found = local_job(tmp_path / "job")
+    found = LocalJob.read(tmp_path / "job")
     assert found
     assert not found.supervisor.alive
 
@@ -75,7 +75,7 @@ def test_whatever_interrupts_the_waiting_ends_the_program(
     monkeypatch.setattr(OutputLog, "line", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run("import time; print('begun', flush=True); time.sleep(300)", tmp_path / "job")
-    found = local_job(tmp_path / "job")
+    found = LocalJob.read(tmp_path / "job")
     assert found
     assert not found.supervisor.alive
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageError
-from flows.launchers.kubernetes import KubernetesConfig, KubernetesLauncher, kubernetes_job
+from flows.launchers.kubernetes import KubernetesConfig, KubernetesJob, KubernetesLauncher
 from tests.waiting import wait_for
 
 KUBECTL = f"""#!{sys.executable}
@@ -73,7 +73,7 @@ def test_a_cancelled_job_is_gone(launcher: KubernetesLauncher, tmp_path: Path) -
     launcher.start(python("import time; print('begun', flush=True); time.sleep(300)"), job=job)
     wait_for(lambda: (job / "log").exists() and (job / "log").read_text())
     launcher.cancel(job)
-    found = kubernetes_job(job)
+    found = KubernetesJob.read(job)
     assert found
     assert not (tmp_path / "bin" / found.name).exists()
 
@@ -100,7 +100,7 @@ def test_a_job_that_nobody_knows_any_more_is_lost(
 ) -> None:
     job = tmp_path / "pretrain"
     launcher.start(python("import time; time.sleep(300)"), job=job)
-    found = kubernetes_job(job)
+    found = KubernetesJob.read(job)
     assert found
     pod = tmp_path / "bin" / found.name
     process = int(pod.read_text())

@@ -13,7 +13,7 @@ import pytest
 
 from artifacts.runtime.processes import ProcessId, descendants
 from flows.launchers.launcher import LOST
-from flows.launchers.local import LocalLauncher, local_job
+from flows.launchers.local import LocalJob, LocalLauncher
 from tests.waiting import wait_for
 
 LEAVES_ONE_BEHIND = """
@@ -109,7 +109,7 @@ def test_a_program_ends_when_its_owner_is_killed(tmp_path: Path, job: Path) -> N
     """
     with subprocess.Popen(python(owner), cwd=tmp_path) as running:
         left = left_behind(tmp_path)
-        found = local_job(job)
+        found = LocalJob.read(job)
         running.kill()
     assert found
     wait_for(lambda: gone(left) and not found.supervisor.alive)
@@ -127,7 +127,7 @@ def test_a_program_ends_when_its_supervisor_is_killed(
         job=job,
     )
     left = left_behind(tmp_path)
-    found = local_job(job)
+    found = LocalJob.read(job)
     assert found
     os.kill(found.supervisor.pid, signal.SIGKILL)
     wait_for(lambda: gone(left))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flows.launchers.slurm import SlurmConfig, SlurmLauncher, slurm_job
+from flows.launchers.slurm import SlurmConfig, SlurmJob, SlurmLauncher
 from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze
 from tests.waiting import PATIENCE, wait_for
 
@@ -112,7 +112,7 @@ def test_a_job_that_is_preempted_goes_back_into_the_queue_and_goes_on(tmp_path: 
     slurm, job = launcher(), tmp_path / "pretrain"
     slurm.start(python(COUNTS.format(file=str(tmp_path / "count"))), job=job)
     wait_for(lambda: "attempt 0" in text(job / "log"))
-    found = slurm_job(job)
+    found = SlurmJob.read(job)
     assert found
     subprocess.run(["scancel", "--batch", "--signal=TERM", found.slurm_id], check=True)
     wait_for(lambda: slurm.poll(job) is not None)
@@ -126,7 +126,7 @@ def test_a_cancelled_job_leaves_nothing_and_does_not_come_back(tmp_path: Path) -
     slurm.start(python(COUNTS.format(file=str(tmp_path / "count"))), job=job)
     wait_for(lambda: "attempt 0" in text(job / "log"))
     slurm.cancel(job)
-    found = slurm_job(job)
+    found = SlurmJob.read(job)
     assert found
     assert found.slurm_id not in output("squeue", "--noheader")
     assert text(tmp_path / "count") == "1"
@@ -137,10 +137,10 @@ def test_a_flow_that_died_finds_its_job_again(tmp_path: Path) -> None:
     job, argv = tmp_path / "pretrain", python("import time; print('once'); time.sleep(5)")
     launcher().start(argv, job=job)
     wait_for(lambda: "once" in text(job / "log") or launcher().poll(job) is None)
-    first = slurm_job(job)
+    first = SlurmJob.read(job)
     again = launcher()
     again.start(argv, job=job)
-    assert slurm_job(job) == first
+    assert SlurmJob.read(job) == first
     wait_for(lambda: again.poll(job) is not None)
     assert (again.poll(job), text(job / "log")) == (0, "once\n")
 
@@ -177,7 +177,7 @@ def test_a_real_stage_that_is_requeued_in_the_middle_ends_with_the_digest_it_has
         text=True,
     ) as running:
         wait_for(lambda: has_unfinished_checkpoint(there))
-        found = slurm_job(job)
+        found = SlurmJob.read(job)
         assert found
         subprocess.run(["scontrol", "requeue", found.slurm_id], check=True)
         answered, _ = running.communicate(timeout=PATIENCE)

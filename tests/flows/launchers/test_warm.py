@@ -14,7 +14,7 @@ import pytest
 from artifacts.runtime.processes import ProcessId, descendants
 from flows.launchers import warm
 from flows.launchers.launcher import LOST
-from flows.launchers.local import LocalLauncher, local_job
+from flows.launchers.local import LocalJob, LocalLauncher
 from flows.launchers.warm import MODULES, PYTHON, WarmProcess
 from tests.waiting import wait_for
 
@@ -99,7 +99,7 @@ def asleep(launcher: LocalLauncher, job: Path) -> tuple[psutil.Process, psutil.P
     log.unlink(missing_ok=True)
     launcher.start(program("sleep", 300), job=job)
     wait_for(lambda: log.exists() and "err" in log.read_text(), what="the program")
-    found = local_job(job)
+    found = LocalJob.read(job)
     assert found
     supervisor = psutil.Process(found.supervisor.pid)
     (child,) = supervisor.children(recursive=True)
