@@ -1,4 +1,4 @@
-"""Where `cloze` begins: before its imports, which Ctrl-C may meet as well.
+"""Entry point of `cloze`: Ctrl-C during its imports ends it without a traceback.
 
 In:  the command line.
 Out: what cloze/command.py does with it.

@@ -197,7 +197,7 @@ COMMANDS = {
         "cloze doctor",
     ),
 }
-"""The commands, in the order in which one meets them."""
+"""The commands, in the order in which users meet them."""
 
 ANSWERED = (
     *(CycloptsError, ClozeError, ImportError, OSError, MemoryError),

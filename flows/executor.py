@@ -50,7 +50,7 @@ from flows.stages import Stage, chain, stage_table, up_to
 from flows.workspace import writable_workspace
 
 SUPERVISOR_SECONDS = 10.0
-"""Beyond the grace that a program has, for its supervisor to notice, and to end what is left."""
+"""Beyond a program's own grace: time for its supervisor to notice and to end what is left."""
 
 
 def execute(
@@ -80,7 +80,7 @@ def execute(
 
 
 def is_worth_retrying(stage: str, error: object) -> bool:
-    """Whether `stage` was killed, which is logged; one that failed by itself would fail again."""
+    """Whether `stage` was killed (which is logged); one that failed by itself would fail again."""
     killed = isinstance(error, StageFailed) and error.retryable
     if killed:
         emit(stage, "warning", f"{error}; trying again")
@@ -153,7 +153,7 @@ class Executor:
                         filesystem.write_bytes(path, report.read_bytes(entry.name))
 
     def _keep_previous(self) -> None:
-        """Keep a finished run of this name that had other settings: its results are somebody's."""
+        """Keep a finished run of this name whose settings differ: somebody may want its results."""
         previous = self._previous
         if previous is None or previous.state != "finished":
             return
@@ -261,7 +261,7 @@ class Executor:
         return self.space.local / self.run.name / "stages" / f"{stage}.json"
 
     def _end_leftover_jobs(self) -> None:
-        """End programs that a killed run of this name has left, whose lock we hold."""
+        """End the programs that a killed run of this name left behind; we hold its lock."""
         for file in (self.space.local / self.run.name).glob("jobs/*/job.json"):
             job = LocalJob.read(file.parent)
             if job and job.supervisor.alive:

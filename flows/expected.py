@@ -5,7 +5,7 @@ Out: `ExpectedTime` by stage: seconds, and what they rest on.
 
 A stage that some run of this workspace has made is the measure: what it took beyond the start of
 its program grows with its work, bytes of text or FLOPs. A stage that was never made here, or only
-by runs so small that they hardly did more than start, is reckoned from rates: those of preparation
+by runs so small that they hardly did more than start, is estimated from rates: those of preparation
 (flows/forecast.py) and, where there is no GPU, this machine's rate of matrix products, measured
 now. Every constant below is of two cores of an AVX-512 processor with nothing else at work; with
 them each stage of configs/smoke.toml and configs/demo.toml is within a factor of 1.5.
@@ -66,7 +66,7 @@ TEXT_PER_SOURCE_BYTE = 0.16
 """Bytes of docstrings for each byte of an installed package's Python files."""
 
 CPU_STEP_SECONDS = 0.004
-"""Of every optimizer step on processors, however small the encoder."""
+"""Of every optimizer step on CPUs, however small the encoder."""
 
 CPU_SHARE = 0.42
 """Of the rate of large matrix products, of one core times their number, that training reaches."""
@@ -112,7 +112,7 @@ def expected_times(
         known = [
             (abs(math.log((wanted + 1) / (done + 1))), name, done, seconds)
             for name, made, done, seconds in earlier
-            # of a start alone nothing follows for more work
+            # a run that did little more than start says nothing of more work
             if made == stage and (done == wanted or seconds > 2 * start)
         ]
         if known:
@@ -128,7 +128,7 @@ def expected_times(
 
 
 class Rates:
-    """What a machine does in a second."""
+    """The rates of one machine."""
 
     def __init__(self, machine: MachineConfig) -> None:
         self.machine = machine
@@ -156,7 +156,7 @@ class Rates:
         return seconds, basis
 
     def _training(self, stage: str, work: "Work") -> tuple[float, str]:
-        """That of matrix products, and of the steps around them."""
+        """Seconds of matrix products and of the steps around them, and what they rest on."""
         flops = work.of(stage)
         if has_gpu():
             rate = self.machine.rates.gpu_tflops
@@ -201,7 +201,7 @@ class Work:
         for source in run.corpus.sources if run.corpus else ():
             python = sum(_source_bytes(package) for package in source.packages)
             self.text_bytes += TEXT_PER_SOURCE_BYTE * python
-            # what this node has parsed before it has kept
+            # docstrings that this node has parsed before are kept
             self.unparsed_bytes += python if parsed < len(source.packages) else 0
             if source.path and is_local(source.path):
                 path = Path(located(source.path))
@@ -307,9 +307,9 @@ def has_gpu() -> bool:
 def matrix_rate() -> float:
     """FLOPs a second of fp32 matrix products on this machine's processors, the best seen now.
 
-    By processor time, as if nothing else ran: by the clock, other programs at work now would make
-    tomorrow's run look ten times as long. With one thread, since several wait for each other by
-    turning round and round where others want the cores.
+    In processor time, as if nothing else ran: in wall-clock time, programs running now would make
+    tomorrow's run look ten times as long. With one thread, since several would spin while they wait
+    for each other on a busy machine.
     """
     matrix = np.ones((MATRIX, MATRIX), np.float32)
     best, until = math.inf, time.perf_counter() + MEASURING_SECONDS

@@ -23,7 +23,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 
 MODEL_CONFIG = "config.json"
-"""What a model has, be it an artifact or a folder in Hugging Face's layout."""
+"""Every model has it, be it an artifact or a folder in Hugging Face's layout."""
 
 CHECKSUM_FIELDS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
 """What object stores call the checksum of a file's content."""
@@ -46,12 +46,12 @@ class ExternalInput:
     """Models that no stage of this run makes: artifacts, or folders in Hugging Face's layout."""
 
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Places that only help to write the files down (a task's folder) or hold nothing (a test file
-    that is not there); their contents are not looked at."""
+    """Places that only shorten the names of files (a task's folder) or are empty (a missing test
+    file); their contents are not read."""
 
     @property
     def places(self) -> dict[str, str]:
-        """The fields that say where the data lie, which is nothing for a key."""
+        """The fields that say where the data lie, which must not enter a key."""
         return {**self.files, **self.artifacts, **self.models, **self.folders}
 
     def digest(self) -> str:

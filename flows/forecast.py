@@ -86,7 +86,7 @@ class EngineForecast:
 
 @dataclass(frozen=True)
 class CorpusForecast:
-    """What is to be expected of vocabulary, tokens and examples."""
+    """Estimates for vocabulary, tokens and examples."""
 
     text_bytes: float
     """Of text."""
@@ -105,7 +105,7 @@ class CorpusForecast:
 
 
 WORKERS = (2, 16, 128, 1024)
-"""For so many the fullest disk is given."""
+"""Numbers of workers for which the fullest disk is estimated."""
 
 
 def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast:
@@ -152,7 +152,7 @@ def _forecast_engine(text_bytes: float, core_seconds: float) -> EngineForecast:
 
 
 def expected_yield(max_seq_length: int, *, packed: bool = False) -> Yield:
-    """Of the measured length that is nearest, in proportion; examples of several are full."""
+    """Scaled from the nearest measured length; packed examples are full."""
     if packed:
         return Yield(max_seq_length, 1 / max_seq_length)
     nearest = min(MEASURED, key=lambda length: abs(length - max_seq_length))
@@ -264,8 +264,8 @@ TOKEN_BUDGET = 65_536
 """Tokens of a micro-batch on a GPU where `training.token_budget` says nothing."""
 
 GPUS = (1, 8, 64, 512, 1024)
-"""For so many the time is given, as far as a step has an example for each, and for as many as the
-machine has."""
+"""Numbers of GPUs for which the time is estimated, besides the machine's own, as far as a step has
+an example for each."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class TrainingForecast:
-    """What is to be expected of pre-training."""
+    """Estimates for pre-training."""
 
     parameters: int
     """Weights, heads included."""
@@ -317,7 +317,7 @@ class TrainingForecast:
 
 
 def steps_to_do(run: RunConfig) -> list[int]:
-    """Steps of each phase, without those that the finished run has done which it goes on from."""
+    """Steps of each phase, without those of the finished run that it continues."""
     return [stop - first for first, stop in _steps_of_phases(run)]
 
 

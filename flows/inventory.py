@@ -20,7 +20,7 @@ from flows.record import find_record, list_runs
 from flows.workspace import Workspace
 
 IMPORTED = "import"
-"""Models from elsewhere (`cloze import`), which a person put there: no run need refer to them."""
+"""Imported models (`cloze import`), which are kept although no run refers to them."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def ancestors(artifact: Artifact, *, store: Store) -> dict[str, Artifact]:
 
 
 def unreadable_references(workspace: Workspace) -> list[UsageError]:
-    """What is wrong with records and stage tables that cannot be read; nobody knows what they need.
+    """The errors of records and stage tables that cannot be read.
 
-    As long as there is one, what looks like garbage may be a run's.
+    As long as there is one, what looks like garbage may belong to a run.
     """
     return [reference for reference in _references(workspace) if isinstance(reference, UsageError)]
 

@@ -29,7 +29,7 @@ from flows.launchers.warm import WarmProcess
 POLL_SECONDS = 0.05
 MEMORY_SECONDS = 1.0
 MEMORY_SHARE = 0.02
-"""Of the time, at most, goes into looking at memory, which holds up the programs looked at."""
+"""Largest share of the time spent on measuring memory, which holds up the measured programs."""
 KIB = 1024
 
 SIGNALLED = (128 + 9, 128 + 15)
@@ -192,8 +192,8 @@ class Tail:
 def tree_pss(root: int) -> int:
     """Proportional set size in bytes of `root` and everything below it; 0 if it is not known.
 
-    Shared pages are divided among those who share them, so the sum over forked workers is what the
-    machine really gives.
+    Shared pages are divided among the processes that share them, so the sum over forked workers is
+    what they really occupy.
     """
     total = 0
     for process in (root, *descendants(root)):

@@ -37,7 +37,7 @@ RunState = Literal["running", "finished", "failed", "interrupted"]
 
 
 class StageRecord(Config):
-    """One stage of a run; fields that earlier versions wrote are passed over."""
+    """One stage of a run; fields that earlier versions wrote are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -56,20 +56,20 @@ class StageRecord(Config):
 
 
 class RunRecord(Config):
-    """One run; fields that earlier versions wrote are passed over."""
+    """One run; fields that earlier versions wrote are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     name: str
     """The run's name."""
     state: RunState
-    """How far it is."""
+    """Whether it is running, or how it ended."""
     config: dict[str, JsonValue]
     """The whole resolved configuration."""
     machine: dict[str, JsonValue]
     """Where it ran."""
     host: str = ""
-    """On which machine it was started, whose lock says whether it still runs."""
+    """Machine that started it, where its lock says whether it still runs."""
     stages: dict[str, StageRecord] = Field(default_factory=dict)
     """The stages finished so far, in order."""
     started_at: str
@@ -106,9 +106,9 @@ class Attempts(Config):
 
 
 def begin_attempt(folder: Path, key: str) -> Attempts:
-    """Note that the program with its job in `folder` starts once more.
+    """Record that the program whose job lies in `folder` starts once more.
 
-    A killed run could not note its end: its attempt lasted until its program's last line of output.
+    A killed run could not record its end: its attempt lasted until its program's last output.
     """
     file, log = folder / ATTEMPTS_NAME, folder / "log"
     now, seconds = time.time(), 0.0
@@ -125,7 +125,7 @@ def begin_attempt(folder: Path, key: str) -> Attempts:
 
 
 def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
-    """Note that it has ended; seconds of all attempts together."""
+    """Record that it has ended; returns the seconds of all attempts."""
     seconds = attempts.seconds + time.time() - (attempts.started or time.time())
     file = folder / ATTEMPTS_NAME
     if finished:
@@ -137,7 +137,7 @@ def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
 
 
 def utc_now() -> str:
-    """The time as records write it."""
+    """The current time, in the form that records have."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -147,7 +147,7 @@ def record_path(workspace: Workspace, run: str) -> str:
 
 
 def write_record(record: RunRecord, workspace: Workspace) -> None:
-    """Put the record where readers look for it."""
+    """Write the record to its place in the workspace."""
     table = _replaced(record.model_dump(mode="json"), workspace.root, WORKSPACE)
     content = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
     filesystem.write_bytes(record_path(workspace, record.name), content.encode())
@@ -166,10 +166,10 @@ def _replaced(value: JsonValue, old: str, new: str) -> JsonValue:
 
 
 def keep_record(record: RunRecord, workspace: Workspace) -> str:
-    """Keep a run that another of its name is about to replace; the name under which it is kept.
+    """Rename a run that another of its name is about to replace; returns the new name.
 
-    `demo` becomes `demo.1`, `demo.2`, …: a point cannot stand in the name of a run that is started.
-    Its artifacts stay where they are, and its record keeps `cloze gc` from them.
+    `demo` becomes `demo.1`, `demo.2`, …: no run can be started under a name with a dot.
+    Its artifacts stay where they are, and its record protects them from `cloze gc`.
     """
     taken = set(filesystem.list_names(workspace.root))
     kept = next(
@@ -187,8 +187,8 @@ def keep_record(record: RunRecord, workspace: Workspace) -> str:
 def find_record(workspace: Workspace, run: str) -> RunRecord | None:
     """The record of the run called `run`, or None.
 
-    One that was killed could not write so: it is interrupted if nobody holds its lock, which of an
-    object store only the machine knows that started it.
+    A killed run could not record its end: it counts as interrupted if nobody holds its lock. On an
+    object store only the machine that started it can tell.
     """
     path = record_path(workspace, run)
     try:
@@ -203,7 +203,7 @@ def find_record(workspace: Workspace, run: str) -> RunRecord | None:
 
 
 def read_record_file(path: str) -> RunRecord:
-    """The record at `<workspace>/<run>/run.json`, its places where the workspace lies now."""
+    """The record at `<workspace>/<run>/run.json`, with its paths where the workspace lies now."""
     root = path.rsplit("/", 2)[0]
     try:
         table = json.loads(filesystem.read_bytes(path))
@@ -237,7 +237,7 @@ def read_record(workspace: Workspace, run: str) -> RunRecord:
 def stage_tables(
     record: RunRecord, workspace: Workspace, *, stages: Sequence[str] = ()
 ) -> dict[str, dict[str, JsonValue]]:
-    """Of some or all stages what the record says, and the directory of each one's artifact."""
+    """The records of some or all stages, each with the directory of its artifact."""
     return {
         stage: {
             **record.stages[stage].model_dump(mode="json"),

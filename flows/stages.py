@@ -172,7 +172,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         stages.append(Stage(config, external={**documents, **evaluation}))
     given = {"vocabulary": ExternalInput(files={"vocabulary.path": run.vocabulary.path})}
     recipe, continued = run.pretrain, run.pretrain.continue_from
-    if continued:  # in which an initial encoder has played its part
+    if continued:  # whose finished part has used the initial encoder
         recipe = recipe.model_copy(update={"init": ""})
     init = {"init": ExternalInput(models={"pretrain.init": recipe.init})}
     return [
@@ -200,7 +200,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
 
 
 def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
-    """The corpus as an input that lies outside."""
+    """The corpus as an external input."""
     sources = dict(enumerate(corpus.sources))
     return {
         "corpus": ExternalInput(
@@ -221,7 +221,7 @@ def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
 def _finetuning(
     run: RunConfig, encoder: Mapping[str, str], models: Mapping[str, str]
 ) -> list[Stage]:
-    """The tasks' data that stages make, and fine-tuning; the encoder is a stage's or a model."""
+    """Fine-tuning, and the stages that make its data."""
     stages = []
     if run.finetune.tasks and run.labels:
         packages = {

@@ -60,7 +60,7 @@ def workspace(root: str) -> Workspace:
 
 
 def writable_workspace(root: str) -> Workspace:
-    """The workspace at `root`, made if need be; a `UsageError` if it cannot be written."""
+    """The workspace at `root`, created if needed; a `UsageError` if it is not writable."""
     made = workspace(root)
     try:
         made.local.mkdir(parents=True, exist_ok=True)

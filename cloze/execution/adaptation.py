@@ -1,13 +1,12 @@
-"""`cloze adapt`: an encoder that somebody trained, trained on with one's own folder of documents.
+"""`cloze adapt`: continue the training of a given encoder on a folder of documents.
 
 In:  a model and a folder.
-Out: NAME.toml, the configuration that was run; the run's record, artifacts and report, which say
-     what the encoder was worth on held-out documents of the folder before and after.
+Out: NAME.toml, the configuration that was run; the run's record, artifacts and report, which
+     compare the encoder before and after on held-out documents of the folder.
 
 It is `cloze init --from` and `cloze run`. An encoder that makes sentence vectors is trained to make
-better ones for the folder, and said to be no better where held-out passages are not found better
-than before. The same command goes on where it was interrupted, and
-reuses what is finished.
+better ones for the folder; a warning says so if search on held-out passages did not improve. An
+interrupted command is resumed by repeating it.
 """
 
 import shlex
@@ -49,7 +48,7 @@ class Continued(GeneralText):
     """Steps of training, instead of minutes."""
 
     def options(self) -> list[str]:
-        """As they are typed."""
+        """As arguments of the command line."""
         given = {"--general": self.general, "--replay": self.replay}
         length = ["--steps", f"{self.steps}"] if self.steps else ["--minutes", f"{self.minutes:g}"]
         return [*length, *(word for one in given.items() if one[1] for word in one)]
@@ -106,7 +105,7 @@ def adapt(
 
 
 def _warn_if_worse(name: str, model: str, space: Workspace) -> None:
-    """Say so where search with the trained encoder is no better than with the given one."""
+    """Warn where search with the trained encoder is no better than with the given one."""
     if "evaluate" not in read_record(space, name).stages:
         return
     scores = Scores.model_validate(

@@ -37,7 +37,7 @@ ERROR = "error: "
 
 
 class StandardError(Console):
-    """Standard error, whose reader may leave: rich itself would end the run then."""
+    """Standard error whose reader may go away; rich itself would end the run then."""
 
     def on_broken_pipe(self) -> None:
         """Go on in silence."""

@@ -2,7 +2,7 @@
 
 In:  a file, folder, glob or URL.
 Out: the source that reads it, as `cloze init` would find it; `(file, line, text)` of every passage,
-     in the order of files. The line is None where the text stands otherwise in the file than read.
+     in the order of files. The line is None where the file holds the text in another form.
 """
 
 import re
@@ -17,7 +17,7 @@ from pipeline.readers.compression import stream
 from pipeline.text.passages import read_passages
 
 FIRST_WORDS = 12
-"""Of a passage, by which its line is found again."""
+"""Words of a passage by which its line is found."""
 
 LARGEST_FILE = 1 << 28
 """Bytes of a file in which lines are counted."""

@@ -130,7 +130,7 @@ def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[PlacedPassag
 def _beside(
     placed: Iterable[PlacedPassage], vectors: Iterable[Vector], path: Path
 ) -> Iterator[Vector]:
-    """The vectors, while each one's passage is written to `path`; it appears when it is whole."""
+    """The vectors; each one's passage is written to `path`, which appears once it is complete."""
     unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
     try:
         with unfinished.open("w", encoding="utf-8") as file:

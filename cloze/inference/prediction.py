@@ -2,8 +2,8 @@
 
 In:  a run that kept its models (finetune.save is not "none") and texts, JSON lines, or a task file.
 Out: one JSON line per row, in order, as soon as 2,048 rows or the end have been read; of a CSV or
-     TSV file the same form with its columns; with --json one array at the end. What a file with
-     labels scores is said on standard error.
+     TSV file the same form with its columns; with --json one array at the end. The scores of a
+     file with labels are logged on standard error.
 """
 
 import csv

@@ -78,7 +78,7 @@ class Found:
     score: float
     file: str
     line: int | None
-    """Where it begins; None where the text stands otherwise in the file than it was read."""
+    """Where it begins; None where the file holds the text in another form."""
     text: str
 
 
@@ -94,7 +94,7 @@ def search(
 ) -> Answer | None:
     """Search a folder."""
     if use_index:
-        import_module("model.inference.vector_graph")  # a missing library is said before the work
+        import_module("model.inference.vector_graph")  # reports a missing library before the work
     if top_k < 1 or words < 1:
         raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
     space = writable_workspace(place.machine().workspace)
@@ -173,7 +173,7 @@ def passage_index(
 
 @contextmanager
 def _scratch(output: str) -> Iterator[str]:
-    """A directory of this attempt alone: whoever else is at the artifact has another."""
+    """A directory of this attempt alone; others at the same artifact have their own."""
     work = filesystem.join(output, WORK)
     place = filesystem.local_path(work) if filesystem.is_local(work) else gettempdir()
     Path(place).mkdir(parents=True, exist_ok=True)

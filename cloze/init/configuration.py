@@ -120,7 +120,7 @@ NO_GENERAL_TEXT = GeneralText()
 
 @dataclass(frozen=True)
 class Size:
-    """What suits so much text."""
+    """Settings that suit an amount of text."""
 
     below: float
     """Bytes of text."""

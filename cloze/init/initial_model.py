@@ -2,7 +2,7 @@
 
 In:  a model's name as a configuration takes it, and the directory it stands for; general text.
 Out: the tables from [vocabulary] to [evaluate], everything that must agree with the encoder taken
-     over from it; and what a person should know about beginning from it.
+     over from it; and what a person should know about starting from it.
 
 An encoder that was trained to compare texts would lose that by predicting masked words, so its
 training goes on with what it can do: on pairs of the corpus's own passages, scored by search.
@@ -26,7 +26,7 @@ MINUTES = 10.0
 """Of training, unless the user says otherwise."""
 
 PROVISIONAL_STEPS, PROVISIONAL_PAIRS = 1000, 10_000
-"""Of which the time is estimated, to find how many fit into the time there is."""
+"""The time of so many is estimated, to find how many fit into the time given."""
 
 LONGEST = 128
 """Tokens of an example: what continuing needs, at a fraction of the time that 512 take."""
@@ -98,7 +98,7 @@ PAIR_BATCH = 256
 
 @dataclass(frozen=True)
 class InitialModel:
-    """An encoder to begin from."""
+    """An encoder that training starts from."""
 
     name: str
     """What `pretrain.init` will say."""
@@ -108,7 +108,7 @@ class InitialModel:
 
     @cached_property
     def files(self) -> "EncoderFiles":
-        """Read whole and checked, as the training will."""
+        """Read in full and checked, as training will do."""
         from model.hugging_face.encoder_files import read_encoder_files  # takes torch along
 
         files = read_encoder_files(self.directory)

@@ -1,8 +1,8 @@
 """Labelled files: a folder of train, dev and test files as a fine-tuning task.
 
 In:  files found at a path.
-Out: `LabelledFiles`: the kind of task, its columns and its labels; None where the files are no
-     labelled ones. Like that of a corpus, the guess is written into a configuration.
+Out: `LabelledFiles`: the kind of task, its columns and its labels; None where the files are
+     not labelled. Like that of a corpus, the guess is written into a configuration.
 """
 
 import csv

@@ -30,7 +30,7 @@ MOST, SOME, HARDLY_ANY = 0.5, 0.2, 0.02
 """Shares of lines."""
 NEARLY_ALL = 0.95
 FEWEST_LINES = 20
-"""From which line breaks are judged."""
+"""From which on line breaks are interpreted."""
 
 ONE_SENTENCE = re.compile(
     r"(?!.*[.!?][\"')\]”’»]* +[A-ZÀ-Þ])"  # no other one ends in it

@@ -84,13 +84,15 @@ def compare(
 
 def _notes(summaries: Mapping[str, Summary]) -> list[str]:
     """What a reader must know before comparing losses: whether they are of the same text."""
-    judged_on = {}
+    evaluated_on = {}
     for run, summary in summaries.items():
         inputs = {step.stage: step.inputs for step in summary.steps}.get("evaluate", {})
-        judged_on[run] = inputs.get("heldout") or inputs.get("examples")
-    first, *others = judged_on or {"": None}
-    apart = [run for run in others if judged_on[run] and judged_on[run] != judged_on[first]]
-    if not apart or not judged_on[first]:
+        evaluated_on[run] = inputs.get("heldout") or inputs.get("examples")
+    first, *others = evaluated_on or {"": None}
+    apart = [
+        run for run in others if evaluated_on[run] and evaluated_on[run] != evaluated_on[first]
+    ]
+    if not apart or not evaluated_on[first]:
         return []
     return [
         f"{', '.join(apart)}: evaluated on other held-out examples than {first}, so losses and "

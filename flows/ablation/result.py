@@ -121,7 +121,7 @@ class TableResult(Result):
     before."""
 
     heldout: str
-    """In words, the held-out examples on which all rows are judged."""
+    """In words, the held-out examples on which all rows are evaluated."""
 
     masked_tokens: int
     """Their predicted tokens."""
@@ -185,12 +185,12 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
     names = [row.name for row in rows]
     compared = [names[0], *names[:-1]] if name in LADDERS else [reference.name] * len(rows)
     first = results[reference.runs[0].name]
-    judged = first.language_model[0] if first.language_model else None
+    model = first.language_model[0] if first.language_model else None
     found_rows = []
     for row, before in zip(rows, compared, strict=True):
         own, other = figures[row.name], figures[before]
         # by the worst of its pre-trainings
-        on_plateau = judged and own["loss"].maximum > judged.unigram_loss - PLATEAU_NATS
+        on_plateau = model and own["loss"].maximum > model.unigram_loss - PLATEAU_NATS
         differences = {
             column.key: _difference(column, own[column.key], other[column.key])
             for column in columns
@@ -210,10 +210,10 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
     return TableResult(
         name=name,
         reference=reference.name,
-        heldout=split_name(first, judged.split) if judged else "",
-        masked_tokens=judged.masked_tokens if judged else 0,
-        unigram_loss=judged.unigram_loss if judged else None,
-        unigram_accuracy=judged.unigram_accuracy if judged else None,
+        heldout=split_name(first, model.split) if model else "",
+        masked_tokens=model.masked_tokens if model else 0,
+        unigram_loss=model.unigram_loss if model else None,
+        unigram_accuracy=model.unigram_accuracy if model else None,
         columns=tuple(columns),
         rows=tuple(found_rows),
     )

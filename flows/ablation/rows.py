@@ -87,8 +87,8 @@ first, of *size* the last, of those that were chosen."""
 LADDERS: tuple[Table, ...] = ("modern",)
 """Tables of which each row is compared with the one before it."""
 
-JUDGES: dict[Table, str] = {"modern": "no-nsp"}
-"""The row on whose held-out examples all of a table are judged, where it is not the run itself: all
+HELDOUT_ROW: dict[Table, str] = {"modern": "no-nsp"}
+"""The row on whose held-out examples all of a table are evaluated, if not on the run's own: all
 rungs but the first have no second segments."""
 
 

@@ -26,14 +26,14 @@ class Job(Config):
 
     @classmethod
     def read(cls, job: Path) -> Self | None:
-        """That of the job in a directory, if it can be read and is of this kind."""
+        """Read that of the job in a directory; None if there is none of this kind."""
         try:
             return cls.model_validate_json((job / "job.json").read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
 
     def write(self, job: Path) -> None:
-        """Let it be that of the job in a directory."""
+        """Write it into the job's directory."""
         (job / "job.json").write_text(self.model_dump_json(indent=1) + "\n", "utf-8")
 
 
@@ -54,7 +54,7 @@ class Launcher(Protocol):
 
 
 def child_environment() -> dict[str, str]:
-    """Ours, and for all descendants what -P means for one: no folder of the user's is imported."""
+    """Our environment, and -P for all descendants: no folder of the user's is imported."""
     return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 

@@ -4,8 +4,8 @@ In:  the argv of a supervisor (flows/launchers/supervisor.py) whose program is o
 Out: that supervisor, a child of whoever asked for it, and the program, the supervisor's child.
 
 Three programs' imports are most of the processor time of preparing a small corpus; here they are
-done once. Whoever looks at a forked program sees a started one: the same parents, sessions,
-signals, environment, command line in `ps`, log and exit code. Linux only.
+done once. A forked program looks like a started one: the same parents, sessions, signals,
+environment, command line in `ps`, log and exit code. Linux only.
 """
 
 import gc
@@ -35,7 +35,7 @@ MESSAGE_BYTES = 1 << 17
 
 
 class WarmProcess:
-    """The way to a warm process, which is started when it is first wanted; `close` ends it."""
+    """Handle of a warm process, which starts on first use; `close` ends it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,7 +43,7 @@ class WarmProcess:
         self._surroundings: tuple[dict[str, str], str] | None = None
 
     def fork(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> Child | None:
-        """Fork what the argv `supervisor` would start; None where only starting it will do."""
+        """Fork what the argv `supervisor` would start; None where it must be started instead."""
         program = tuple(supervisor[supervisor.index("--") + 1 :])
         if sys.platform != "linux" or program[:3] != PYTHON or program[3] not in MODULES:
             return None
@@ -117,7 +117,7 @@ def main() -> int:
 
 
 def _fork_program(argv: Sequence[str], log: IO[bytes]) -> Child:
-    """`processes.start`, without a start; in the fork it does not return."""
+    """`processes.start` by forking; does not return in the child."""
     supervisor = os.getpid()
     if child := fork():
         return child
@@ -136,7 +136,7 @@ def _fork_program(argv: Sequence[str], log: IO[bytes]) -> Child:
 
 def _set_title(argv: Sequence[str]) -> None:
     """Appear as `argv` in `ps`."""
-    from setproctitle import setproctitle  # not everybody who asks for forks must have it
+    from setproctitle import setproctitle  # a launcher works without it
 
     setproctitle(" ".join(argv))
 

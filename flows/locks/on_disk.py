@@ -27,13 +27,13 @@ from artifacts.errors import UsageError
 LOCK_NAME = ".lock"
 LEASES = ".leases"
 NAMING_SECONDS = 2.0
-"""So long who holds a lock may take to write down who it is."""
+"""How long the holder of a lock may take to write its name into the file."""
 
 LOOKING_SECONDS = 0.2
-"""So long a lock is waited for: `holder_of` takes it for a moment to see whether it is free."""
+"""How long to wait for a lock: `holder_of` takes one for a moment to see whether it is free."""
 
 SILENT_SECONDS = 1.0
-"""So long a lease is waited for without a word: most are held to look an artifact up."""
+"""How long to wait for a lease in silence: most are held only to look an artifact up."""
 
 _held: set[Path] = set()
 """The runs' folders whose lock this process holds."""
@@ -59,9 +59,9 @@ class Holder(Config):
 
 @contextmanager
 def locked(folder: Path, *, run: str) -> Iterator[None]:
-    """Work in the workspace at `folder` as the run called `run`, as nobody else does meanwhile.
+    """Hold the lock of the run called `run` in the workspace at `folder`.
 
-    Runs of other names may; inside it, it may be asked for again.
+    Runs of other names may work beside it; this process may take it again inside.
     """
     own = folder / run
     if own in _held:
@@ -80,7 +80,7 @@ def locked(folder: Path, *, run: str) -> Iterator[None]:
 
 @contextmanager
 def locked_alone(folder: Path, *, run: str) -> Iterator[None]:
-    """Work in the workspace at `folder` while no run does."""
+    """Hold the workspace at `folder` exclusively: no run works in it meanwhile."""
     with ExitStack() as handles, _named(_lock(folder, handles), run):
         yield
 
@@ -89,10 +89,10 @@ def locked_alone(folder: Path, *, run: str) -> Iterator[None]:
 def leased(
     folder: Path, artifact: str, *, run: str, waiting: Callable[[Holder], object]
 ) -> Iterator[Holder | None]:
-    """Be the only one in the workspace at `folder` who makes `artifact`, its stage and key.
+    """Hold the lease of `artifact` (stage and key): no other run in the workspace makes it.
 
-    Waits for whoever does, and tells `waiting` for whom. Yields who was killed while making it, if
-    somebody was: what it had started may live on for a moment.
+    Waits while another run holds it, and calls `waiting` with the holder. Yields the previous
+    holder if it was killed while making it: its program may live on for a moment.
     """
     (folder / LEASES).mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / LEASES / artifact, os.O_RDWR | os.O_CREAT, 0o644)
@@ -150,7 +150,7 @@ def _lock(folder: Path, handles: ExitStack, *, shared: bool = False) -> int:
 
 @contextmanager
 def _named(handle: int, run: str) -> Iterator[None]:
-    """Let the locked file say who holds it; whoever is killed leaves that behind."""
+    """Write the holder into the locked file; the name of a killed one stays there."""
     os.ftruncate(handle, 0)
     os.pwrite(handle, Holder.now(run).model_dump_json().encode(), 0)
     try:

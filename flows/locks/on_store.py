@@ -1,14 +1,14 @@
 """Leases on an object store: of the machines that share one, one makes an artifact.
 
 In:  a workspace's URL, an artifact, and who asks.
-Out: a lease; of a holder that has been silent for a minute, its successor's.
+Out: a lease; one whose holder has been silent for a minute is taken over.
 
     <workspace>/.leases/<stage>-<key>/000007    its holder, heartbeats, and end
 
-The highest number counts, and a number is made once: `filesystem.create`. A holder that was only
-stopped finds a higher number when it goes on, says so and ends what it does all the same: both make
-the same bytes, and the manifest is the only commit. So a lease saves work, and nothing is lost or
-mixed where one fails. No clock is compared with another machine's: who waits looks for change.
+The highest number counts, and a number is created once: `filesystem.create`. A holder that was only
+stopped finds a higher number when it goes on; it logs that and finishes all the same: both make the
+same bytes, and the manifest is the only commit. So a lease saves work, and nothing is lost or mixed
+where one fails. Clocks of machines are never compared: a waiting machine looks for changes.
 """
 
 import threading
@@ -28,22 +28,22 @@ from flows.locks.on_disk import LEASES, Holder
 
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 60.0
-"""Longer than a program lives on whose command was killed (`jobs.grace`)."""
+"""Longer than a program outlives its killed command (`jobs.grace`)."""
 
 LOOK_SECONDS = 2.0
 SETTLE_SECONDS = 2.0
-"""Where a store knows no conditional writes, those that were under way have arrived by then."""
+"""On a store without conditional writes, concurrent writes have arrived by then."""
 
 
 class Lease(Config):
-    """What its object says."""
+    """The content of a lease's object."""
 
     holder: Holder
     place: str
-    """The local folder of the workspace that it was asked from, by a name of its own."""
+    """Unique name of the local folder of the workspace that asks for it."""
 
     attempt: str
-    """Like no other."""
+    """Unique for each request."""
 
     beats: int = 0
     ended: bool = False
@@ -53,10 +53,10 @@ class Lease(Config):
 def leased_on_store(
     root: str, artifact: str, *, run: str, local: Path, waiting: Callable[[Holder], object]
 ) -> Iterator[Holder | None]:
-    """Be the only one who makes `artifact` in the workspace at the URL `root`.
+    """Hold the lease of `artifact` in the workspace at the URL `root`.
 
-    Whoever asks holds the artifact's lease on its own disk, in `local`. Waits for whoever makes it
-    from another place, and tells `waiting` for whom. Yields who fell silent while making it.
+    The caller holds the artifact's lease on its own disk, in `local`. Waits while another machine
+    makes it, and calls `waiting` with the holder. Yields a holder that fell silent meanwhile.
     """
     folder = filesystem.join(root, f"{LEASES}/{artifact}")
     place = local / LEASES / "place"  # names this folder, once and for all
@@ -79,7 +79,7 @@ def leased_on_store(
 def _take(
     folder: str, lease: Lease, waiting: Callable[[Holder], object]
 ) -> tuple[int, Holder | None]:
-    """The number that is ours, and whom we succeed if that one had not ended."""
+    """The number of our lease, and the holder it is taken over from, if that one had not ended."""
     last_seen: tuple[int, bytes | None] = (-1, None)
     since, told = 0.0, None
     while True:
@@ -101,7 +101,7 @@ def _take(
 
 
 def _beat(folder: str, number: int, lease: Lease, done: threading.Event) -> None:
-    """Show that the holder lives, until it is `done` or somebody has taken it for dead."""
+    """Write heartbeats until `done` is set or the lease has been taken over."""
     beats = 0
     while not done.wait(BEAT_SECONDS):
         with suppress(OSError, ClozeError):
@@ -118,7 +118,7 @@ def _beat(folder: str, number: int, lease: Lease, done: threading.Event) -> None
 
 
 def _made(folder: str, number: int, lease: Lease) -> bool:
-    """Whether the lease of that number is ours now, and nobody else's."""
+    """Try to create the lease of that number; whether it is ours now."""
     path, content = _path(folder, number), _content(lease)
     if not filesystem.create(path, content):
         return filesystem.read_bytes(path) == content  # ours, if only the answer was lost

@@ -2,7 +2,7 @@
 
 In:  Prefect's settings, from the environment (flows/prefect/server.py).
 Out: an ASGI application for uvicorn, which answers only where it is asked for by a local name; at
-     /reports/RUN it shows that run's report to who knows the secret.
+     /reports/RUN it shows that run's report to whoever knows the secret.
 
 A page of another site can make a browser send requests here. Prefect's settings keep it from
 reading the answers and from knowing the secret; the check of the name also refuses a site that has

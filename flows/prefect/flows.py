@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, JsonValue
 
 from artifacts.progress import say
 from flows.ablation.result import publish
-from flows.ablation.rows import JUDGES, Settings, Table, changed, rows
+from flows.ablation.rows import HELDOUT_ROW, Settings, Table, changed, rows
 from flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from flows.prefect.tracking import tracked
 from flows.record import run_artifact
@@ -53,7 +53,7 @@ def _with_served(name: str) -> BeforeValidator:
 
 
 def merged(served: JsonValue, given: object) -> object:
-    """`given` with the fields that it leaves out, at any depth; a list is given whole."""
+    """`given`, completed from `served` at any depth; a list replaces the other as a whole."""
     if not isinstance(served, dict) or not isinstance(given, dict):
         return given
     return {**served, **{key: merged(served.get(key), value) for key, value in given.items()}}
@@ -114,16 +114,17 @@ def ablations(
 ) -> Record:
     """Run every row of the tables, or `only` some, and put their figures side by side.
 
-    All rows of a table are judged on the same held-out examples, mostly those of `run` itself. They
-    share what they have in common. A row that fails ends the flow, and the same call resumes there.
+    All rows of a table are evaluated on the same held-out examples, mostly those of `run` itself.
+    They share what they have in common. A row that fails ends the flow, and the same call resumes
+    there.
     """
     wanted, space = rows(run, tables, seeds=seeds, only=only), workspace(machine.workspace)
     heldout = {}
     for table in {row.table: None for row in wanted}:
         by_name = {row.name: row.runs[0] for row in rows(run, (table,))}
-        judge = by_name.get(JUDGES.get(table, ""), run)
-        tracked(judge, machine, wanted=PREPARE)
-        heldout[table] = run_artifact(space, judge.name, stage="examples").directory
+        base = by_name.get(HELDOUT_ROW.get(table, ""), run)
+        tracked(base, machine, wanted=PREPARE)
+        heldout[table] = run_artifact(space, base.name, stage="examples").directory
     for row in wanted:
         for partner in row.partners:
             tracked(partner, machine, wanted=("pretrain",))

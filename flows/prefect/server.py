@@ -4,7 +4,7 @@ In:  a workspace.
 Out: PREFECT_API_URL names a server: the one it named already, or one of our own that ends with us,
      on 127.0.0.1, with a secret that PREFECT_API_AUTH_STRING holds.
 
-Whoever may speak to a server may have it run commands, so ours asks everyone for the secret.
+Whoever can reach a server can make it run commands, so ours asks everyone for the secret.
 
 Prefect's own temporary server shares our process group, so that Ctrl-C would end it before it has
 heard how the run ended, and nothing would end it after `kill -9`. Ours has a supervisor. Its
@@ -39,7 +39,7 @@ class ServerLost(ClozeError):
 
 
 ANSWER_SECONDS = 5.0
-"""For a server that PREFECT_API_URL names, to say anything at all."""
+"""How long a server named by PREFECT_API_URL may take to answer at all."""
 
 START_SECONDS = 120.0
 """A new home takes 10 s, an old one 3 s; a busy machine longer."""
@@ -77,8 +77,8 @@ PRIVATE = 0o600
 """Mode of the file with the secret."""
 
 NEAR = {"PREFECT_CLIENT_MAX_RETRIES": "2"}
-"""A server of our own answers at once or is dead; five attempts, a minute for each call, are for
-one far away."""
+"""A server of our own answers at once or is dead; Prefect's five attempts, a minute for each call,
+are meant for remote ones."""
 
 
 def quiet_environment() -> None:
@@ -140,12 +140,12 @@ def prefect_server(
 
 
 def secret_file(workspace: Workspace) -> Path:
-    """Where the secret of the workspace's own servers lies, for their user alone."""
+    """Path of the secret of the workspace's own servers, which only their user can read."""
     return workspace.local / "prefect" / "secret"
 
 
 def kept_secret(file: Path) -> str:
-    """The secret in `file`, made if need be; one that others could have read is replaced."""
+    """The secret in `file`, created if needed; one that others could have read is replaced."""
     with suppress(OSError):
         facts = file.lstat()
         if stat.S_IMODE(facts.st_mode) == PRIVATE and facts.st_uid == os.geteuid():

@@ -43,7 +43,7 @@ FLUSH_SECONDS = 5.0
 """How long the last logs and events may take to reach the server."""
 
 AWAY_SECONDS = 60.0
-"""A server that did not answer is left alone for so long: every call takes Prefect's retries."""
+"""How long to leave a server alone that did not answer: every call takes Prefect's retries."""
 
 GIB = 1 << 30
 

@@ -70,7 +70,7 @@ Places = Sequence[tuple[float, float]]
 
 
 class TextStyle(TypedDict, total=False):
-    """How words are set."""
+    """How text is set."""
 
     color: str
     weight: Literal["normal", "bold"]
@@ -121,7 +121,7 @@ class LineChart:
     references: Sequence[tuple[float, str]] = ()
     """Horizontal lines to compare with."""
     mark: tuple[float, float, str] | None = None
-    """A moment worth a word."""
+    """A point to annotate."""
     band: tuple[float, float, str] | None = None
     """A stretch of the horizontal axis."""
     divisions: Sequence[tuple[float, str]] = ()
@@ -187,7 +187,7 @@ def _note(
     offset: tuple[float, float],
     **style: Unpack[TextStyle],
 ) -> None:
-    """Words so many pixels off a place of the data."""
+    """Text at an offset, in pixels, from a point of the data."""
     words: TextStyle = {"va": "center", **style}
     axes.annotate(
         text, place, xytext=offset, textcoords="offset points", annotation_clip=False, **words
@@ -291,7 +291,7 @@ def below(places: Places, top: float) -> list[tuple[float, float]]:
 
 
 def _end_labels(axes: Axes, chart: LineChart) -> None:
-    """Names beside the ends of lines, kept apart so that they never lie on each other."""
+    """Names beside the ends of lines, kept apart so that they never overlap."""
     named = [(line.places[-1][1], line.label, line.kind) for line in chart.lines if line.label]
     named += [(level, name, "main") for level, name in chart.references if name]
     pixels = [float(axes.transData.transform((0, level))[1]) for level, _, _ in named]

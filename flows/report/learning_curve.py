@@ -1,4 +1,4 @@
-"""What the learning curve shows: its course, the moments worth a word, and its story.
+"""What the learning curve shows: its course, its notable points, and its story in words.
 
 In:  the points of pre-training, and the baselines on the same held-out split.
 Out: `Course`; where it crosses a level for good; the plateau near the unigram entropy; sentences.
@@ -17,14 +17,14 @@ from flows.report.units import short
 from flows.report.wording import headline
 
 UNITS = ((3 * 3600.0, "hours", 3600.0), (120.0, "minutes", 60.0), (0.0, "seconds", 1.0))
-"""The length of a run in seconds from which on it is told in which unit, and the unit's seconds."""
+"""Shortest run, in seconds, that is told in a unit; the unit, and its seconds."""
 
 ABOVE = 0.15
 BELOW = 0.5
 """Nats around the unigram entropy that count as the plateau: it tends to lie a little below."""
 
 SHORTEST = 0.04
-"""A plateau shorter than this share of the run is not worth a word."""
+"""A plateau shorter than this share of the run is not mentioned."""
 
 Place = tuple[float, float]
 

@@ -361,7 +361,7 @@ def _before_and_after(model: LanguageModelScore | None) -> str:
 
 
 def _starting_point(summary: Summary) -> str:
-    """What the encoder started from, where it was not random weights; said first."""
+    """What the encoder started from, where it was not random weights."""
     pretrain = summary.configuration.get("pretrain")
     finished = pretrain.get("continue_from") if isinstance(pretrain, dict) else None
     if finished:
