@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ def two_runs(cloze: Cloze, folder: Path) -> Path:
     (folder / "small.toml").write_text(
         (folder / "try.toml").read_text().replace('"try"', '"small"') + "[vocabulary]\nsize = 80\n"
     )
-    for config in ("try.toml", "small.toml"):
-        answer(cloze, "vocabulary", config)
+    answer(cloze, "vocabulary", "try.toml")
+    time.sleep(1.0)  # a run's start is recorded to the second, and the older one is listed first
+    answer(cloze, "vocabulary", "small.toml")
     return folder / "runs"
 
 
