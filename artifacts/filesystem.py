@@ -12,6 +12,7 @@ be read as its format is an error of the reader, never passed over here.
 """
 
 import errno
+import logging
 import os
 import shutil
 import stat
@@ -47,6 +48,12 @@ FINAL_ANSWERS = (
 
 OURS = ("builtins", "artifacts")
 """Modules whose errors are about the call, not about the store."""
+
+# It logs each fault with a traceback, and raises it as well.
+logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+
+FORBIDDEN = "Forbidden: "
+"""So gcsfs begins the `OSError` of a 403, for which it has no class."""
 
 PRECONDITION_FAILED = 412
 
@@ -451,12 +458,11 @@ def _until_answered(
         except Exception as error:  # a 503, a broken connection, a time-out
             if _condition_failed(error):
                 raise FileExistsError(errno.EEXIST, "is there already", str(arguments[0])) from None
-            of_a_library = type(error).__module__.partition(".")[0] not in OURS
-            about_the_call = isinstance(error, (TypeError, ValueError)) or not of_a_library
+            about_the_call = isinstance(error, (TypeError, ValueError)) or not _of_a_library(error)
             if about_the_call and not isinstance(error, OSError):
                 raise
             if attempt == ATTEMPTS:
-                raise (error if isinstance(error, OSError) else _unanswered(error)) from None
+                raise _lasting(error, arguments) from None
             time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
             attempt += 1
 
@@ -466,6 +472,19 @@ def _condition_failed(error: Exception) -> bool:
     response = getattr(error.__cause__ or error, "response", None)
     facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
     return PRECONDITION_FAILED in (facts.get("HTTPStatusCode"), getattr(error, "code", None))
+
+
+def _of_a_library(error: Exception) -> bool:
+    """Whether it is a class of the store's library, or of one below that."""
+    return type(error).__module__.partition(".")[0] not in OURS
+
+
+def _lasting(error: Exception, arguments: Sequence[object]) -> Exception:
+    """What is told of a fault that has come back each time."""
+    if str(error).startswith(FORBIDDEN):  # not at once: so a store may also say that it is busy
+        return _refused(PermissionError(str(error)), arguments)
+    is_ours = isinstance(error, OSError) and not _of_a_library(error)
+    return error if is_ours else _unanswered(error)
 
 
 def _refused(error: PermissionError, arguments: Sequence[object]) -> PermissionError:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from artifacts import filesystem
-from artifacts.errors import explained
+from artifacts.errors import ClozeError, explained
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, finished_file, open_artifact, put_bytes
 from tests.object_store import faulty_store
@@ -59,15 +59,43 @@ def test_what_was_just_written_is_found_though_it_is_listed_late(
     assert store.find("words", wanted.key) is not None
 
 
-def test_a_refusal_is_named_with_its_path_and_a_remedy(
-    faulty_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> bytes:
-        raise PermissionError("Forbidden")  # as s3fs does, without a path
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let all reading fail with it."""
 
-    monkeypatch.setattr(faulty_store.FaultyStore, "cat_file", refuse)
+    def fail(*_: object, **__: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(faulty_store.FaultyStore, "cat_file", fail)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(PermissionError("Forbidden"), id="s3fs"),
+        pytest.param(OSError("Forbidden: https://storage/a\nno access to it"), id="gcsfs"),
+    ],
+)
+def test_a_refusal_is_named_with_its_path_and_a_remedy(
+    faulty_url: str, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    failing(monkeypatch, error)
     with pytest.raises(PermissionError) as caught:
         filesystem.read_bytes(f"{faulty_url}/a")
     said = explained(caught.value)
-    assert "/a: the object store refuses it (Forbidden)" in said
+    assert "/a: the object store refuses it (Forbidden" in said
     assert "credentials" in said
+    assert "\n" not in said
+
+
+class ClientConnectorError(OSError):
+    """As aiohttp's, below gcsfs."""
+
+    __module__ = "aiohttp.client_exceptions"
+
+
+def test_a_store_that_is_not_there_is_said_to_be_the_store(
+    faulty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, ClientConnectorError("Connect call failed"))
+    with pytest.raises(ClozeError, match="did not answer 6 times .ClientConnectorError: Connect"):
+        filesystem.read_bytes(f"{faulty_url}/a")
