@@ -41,8 +41,9 @@ GROUP_COST = 50_000
 GRANULE = 16
 """Lengths between two multiples are not told apart: a group's length is one of them."""
 
-GROUP_RUNGS = 4
-"""Sizes of groups in an octave; what is filled up costs attention alone."""
+GROUP_RUNGS, GROUP_PLACES = 4, 256
+"""Sizes of groups in an octave, and what their sequences times their length come to at least: what
+is filled up costs attention alone, and each further size of a product code of its own."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,12 @@ def group_sequences(lengths: Lengths, *, heads: int) -> Grouping:
     for end in (*cuts(lengths[order], heads=heads), len(order)):
         if end <= taken:
             continue
-        size = ladder(end - taken, rungs=GROUP_RUNGS)
+        side = -(-int(lengths[order[taken]]) // GRANULE) * GRANULE
+        size = ladder(end - taken, rungs=GROUP_RUNGS, step=max(1, GROUP_PLACES // side))
         members = order[taken : taken + size]
         taken += len(members)
         own = np.pad(lengths[members], (0, size - len(members)))
         first = np.pad(starts[members], (0, size - len(members)))
-        side = -(-int(own[0]) // GRANULE) * GRANULE
         group = Group(size, side, row, score, own)
         places = np.arange(side)
         inside = places < own[:, None]
