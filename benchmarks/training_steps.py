@@ -33,6 +33,7 @@ from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import hugging_face_config
 from model.training.distributed import join_world
 from model.training.monitoring.telemetry import training_flops
+from model.training.pretrain import cpu_token_budget
 from model.training.waiting import patient_threads
 
 LEARNING_RATE = 1e-4
@@ -127,7 +128,7 @@ def matrix_rate() -> float:
 def run(side: str, arguments: argparse.Namespace) -> Turn:
     """Warm up, then time every step."""
     config = encoder_config(arguments.preset, arguments.activation)
-    micro_batch, budget = arguments.micro_batch, arguments.token_budget
+    micro_batch, budget = arguments.micro_batch, cpu_token_budget(config)
     makers: dict[str, Callable[[], Step]] = {
         "ours": lambda: our_step(config, budget, TrainingMachine()),
         "deepspeed": lambda: our_step(
@@ -175,7 +176,6 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--micro-batch", type=int, default=32)
-    parser.add_argument("--token-budget", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.threads:

@@ -826,8 +826,8 @@ class PretrainStage(StageConfig):
 
     stage: ClassVar[str] = "pretrain"
     program: ClassVar[str] = "model.training.pretrain"
-    format_version: ClassVar[int] = 2
-    """2: the masked-LM loss's upstream factor is no longer rounded to bfloat16."""
+    format_version: ClassVar[int] = 3
+    """3: other dropout masks."""
 
     seed: int
     """The run's seed."""
@@ -860,8 +860,8 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "model.finetune.finetune"
-    format_version: ClassVar[int] = 4
-    """4: a file of mistakes for each task."""
+    format_version: ClassVar[int] = 5
+    """5: other dropout masks."""
 
     finetune: FinetuneConfig
     """Tasks and protocol."""
@@ -913,7 +913,8 @@ class TrainingMachine(Config):
     runs in which launching kernels takes longer than computing. No GPU has measured it yet."""
 
     token_budget: int = Field(default=0, ge=0)
-    """Tokens per micro-batch; 0: 4,096 on a CPU, on a GPU as many as its free memory holds."""
+    """Tokens per micro-batch; 0: 8,192 on a CPU (4,096 of encoders larger than base), on a GPU as
+    many as its free memory holds."""
 
     attention: str = "auto"
     """Attention backend by name; `auto`: the one that measures fastest on the device."""

@@ -26,7 +26,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
 from artifacts.tokenizer import SubwordTokenizer
-from model.config import PretrainStage, TrainingMachine
+from model.config import EncoderConfig, PretrainStage, TrainingMachine
 from model.data.micro_batches import Share
 from model.data.sources import (
     Inputs,
@@ -56,7 +56,13 @@ from model.training.monitoring.trackers import start_trackers
 from model.training.precision import require_fp8
 from model.training.waiting import patient_threads
 
-CPU_TOKEN_BUDGET = 4096
+CPU_TOKEN_BUDGET, LARGE_CPU_TOKEN_BUDGET = 8192, 4096
+"""Of encoders up to `SMALL`, and of larger ones, whose activations would take gigabytes more.
+Weights are rounded and gradients added once a micro-batch: of base's step a tenth with 4,096."""
+
+SMALL = 12 * 768
+"""Layers times width: BERT-base's."""
+
 GPU_TOKEN_BUDGET = 65536
 """Larger micro-batches are no faster."""
 
@@ -155,12 +161,18 @@ def share_of(
 ) -> Share:
     """This rank's share of every batch, and its token budget."""
     longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
-    budget = machine.token_budget or max(CPU_TOKEN_BUDGET, longest)
+    budget = machine.token_budget or max(cpu_token_budget(stage.encoder), longest)
     if world.device.type == "cuda" and not machine.token_budget:
         free, _ = torch.cuda.mem_get_info(world.device)
         chosen = gpu_token_budget(stage, machine, vocabulary_size=vocabulary_size, free_bytes=free)
         budget = world.least(chosen)
     return Share(world.rank, world.ranks, budget)
+
+
+def cpu_token_budget(encoder: EncoderConfig) -> int:
+    """Tokens of a micro-batch on a CPU."""
+    small = encoder.num_hidden_layers * encoder.hidden_size <= SMALL
+    return CPU_TOKEN_BUDGET if small else LARGE_CPU_TOKEN_BUDGET
 
 
 def gpu_token_budget(

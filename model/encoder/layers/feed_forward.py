@@ -84,7 +84,7 @@ class _FeedForward(torch.autograd.Function):
     ) -> Tensor:
         in_weight_HI, in_bias_I, out_weight_HI, out_bias_H, norm_weight_H, norm_bias_H = parameters
         inner_TI = affine(hidden_TH, in_weight_HI, in_bias_I, input_first=True)
-        active_TI = activation(inner_TI, gelu)
+        active_TI = activate_(inner_TI, gelu)
         dense_TH = affine(active_TI, out_weight_HI, out_bias_H)
         output_TH, kept = residual_norm(
             dense_TH, hidden_TH, (norm_weight_H, norm_bias_H, eps), draws
@@ -122,27 +122,32 @@ class _FeedForward(torch.autograd.Function):
 
 def activation(values: Tensor, name: str) -> Tensor:
     """GELU: the reference's tanh form (`gelu_tanh`, modeling.py:264-277) or the exact one."""
-    native = kernels_for(values)
-    if native is None or name == "gelu" or torch.is_grad_enabled():
-        return functional.gelu(values, approximate=APPROXIMATION[name])
-    result = torch.empty_like(values)
-    native("gelu_forward", values.numel(), values.contiguous(), result, 1)
-    return result
+    return functional.gelu(values, approximate=APPROXIMATION[name])
 
 
-def activation_gradients(
-    gradient_TI: Tensor, values_TI: Tensor, name: str
-) -> tuple[Tensor, Tensor]:
+def activate_(values_TI: Tensor, name: str) -> Tensor:
+    """`activation` without autograd, [T, I]; `values_TI` become what `activation_gradients` wants.
+
+    The native kernel leaves slopes there: they come with the values for next to nothing.
+    """
+    native = kernels_for(values_TI)
+    if native is None:
+        return activation(values_TI, name)
+    result_TI = torch.empty_like(values_TI)
+    native("gelu_forward", values_TI.numel(), values_TI, result_TI, int(name == "gelu_tanh"))
+    return result_TI
+
+
+def activation_gradients(gradient_TI: Tensor, kept_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Gradient of the values, [T, I], and its columns summed, [I]. May overwrite `gradient_TI`."""
-    native = kernels_for(gradient_TI, values_TI)
+    native = kernels_for(gradient_TI, kept_TI)
     if native is None:
         through_TI = torch.ops.aten.gelu_backward(
-            gradient_TI, values_TI, approximate=APPROXIMATION[name]
+            gradient_TI, kept_TI, approximate=APPROXIMATION[name]
         )
         return through_TI, through_TI.sum(0)
     tokens, width = gradient_TI.shape
     threads = torch.get_num_threads()
     sums = torch.empty(threads, width)
-    is_tanh = int(name == "gelu_tanh")
-    native("gelu_backward", tokens, width, gradient_TI, values_TI, sums, is_tanh, threads)
+    native("gelu_backward", tokens, width, gradient_TI, kept_TI, sums, threads)
     return gradient_TI, sums.sum(0).to(gradient_TI.dtype)

@@ -190,34 +190,27 @@ class _NormProduct(torch.autograd.Function):
         return dhidden_TH, dnorm_weight_H, dweight_OH, None
 
 
-class _GateContext(Context):
-    is_tanh: int
-
-
 class _GatedGelu(torch.autograd.Function):
-    """Native kernels; the backward pass reads each half once."""
+    """Native kernels; the input becomes what the gradient is multiplied with."""
 
     @staticmethod
-    def forward(ctx: _GateContext, inner_T2I: Tensor, name: str) -> Tensor:
+    def forward(ctx: Context, inner_T2I: Tensor, name: str) -> Tensor:
         ctx.save_for_backward(inner_T2I)
-        ctx.is_tanh = int(name == "gelu_tanh")
         tokens, width = inner_T2I.shape
         gated_TI = inner_T2I.new_empty(tokens, width // 2)
         native = kernels_for(inner_T2I)
         assert native is not None
-        native("geglu_forward", *gated_TI.shape, inner_T2I.contiguous(), gated_TI, ctx.is_tanh)
+        native("geglu_forward", *gated_TI.shape, inner_T2I, gated_TI, int(name == "gelu_tanh"))
         return gated_TI
 
     @staticmethod
-    def backward(ctx: _GateContext, gradient_TI: Tensor) -> tuple[Tensor, None]:
-        (inner_T2I,) = ctx.saved_tensors
-        dinner_T2I = torch.empty_like(inner_T2I)
+    def backward(ctx: Context, gradient_TI: Tensor) -> tuple[Tensor, None]:
+        (factors_T2I,) = ctx.saved_tensors
+        dinner_T2I = torch.empty_like(factors_T2I)
         native = kernels_for(gradient_TI)
         assert native is not None
-        native(
-            "geglu_backward",
-            *(*gradient_TI.shape, gradient_TI.contiguous(), inner_T2I, dinner_T2I, ctx.is_tanh),
-        )
+        gradient_TI = gradient_TI.contiguous()
+        native("geglu_backward", *gradient_TI.shape, gradient_TI, factors_T2I, dinner_T2I)
         return dinner_T2I, None
 
 

@@ -4,29 +4,27 @@ In:  values, and a `Noise`: the address of a stream of random bits.
 Out: values with a share set to zero, the others scaled up.
 
 Addressed masks need no generator state in a checkpoint, and recomputed activations get the same
-masks. torch's own CPU dropout takes about 5 ns a value, more than the matrix products round it;
-here a fast generator fills 16 random bits a value, compared where the value is used anyway.
+masks. torch's own CPU dropout takes about 5 ns a value, more than the matrix products around it;
+here a counter-based generator gives 16 bits a value, where the value is used anyway.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.operations.native_kernels import kernels_for
+from artifacts import rng
+from model.encoder.operations.native_kernels import kernels, kernels_for
 from model.encoder.operations.products import Context, apply
 
-BLOCK_WORDS = 1 << 17
-"""64-bit words of one generator: a thread's unit of work, however many threads there are."""
+BLOCK_WORDS = 1 << 16
+"""64-bit words that NumPy makes at a time: they stay in a core's cache."""
 
 CPU = torch.device("cpu")
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-_threads = ThreadPoolExecutor(thread_name_prefix="dropout")
 
 
 @dataclass(frozen=True)
@@ -39,17 +37,10 @@ class Noise:
         """The stream of one place inside this one's: a layer, then a site in it."""
         return Noise((*self.address, *place))
 
-    def words(self, count: int) -> npt.NDArray[np.uint64]:
-        """`count` words of 64 random bits."""
-        blocks = -(-count // BLOCK_WORDS)
-        sizes = [min(BLOCK_WORDS, count - block * BLOCK_WORDS) for block in range(blocks)]
-        if blocks == 1:
-            return self._block(0, count)
-        return np.concatenate(list(_threads.map(self._block, range(blocks), sizes)))
-
-    def _block(self, block: int, count: int) -> npt.NDArray[np.uint64]:
-        generator = np.random.Generator(np.random.SFC64([*self.address, block]))
-        return generator.integers(0, 1 << 64, dtype=np.uint64, size=count)
+    @property
+    def stream(self) -> int:
+        """The stream's number, for `rng.draw`."""
+        return rng.address("dropout", *self.address)
 
 
 @dataclass(frozen=True)
@@ -65,9 +56,10 @@ class DeviceNoise(Noise):
         """The generator itself: it goes on from layer to layer."""
         return self
 
-    def words(self, count: int) -> npt.NDArray[np.uint64]:
+    @property
+    def stream(self) -> int:
         """Not to be had: without an address every layer and step would get the same bits."""
-        raise RuntimeError(f"{count} random words asked of a GPU's noise; draw on the device")
+        raise RuntimeError("a stream asked of a GPU's noise; draw on the device")
 
 
 def noise_from(seed: int, device: torch.device) -> Noise:
@@ -82,14 +74,33 @@ def noise_from(seed: int, device: torch.device) -> Noise:
 class Draws:
     """Random bits for a number of values: one is dropped when its low 15 bits are below `limit`."""
 
-    bits: Tensor
-    """[count] int16 on the device of the values."""
+    count: int
 
     limit: int
     """The probability in 32768ths: 0.1 is 3277, that is 0.10001."""
 
     scale: float
     """What kept values are multiplied with: 1 / (1 - probability)."""
+
+    stream: int = 0
+    """Of `rng.draw`: native kernels draw from it where they use the bits."""
+
+    on_device: Tensor | None = None
+    """[count] int16: what a GPU's generator gave."""
+
+    @property
+    def bits(self) -> Tensor:
+        """[count] int16 on the device of the values: four of each of the stream's words."""
+        if self.on_device is not None:
+            return self.on_device
+        words, native = np.empty(-(-self.count // 4), np.int64), kernels()
+        if native is not None:
+            native("random_words", len(words), self.stream, torch.from_numpy(words))
+        for first in range(0, 0 if native else len(words), BLOCK_WORDS):
+            counters = np.arange(first, min(first + BLOCK_WORDS, len(words)))
+            drawn = rng.draw(np.uint64(self.stream), counters)
+            words[first : first + BLOCK_WORDS] = drawn.view(np.int64)
+        return torch.from_numpy(words.view(np.int16)[: self.count])
 
     def mask(self) -> Tensor:
         """[count] int16: all bits set where a value is kept, none where it is dropped."""
@@ -104,11 +115,11 @@ def draw(
     """Draws for `count` values on `device`; None if nothing is dropped."""
     if noise is None or probability == 0.0:
         return None
+    limit, scale = round(probability * 0x8000), 1.0 / (1.0 - probability)
     if isinstance(noise, DeviceNoise):
         bits = torch.randint(-(1 << 15), 1 << 15, (count,), dtype=torch.int16, device=device)
-    else:
-        bits = torch.from_numpy(noise.words(-(-count // 4)).view(np.int16)[:count])
-    return Draws(bits, round(probability * 0x8000), 1.0 / (1.0 - probability))
+        return Draws(count, limit, scale, on_device=bits)
+    return Draws(count, limit, scale, noise.stream)
 
 
 def keep_(values: Tensor, mask: Tensor) -> Tensor:
@@ -125,7 +136,7 @@ def dropped(values: Tensor, draws: Draws) -> Tensor:
     if native is None:
         return keep_(values * draws.scale, draws.mask())
     result = values.clone()
-    native("drop", result.numel(), result, draws.bits, draws.limit, draws.scale)
+    native("drop", result.numel(), result, draws.stream, draws.limit, draws.scale)
     return result
 
 

@@ -267,7 +267,7 @@ class GroupedAttention:
         # At 4,096 tokens a layer's scores are hundreds of megabytes: no second array without need.
         in_place = native is not None and draws is None
         weights = scores if in_place else torch.empty_like(scores)
-        bits, limit = (draws.bits, draws.limit) if draws else (None, 0)
+        stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
         for group in self.grouping.groups:
             of_group = self._scores(scores, group)
             into = self._scores(weights, group)
@@ -281,8 +281,7 @@ class GroupedAttention:
             native(
                 "softmax_forward",
                 *(group.sequences, self.heads, group.length, torch.from_numpy(group.lengths)),
-                *(DIRECTIONS[self.direction], of_group, into),
-                *(None if bits is None else bits[group.first_score :], limit),
+                *(DIRECTIONS[self.direction], of_group, into, stream, group.first_score, limit),
             )
         if native is not None:
             return weights, scores
@@ -291,7 +290,7 @@ class GroupedAttention:
     def _softmax_gradient(self, gradient: Tensor, weights: Tensor, draws: Draws | None) -> Tensor:
         """Gradient of the scores from that of the dropped probabilities, overwritten."""
         native = kernels_for(gradient)
-        bits, limit = (draws.bits, draws.limit) if draws else (None, 0)
+        stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
         if native is None and draws is not None:
             keep_(gradient, draws.mask())
         for group in self.grouping.groups:
@@ -303,7 +302,7 @@ class GroupedAttention:
             native(
                 "softmax_backward",
                 *(group.sequences * self.heads * group.length, group.length, of_group, of_weights),
-                *(None if bits is None else bits[group.first_score :], limit),
+                *(stream, group.first_score, limit),
             )
         return gradient
 

@@ -60,62 +60,90 @@ static inline float exponential(float x) {
     return p * power;
 }
 
-static inline int kept(uint16_t draw, int limit) { return (draw & 0x7fff) >= limit; }
+/* What dropout does: value number i of a stream has 16 random bits, a quarter of SplitMix64's output
+ * number i / 4 (artifacts/rng.py). It is kept unless their low 15 are below `limit`; limit 0 keeps
+ * all. */
+#define DRAWN 1024
 
-/* GELU and its derivative. tanh form: x s with s = 1 / (1 + e^-2u), u = c (x + 0.044715 x^3).
- * Exact form: x Phi(x), with Abramowitz & Stegun 7.1.26 for erf, error 1.5e-7. */
-
-static inline float gelu_tanh(float x) {
-    float u = 0.7978845608f * (x + 0.044715f * x * x * x);
-    return x / (1.0f + exponential(-2.0f * u));
+static inline uint64_t random_word(uint64_t stream, uint64_t number) {
+    uint64_t x = stream + (number + 1) * 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
 }
 
-static inline float gelu_tanh_slope(float x) {
+/* The bits of `count` <= DRAWN values from number `first` on, somewhere in `words` */
+static inline const uint16_t *drawn(uint64_t stream, idx first, idx count,
+                                    uint64_t words[DRAWN / 4 + 2]) {
+    idx number = first / 4, needed = (first % 4 + count + 3) / 4;
+    for (idx i = 0; i < needed; i++) words[i] = random_word(stream, number + i);
+    return (const uint16_t *)words + first % 4;
+}
+
+static inline int kept(uint16_t draw, int limit) { return (draw & 0x7fff) >= limit; }
+
+/* GELU and its slope. tanh form: x s with s = 1 / (1 + e^-2u), u = c (x + 0.044715 x^3).
+ * Exact form: x Phi(x), with Abramowitz & Stegun 7.1.26 for erf, error 1.5e-7. */
+
+typedef struct { float value, slope; } Gelu;
+
+static inline Gelu gelu_tanh(float x) {
     float square = x * x;
     float u = 0.7978845608f * (x + 0.044715f * x * square);
     float s = 1.0f / (1.0f + exponential(-2.0f * u));
-    return s + 2.0f * x * s * (1.0f - s) * 0.7978845608f * (1.0f + 0.134145f * square);
+    float inner = 2.0f * 0.7978845608f * (1.0f + 0.134145f * square);
+    return (Gelu){x * s, s + x * s * (1.0f - s) * inner};
 }
 
-static inline float normal_cdf(float x, float density_scale) {
-    float z = fabsf(x) * 0.7071067812f;
-    float t = 1.0f / (1.0f + 0.3275911f * z);
+static inline Gelu gelu_erf(float x) {
+    float e = exponential(-0.5f * x * x), t = 1.0f / (1.0f + 0.2316419f * fabsf(x));
     float tail = t * (0.254829592f +
         t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-    float upper = 0.5f * tail * density_scale; /* 1 - Phi(|x|), density_scale = e^-x^2/2 */
-    return x < 0.0f ? upper : 1.0f - upper;
+    float upper = 0.5f * tail * e; /* 1 - Phi(|x|) */
+    float cdf = x < 0.0f ? upper : 1.0f - upper;
+    return (Gelu){x * cdf, cdf + x * 0.3989422804f * e};
 }
 
-static inline float gelu_erf(float x) {
-    return x * normal_cdf(x, exponential(-0.5f * x * x));
-}
-
-static inline float gelu_erf_slope(float x) {
-    float e = exponential(-0.5f * x * x);
-    return normal_cdf(x, e) + x * 0.3989422804f * e;
+/* words [count]: what a stream draws */
+void random_words(idx count, idx stream, uint64_t *words) {
+#pragma omp parallel for schedule(static)
+    for (idx i = 0; i < count; i++) words[i] = random_word(stream, i);
 }
 
 /* values [count] *= scale where kept, else 0 */
-void drop(idx count, bf16 *values, const uint16_t *draws, int limit, float scale) {
+void drop(idx count, bf16 *values, idx stream, int limit, float scale) {
 #pragma omp parallel for schedule(static)
-    for (idx i = 0; i < count; i++)
-        values[i] = narrow(kept(draws[i], limit) ? scale * wide(values[i]) : 0.0f);
+    for (idx block = 0; block < (count + DRAWN - 1) / DRAWN; block++) {
+        uint64_t words[DRAWN / 4 + 2];
+        idx first = block * DRAWN, some = count - first < DRAWN ? count - first : DRAWN;
+        const uint16_t *d = drawn(stream, first, some, words);
+        bf16 *x = values + first;
+        for (idx i = 0; i < some; i++) x[i] = narrow(kept(d[i], limit) ? scale * wide(x[i]) : 0.0f);
+    }
 }
 
-/* out = gelu(in), [count] */
-void gelu_forward(idx count, const bf16 *in, bf16 *out, int is_tanh) {
+/* out = gelu(values), [count]; `values` become its slope there. */
+void gelu_forward(idx count, bf16 *values, bf16 *out, int is_tanh) {
 #pragma omp parallel for schedule(static)
     for (idx block = 0; block < (count + 4095) / 4096; block++) {
         idx end = block * 4096 + 4096 < count ? block * 4096 + 4096 : count;
         if (is_tanh)
-            for (idx i = block * 4096; i < end; i++) out[i] = narrow(gelu_tanh(wide(in[i])));
+            for (idx i = block * 4096; i < end; i++) {
+                Gelu gelu = gelu_tanh(wide(values[i]));
+                out[i] = narrow(gelu.value);
+                values[i] = narrow(gelu.slope);
+            }
         else
-            for (idx i = block * 4096; i < end; i++) out[i] = narrow(gelu_erf(wide(in[i])));
+            for (idx i = block * 4096; i < end; i++) {
+                Gelu gelu = gelu_erf(wide(values[i]));
+                out[i] = narrow(gelu.value);
+                values[i] = narrow(gelu.slope);
+            }
     }
 }
 
-/* gradient *= gelu'(in), [rows, width]; sums [threads, width] += its columns */
-void gelu_backward(idx rows, idx width, bf16 *gradient, const bf16 *in, float *sums, int is_tanh,
+/* gradient *= slope, [rows, width]; sums [threads, width]: its columns */
+void gelu_backward(idx rows, idx width, bf16 *gradient, const bf16 *slope, float *sums,
                    int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
@@ -123,40 +151,35 @@ void gelu_backward(idx rows, idx width, bf16 *gradient, const bf16 *in, float *s
         memset(sum, 0, sizeof(float) * width);
         for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
             bf16 *g = gradient + row * width;
-            const bf16 *x = in + row * width;
-            if (is_tanh)
-                for (idx i = 0; i < width; i++) {
-                    bf16 rounded = narrow(wide(g[i]) * gelu_tanh_slope(wide(x[i])));
-                    g[i] = rounded;
-                    sum[i] += wide(rounded);
-                }
-            else
-                for (idx i = 0; i < width; i++) {
-                    bf16 rounded = narrow(wide(g[i]) * gelu_erf_slope(wide(x[i])));
-                    g[i] = rounded;
-                    sum[i] += wide(rounded);
-                }
+            const bf16 *s = slope + row * width;
+            for (idx i = 0; i < width; i++) {
+                bf16 rounded = narrow(wide(g[i]) * wide(s[i]));
+                g[i] = rounded;
+                sum[i] += wide(rounded);
+            }
         }
     }
 }
 
 /* dense becomes residual + scale * dropout(dense); out is its layer norm; [rows, width] each.
- * draws: 16 random bits an element, or NULL. mean, deviation: [rows], for the way back. */
-void residual_norm_forward(idx rows, idx width, bf16 *dense, const bf16 *residual,
-                           const uint16_t *draws, int limit, float scale, const float *weight,
-                           const float *bias, float eps, bf16 *out, float *mean,
-                           float *deviation) {
+ * mean, deviation: [rows], for the way back. */
+void residual_norm_forward(idx rows, idx width, bf16 *dense, const bf16 *residual, idx stream,
+                           int limit, float scale, const float *weight, const float *bias,
+                           float eps, bf16 *out, float *mean, float *deviation) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
         bf16 *x = dense + row * width, *y = out + row * width;
         const bf16 *r = residual + row * width;
         float sum = 0.0f, squares = 0.0f;
-        if (draws) {
-            const uint16_t *d = draws + row * width;
-            for (idx i = 0; i < width; i++)
-                x[i] = narrow(wide(r[i]) + (kept(d[i], limit) ? scale * wide(x[i]) : 0.0f));
-        } else {
+        if (!limit)
             for (idx i = 0; i < width; i++) x[i] = narrow(wide(r[i]) + wide(x[i]));
+        for (idx from = 0; limit && from < width; from += DRAWN) {
+            uint64_t words[DRAWN / 4 + 2];
+            idx some = width - from < DRAWN ? width - from : DRAWN;
+            const uint16_t *d = drawn(stream, row * width + from, some, words);
+            for (idx i = 0; i < some; i++)
+                x[from + i] = narrow(wide(r[from + i]) +
+                                     (kept(d[i], limit) ? scale * wide(x[from + i]) : 0.0f));
         }
         for (idx i = 0; i < width; i++) sum += wide(x[i]);
         float average = sum / width;
@@ -224,39 +247,42 @@ void norm_backward(idx rows, idx width, const bf16 *gradient, const bf16 *in, co
     }
 }
 
-/* out [rows, width] = gelu(first half of in) * second half; in [rows, 2 width] */
-void geglu_forward(idx rows, idx width, const bf16 *in, bf16 *out, int is_tanh) {
+/* out [rows, width] = gelu(first half of values) * second half; values [rows, 2 width] become what
+ * the gradient of out is multiplied with for that of either half. */
+void geglu_forward(idx rows, idx width, bf16 *values, bf16 *out, int is_tanh) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
-        const bf16 *x = in + 2 * row * width, *gate = x + width;
-        bf16 *y = out + row * width;
-        if (is_tanh)
-            for (idx i = 0; i < width; i++) y[i] = narrow(gelu_tanh(wide(x[i])) * wide(gate[i]));
-        else
-            for (idx i = 0; i < width; i++) y[i] = narrow(gelu_erf(wide(x[i])) * wide(gate[i]));
+        bf16 *x = values + 2 * row * width, *gate = x + width, *y = out + row * width;
+        if (is_tanh) {
+            for (idx i = 0; i < width; i++) {
+                Gelu gelu = gelu_tanh(wide(x[i]));
+                float factor = wide(gate[i]);
+                y[i] = narrow(gelu.value * factor);
+                x[i] = narrow(gelu.slope * factor);
+                gate[i] = narrow(gelu.value);
+            }
+        } else {
+            for (idx i = 0; i < width; i++) {
+                Gelu gelu = gelu_erf(wide(x[i]));
+                float factor = wide(gate[i]);
+                y[i] = narrow(gelu.value * factor);
+                x[i] = narrow(gelu.slope * factor);
+                gate[i] = narrow(gelu.value);
+            }
+        }
     }
 }
 
-/* out [rows, 2 width]: the gradient of in, from gradient [rows, width] of geglu_forward's out */
-void geglu_backward(idx rows, idx width, const bf16 *gradient, const bf16 *in, bf16 *out,
-                    int is_tanh) {
+/* out [rows, 2 width]: both halves of factors times gradient [rows, width] */
+void geglu_backward(idx rows, idx width, const bf16 *gradient, const bf16 *factors, bf16 *out) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
-        const bf16 *x = in + 2 * row * width, *gate = x + width, *g = gradient + row * width;
-        bf16 *of_x = out + 2 * row * width, *of_gate = of_x + width;
-        if (is_tanh)
-            for (idx i = 0; i < width; i++) {
-                float one = wide(g[i]), value = wide(x[i]);
-                of_x[i] = narrow(one * wide(gate[i]) * gelu_tanh_slope(value));
-                of_gate[i] = narrow(one * gelu_tanh(value));
-            }
-        else
-            for (idx i = 0; i < width; i++) {
-                float one = wide(g[i]), value = wide(x[i]);
-                float e = exponential(-0.5f * value * value), cdf = normal_cdf(value, e);
-                of_x[i] = narrow(one * wide(gate[i]) * (cdf + value * 0.3989422804f * e));
-                of_gate[i] = narrow(one * value * cdf);
-            }
+        const bf16 *g = gradient + row * width, *f = factors + 2 * row * width;
+        bf16 *o = out + 2 * row * width;
+        for (idx i = 0; i < width; i++) {
+            o[i] = narrow(wide(g[i]) * wide(f[i]));
+            o[width + i] = narrow(wide(g[i]) * wide(f[width + i]));
+        }
     }
 }
 
@@ -322,9 +348,9 @@ void transpose(idx rows, idx width, const bf16 *in, bf16 *out) {
 /* Back through residual_norm_forward. gradient, sum: [rows, width].
  * Out: residual [rows, width]; dense [rows, width] and its transpose; sums [threads, 3, width]:
  * columns of the gradients of weight, bias and dense. */
-void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf16 *sum,
-                            const uint16_t *draws, int limit, float scale, const float *weight,
-                            const float *mean, const float *deviation, bf16 *residual, bf16 *dense,
+void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf16 *sum, idx stream,
+                            int limit, float scale, const float *weight, const float *mean,
+                            const float *deviation, bf16 *residual, bf16 *dense,
                             bf16 *dense_transposed, float *sums, int threads) {
     idx tiles = (rows + TILE - 1) / TILE;
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -351,12 +377,13 @@ void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf1
                     of_bias[i] += one;
                     r[i] = narrow(inverse * (one * weight[i] - level - normal * along));
                 }
-                if (draws) {
-                    const uint16_t *x = draws + row * width;
-                    for (idx i = 0; i < width; i++)
-                        d[i] = narrow(kept(x[i], limit) ? scale * wide(r[i]) : 0.0f);
-                } else {
-                    memcpy(d, r, sizeof(bf16) * width);
+                if (!limit) memcpy(d, r, sizeof(bf16) * width);
+                for (idx from = 0; limit && from < width; from += DRAWN) {
+                    uint64_t words[DRAWN / 4 + 2];
+                    idx some = width - from < DRAWN ? width - from : DRAWN;
+                    const uint16_t *x = drawn(stream, row * width + from, some, words);
+                    for (idx i = 0; i < some; i++)
+                        d[from + i] = narrow(kept(x[i], limit) ? scale * wide(r[from + i]) : 0.0f);
                 }
                 for (idx i = 0; i < width; i++) of_dense[i] += wide(d[i]);
             }
@@ -385,28 +412,38 @@ static inline void softmax_row(const bf16 *s, bf16 *w, idx side, idx from, idx t
         sum += e[i];
     }
     float inverse = 1.0f / sum;
-    memset(w, 0, sizeof(bf16) * side);
+    if (from) memset(w, 0, sizeof(bf16) * from);
     for (idx i = from; i < to; i++) w[i] = narrow(e[i] * inverse);
+    if (to < side) memset(w + to, 0, sizeof(bf16) * (side - to));
     if (e != exponentials) free(e);
+}
+
+/* out [side] = values where kept, numbers first and up of the stream, else 0; may be one array */
+static inline void drop_row(const bf16 *values, bf16 *out, idx side, idx stream, idx first,
+                            int limit) {
+    for (idx from = 0; from < side; from += DRAWN) {
+        uint64_t words[DRAWN / 4 + 2];
+        idx some = side - from < DRAWN ? side - from : DRAWN;
+        const uint16_t *d = drawn(stream, first + from, some, words);
+        for (idx i = 0; i < some; i++) out[from + i] = kept(d[i], limit) ? values[from + i] : 0;
+    }
 }
 
 /* Softmax of scores [sequences, heads, side, side] over the keys each query sees (direction: 0 all,
  * -1 left to right, 1 right to left): into weights, and with dropout, unscaled, into scores; where
- * nothing is dropped both may be one array. */
+ * nothing is dropped both may be one array. The first score is number `first` of the stream. */
 void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths, int direction,
-                     bf16 *scores, bf16 *weights, const uint16_t *draws, int limit) {
+                     bf16 *scores, bf16 *weights, idx stream, idx first, int limit) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < sequences * heads * side; row++) {
         bf16 *s = scores + row * side, *w = weights + row * side;
         idx from, to;
         visible(row % side, lengths[row / (heads * side)], direction, &from, &to);
         softmax_row(s, w, side, from, to);
-        if (draws) {
-            const uint16_t *d = draws + row * side;
-            for (idx i = 0; i < side; i++) s[i] = kept(d[i], limit) ? w[i] : 0;
-        } else if (s != w) {
+        if (limit)
+            drop_row(w, s, side, stream, first + row * side, limit);
+        else if (s != w)
             memcpy(s, w, sizeof(bf16) * side);
-        }
     }
 }
 
@@ -422,33 +459,32 @@ void softmax_in_ranges(idx heads, idx rows, idx side, const int64_t *from, const
 }
 
 /* gradient [rows, side], of the dropped weights, becomes that of the scores */
-void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights,
-                      const uint16_t *draws, int limit) {
+void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, idx stream, idx first,
+                      int limit) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
         bf16 *g = gradient + row * side;
         const bf16 *w = weights + row * side;
         float along = 0.0f;
-        if (draws) {
-            const uint16_t *d = draws + row * side;
-            for (idx i = 0; i < side; i++) g[i] = kept(d[i], limit) ? g[i] : 0;
-        }
+        if (limit) drop_row(g, g, side, stream, first + row * side, limit);
         for (idx i = 0; i < side; i++) along += wide(g[i]) * wide(w[i]);
         for (idx i = 0; i < side; i++) g[i] = narrow(wide(w[i]) * (wide(g[i]) - along));
     }
 }
 
-/* logits [rows, width] become softmax minus one at the label; losses [rows] in nats; hits [rows]:
- * whether the label's logit is the largest, of equal ones the first. A negative label asks nothing. */
-void cross_entropy(idx rows, idx width, bf16 *logits, const int64_t *labels, float *losses,
-                   uint8_t *hits) {
+/* logits [rows, stride], width of them in use, become softmax minus one at the label, the others 0;
+ * losses [rows] in nats; hits [rows]: whether the label's logit is the largest, of equal ones the
+ * first. A negative label asks nothing. */
+void cross_entropy(idx rows, idx width, idx stride, bf16 *logits, const int64_t *labels,
+                   float *losses, uint8_t *hits) {
 #pragma omp parallel
     {
     float *e = malloc(sizeof(float) * width);
 #pragma omp for schedule(static)
     for (idx row = 0; row < rows; row++) {
-        bf16 *x = logits + row * width;
+        bf16 *x = logits + row * stride;
         idx label = labels[row];
+        memset(x + width, 0, sizeof(bf16) * (stride - width));
         if (label < 0) {
             memset(x, 0, sizeof(bf16) * width);
             losses[row] = 0.0f;

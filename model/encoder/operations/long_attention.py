@@ -164,7 +164,7 @@ def softmax_gradient_(gradient: Tensor, weights: Tensor) -> None:
         gradient.copy_(torch._softmax_backward_data(gradient, weights, -1, weights.dtype))
         return
     keys = gradient.shape[-1]
-    native("softmax_backward", gradient.numel() // keys, keys, gradient, weights, None, 0)
+    native("softmax_backward", gradient.numel() // keys, keys, gradient, weights, 0, 0, 0)
 
 
 def _multiply(left: Tensor, right: Tensor, factor: float, *, out: Tensor) -> None:

@@ -45,23 +45,24 @@ COMPILE_SECONDS = 120
 Choice = Literal["auto", "native", "torch"]
 
 _SIGNATURES = {
-    "drop": "nppif",
+    "random_words": "nnp",
+    "drop": "npnif",
     "gelu_forward": "nppi",
-    "gelu_backward": "nnpppii",
-    "residual_norm_forward": "nnpppifppfppp",
-    "residual_norm_backward": "nnpppifpppppppi",
+    "gelu_backward": "nnpppi",
+    "residual_norm_forward": "nnppnifppfppp",
+    "residual_norm_backward": "nnppnifpppppppi",
     "norm_forward": "nnppfppp",
     "norm_backward": "nnppppppppi",
     "geglu_forward": "nnppi",
-    "geglu_backward": "nnpppi",
+    "geglu_backward": "nnppp",
     "rotate": "nnnpppp",
     "transpose": "nnpp",
-    "softmax_forward": "nnnpipppi",
+    "softmax_forward": "nnnpippnni",
     "softmax_in_ranges": "nnnppp",
-    "softmax_backward": "nnpppi",
-    "cross_entropy": "nnpppp",
+    "softmax_backward": "nnppnni",
+    "cross_entropy": "nnnpppp",
 }
-"""Of each function in kernels.c: n a size, p an array or NULL, i an int, f a float."""
+"""Of each function in kernels.c: n a size or a stream, p an array or NULL, i an int, f a float."""
 
 _TYPES = {"n": ctypes.c_int64, "p": ctypes.c_void_p, "i": ctypes.c_int, "f": ctypes.c_float}
 _choice: list[Choice] = ["auto"]

@@ -19,7 +19,8 @@ from model.encoder.operations.products import Context, apply, transposed, wide
 
 # T tokens, H width
 
-_NO_LIMIT = (None, 0, 1.0)
+_NOTHING_DROPPED = (0, 0, 1.0)
+"""Stream, limit and scale."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def residual_norm(
         return output, ResidualNorm(dense_TH, mean, deviation)
     output = torch.empty_like(dense_TH)
     statistics = torch.empty(2, len(dense_TH))
-    dropping = (draws.bits, draws.limit, draws.scale) if draws else _NO_LIMIT
+    dropping = (draws.stream, draws.limit, draws.scale) if draws else _NOTHING_DROPPED
     native(
         "residual_norm_forward",
         *(*dense_TH.shape, dense_TH, residual_TH.contiguous(), *dropping),
@@ -171,7 +172,7 @@ def _native_gradients(
     residual_TH, dense_TH = torch.empty_like(gradient_TH), torch.empty_like(gradient_TH)
     turned_HT = gradient_TH.new_empty(width, tokens)
     sums = torch.empty(threads, 3, width)
-    dropping = (draws.bits, draws.limit, draws.scale) if draws else _NO_LIMIT
+    dropping = (draws.stream, draws.limit, draws.scale) if draws else _NOTHING_DROPPED
     native(
         "residual_norm_backward",
         *(tokens, width, gradient_TH, kept.sum_TH, *dropping, wide(norm_weight_H)),

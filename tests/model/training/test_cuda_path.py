@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from deepspeed.utils.config import get_timers_config
@@ -568,7 +567,7 @@ def test_the_device_refuses_what_was_wrong_before(
         return functional.layer_norm(x, weight.shape, weight.float(), bias.float(), eps)
 
     def drawn_on_the_cpu(*_: Any, probability: float, **__: Any) -> Draws:
-        return Draws(torch.zeros(100_000, dtype=torch.int16), 3277, 1.0)
+        return Draws(100_000, 3277, 1.0, on_device=torch.zeros(100_000, dtype=torch.int16))
 
     def read_from_the_device(optimizer: AdamW, group: dict[str, Any]) -> int:
         return int(optimizer.state[group["params"][0]]["step"])
@@ -610,15 +609,15 @@ def test_every_layer_and_step_has_a_mask_of_its_own(
     def moved_from_the_cpu(
         noise: Noise, count: int, *, probability: float, device: torch.device
     ) -> Draws:
-        bits = torch.from_numpy(Noise.words(noise, count).view(np.int16)[:count])
-        return Draws(bits.to(device), round(probability * 0x8000), 1 / (1 - probability))
+        bits = Draws(count, 0, 1.0, Noise(noise.address).stream).bits.to(device)
+        return Draws(count, round(probability * 0x8000), 1 / (1 - probability), on_device=bits)
 
     trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, attention="grouped")
     source = GpuSource(trainer.source, CUDA)
     assert len(masks_of_two_steps(grouped_attention.draw)) == len(drawn) > 2
     assert len(masks_of_two_steps(moved_from_the_cpu)) == 1, "a GPU's noise has no address"
     with pytest.raises(RuntimeError, match="draw on the device"):
-        DeviceNoise().at(3).words(8)
+        _ = DeviceNoise().at(3).stream
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from artifacts import rng
 from artifacts.errors import UsageError
 from model.data.batch import pack
-from model.encoder.layers.feed_forward import activation, activation_gradients
+from model.encoder.layers.feed_forward import activate_, activation_gradients
 from model.encoder.layers.modern import gated_gelu, norm_product
 from model.encoder.masked_lm_loss import softmax_gradient
 from model.encoder.operations import native_kernels as native
@@ -73,9 +75,10 @@ def test_gelu_is_rounded_from_the_exact_value(name: str) -> None:
     values = torch.linspace(-9, 9, 4001).bfloat16().view(1, -1)
     approximate = "tanh" if name == "gelu_tanh" else "none"
     expected = torch.nn.functional.gelu(values.double(), approximate=approximate)
-    torch.testing.assert_close(activation(values, name).double(), expected, rtol=2.0**-8, atol=1e-6)
+    kept = values.clone()
+    torch.testing.assert_close(activate_(kept, name).double(), expected, rtol=2.0**-8, atol=1e-6)
     gradient = torch.ones_like(values)
-    found, sums = activation_gradients(gradient.clone(), values, name)
+    found, sums = activation_gradients(gradient.clone(), kept, name)
     slope = torch.ops.aten.gelu_backward(
         gradient.double(), values.double(), approximate=approximate
     )
@@ -84,12 +87,12 @@ def test_gelu_is_rounded_from_the_exact_value(name: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("probability", [0.0, 0.1])
-def test_the_end_of_a_sub_layer_is_that_of_torch(probability: float) -> None:
-    residual, dense = random_bfloat16(TOKENS, WIDTH), random_bfloat16(TOKENS, WIDTH, seed=1)
-    norm = (random_bfloat16(WIDTH, seed=2), random_bfloat16(WIDTH, seed=3), 1e-12)
-    gradient = random_bfloat16(TOKENS, WIDTH, seed=4)
-    draws = draw(Noise((1,)), TOKENS * WIDTH, probability=probability)
+@pytest.mark.parametrize(("probability", "width"), [(0.0, WIDTH), (0.1, WIDTH), (0.1, 1030)])
+def test_the_end_of_a_sub_layer_is_that_of_torch(probability: float, width: int) -> None:
+    residual, dense = random_bfloat16(TOKENS, width), random_bfloat16(TOKENS, width, seed=1)
+    norm = (random_bfloat16(width, seed=2), random_bfloat16(width, seed=3), 1e-12)
+    gradient = random_bfloat16(TOKENS, width, seed=4)
+    draws = draw(Noise((1,)), TOKENS * width, probability=probability)
     results = {}
     for choice in ("native", "torch"):
         choose_kernels(choice)
@@ -110,21 +113,27 @@ def test_the_loss_is_exact_and_its_gradient_rounded_once() -> None:
     gradient = logits.double().softmax(-1)
     gradient[torch.arange(9), labels] -= 1
     hits = (logits.argmax(-1) == labels).sum()
-    found, loss, correct = softmax_gradient(logits.clone(), labels)
+    padded = torch.nn.functional.pad(logits, (0, 21), value=50.0)
+    found, loss, correct = softmax_gradient(padded.clone(), labels, vocabulary=1003)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    torch.testing.assert_close(found.double(), gradient, rtol=2.0**-8, atol=1e-7)
+    torch.testing.assert_close(found[:, :1003].double(), gradient, rtol=2.0**-8, atol=1e-7)
+    assert not found[:, 1003:].any()
     assert correct == hits
 
 
 @needs_compiler
-def test_kernels_and_torch_drop_the_same_values() -> None:
-    values = random_bfloat16(50, 30)
-    draws = draw(Noise((3, 4)), 1500, probability=0.3)
+@pytest.mark.parametrize("shape", [(50, 30), (3, 1027), (2, 70_001)])
+def test_kernels_and_torch_drop_the_same_values(shape: tuple[int, int]) -> None:
+    values = random_bfloat16(*shape)
+    draws = draw(Noise((3, 4)), values.numel(), probability=0.3)
     assert draws is not None
-    found = dropped(values, draws)
+    found, bits = dropped(values, draws), draws.bits
     choose_kernels("torch")
     assert_near(found, dropped(values, draws))
     assert torch.equal(found == 0, dropped(values, draws) == 0)
+    assert torch.equal(bits, draws.bits)
+    words = rng.draw(np.uint64(draws.stream), np.arange(-(-values.numel() // 4)))
+    assert np.array_equal(bits.numpy(), words.view(np.int16)[: values.numel()])
 
 
 @needs_compiler
