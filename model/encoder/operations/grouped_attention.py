@@ -35,7 +35,7 @@ MASKED = -10_000.0
 
 DIRECTIONS = {"bidirectional": 0, "left_to_right": -1, "right_to_left": 1}
 
-GROUP_COST = 50_000
+GROUP_COST = 100_000
 """What one more group costs per layer, in attention scores: launching a dozen small operations."""
 
 GRANULE = 16

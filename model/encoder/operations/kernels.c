@@ -418,12 +418,15 @@ static inline void softmax_row(const bf16 *s, bf16 *w, idx side, idx from, idx t
     if (e != exponentials) free(e);
 }
 
-/* out [side] = values where kept, numbers first and up of the stream, else 0; may be one array */
-static inline void drop_row(const bf16 *values, bf16 *out, idx side, idx stream, idx first,
-                            int limit) {
-    for (idx from = 0; from < side; from += DRAWN) {
+/* Short rows of scores are worked on together: as many as have DRAWN of them. */
+static inline idx rows_together(idx side) { return side < DRAWN ? DRAWN / side : 1; }
+
+/* out [count] = values where kept, from number `first` of the stream on, else 0; may be one array */
+static inline void drop_into(const bf16 *values, bf16 *out, idx count, idx stream, idx first,
+                             int limit) {
+    for (idx from = 0; from < count; from += DRAWN) {
         uint64_t words[DRAWN / 4 + 2];
-        idx some = side - from < DRAWN ? side - from : DRAWN;
+        idx some = count - from < DRAWN ? count - from : DRAWN;
         const uint16_t *d = drawn(stream, first + from, some, words);
         for (idx i = 0; i < some; i++) out[from + i] = kept(d[i], limit) ? values[from + i] : 0;
     }
@@ -434,16 +437,20 @@ static inline void drop_row(const bf16 *values, bf16 *out, idx side, idx stream,
  * nothing is dropped both may be one array. The first score is number `first` of the stream. */
 void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths, int direction,
                      bf16 *scores, bf16 *weights, idx stream, idx first, int limit) {
+    idx rows = sequences * heads * side, step = rows_together(side);
 #pragma omp parallel for schedule(static)
-    for (idx row = 0; row < sequences * heads * side; row++) {
-        bf16 *s = scores + row * side, *w = weights + row * side;
-        idx from, to;
-        visible(row % side, lengths[row / (heads * side)], direction, &from, &to);
-        softmax_row(s, w, side, from, to);
+    for (idx begin = 0; begin < rows; begin += step) {
+        idx end = begin + step < rows ? begin + step : rows, count = (end - begin) * side;
+        bf16 *s = scores + begin * side, *w = weights + begin * side;
+        for (idx row = begin; row < end; row++) {
+            idx from, to;
+            visible(row % side, lengths[row / (heads * side)], direction, &from, &to);
+            softmax_row(scores + row * side, weights + row * side, side, from, to);
+        }
         if (limit)
-            drop_row(w, s, side, stream, first + row * side, limit);
+            drop_into(w, s, count, stream, first + begin * side, limit);
         else if (s != w)
-            memcpy(s, w, sizeof(bf16) * side);
+            memcpy(s, w, sizeof(bf16) * count);
     }
 }
 
@@ -459,16 +466,22 @@ void softmax_in_ranges(idx heads, idx rows, idx side, const int64_t *from, const
 }
 
 /* gradient [rows, side], of the dropped weights, becomes that of the scores */
-void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, idx stream, idx first,
-                      int limit) {
+void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, idx stream,
+                      idx first, int limit) {
+    idx step = rows_together(side);
 #pragma omp parallel for schedule(static)
-    for (idx row = 0; row < rows; row++) {
-        bf16 *g = gradient + row * side;
-        const bf16 *w = weights + row * side;
-        float along = 0.0f;
-        if (limit) drop_row(g, g, side, stream, first + row * side, limit);
-        for (idx i = 0; i < side; i++) along += wide(g[i]) * wide(w[i]);
-        for (idx i = 0; i < side; i++) g[i] = narrow(wide(w[i]) * (wide(g[i]) - along));
+    for (idx begin = 0; begin < rows; begin += step) {
+        idx end = begin + step < rows ? begin + step : rows;
+        bf16 *block = gradient + begin * side;
+        if (limit)
+            drop_into(block, block, (end - begin) * side, stream, first + begin * side, limit);
+        for (idx row = begin; row < end; row++) {
+            bf16 *g = gradient + row * side;
+            const bf16 *w = weights + row * side;
+            float along = 0.0f;
+            for (idx i = 0; i < side; i++) along += wide(g[i]) * wide(w[i]);
+            for (idx i = 0; i < side; i++) g[i] = narrow(wide(w[i]) * (wide(g[i]) - along));
+        }
     }
 }
 
