@@ -15,6 +15,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiling every module takes longer than installing it; Python compiles what is imported by itself.
 PIP_OPTIONS := -q --no-compile -c constraints.txt
 
+# Many tests wait for a program of one thread; those of one file share ports and stay together.
+PARALLEL := -n 2 --dist loadfile
+
 .PHONY: help setup setup-dev demo test test-all test-dataflow fuzz schedules check format docs bench clean
 
 help: ## what can be done
@@ -28,11 +31,11 @@ demo: $(VENV)/.installed ## the whole job on your Python library's documentation
 	$(BIN)/cloze run $(CONFIG) $(SETTINGS)
 
 test: $(VENV)/.installed-dev ## the tests, under 10 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not gpu"
 
 test-all: $(VENV)/.installed-dev ## all tests that need no GPU, and the share of lines they reach
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not gpu"
+	$(BIN)/coverage run -m pytest $(PARALLEL) -m "not gpu"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 

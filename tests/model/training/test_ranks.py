@@ -31,7 +31,7 @@ def _sliced(
         _table(
             directory, f"{precision}-{zero}-{budget}", examples,
             encoder=DRY, precision=precision, optimizer={"learning_rate": rate},
-            machine={"zero_stage": zero, "token_budget": budget},
+            machine={"zero_stage": zero, "token_budget": budget, "checkpoint_every": 1000},
         )
         for precision, zero, budget in grid
     ]  # fmt: skip
