@@ -126,14 +126,12 @@ class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
-        attend = ctx.attend
-        end = residual_norm_gradients(
-            gradient_TH, ResidualNorm(*kept[3:]), norm_weight_H, ctx.draws[1]
-        )
+        attend, inside, outside = ctx.attend, Kept(*kept[:4]), ResidualNorm(*kept[4:])
+        end = residual_norm_gradients(gradient_TH, outside, norm_weight_H, ctx.draws[1])
         doutput_weight_HH = end.dense_transposed_HT @ context_TH
         dcontext_TH = end.dense_TH @ output_weight_HH
         dparts = attend.backward(
-            dcontext_TH.view(len(hidden_TH), attend.heads, -1), Kept(*kept[:3]), ctx.draws[0]
+            dcontext_TH.view(len(hidden_TH), attend.heads, -1), inside, ctx.draws[0]
         ).view(len(hidden_TH), -1)
         dweight = weight_gradient(hidden_TH, dparts, input_first=True)
         return (

@@ -7,10 +7,13 @@ One gather brings all tokens to their groups, one brings the results back. torch
 attention has no dropout. A group is padded to its longest member, inside attention only. Few groups
 waste little: with Wikipedia at 128 tokens more than half of the sequences are full and need no
 padding at all.
+
+Products of short sequences are too small for a library: where there is a kernel for them, groups of
+up to `SHORT` tokens are not gathered, and the kernel reads and writes them where they lie.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -41,6 +44,9 @@ GROUP_COST = 100_000
 GRANULE = 16
 """Lengths between two multiples are not told apart: a group's length is one of them."""
 
+SHORT = 64
+"""Tokens of a sequence, and width of a head, that the kernel for short ones takes (kernels.c)."""
+
 GROUP_RUNGS, GROUP_PLACES = 4, 256
 """Sizes of groups in an octave, and what their sequences times their length come to at least: what
 is filled up costs attention alone, and each further size of a product code of its own."""
@@ -64,6 +70,9 @@ class Group:
 
     lengths: Lengths
     """[G]: the members' own lengths; 0 where the group is filled up."""
+
+    starts: Lengths
+    """[G]: their first tokens; 0 where it is filled up."""
 
     @property
     def is_padded(self) -> bool:
@@ -110,6 +119,21 @@ class Grouping:
         row = self.row_of_token_head.view(-1, 1, self.heads)
         return torch.cat((row, row + self.rows, row + 2 * self.rows), dim=1).view(-1)
 
+    def without_last(self, count: int) -> "Grouping":
+        """The same without its last groups, whose tokens have the first row of all instead."""
+        kept = self.groups[: len(self.groups) - count]
+        scores = sum(g.sequences * self.heads * g.length**2 for g in kept)
+        rows = sum(g.sequences * self.heads * g.length for g in kept)
+        row = self.row_of_token_head
+        return replace(
+            self,
+            groups=kept,
+            scores=scores,
+            token_head_of_row=self.token_head_of_row[:rows],
+            row_of_token_head=torch.where(row < rows, row, 0),
+            padding_rows=self.padding_rows[self.padding_rows < rows],
+        )
+
     def to(self, device: torch.device) -> "Grouping":
         """The same with its indices on `device`."""
         return Grouping(
@@ -141,7 +165,7 @@ def group_sequences(lengths: Lengths, *, heads: int) -> Grouping:
         taken += len(members)
         own = np.pad(lengths[members], (0, size - len(members)))
         first = np.pad(starts[members], (0, size - len(members)))
-        group = Group(size, side, row, score, own)
+        group = Group(size, side, row, score, own, first)
         places = np.arange(side)
         inside = places < own[:, None]
         tokens = first[:, None] + np.minimum(places, np.maximum(own - 1, 0)[:, None])
@@ -188,7 +212,7 @@ def cuts(descending: Lengths, *, heads: int) -> list[int]:
 
 
 class Kept(NamedTuple):
-    """What the way back needs."""
+    """What the way back needs of groups that are gathered, and of those that are not; or empty."""
 
     rows_3RK: Tensor
     """Query, key, value in their groups."""
@@ -199,6 +223,9 @@ class Kept(NamedTuple):
     dropped: Tensor
     """The same after dropout, not scaled up."""
 
+    parts_T3AK: Tensor
+    """Query, key, value where they lie."""
+
 
 class GroupedAttention:
     """The attention of one batch, for all layers."""
@@ -207,7 +234,8 @@ class GroupedAttention:
         self.heads = config.num_attention_heads
         self.dropout_prob = config.attention_probs_dropout_prob
         self.direction = config.attention_direction
-        self.factor = 1 / math.sqrt(config.hidden_size // config.num_attention_heads)
+        self.width = config.hidden_size // config.num_attention_heads
+        self.factor = 1 / math.sqrt(self.width)
         self.device = batch.input_ids.device
         self.grouping = group_sequences(batch.lengths, heads=self.heads).to(self.device)
 
@@ -219,56 +247,113 @@ class GroupedAttention:
         """What is dropped of the probabilities of one layer."""
         return draw(noise, self.grouping.scores, probability=self.dropout_prob, device=self.device)
 
+    @cached_property
+    def _short(self) -> tuple[Group, ...]:
+        """The groups that a kernel can take; groups are sorted by length, so the last ones."""
+        return tuple(g for g in self.grouping.groups if max(g.length, self.width) <= SHORT)
+
+    @cached_property
+    def _long(self) -> Grouping:
+        """The others."""
+        return self.grouping.without_last(len(self._short))
+
     def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
         """Context vectors, [T, A, K], and what to keep."""
-        tokens, _, heads, width = parts_T3AK.shape
-        rows_3RK = parts_T3AK.reshape(-1, width).index_select(0, self.grouping.gather_index)
-        rows_3RK = rows_3RK.view(3, -1, width)
-        scores = rows_3RK.new_empty(self.grouping.scores)
-        for group in self.grouping.groups:
-            query, key, _ = self._parts(rows_3RK, group)
-            _multiply(query, key.mT, self.factor, out=self._scores(scores, group))
-        weights, dropped = self._softmax(scores, draws)
-        context_RK = torch.empty_like(rows_3RK[0])
-        for group in self.grouping.groups:
-            _, _, value = self._parts(rows_3RK, group)
-            context = self._rows(context_RK, group)
-            _multiply(self._scores(dropped, group), value, _scale(draws), out=context)
-        context_TAK = context_RK.index_select(0, self.grouping.row_of_token_head)
-        return context_TAK.view(tokens, heads, width), Kept(rows_3RK, weights, dropped)
+        native, nothing = kernels_for(parts_T3AK), parts_T3AK.new_empty(0)
+        if native is None or not self._short:
+            context_TAK, gathered = self._multiply(self.grouping, parts_T3AK, draws)
+            return context_TAK, Kept(*gathered, nothing)
+        context_TAK = torch.empty_like(parts_T3AK[:, 0])
+        gathered = (nothing, nothing, nothing)
+        if self._long.groups:
+            context_TAK, gathered = self._multiply(self._long, parts_T3AK, draws)
+        for group in self._short:
+            arguments = self._of_short(group, parts_T3AK, draws)
+            native("short_attention_forward", *arguments, context_TAK)
+        return context_TAK, Kept(*gathered, parts_T3AK)
 
     def backward(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
         """Gradient of query, key and value, [T, 3, A, K]."""
+        native = kernels_for(gradient_TAK)
+        if native is None or not self._short:
+            return self._multiply_back(self.grouping, gradient_TAK, kept, draws)
+        dparts_T3AK = torch.empty_like(kept.parts_T3AK)
+        if self._long.groups:
+            dparts_T3AK = self._multiply_back(self._long, gradient_TAK, kept, draws)
+        gradient_TAK = gradient_TAK.contiguous()
+        for group in self._short:
+            arguments = self._of_short(group, kept.parts_T3AK, draws)
+            native("short_attention_backward", *arguments, gradient_TAK, dparts_T3AK)
+        return dparts_T3AK
+
+    def _of_short(
+        self, group: Group, parts_T3AK: Tensor, draws: Draws | None
+    ) -> tuple[Tensor | float, ...]:
+        """What both kernels are told of a group."""
+        stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
+        return (
+            *(group.sequences, self.heads, self.width, group.length),
+            *(torch.from_numpy(group.starts), torch.from_numpy(group.lengths)),
+            *(DIRECTIONS[self.direction], parts_T3AK),
+            *(stream, group.first_score, limit, _scale(draws)),
+        )
+
+    def _multiply(
+        self, grouping: Grouping, parts_T3AK: Tensor, draws: Draws | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Context vectors, [T, A, K], and of `grouping` the rows, the weights, the same dropped."""
+        tokens, _, heads, width = parts_T3AK.shape
+        rows_3RK = parts_T3AK.reshape(-1, width).index_select(0, grouping.gather_index)
+        rows_3RK = rows_3RK.view(3, -1, width)
+        scores = rows_3RK.new_empty(grouping.scores)
+        for group in grouping.groups:
+            query, key, _ = self._parts(rows_3RK, group)
+            _multiply(query, key.mT, self.factor, out=self._scores(scores, group))
+        weights, dropped = self._softmax(grouping, scores, draws)
+        context_RK = torch.empty_like(rows_3RK[0])
+        for group in grouping.groups:
+            _, _, value = self._parts(rows_3RK, group)
+            context = self._rows(context_RK, group)
+            _multiply(self._scores(dropped, group), value, _scale(draws), out=context)
+        context_TAK = context_RK.index_select(0, grouping.row_of_token_head)
+        return context_TAK.view(tokens, heads, width), (rows_3RK, weights, dropped)
+
+    def _multiply_back(
+        self, grouping: Grouping, gradient_TAK: Tensor, kept: Kept, draws: Draws | None
+    ) -> Tensor:
+        """Gradient of query, key and value, [T, 3, A, K], of the tokens in `grouping`."""
         width = gradient_TAK.shape[-1]
-        index = self.grouping.token_head_of_row
+        index = grouping.token_head_of_row
         gradient_RK = gradient_TAK.reshape(-1, width).index_select(0, index)
-        gradient_RK.index_fill_(0, self.grouping.padding_rows, 0.0)
+        gradient_RK.index_fill_(0, grouping.padding_rows, 0.0)
         drows_3RK = torch.empty_like(kept.rows_3RK)
         dscores = torch.empty_like(kept.weights)
-        for group in self.grouping.groups:
+        for group in grouping.groups:
             _, _, value = self._parts(kept.rows_3RK, group)
             _, _, dvalue = self._parts(drows_3RK, group)
             gradient = self._rows(gradient_RK, group)
             _multiply(self._scores(kept.dropped, group).mT, gradient, _scale(draws), out=dvalue)
             _multiply(gradient, value.mT, _scale(draws), out=self._scores(dscores, group))
-        dscores = self._softmax_gradient(dscores, kept.weights, draws)
-        for group in self.grouping.groups:
+        dscores = self._softmax_gradient(grouping, dscores, kept.weights, draws)
+        for group in grouping.groups:
             query, key, _ = self._parts(kept.rows_3RK, group)
             dquery, dkey, _ = self._parts(drows_3RK, group)
             of_group = self._scores(dscores, group)
             _multiply(of_group, key, self.factor, out=dquery)
             _multiply(of_group.mT, query, self.factor, out=dkey)
-        dparts = drows_3RK.view(-1, width).index_select(0, self.grouping.scatter_index)
+        dparts = drows_3RK.view(-1, width).index_select(0, grouping.scatter_index)
         return dparts.view(-1, 3, self.heads, width)
 
-    def _softmax(self, scores: Tensor, draws: Draws | None) -> tuple[Tensor, Tensor]:
+    def _softmax(
+        self, grouping: Grouping, scores: Tensor, draws: Draws | None
+    ) -> tuple[Tensor, Tensor]:
         """Probabilities, and the same after dropout; may overwrite the scores."""
         native = kernels_for(scores)
         # At 4,096 tokens a layer's scores are hundreds of megabytes: no second array without need.
         in_place = native is not None and draws is None
         weights = scores if in_place else torch.empty_like(scores)
         stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
-        for group in self.grouping.groups:
+        for group in grouping.groups:
             of_group = self._scores(scores, group)
             into = self._scores(weights, group)
             if native is None:
@@ -287,13 +372,15 @@ class GroupedAttention:
             return weights, scores
         return weights, weights if draws is None else keep_(weights.clone(), draws.mask())
 
-    def _softmax_gradient(self, gradient: Tensor, weights: Tensor, draws: Draws | None) -> Tensor:
+    def _softmax_gradient(
+        self, grouping: Grouping, gradient: Tensor, weights: Tensor, draws: Draws | None
+    ) -> Tensor:
         """Gradient of the scores from that of the dropped probabilities, overwritten."""
         native = kernels_for(gradient)
         stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
         if native is None and draws is not None:
             keep_(gradient, draws.mask())
-        for group in self.grouping.groups:
+        for group in grouping.groups:
             of_group, of_weights = self._scores(gradient, group), self._scores(weights, group)
             if native is None:
                 through = torch._softmax_backward_data(of_group, of_weights, -1, weights.dtype)

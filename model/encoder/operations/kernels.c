@@ -64,6 +64,7 @@ static inline float exponential(float x) {
  * number i / 4 (artifacts/rng.py). It is kept unless their low 15 are below `limit`; limit 0 keeps
  * all. */
 #define DRAWN 1024
+typedef uint16_t __attribute__((may_alias)) draw;
 
 static inline uint64_t random_word(uint64_t stream, uint64_t number) {
     uint64_t x = stream + (number + 1) * 0x9E3779B97F4A7C15u;
@@ -72,15 +73,14 @@ static inline uint64_t random_word(uint64_t stream, uint64_t number) {
     return x ^ (x >> 31);
 }
 
-/* The bits of `count` <= DRAWN values from number `first` on, somewhere in `words` */
-static inline const uint16_t *drawn(uint64_t stream, idx first, idx count,
-                                    uint64_t words[DRAWN / 4 + 2]) {
+/* The bits of `count` values from number `first` on, somewhere in `words` [count / 4 + 2] */
+static inline const draw *drawn(uint64_t stream, idx first, idx count, uint64_t *words) {
     idx number = first / 4, needed = (first % 4 + count + 3) / 4;
     for (idx i = 0; i < needed; i++) words[i] = random_word(stream, number + i);
-    return (const uint16_t *)words + first % 4;
+    return (const draw *)words + first % 4;
 }
 
-static inline int kept(uint16_t draw, int limit) { return (draw & 0x7fff) >= limit; }
+static inline int kept(uint16_t bits, int limit) { return (bits & 0x7fff) >= limit; }
 
 /* GELU and its slope. tanh form: x s with s = 1 / (1 + e^-2u), u = c (x + 0.044715 x^3).
  * Exact form: x Phi(x), with Abramowitz & Stegun 7.1.26 for erf, error 1.5e-7. */
@@ -116,7 +116,7 @@ void drop(idx count, bf16 *values, idx stream, int limit, float scale) {
     for (idx block = 0; block < (count + DRAWN - 1) / DRAWN; block++) {
         uint64_t words[DRAWN / 4 + 2];
         idx first = block * DRAWN, some = count - first < DRAWN ? count - first : DRAWN;
-        const uint16_t *d = drawn(stream, first, some, words);
+        const draw *d = drawn(stream, first, some, words);
         bf16 *x = values + first;
         for (idx i = 0; i < some; i++) x[i] = narrow(kept(d[i], limit) ? scale * wide(x[i]) : 0.0f);
     }
@@ -176,7 +176,7 @@ void residual_norm_forward(idx rows, idx width, bf16 *dense, const bf16 *residua
         for (idx from = 0; limit && from < width; from += DRAWN) {
             uint64_t words[DRAWN / 4 + 2];
             idx some = width - from < DRAWN ? width - from : DRAWN;
-            const uint16_t *d = drawn(stream, row * width + from, some, words);
+            const draw *d = drawn(stream, row * width + from, some, words);
             for (idx i = 0; i < some; i++)
                 x[from + i] = narrow(wide(r[from + i]) +
                                      (kept(d[i], limit) ? scale * wide(x[from + i]) : 0.0f));
@@ -381,7 +381,7 @@ void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf1
                 for (idx from = 0; limit && from < width; from += DRAWN) {
                     uint64_t words[DRAWN / 4 + 2];
                     idx some = width - from < DRAWN ? width - from : DRAWN;
-                    const uint16_t *x = drawn(stream, row * width + from, some, words);
+                    const draw *x = drawn(stream, row * width + from, some, words);
                     for (idx i = 0; i < some; i++)
                         d[from + i] = narrow(kept(x[i], limit) ? scale * wide(r[from + i]) : 0.0f);
                 }
@@ -427,7 +427,7 @@ static inline void drop_into(const bf16 *values, bf16 *out, idx count, idx strea
     for (idx from = 0; from < count; from += DRAWN) {
         uint64_t words[DRAWN / 4 + 2];
         idx some = count - from < DRAWN ? count - from : DRAWN;
-        const uint16_t *d = drawn(stream, first + from, some, words);
+        const draw *d = drawn(stream, first + from, some, words);
         for (idx i = 0; i < some; i++) out[from + i] = kept(d[i], limit) ? values[from + i] : 0;
     }
 }
@@ -482,6 +482,185 @@ void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, i
             for (idx i = 0; i < side; i++) along += wide(g[i]) * wide(w[i]);
             for (idx i = 0; i < side; i++) g[i] = narrow(wide(w[i]) * (wide(g[i]) - along));
         }
+    }
+}
+
+/* Attention of sequences so short that one head's numbers stay in the first caches: float32
+ * throughout, probabilities computed again on the way back. Every matrix has lines of SHORT. */
+#define SHORT 64
+#if defined(__AVX512F__)
+#define LANES 16
+#else
+#define LANES 8
+#endif
+#define ROWS 4
+#define UNSEEN -1e30f
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float Matrix[SHORT * SHORT];
+
+static inline idx up_to(idx count, idx multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+/* c [rows, columns] = a b, rounded up to whole tiles; number (i, k) of a is a[i * down + k * along] */
+static inline void multiply(idx rows, idx columns, idx depth, const float *a, idx down, idx along,
+                            const float *b, float *c) {
+    for (idx i = 0; i < rows; i += ROWS)
+        for (idx j = 0; j < columns; j += 2 * LANES) {
+            lanes left[ROWS] = {0}, right[ROWS] = {0};
+            for (idx k = 0; k < depth; k++) {
+                const lanes *line = (const lanes *)(b + k * SHORT + j);
+#pragma GCC unroll 4
+                for (int r = 0; r < ROWS; r++) {
+                    float x = a[(i + r) * down + k * along];
+                    left[r] += x * line[0];
+                    right[r] += x * line[1];
+                }
+            }
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS; r++) {
+                lanes *line = (lanes *)(c + (i + r) * SHORT + j);
+                line[0] = left[r];
+                line[1] = right[r];
+            }
+        }
+}
+
+/* out [rows, width] = factor * in, zeros up to a whole tile; lines of in are `stride` apart */
+static void widen(idx rows, idx width, const bf16 *in, idx stride, float factor, float *out) {
+    for (idx row = 0; row < rows; row++)
+        for (idx i = 0; i < width; i++) out[row * SHORT + i] = factor * wide(in[row * stride + i]);
+    memset(out + rows * SHORT, 0, sizeof(float) * SHORT * (up_to(rows, ROWS) - rows));
+}
+
+/* out [width, rows] is the transpose of in, zeros up to a whole tile */
+static void turn_short(idx rows, idx width, const float *in, float *out) {
+    for (idx i = 0; i < width; i++)
+        for (idx row = 0; row < up_to(rows, 2 * LANES); row++)
+            out[i * SHORT + row] = row < rows ? in[row * SHORT + i] : 0.0f;
+}
+
+/* out [rows, width] = factor * in; lines of out are `stride` apart */
+static void round_off(idx rows, idx width, const float *in, float factor, bf16 *out, idx stride) {
+    for (idx row = 0; row < rows; row++)
+        for (idx i = 0; i < width; i++) out[row * stride + i] = narrow(factor * in[row * SHORT + i]);
+}
+
+/* float32 in the order of its values, as `rank` of bfloat16 */
+static inline int32_t order(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+static inline float unorder(int32_t order) {
+    float value;
+    order ^= (order >> 31) & 0x7fffffff;
+    memcpy(&value, &order, 4);
+    return value;
+}
+
+/* scores [length, length] become their softmax over the keys each query sees, 0 up to whole tiles */
+static void softmax_short(idx length, int direction, float *scores) {
+    idx padded = up_to(length, 2 * LANES);
+    for (idx row = 0; row < up_to(length, ROWS); row++) {
+        float *s = scores + row * SHORT, sum = 0.0f;
+        int32_t best = INT32_MIN;
+        idx from, to;
+        visible(row, length, direction, &from, &to);
+        for (idx i = 0; i < padded; i++) {
+            s[i] = i >= from && i < to ? s[i] : UNSEEN;
+            best = order(s[i]) > best ? order(s[i]) : best;
+        }
+        float largest = unorder(best);
+        for (idx i = 0; i < padded; i++) {
+            float e = exponential(s[i] - largest);
+            s[i] = s[i] > UNSEEN ? e : 0.0f;
+            sum += s[i];
+        }
+        float inverse = 1.0f / (sum > 0.0f ? sum : 1.0f);
+        for (idx i = 0; i < padded; i++) s[i] *= inverse;
+    }
+}
+
+/* values [length, length], 0 unless kept: numbers of the stream from `first` on in lines of `side` */
+static void drop_short(idx length, idx side, float *values, idx stream, idx first, int limit) {
+    uint64_t words[SHORT / 4 + 2];
+    idx padded = up_to(length, LANES);
+    for (idx row = 0; limit && row < length; row++) {
+        const draw *d = drawn(stream, first + row * side, padded, words);
+        float *x = values + row * SHORT;
+        for (idx i = 0; i < padded; i++) x[i] = kept(d[i], limit) ? x[i] : 0.0f;
+    }
+}
+
+/* gradient [length, length] of the softmax `weights` becomes that of the scores */
+static void softmax_short_backward(idx length, const float *weights, float *gradient) {
+    idx padded = up_to(length, LANES);
+    for (idx row = 0; row < length; row++) {
+        const float *w = weights + row * SHORT;
+        float *g = gradient + row * SHORT, along = 0.0f;
+        for (idx i = 0; i < padded; i++) along += g[i] * w[i];
+        for (idx i = 0; i < padded; i++) g[i] = w[i] * (g[i] - along);
+    }
+    memset(gradient + length * SHORT, 0, sizeof(float) * SHORT * (up_to(length, ROWS) - length));
+}
+
+/* parts [tokens, 3, heads, width <= SHORT]: query, key and value. Sequence number s has its
+ * lengths[s] <= side <= SHORT tokens from starts[s] on, and numbers of the stream like a line of
+ * scores [sequences, heads, side, side] from number `first` on. out [tokens, heads, width]. */
+void short_attention_forward(idx sequences, idx heads, idx width, idx side, const int64_t *starts,
+                             const int64_t *lengths, int direction, const bf16 *parts, idx stream,
+                             idx first, int limit, float scale, bf16 *out) {
+    idx line = heads * width;
+    float factor = 1.0f / sqrtf(width);
+#pragma omp parallel for schedule(dynamic)
+    for (idx at = 0; at < sequences * heads; at++) {
+        idx length = lengths[at / heads], token = starts[at / heads], head = at % heads;
+        const bf16 *in = parts + 3 * token * line + head * width;
+        Matrix query, key, turned_key, value, weights, context;
+        widen(length, width, in, 3 * line, factor, query);
+        widen(length, width, in + line, 3 * line, 1.0f, key);
+        widen(length, width, in + 2 * line, 3 * line, 1.0f, value);
+        turn_short(length, width, key, turned_key);
+        multiply(length, length, width, query, SHORT, 1, turned_key, weights);
+        softmax_short(length, direction, weights);
+        drop_short(length, side, weights, stream, first + at * side * side, limit);
+        multiply(length, width, length, weights, SHORT, 1, value, context);
+        round_off(length, width, context, scale, out + token * line + head * width, line);
+    }
+}
+
+/* The gradient of parts [tokens, 3, heads, width] from that of short_attention_forward's output */
+void short_attention_backward(idx sequences, idx heads, idx width, idx side, const int64_t *starts,
+                              const int64_t *lengths, int direction, const bf16 *parts, idx stream,
+                              idx first, int limit, float scale, const bf16 *gradient, bf16 *out) {
+    idx line = heads * width;
+    float factor = 1.0f / sqrtf(width);
+#pragma omp parallel for schedule(dynamic)
+    for (idx at = 0; at < sequences * heads; at++) {
+        idx length = lengths[at / heads], token = starts[at / heads], head = at % heads;
+        idx number = first + at * side * side;
+        const bf16 *in = parts + 3 * token * line + head * width;
+        bf16 *into = out + 3 * token * line + head * width;
+        Matrix query, key, value, context, turned, weights, dropped, scores, result;
+        widen(length, width, in, 3 * line, factor, query);
+        widen(length, width, in + line, 3 * line, 1.0f, key);
+        widen(length, width, in + 2 * line, 3 * line, 1.0f, value);
+        widen(length, width, gradient + token * line + head * width, line, scale, context);
+        turn_short(length, width, key, turned);
+        multiply(length, length, width, query, SHORT, 1, turned, weights);
+        softmax_short(length, direction, weights);
+        memcpy(dropped, weights, sizeof(float) * SHORT * up_to(length, ROWS));
+        drop_short(length, side, dropped, stream, number, limit);
+        multiply(length, width, length, dropped, 1, SHORT, context, result);
+        round_off(length, width, result, 1.0f, into + 2 * line, 3 * line);
+        turn_short(length, width, value, turned);
+        multiply(length, length, width, context, SHORT, 1, turned, scores);
+        drop_short(length, side, scores, stream, number, limit);
+        softmax_short_backward(length, weights, scores);
+        multiply(length, width, length, scores, SHORT, 1, key, result);
+        round_off(length, width, result, factor, into, 3 * line);
+        multiply(length, width, length, scores, 1, SHORT, query, result);
+        round_off(length, width, result, 1.0f, into + line, 3 * line);
     }
 }
 

@@ -60,6 +60,8 @@ _SIGNATURES = {
     "softmax_forward": "nnnpippnni",
     "softmax_in_ranges": "nnnppp",
     "softmax_backward": "nnppnni",
+    "short_attention_forward": "nnnnppipnnifp",
+    "short_attention_backward": "nnnnppipnnifpp",
     "cross_entropy": "nnnpppp",
 }
 """Of each function in kernels.c: n a size or a stream, p an array or NULL, i an int, f a float."""

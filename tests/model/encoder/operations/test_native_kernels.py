@@ -17,6 +17,7 @@ from model.encoder.layers.modern import gated_gelu, norm_product
 from model.encoder.masked_lm_loss import softmax_gradient
 from model.encoder.operations import native_kernels as native
 from model.encoder.operations.dropout import Noise, draw, dropped
+from model.encoder.operations.grouped_attention import GroupedAttention
 from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
 from model.encoder.operations.products import transposed
 from model.encoder.operations.residual import residual_norm, residual_norm_gradients
@@ -168,6 +169,35 @@ def test_a_whole_model_is_as_near_to_float32_as_with_torch(
     error = (gradient("native", torch.bfloat16) - exact).norm()
     assert error < 0.05 * exact.norm()
     assert error < 1.1 * error_of_torch
+
+
+@needs_compiler
+@pytest.mark.parametrize("direction", ["bidirectional", "left_to_right", "right_to_left"])
+@pytest.mark.parametrize("width", [16, 32, 64, 40])
+@pytest.mark.parametrize("longest", [64, 90])
+def test_attention_of_short_sequences_is_that_of_their_groups(
+    direction: str, width: int, longest: int
+) -> None:
+    heads = 2
+    config = small_config(
+        hidden_size=heads * width, num_attention_heads=heads, attention_direction=direction,
+        attention_probs_dropout_prob=0.3,
+    )  # fmt: skip
+    batch = pack(random_examples((1, 17, 64, 2, 3, 31, 33, 48, longest, 15, 16)))
+    attention = GroupedAttention(batch, config)
+    draws = attention.draw(Noise((5,)))
+    tokens = len(batch.input_ids)
+    parts = random_bfloat16(tokens, 3, heads, width)
+    gradient = random_bfloat16(tokens, heads, width, seed=1)
+
+    def both_ways(choice: native.Choice, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        choose_kernels(choice)
+        context, kept = attention.forward(parts.to(dtype), draws)
+        return context, attention.backward(gradient.to(dtype), kept, draws)
+
+    found = both_ways("native", torch.bfloat16)
+    for ours, exact in zip(found, both_ways("torch", torch.float32), strict=True):
+        torch.testing.assert_close(ours.float(), exact, rtol=2 * ROUNDING, atol=2 * ROUNDING)
 
 
 @needs_compiler
