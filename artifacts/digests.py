@@ -8,18 +8,15 @@ time and inode; a changed file has another key and is read again. What is kept c
 its own: an entry that is torn, empty or another file's is as good as none.
 """
 
-import atexit
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import IO
 
-from artifacts.progress import say
+from artifacts.runtime.cache import cache_directory
 
 BLOCK_BYTES = 1 << 20
 
@@ -52,7 +49,7 @@ def cached_digest_of_file(path: str | Path) -> str:
     # a modification time can be set back (`touch -r`, a wrong clock), the time of change cannot
     times = (status.st_mtime_ns, status.st_ctime_ns)
     identity = [os.path.abspath(path), status.st_size, *times, status.st_ino]
-    remembered = cache_directory() / digest_of(identity)
+    remembered = cache_directory("sha256") / digest_of(identity)
     try:
         found, _, check = remembered.read_bytes().decode().partition(" ")
         if check == digest_of([*identity, found]):
@@ -66,32 +63,3 @@ def cached_digest_of_file(path: str | Path) -> str:
             file.write(f"{found} {digest_of([*identity, found])}")
         os.replace(file.name, remembered)
     return found
-
-
-def cache_directory() -> Path:
-    """Where this node keeps what it has already hashed (XDG base directory specification)."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(_writable(os.path.join(base, "cloze"))) / "sha256"
-
-
-@cache
-def _writable(folder: str) -> str:
-    """`folder`, or a temporary one for this process and its children if it cannot be written."""
-    try:
-        os.makedirs(folder, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        temporary, owner = tempfile.mkdtemp(prefix="cloze-cache-"), os.getpid()
-
-        def remove() -> None:
-            if os.getpid() == owner:  # not when a fork exits
-                shutil.rmtree(temporary, ignore_errors=True)
-
-        atexit.register(remove)
-        os.environ["XDG_CACHE_HOME"] = temporary
-        say(
-            f"warning: {folder}: cannot be written ({error.strerror}), so nothing is kept there; "
-            "XDG_CACHE_HOME names another place"
-        )
-        return os.path.join(temporary, "cloze")
-    return folder

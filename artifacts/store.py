@@ -22,9 +22,10 @@ from importlib import metadata
 from typing import Any, TypedDict, Unpack
 
 from artifacts import filesystem
-from artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
+from artifacts.digests import cached_digest_of_file, digest_of_file
 from artifacts.errors import IntegrityError
 from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
+from artifacts.runtime.cache import cache_directory
 from artifacts.stage import StageTable
 
 FINISHED = "finished"
@@ -87,7 +88,7 @@ class Artifact:
 
 def node_cache(key: str) -> str:
     """Where this node keeps files of the remote artifact with `key`."""
-    return str(cache_directory().parent / "artifacts" / key)
+    return str(cache_directory("artifacts") / key)
 
 
 class Store:

@@ -25,10 +25,10 @@ from pydantic import ValidationError
 from threadpoolctl import threadpool_limits
 
 from artifacts import filesystem
-from artifacts.digests import cache_directory
 from artifacts.errors import ClozeError
 from artifacts.filesystem import is_local
 from artifacts.manifest import MANIFEST_NAME
+from artifacts.runtime.cache import cache_directory
 from artifacts.store import open_artifact
 from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import located
@@ -296,7 +296,7 @@ def _source_bytes(package: str) -> int:
 
 def parsed_distributions() -> int:
     """How many packages this node has parsed for their docstrings: it keeps what it finds."""
-    return len(filesystem.list_names(str(cache_directory().parent / "docstrings")))
+    return len(filesystem.list_names(str(cache_directory("docstrings"))))
 
 
 def has_gpu() -> bool:

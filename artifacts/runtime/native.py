@@ -24,12 +24,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.digests import cache_directory
 from artifacts.progress import say
+from artifacts.runtime.cache import cache_directory
 
 COMPILE_SECONDS = 120
 
-_TYPES = {"n": ctypes.c_int64, "p": ctypes.c_void_p, "b": ctypes.c_char_p, "i": ctypes.c_int}
+_TYPES = {
+    "n": ctypes.c_int64,
+    "p": ctypes.c_void_p,
+    "b": ctypes.c_char_p,
+    "i": ctypes.c_int,
+    "f": ctypes.c_float,
+}
 
 
 @dataclass(frozen=True)
@@ -39,14 +45,15 @@ class Unavailable:
     reason: str
 
 
-def load(source: Path, signatures: Mapping[str, str]) -> ctypes.CDLL | None:
+def load(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDLL | None:
     """The compiled functions of `source`; None, said on standard error, where there is no compiler.
 
     A signature is a letter for the result, `-` for none, and one for each argument: n a size, p an
-    address, b bytes, i an int. `CLOZE_KERNEL_FLAGS` adds flags for GCC: tests compile with its
-    sanitizers.
+    address or NULL, b bytes, i an int, f a float. `CLOZE_KERNEL_FLAGS` adds flags for GCC: tests
+    compile with its sanitizers.
     """
-    found = shared_library(source, "-O3", *os.environ.get("CLOZE_KERNEL_FLAGS", "").split())
+    more = os.environ.get("CLOZE_KERNEL_FLAGS", "").split()
+    found = shared_library(source, "-O3", *flags, *more)
     if isinstance(found, Unavailable):
         say(f"{source.name} is not compiled, because {found.reason}; the same is done more slowly")
         return None
@@ -76,7 +83,7 @@ def shared_library(source: Path, *flags: str) -> Path | Unavailable:
             described = ("model name", "flags", "Features", "CPU part")
             identity += sorted({line for line in lines if line.startswith(described)})
         digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()
-        path = cache_directory().parent / "kernels" / f"{digest[:16]}.so"
+        path = cache_directory("kernels") / f"{digest[:16]}.so"
         if path.exists():
             return path
         compiler = shutil.which("gcc")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
+from artifacts.runtime.cache import cache_directory
 from artifacts.store import Artifact
 from artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage
@@ -48,7 +48,7 @@ class Inputs:
 
 def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
     """The examples artifact and its tokenizer, checked against the encoder's shape."""
-    cache = str(cache_directory().parent / "artifacts" / artifact.digest)
+    cache = str(cache_directory("artifacts") / artifact.digest)
     local = artifact.stage_files(cache, ["tokenizer.json"])
     tokenizer = read_tokenizer_json(local.path("tokenizer.json"))
     promised = artifact.manifest.statistics

@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from artifacts import filesystem
-from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.runtime.cache import cache_directory
 from artifacts.store import Artifact, open_artifact
 from model.hugging_face.layout import LAYOUTS, Layout
 
@@ -79,7 +79,7 @@ def open_source(location: str | Path) -> Source:
 
 def artifact_source(artifact: Artifact, *, folder: str = "") -> Source:
     """The model inside an artifact, or inside one `folder/` of it."""
-    staged = artifact.stage_files(str(cache_directory().parent / "models" / artifact.digest))
+    staged = artifact.stage_files(str(cache_directory("models") / artifact.digest))
     names = tuple(
         entry.name.removeprefix(folder)
         for entry in artifact.manifest.files

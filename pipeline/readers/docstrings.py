@@ -22,8 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from artifacts.digests import cache_directory, digest_of, digest_of_file
+from artifacts.digests import digest_of, digest_of_file
 from artifacts.filesystem import InputFile, write_bytes
+from artifacts.runtime.cache import cache_directory
 from pipeline import demo
 from pipeline.config.settings import SourceConfig
 from pipeline.demo.docstring_text import paragraphs
@@ -90,7 +91,7 @@ def remembered(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
 
     What cannot be read or written here is made again: a cache may only save time.
     """
-    path = cache_directory().parent / kind / f"{digest_of(key)}.json"
+    path = cache_directory(kind) / f"{digest_of(key)}.json"
     with suppress(OSError, ValueError):
         kept: Value = json.loads(path.read_bytes())
         return kept

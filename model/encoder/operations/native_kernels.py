@@ -1,23 +1,14 @@
 """Kernels compiled on the machine they run on, where it has a compiler.
 
-In:  kernels.c beside this file; GCC.
+In:  kernels.c beside this file; GCC (artifacts/runtime/native.py).
 Out: `kernels()`, or None: then everything runs in plain torch, with the same masks and the same
      results but for rounding.
 
-One plain C file is compiled in a second and kept in the user's cache, under a name made of its
-text, the compiler and the processor. It appears there whole or not at all, so there is no lock that
-a killed run could leave behind. The threads are torch's own: the OpenMP symbols stay undefined when
-the library is linked and are found in the runtime that torch has already loaded.
+The threads are torch's own: the OpenMP symbols stay undefined when the library is linked and are
+found in the runtime that torch has already loaded.
 """
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -25,60 +16,50 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from artifacts.digests import cache_directory
 from artifacts.errors import UsageError
-from artifacts.progress import say
+from artifacts.runtime.native import load
 
 SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = (
-    "-O3",
     "-march=native",
     "-mprefer-vector-width=512",
     "-mrecip",
     "-ffast-math",
     "-fno-finite-math-only",  # a diverged loss must be seen
     "-fopenmp",
-    "-fPIC",
 )
-COMPILE_SECONDS = 120
-
 Choice = Literal["auto", "native", "torch"]
 
 _SIGNATURES = {
-    "random_words": "nnp",
-    "drop": "npnif",
-    "gelu_forward": "nppi",
-    "gelu_backward": "nnpppi",
-    "residual_norm_forward": "nnppnifppfppp",
-    "residual_norm_backward": "nnppnifpppppppi",
-    "norm_forward": "nnppfppp",
-    "norm_backward": "nnppppppppi",
-    "geglu_forward": "nnppi",
-    "geglu_backward": "nnppp",
-    "rotate": "nnnpppp",
-    "transpose": "nnpp",
-    "softmax_forward": "nnnpippnni",
-    "softmax_in_ranges": "nnnppp",
-    "softmax_backward": "nnppnni",
-    "short_attention_forward": "nnnnppipnnifp",
-    "short_attention_backward": "nnnnppipnnifpp",
-    "cross_entropy": "nnnpppp",
+    "random_words": "-nnp",
+    "drop": "-npnif",
+    "gelu_forward": "-nppi",
+    "gelu_backward": "-nnpppi",
+    "residual_norm_forward": "-nnppnifppfppp",
+    "residual_norm_backward": "-nnppnifpppppppi",
+    "norm_forward": "-nnppfppp",
+    "norm_backward": "-nnppppppppi",
+    "geglu_forward": "-nnppi",
+    "geglu_backward": "-nnppp",
+    "rotate": "-nnnpppp",
+    "transpose": "-nnpp",
+    "softmax_forward": "-nnnpippnni",
+    "softmax_in_ranges": "-nnnppp",
+    "softmax_backward": "-nnppnni",
+    "short_attention_forward": "-nnnnppipnnifp",
+    "short_attention_backward": "-nnnnppipnnifpp",
+    "cross_entropy": "-nnnpppp",
 }
-"""Of each function in kernels.c: n a size or a stream, p an array or NULL, i an int, f a float."""
+"""Of each function in kernels.c."""
 
-_TYPES = {"n": ctypes.c_int64, "p": ctypes.c_void_p, "i": ctypes.c_int, "f": ctypes.c_float}
 _choice: list[Choice] = ["auto"]
 
 
 class Kernels:
     """The compiled functions of kernels.c, called with tensors."""
 
-    def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
+    def __init__(self, library: ctypes.CDLL) -> None:
         self._functions = {name: getattr(library, name) for name in _SIGNATURES}
-        for name, function in self._functions.items():
-            function.argtypes = [_TYPES[letter] for letter in _SIGNATURES[name]]
-            function.restype = None
 
     def __call__(self, name: str, *arguments: Tensor | float | None) -> None:
         """Run a function on the addresses of contiguous tensors, and numbers."""
@@ -115,51 +96,5 @@ def kernels_in_use() -> Literal["native", "torch"]:
 
 @cache
 def _compiled() -> Kernels | None:
-    compiler = shutil.which("gcc")
-    if compiler is None or not sys.platform.startswith("linux"):
-        say("CPU kernels: plain torch, because there is no gcc to compile faster ones with")
-        return None
-    path = _cache_path(compiler)
-    try:
-        if not path.exists():
-            _compile(compiler, path)
-        return Kernels(path)
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = getattr(error, "stderr", None) or error
-        say(f"CPU kernels: plain torch, because {compiler} failed: {str(reason).strip()[:200]}")
-        return None
-
-
-def _compile(compiler: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        compiled, linked = os.path.join(folder, "kernels.o"), os.path.join(folder, "kernels.so")
-        _run(compiler, *FLAGS, "-c", str(SOURCE), "-o", compiled)
-        # Linked without -fopenmp, which would bring a second runtime and a second pool of threads,
-        # and without -ffast-math, which would switch denormals off in the whole process.
-        _run(compiler, "-shared", compiled, "-lm", "-o", linked)
-        os.replace(linked, path)
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)
-
-
-def _cache_path(compiler: str) -> Path:
-    version = subprocess.run(
-        [compiler, "--version"],
-        capture_output=True,
-        text=True,
-        timeout=COMPILE_SECONDS,
-        check=False,
-    ).stdout
-    identity = "\n".join([SOURCE.read_text(), *FLAGS, version, _processor()])
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return cache_directory().parent / "kernels" / f"{digest}.so"
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: homes are shared between machines."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    telling = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(sorted({platform.machine(), *(x for x in lines if x.startswith(telling))}))
+    library = load(SOURCE, _SIGNATURES, *FLAGS)
+    return None if library is None else Kernels(library)

@@ -232,6 +232,7 @@ def test_without_a_compiler_torch_does_the_work_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(native, "_compiled", native._compiled.__wrapped__)
     assert kernels_in_use() == "torch"
     assert "no gcc" in capsys.readouterr().err
