@@ -1,7 +1,7 @@
 """What the encoder reads: sequences of any length, one after another, without padding.
 
 In:  the examples of one micro-batch.
-Out: `PackedBatch`, on any device; packed tokens padded again, `[B, S, …]`, for those who want that.
+Out: `PackedBatch`, on any device; packed values as padded ones, `[B, S, …]`, where they are needed.
 
 No FLOP is spent on padding; attention finds the sequences through `cu_seqlens`.
 """
@@ -22,25 +22,25 @@ from artifacts.errors import UsageError
 # B sequences, T tokens of all sequences together, M masked tokens of all sequences together
 
 NO_NEXT_SENTENCE = -1
-"""`next_sentence_label` of a sequence that is not asked: it has no second segment."""
+"""`next_sentence_label` of a sequence without a second segment: not predicted."""
 
 NOT_ASKED = -1
 """`masked_lm_ids` of a filler: nothing is predicted there."""
 
 FILLER_ID = 0
-"""The id of filler tokens, [PAD] in the released vocabularies; any id would do."""
+"""The id of filler tokens, [PAD] in the released vocabularies; any id works."""
 
 CPU_RUNGS, CPU_TOKEN_STEP, CPU_MASKED_STEP = 16, 32, 16
-"""Sizes of T and of M in an octave on a CPU, and what they are multiples of: AMX has tiles of 16
-rows, and code for what is left of a tile is as large as that for all others."""
+"""Sizes of T and M per octave on a CPU, and what they are multiples of: AMX has tiles of 16 rows,
+and code for a partial tile is as large as that for all whole ones."""
 
 GPU_STEP = 256
-"""A GPU's rungs are multiples of this many tokens: whole tiles of its products, and few rungs below
-8,192 tokens, where launching kernels costs more than some more tokens do."""
+"""Rungs on a GPU are multiples of this many tokens: whole tiles of its products, and few rungs
+below 8,192 tokens, where launching kernels costs more than extra tokens do."""
 
 
 class Shape(NamedTuple):
-    """All that the sizes of a batch's tensors, and what is computed of them, depend on."""
+    """Everything that the shapes of a batch's tensors and of the results depend on."""
 
     tokens: int
     """T."""
@@ -52,16 +52,16 @@ class Shape(NamedTuple):
     """M."""
 
     longest: int
-    """The longest sequence, up to the next power of two: what attention is told."""
+    """Length of the longest sequence, rounded up to a power of two: what attention is given."""
 
 
 def ladder(count: int, *, rungs: int = 32, step: int = 1) -> int:
-    """The first number from `count` up that stands on a ladder of `rungs` rungs an octave.
+    """The smallest number from `count` on that is on a ladder of `rungs` rungs per octave.
 
     All rungs are multiples of `step`.
 
-    CPU libraries generate a kernel for each shape they see, up to a megabyte in milliseconds; a
-    step of a small encoder takes no longer. With 16 rungs a batch grows by 6 % at most and by 2 %
+    CPU libraries generate a kernel for each shape they see, up to a megabyte in milliseconds, as
+    long as a step of a small encoder takes. With 16 rungs a batch grows by 6 % at most and by 2 %
     on average, and a run sees a handful of sizes instead of hundreds.
     """
     step = max(step, (1 << count.bit_length()) // (2 * rungs))
@@ -69,12 +69,12 @@ def ladder(count: int, *, rungs: int = 32, step: int = 1) -> int:
 
 
 def gpu_bucket(batch: Shape, *, longest: int) -> Shape:
-    """The sizes to which a GPU's batch of these sizes is filled up; its longest sequence is exact.
+    """The sizes that a GPU's batch of these sizes is filled up to; `longest` is its exact maximum.
 
     T is a rung of the ladder, and B and M follow from it, so that batches have hardly more sizes
     together than rungs of T: B is a power of two times the sequences of full length that T holds,
-    M is a 256th of T times a rung of a short ladder from 32 on. A filler sequence has from one
-    token to `longest`, so T goes up a rung where it does not hold one each.
+    M is a 256th of T times a rung of a short ladder from 32 on. A filler sequence has one to
+    `longest` tokens, so T goes up a rung where there is not a token for each.
     """
     tokens = ladder(batch.tokens, step=GPU_STEP)
     while True:
@@ -109,7 +109,7 @@ class PackedBatch:
     """[T] int64: 0 for the first segment, 1 for the second."""
 
     position_ids: Tensor
-    """[T] int64: place inside the own sequence."""
+    """[T] int64: place within its own sequence."""
 
     cu_seqlens: Tensor
     """[B+1] int32: where each sequence starts; the last entry is T."""
@@ -118,16 +118,16 @@ class PackedBatch:
     """Length of the longest sequence."""
 
     masked_lm_positions: Tensor
-    """[M] int64: places of the predicted tokens in the T tokens."""
+    """[M] int64: places of the predicted tokens among the T tokens."""
 
     masked_lm_ids: Tensor
-    """[M] int64: the ids that stood there."""
+    """[M] int64: the original ids at these places."""
 
     next_sentence_label: Tensor
     """[B] int64: 0 is next, 1 random, -1 not asked (`NO_NEXT_SENTENCE`)."""
 
     bucket: "PackedBatch | None" = None
-    """On a GPU: the batch with fillers, of whose tensors these are the beginnings."""
+    """On a GPU: the batch with fillers; this one's tensors are views of the beginnings of its."""
 
     @property
     def sequences(self) -> int:
@@ -152,11 +152,11 @@ class PackedBatch:
         return starts[1:] - starts[:-1]
 
     def filled(self) -> "PackedBatch":
-        """The batch with fillers at its end that nothing is asked of, T and M on the ladder.
+        """The batch with fillers at its end that nothing is predicted of, T and M on the ladder.
 
         No sequence attends to another and fillers have no labels, so losses and gradients are those
         of the batch itself. `next_sentence_label` stays [B]. On a GPU it is the bucket that `to`
-        put the batch into.
+        made.
         """
         if self.input_ids.device.type != "cpu":
             return self.bucket or self
@@ -169,7 +169,7 @@ class PackedBatch:
         return self._with_fillers(ends, unasked)
 
     def bucketed(self) -> "PackedBatch":
-        """The batch with T, M and B of its `gpu_bucket`; with labels of fillers, [B] too.
+        """The batch filled up to its `gpu_bucket`; `next_sentence_label` covers the fillers too.
 
         T grows by 5 % at most from 8,192 tokens on, by 2 % on average.
         """
@@ -181,28 +181,27 @@ class PackedBatch:
         return replace(filled, next_sentence_label=labels)
 
     def _with_fillers(self, ends: list[int], unasked: int) -> "PackedBatch":
-        """Filler sequences that end `ends` tokens after the batch's own, `unasked` masked places.
+        """Append fillers that end `ends` tokens after the batch, and `unasked` masked places.
 
         `next_sentence_label` stays [B].
         """
         lengths = np.diff(ends, prepend=0).astype(np.int64)
         tokens = int(lengths.sum())
         places = np.arange(tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return PackedBatch(
+        return replace(
+            self,
             input_ids=functional.pad(self.input_ids, (0, tokens), value=FILLER_ID),
             token_type_ids=functional.pad(self.token_type_ids, (0, tokens)),
             position_ids=torch.cat((self.position_ids, torch.from_numpy(places))),
             cu_seqlens=torch.cat(
                 (self.cu_seqlens, torch.tensor(ends, dtype=torch.int32) + self.tokens)
             ),
-            max_seqlen=self.max_seqlen,
             masked_lm_positions=functional.pad(self.masked_lm_positions, (0, unasked)),
             masked_lm_ids=functional.pad(self.masked_lm_ids, (0, unasked), value=NOT_ASKED),
-            next_sentence_label=self.next_sentence_label,
         )
 
     def to(self, device: torch.device | str) -> "PackedBatch":
-        """The batch with all its tensors `on` the device; on a GPU they are parts of a bucket."""
+        """The batch with all its tensors `on` the device; on a GPU, as views of a bucket."""
         there = torch.device(device)
         if there.type == self.input_ids.device.type:
             return self
@@ -225,7 +224,7 @@ class PackedBatch:
         return batch
 
     def cloned(self) -> "PackedBatch":
-        """The same numbers in tensors of their own; without its bucket."""
+        """A copy with its own tensors, without the bucket."""
         return self._mapped(torch.clone)
 
     def tensors(self) -> list[Tensor]:
@@ -233,7 +232,7 @@ class PackedBatch:
         return [value for value in vars(self).values() if isinstance(value, Tensor)]
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory of all tensors until what `stream` has been given now is done."""
+        """Keep the memory of all tensors until the work now queued on `stream` is done."""
         for tensor in self.tensors():
             tensor.record_stream(stream)
 
@@ -255,7 +254,7 @@ class PackedBatch:
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence and what is asked of it."""
+    """One sequence and what is predicted of it."""
 
     input_ids: Sequence[int]
     """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], without padding."""
@@ -267,7 +266,7 @@ class Example:
     """Places in `input_ids` that are predicted."""
 
     masked_lm_ids: Sequence[int] = ()
-    """The ids that belong there."""
+    """The original ids at these places."""
 
     next_sentence_label: int = NO_NEXT_SENTENCE
     """0 is next, 1 random, -1 not asked."""

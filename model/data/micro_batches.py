@@ -1,11 +1,11 @@
-"""One step's work for one rank: packed micro-batches, and the counts all ranks divide by.
+"""One step's work for one rank: packed micro-batches, and the counts that normalise the losses.
 
 In:  the curriculum (which examples), the shards (their columns), the token budget.
-Out: `StepBatch`, made ahead of time by a thread that NumPy lets run beside the training.
+Out: `StepBatch`, made ahead of time in a thread; NumPy releases the GIL for most of it.
 
-Lengths, mask counts and labels of the *whole* global batch are read on every rank (a few bytes an
-example), so the counts that normalise the losses, and who computes what, are known without
-communication; tokens only of the rank's own share.
+Every rank reads the lengths, mask counts and labels of the *whole* global batch (a few bytes an
+example), so these counts, and which rank computes what, are known without communication; tokens are
+read of the rank's own share only.
 """
 
 from collections import Counter, deque
@@ -34,7 +34,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class CostModel:
-    """Work of one example in units of one token's linear layers.
+    """Work of an example, in units of one token's linear layers.
 
     Per layer and token, forward: 24 H² FLOPs in linear layers, 4 H S in attention over S keys;
     per masked token 2 H V in the vocabulary's logits. A modern encoder's local layers cost as many
@@ -68,7 +68,7 @@ class CostModel:
 
 @dataclass(frozen=True)
 class MicroBatchPlan:
-    """Who computes what: example i belongs to micro-batch `micro[i]` of rank `rank[i]`."""
+    """Which rank computes what: example i is in micro-batch `micro[i]` of rank `rank[i]`."""
 
     rank: Int64  # [N]
     micro: Int64  # [N]
@@ -88,8 +88,8 @@ def plan_micro_batches(
 ) -> MicroBatchPlan:
     """Deal N examples to `ranks` ranks so that no micro-batch exceeds `token_budget` tokens.
 
-    Pure, so every rank makes the same plan and none has to be asked. Examples are dealt by falling
-    cost, to and fro: first to the ranks, then to a rank's micro-batches, as few as will do.
+    Pure, so every rank makes the same plan without communication. Examples are dealt by falling
+    cost, back and forth: first to the ranks, then to each rank's micro-batches, as few as possible.
     """
     if len(lengths) and int(lengths.max()) > token_budget:
         raise UsageError(
@@ -112,7 +112,7 @@ def plan_micro_batches(
 
 
 def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
-    """The turn and the hand of each place when cards are dealt to and fro."""
+    """The turn and the hand of each place, dealt back and forth."""
     turn, hand = places // hands, places % hands
     return turn, np.where(turn % 2 == 0, hand, hands - 1 - hand)
 
@@ -145,7 +145,7 @@ def pack_examples(examples: Examples) -> PackedBatch:
 
 
 def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
-    """One [CLS] [SEP] of which nothing is asked, for a rank without examples: its losses are 0."""
+    """One [CLS] [SEP] without predictions, for a rank without examples: its losses are 0."""
     nothing, two = np.empty(0, np.int64), np.array([2])
     return pack_examples(
         Examples(
@@ -169,7 +169,7 @@ class StepBatch:
     step: int
     address: BatchAddress
     micro_batches: tuple[PackedBatch, ...]
-    """As many on every rank; an empty one is one [CLS] [SEP] of which nothing is asked."""
+    """The same number on every rank; see `empty_micro_batch`."""
 
     masked: int
     """Masked tokens of the global batch."""
@@ -190,7 +190,7 @@ class StepBatch:
     """Largest rank's cost over the mean rank's, minus 1."""
 
     copied: torch.cuda.Event | None = None
-    """When the micro-batches are on the GPU, if they are on their way there."""
+    """Recorded once the micro-batches are on the GPU, if they are being copied there."""
 
     def wait_for_copies(self) -> None:
         """Let the current stream use the micro-batches; the host does not wait."""
@@ -223,13 +223,13 @@ class BatchSource:
     cost: CostModel
     cls_sep: tuple[int, int]
     masking: DynamicMasking | None = None
-    """Draw masks anew by this rule; None: as stored."""
+    """Draws new masks; None: as stored."""
 
     next_token: NextToken | None = None
-    """Ask for the tokens on one side; None: for the masked ones."""
+    """Predicts the tokens on one side; None: the masked ones."""
 
     purpose: str = ""
-    """What addresses the dynamic masks: the artifact's digest and the seed."""
+    """Key of the dynamic masks' random numbers: the artifact's digest and the seed."""
 
     def __call__(self, step: int) -> StepBatch:
         """The batch of `step`, counted from 0."""
@@ -278,9 +278,9 @@ class BatchSource:
 
 
 class GpuSource:
-    """Steps of one run, on their way to a GPU on a stream of their own.
+    """Steps of one run, copied to a GPU on a stream of their own.
 
-    Copied in the thread that makes them: from pinned memory, while the step before is computed.
+    The thread that makes them copies them, from pinned memory, while the previous step is computed.
     Fillers bring them to few shapes, which are counted.
     """
 
@@ -294,7 +294,7 @@ class GpuSource:
     def __call__(self, step: int) -> StepBatch:
         """The batch of `step`; `wait_for_copies` before it is used."""
         batch = self.source(step)
-        torch.cuda.set_device(self.device)  # a thread begins with GPU 0, and would use memory there
+        torch.cuda.set_device(self.device)  # a new thread starts on GPU 0 and would allocate there
         buckets = [micro_batch.bucketed() for micro_batch in batch.micro_batches]
         self.shapes.update(bucket.shape for bucket in buckets)
         with torch.cuda.stream(self.stream):
@@ -306,7 +306,7 @@ class GpuSource:
 class Prefetcher(Generic[Value]):
     """`make(first)`, `make(first + 1)`, … up to `stop`, in order, at most `depth` of them ahead.
 
-    One thread makes them while the caller is busy; an error in it is raised where its value would
+    One thread makes them while the caller is busy; an error there is raised where the value would
     have been consumed.
     """
 

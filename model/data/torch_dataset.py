@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from artifacts.store import open_artifact
 from model.config import EncoderConfig, PretrainConfig, PretrainStage
-from model.data.batch import PackedBatch, padded
+from model.data.batch import padded
 from model.data.micro_batches import Share
 from model.data.sources import read_inputs, training_source
 
@@ -61,20 +61,16 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
         for step in range(first, self.steps, stride):
             (batch,) = self._source(step).micro_batches
-            if self.padded:
-                yield _padded(batch)
-            else:
+            if not self.padded:
                 packed = vars(batch).items()
                 yield {name: value for name, value in packed if isinstance(value, Tensor)}
-
-
-def _padded(batch: PackedBatch) -> dict[str, Tensor]:
-    labels = torch.full_like(batch.input_ids, IGNORED)
-    labels[batch.masked_lm_positions] = batch.masked_lm_ids
-    return {
-        "input_ids": padded(batch.input_ids, batch),
-        "token_type_ids": padded(batch.token_type_ids, batch),
-        "attention_mask": padded(torch.ones_like(batch.input_ids), batch),
-        "labels": padded(labels, batch, fill=IGNORED),
-        "next_sentence_label": batch.next_sentence_label,
-    }
+                continue
+            labels = torch.full_like(batch.input_ids, IGNORED)
+            labels[batch.masked_lm_positions] = batch.masked_lm_ids
+            yield {
+                "input_ids": padded(batch.input_ids, batch),
+                "token_type_ids": padded(batch.token_type_ids, batch),
+                "attention_mask": padded(torch.ones_like(batch.input_ids), batch),
+                "labels": padded(labels, batch, fill=IGNORED),
+                "next_sentence_label": batch.next_sentence_label,
+            }

@@ -132,12 +132,13 @@ class Trainer:
         """Train all epochs; `advance` is called after every step."""
         started = time.monotonic()
         headline, epochs = self.problem.headline, self.recipe.task.epochs
+        evaluations = self.recipe.evaluations or epochs
         chosen: TrialResult | None = None
         history: list[EpochRecord] = []
         for epoch in range(1, epochs + 1):
             loss = self.train_epoch(epoch, advance)
-            if not self._is_evaluated(epoch):
-                continue
+            if epoch * evaluations // epochs == (epoch - 1) * evaluations // epochs:
+                continue  # they are evenly spread, and the last epoch is always evaluated
             logits = {"dev": self._logits("dev")} if "dev" in self.problem.sequences else {}
             give_back_memory()  # evaluation's batches are other ones, and larger
             dev = decoded(self.problem, logits).scores.get("dev", {})
@@ -239,13 +240,6 @@ class Trainer:
         place = (step * self.optimizer.ranks + self.optimizer.rank) * MICRO_BATCHES + micro
         seed = self.recipe.seed_for("dropout", place)
         return self.approach.logits("train", self.problem.rows("train", units), seed)
-
-    def _is_evaluated(self, epoch: int) -> bool:
-        """`evaluations` epochs, evenly spread; the last one always."""
-        epochs = self.recipe.task.epochs
-        wanted = self.recipe.evaluations or epochs
-        before = (epoch - 1) * wanted // epochs
-        return epoch * wanted // epochs > before or epoch == epochs
 
     def _logits(self, split: str) -> Logits:
         return split_logits(self.problem, self.approach, split)

@@ -219,25 +219,17 @@ def _pieces(tokenizer: SubwordTokenizer, words: list[str]) -> Ragged:
 
 
 def _windows(pieces: Ragged, sentences: Places, *, room: int) -> _Windows:
-    """A sequence per sentence; more where it is longer than `room`."""
+    """A sequence per sentence; of one longer than `room`, parts as long as fit."""
     bounds = [0]
     for start, end in itertools.pairwise(sentences.tolist()):
-        if pieces.offsets[end] - pieces.offsets[start] > room:
-            bounds.extend(_cuts(pieces, start, end, room=room))
+        fits = pieces.offsets[end] - pieces.offsets[start] <= room
+        for word in () if fits else range(start + 1, end):
+            if pieces.offsets[word + 1] - pieces.offsets[bounds[-1]] > room:
+                bounds.append(word)
         bounds.append(end)
     words = np.array(bounds, np.int64)
     first = pieces.offsets[words[:-1]]
     return _Windows(first, np.minimum(pieces.offsets[words[1:]], first + room), words)
-
-
-def _cuts(pieces: Ragged, start: int, end: int, *, room: int) -> list[int]:
-    """Where a long sentence is split: each part is as long as fits."""
-    cuts, part = [], start
-    for word in range(start + 1, end):
-        if pieces.offsets[word + 1] - pieces.offsets[part] > room:
-            cuts.append(word)
-            part = word
-    return cuts
 
 
 def _widened(windows: _Windows, pieces: Ragged, documents: Places, *, room: int) -> _Windows:

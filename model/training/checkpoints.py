@@ -140,21 +140,17 @@ class HostCopies:
     def wait(self) -> None:
         """Wait until the GPU has made the copies; for the thread that writes them."""
         if self._copied is not None:
-            torch.cuda.set_device(
-                self._device
-            )  # a new thread uses GPU 0 and would create a context there
+            # A new thread starts on GPU 0 and would create a context there.
+            torch.cuda.set_device(self._device)
             self._copied.synchronize()
 
     def _copy(self, tensor: Tensor) -> Tensor:
         if tensor.device.type == "cpu":
             return tensor.clone()
         self._device = tensor.device
-        space = self._space(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
-        return space.copy_(tensor, non_blocking=True)
-
-    def _space(self, size: int) -> Tensor:
-        """`size` bytes; sizes come in the same order every time, so no piece is added later."""
+        size = tensor.nbytes
         taken = -(-size // ALIGNMENT) * ALIGNMENT
+        # Sizes come in the same order at every save, so no piece is added later.
         if self._free and len(self._free[0]) < taken:
             del self._free[0]
         if not self._free:
@@ -162,7 +158,7 @@ class HostCopies:
             self._pieces.append(piece)
             self._free.append(piece)
         space, self._free[0] = self._free[0][:size], self._free[0][taken:]
-        return space
+        return space.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
 
 
 @dataclass

@@ -1,12 +1,12 @@
-"""DeepSpeed, all of it, behind one small face.
+"""The training engine: DeepSpeed, all of it, behind a small interface.
 
 In:  our model, optimizer and configuration.
 Out: `Engine`: backward, step, and the full fp32 state of every named parameter, for any ZeRO stage.
 
 Two forms. ZeRO 0: parameters and moments are fp32 and whole on every rank, the model computes with
-bf16 copies, and reducing and clipping are ours; one rank alone works without DeepSpeed (`OneRank`),
-unless `training.deepspeed` asks something of it. ZeRO 1 to 3: DeepSpeed holds fp32 masters in
-slices and bf16 weights, reduces and clips.
+bf16 copies, and reducing and clipping are ours; a single rank does without DeepSpeed (`OneRank`)
+unless `training.deepspeed` sets something. ZeRO 1 to 3: DeepSpeed holds sharded fp32 masters and
+bf16 weights, reduces and clips.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ REDUCED_AT_ONCE = 25_000_000
 
 
 class Recipe(Protocol):
-    """What the engine wants to know of a recipe: of pre-training, or of a fit."""
+    """What the engine needs to know of a recipe, for pre-training or for a trial."""
 
     @property
     def optimizer(self) -> OptimizerConfig:
@@ -62,11 +62,11 @@ class Recipe(Protocol):
 
     @property
     def precision(self) -> str:
-        """`bf16` or `fp32`; `fp8` is bf16 as far as the engine goes."""
+        """`bf16` or `fp32`; to the engine, `fp8` is bf16."""
 
 
 class StepOutcome(NamedTuple):
-    """What came of one optimizer step, the same on all ranks."""
+    """Result of one optimizer step, the same on all ranks."""
 
     applied: bool
     """False: the gradient was not finite and nothing was changed, on any rank."""
@@ -81,11 +81,11 @@ class StepOutcome(NamedTuple):
 def engine_configuration(
     machine: TrainingMachine, recipe: Recipe, *, on_gpu: bool = False
 ) -> dict[str, object]:
-    """DeepSpeed's configuration, derived from ours; `machine.deepspeed` is laid over it."""
+    """DeepSpeed's configuration, derived from ours; `machine.deepspeed` overrides it."""
     bf16 = recipe.precision != "fp32" and machine.zero_stage > 0
     zero: dict[str, object] = {"stage": machine.zero_stage, "overlap_comm": False}
-    if on_gpu and machine.zero_stage > 1:  # at 1 it reduces in `step`: there is nothing beside it
-        # Its buckets of 500 million numbers would hold all of BERT-large until the end.
+    if on_gpu and machine.zero_stage > 1:  # at 1 it reduces in `step`: nothing to overlap with
+        # Its default of 500 million numbers would hold all of BERT-large until the end.
         zero.update(overlap_comm=True, reduce_bucket_size=REDUCED_AT_ONCE)
     if machine.offload_optimizer:
         if not machine.zero_stage:
@@ -100,7 +100,7 @@ def engine_configuration(
             )
         zero["offload_optimizer"] = {"device": "cpu"}
     derived: dict[str, object] = {
-        # Sizes DeepSpeed wants to know but does not use: batches and loss scales are ours.
+        # Sizes DeepSpeed requires but does not use: batches and loss scales are ours.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,  # we say where a step ends
@@ -128,9 +128,9 @@ def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str,
 
 @dataclass(frozen=True)
 class OneRank:
-    """What `Engine` asks of DeepSpeed, for a rank that shares nothing with another.
+    """What `Engine` asks of DeepSpeed, for a single rank.
 
-    With the same results, and without the time that DeepSpeed's hooks take in every step.
+    Same results, without the time that DeepSpeed's hooks take in every step.
     """
 
     module: nn.Module
@@ -189,7 +189,7 @@ class Engine:
         reduced = not machine.zero_stage and world.ranks > 1
         self._reduction = GradientBuckets(buckets) if reduced else None
         masters = {name: p.detach().clone() for name, p in model.named_parameters()}
-        # Its JIT-compiled operator for sums inside one machine needs a compiler; gloo does as well.
+        # Its JIT-compiled operator for sums within one machine needs a compiler; gloo will do.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         rounded = not machine.zero_stage and recipe.precision != "fp32"
         computed = Rounded(model, buckets if reduced else None) if rounded else model
@@ -214,13 +214,13 @@ class Engine:
         self._set_masters(masters)  # DeepSpeed made its own from weights rounded to bf16
 
     def forward(self, batch: PackedBatch, *, dropout: int | Noise | None) -> PretrainingSums:
-        """Loss sums of a micro-batch; without a seed as in evaluation, without gradients."""
+        """Loss sums of a micro-batch; without a seed in evaluation mode, without gradients."""
         there, training = batch.to(self._world.device), dropout is not None
         sums: PretrainingSums = self.compute(there, dropout, training=training)
         return sums
 
     def keep_gradients(self) -> None:
-        """From now on gradients stay where they are, and are zero where there were none."""
+        """From now on zero gradients in place instead of dropping them."""
         if not isinstance(self._engine, OneRank):
             raise AssertionError("DeepSpeed's engine has gradients of its own")
         self._engine = replace(self._engine, keeps_gradients=True)
@@ -235,7 +235,7 @@ class Engine:
     def backward(self, loss: Tensor, *, last: bool = False) -> None:
         """Add the gradient of `loss`, this rank's part of a sum over ranks.
 
-        `last`: `step` comes next, so what this pass finishes is summed over ranks beside it.
+        `last`: `step` comes next, so gradients are summed over ranks as this pass completes them.
         """
         if self._zero_stage:
             loss = loss * self._world.ranks  # DeepSpeed averages over ranks
@@ -260,7 +260,10 @@ class Engine:
             norm = float(self._engine.get_global_grad_norm()) if applied else math.nan
             found = torch.full((), norm, device=self._world.device)
         else:
-            found = self._clipped_norm()
+            if self._reduction is not None:
+                self._reduction.finish()
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            found = clip(gradients, self._max_grad_norm)
         values = found[None] if sums is None else torch.cat([sums, found[None]])
         *totals, norms = self._world.sum(values)
         norm = norms / self._world.ranks  # equal on all of them
@@ -271,13 +274,6 @@ class Engine:
             self._engine.zero_grad()
         self.updates += finite
         return StepOutcome(finite, norm, totals)
-
-    def _clipped_norm(self) -> Tensor:
-        """The norm of the gradients summed over ranks, which are clipped by it."""
-        if self._reduction is not None:
-            self._reduction.finish()
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return clip(gradients, self._max_grad_norm)
 
     def state(self) -> Iterator[tuple[str, ParameterState]]:
         """Every parameter's state, one after another; collective, so all ranks must consume it.

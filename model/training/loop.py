@@ -1,8 +1,8 @@
 """The loop: `train` (until when) → `train_step` (accumulate, clip, schedule) → `micro_step`.
 
 In:  an engine, batches, held-out batches.
-Out: a trained engine, the curve, checkpoints; or `Terminated` after a checkpoint, where someone
-     wanted the run to stop.
+Out: a trained engine, the curve, checkpoints; or `Terminated` after a checkpoint, if the run was
+     asked to stop.
 """
 
 import math
@@ -74,13 +74,13 @@ class Trainer:
     curve: Curve
 
     continuation: Continuation | None = None
-    """Of a finished run, if this one goes on from it."""
+    """Of the finished run that this one continues, if any."""
 
     step: int = 0
     """Steps done."""
 
     skipped_in_row: int = 0
-    """Steps at the end that had no finite gradient."""
+    """Latest steps in a row without a finite gradient."""
 
     heldout: Scores | None = None
     """The latest held-out scores."""
@@ -89,7 +89,7 @@ class Trainer:
     """Passes as CUDA graphs; None: launched kernel by kernel."""
 
     def restore(self, state: RunState) -> None:
-        """Go on where a checkpoint was taken."""
+        """Continue from where a checkpoint was taken."""
         self.step = state["step"]
         self.skipped_in_row = state["skipped_in_row"]
         self.telemetry.spent = state["seconds"]
@@ -97,7 +97,7 @@ class Trainer:
         self.heldout = Scores(**state["heldout"]) if state["heldout"] else None
 
     def train(self) -> None:
-        """Until all steps are done, or a rank is asked to stop."""
+        """Train until all steps are done or a rank is asked to stop."""
         steps, every = self.stage.pretrain.steps, self.stage.pretrain.evaluate_every
         device = self.world.device
         make = GpuSource(self.source, device) if device.type == "cuda" else self.source
@@ -122,7 +122,7 @@ class Trainer:
                 before = time.monotonic()
 
     def train_step(self, batch: StepBatch, *, started: float, waited: float) -> bool:
-        """Accumulate the micro-batches' gradients, update once; whether a rank wants to stop."""
+        """Accumulate the micro-batches' gradients, update once; True to stop the run."""
         recipe = self.stage.pretrain
         rate = learning_rate(
             batch.step,
@@ -193,9 +193,9 @@ class Trainer:
         return torch.stack([value.detach().float() for value in sums])
 
     def evaluate(self, batch: StepBatch) -> None:
-        """Score the held-out examples of the batch's length, where there are any.
+        """Score the held-out examples of the batch's length, if there are any.
 
-        A fixed set of examples, seen by the model as it is; every rank computes its share.
+        A fixed set of examples; every rank computes its share.
         """
         source, device = self.heldout_sources.get(batch.address.max_seq_length), self.world.device
         if source is None:
@@ -203,7 +203,7 @@ class Trainer:
         sums, masked, labelled = torch.zeros(4, dtype=torch.float64, device=device), 0, 0
         make = GpuSource(source, device) if device.type == "cuda" else source
         for number in range(source.curriculum.steps):
-            self.watchdog.reached("evaluation", self.step)  # a large encoder takes its time
+            self.watchdog.reached("evaluation", self.step)  # takes minutes with a large encoder
             heldout = make(number)
             heldout.wait_for_copies()
             for micro_batch in heldout.micro_batches:
@@ -232,7 +232,7 @@ class Trainer:
         self.checkpoints.save_beside(self.engine.state(), state, writes=self.world.is_first)
 
     def _skip(self, batch: StepBatch) -> None:
-        """Count a step without a finite gradient; too many in a row are the end."""
+        """Count a step without a finite gradient; too many in a row end the run."""
         self.skipped_in_row += 1
         rows = self.source.rows_of(batch)
         where = ", ".join(rows[:4]) + (f" and {len(rows) - 4} more" if len(rows) > 4 else "")

@@ -57,8 +57,9 @@ from model.training.precision import require_fp8
 from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET, LARGE_CPU_TOKEN_BUDGET = 8192, 4096
-"""Of encoders up to `SMALL`, and of larger ones, whose activations would take gigabytes more.
-Weights are rounded and gradients added once a micro-batch: of base's step a tenth with 4,096."""
+"""Tokens per micro-batch up to `SMALL`, and for larger encoders, whose activations would take
+gigabytes more. Weights are rounded and gradients added once per micro-batch: with 4,096 tokens a
+tenth of base's step."""
 
 SMALL = 12 * 768
 """Layers times width: BERT-base's."""
@@ -67,7 +68,7 @@ GPU_TOKEN_BUDGET = 65536
 """Larger micro-batches are no faster."""
 
 GPU_MEMORY_SHARE = 0.85
-"""Of the free memory; the rest is for fragmentation and libraries."""
+"""Share of the free memory that is used; the rest is for fragmentation and libraries."""
 
 BYTES_PER_PARAMETER = 22
 MASKED_SHARE = 6

@@ -32,8 +32,8 @@ FINAL = (0, 2, 130, 143)
 """Exit codes without a restart: success, usage error, interrupted, terminated."""
 
 LARGEST_CODE = 128 + 64
-"""The largest exit code with which a shell reports a signal; what is above is negative. DeepSpeed's
-launcher gives a killed rank's -9 to sys.exit, which makes it 247."""
+"""The largest exit code with which a shell reports a signal; larger ones were negative. DeepSpeed's
+launcher passes a killed rank's -9 to sys.exit, which makes it 247."""
 
 PAUSE = 1.0
 """Seconds before a restart."""

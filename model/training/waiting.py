@@ -1,14 +1,14 @@
 """How OpenMP's threads wait: spinning while the cores are ours, asleep while they are not.
 
 In:  the time that the processors were busy, and this process's own (/proc/stat, os.times).
-Out: within a second of a change, threads that wait as fits the moment. No result depends on it: the
-     number of threads stays.
+Out: threads that adapt within a second of a change. No result depends on it: the number of threads
+     stays the same.
 
 A step of a small encoder has thousands of parallel regions of some microseconds each. Threads that
 spin between them are half as fast again as threads that sleep, and dozens of times slower where
-another program wants one of their cores. libgomp spins only while it does not manage more threads
-than there are processors, and counts them anew at every wait. So a second, idle team of its threads
-is the switch: while it is there, threads sleep.
+another program wants one of their cores. libgomp spins only while it manages no more threads than
+there are processors, and counts them again at every wait. So a second, idle team of its threads is
+the switch: while it exists, threads sleep.
 """
 
 import ctypes
@@ -22,10 +22,10 @@ from typing import NamedTuple
 from artifacts.progress import say
 
 INTERVAL = 0.5
-"""Seconds between two looks."""
+"""Seconds between two samples of the processors' use."""
 
 CROWDED = 0.25
-"""So much of a core that our threads lack is contention; at half of it the cores are ours again."""
+"""Share of a core that our threads lack when they go to sleep; below half of it they spin again."""
 
 
 class Use(NamedTuple):
@@ -40,7 +40,7 @@ class Use(NamedTuple):
 
 
 class IdleTeam:
-    """A team of OpenMP threads that does nothing but be counted."""
+    """An OpenMP team that does nothing; libgomp counts its threads."""
 
     def __init__(self, runtime: ctypes.CDLL, *, size: int) -> None:
         self._end, begun = threading.Event(), threading.Event()
@@ -56,13 +56,13 @@ class IdleTeam:
         begun.wait()
 
     def end(self) -> None:
-        """Let its threads go."""
+        """Release its threads."""
         self._end.set()
         self._thread.join()
 
 
 class Waiting:
-    """The switch, and what it is decided by. Threads sleep until the cores are known to be free."""
+    """Switches between sleeping and spinning; threads sleep until the cores are seen to be free."""
 
     def __init__(self, runtime: ctypes.CDLL, *, threads: int) -> None:
         self.threads = threads
@@ -75,7 +75,7 @@ class Waiting:
         return self._team is not None
 
     def decide(self, before: Use, now: Use) -> None:
-        """Sleep or spin, after what was used in between."""
+        """Sleep or spin, by the processor time used between the two samples."""
         free = (now.idle - before.idle + now.ours - before.ours) / (now.at - before.at)
         lacking = self.threads - free
         if self._team is None and lacking > CROWDED:
@@ -95,7 +95,7 @@ class Waiting:
 
 @contextmanager
 def patient_threads(threads: int) -> Iterator[None]:
-    """Within it, this process's OpenMP threads wait as fits the moment."""
+    """Within it, this process's OpenMP threads spin while the cores are free and else sleep."""
     runtime = _runtime()
     if threads < 2 or runtime is None or processor_use() is None:
         yield
@@ -113,7 +113,7 @@ def patient_threads(threads: int) -> Iterator[None]:
 
 
 def processor_use() -> Use | None:
-    """What was used so far; None where the kernel does not tell."""
+    """Processor time used so far; None where the kernel does not report it."""
     allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
@@ -127,7 +127,7 @@ def processor_use() -> Use | None:
 
 
 def _runtime() -> ctypes.CDLL | None:
-    """The libgomp that torch has loaded; None where OpenMP is another's."""
+    """The libgomp that torch has loaded; None with another OpenMP runtime."""
     try:
         maps = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
