@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.realistic import MASKED_SHARE, VOCABULARY, examples
-from benchmarks.training_steps import cut
+from benchmarks.realistic import MASKED_SHARE, VOCABULARY, cut, examples
 from model.config import EncoderConfig, PretrainStage, TrainingMachine
 from model.data.batch import Example, pack
 from model.data.micro_batches import GpuSource, Prefetcher, StepBatch

@@ -40,8 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.gpu_product import DISTINCT, Workload, encoder_config, trainer, training_steps
 from benchmarks.measuring import ROOT, write_result
-from benchmarks.realistic import VOCABULARY, padded
-from benchmarks.training_steps import cut
+from benchmarks.realistic import VOCABULARY, cut, padded
 from model.config import TrainingMachine
 from model.data.batch import Example, pack
 from model.hugging_face.layout import hugging_face_config

@@ -1,7 +1,7 @@
 """Pre-training batches with realistic lengths, from a seed alone.
 
 In:  how many sequences, the longest length.
-Out: `Example`s, and the same padded as Hugging Face wants them.
+Out: `Example`s, in micro-batches, and padded as Hugging Face wants them.
 
 Lengths follow what Google's generator makes of Wikipedia: at 128, 55.6 % full and a mean of 104; at
 512, 16.9 % full and a mean of 226. Full sequences alone would hide what padding costs.
@@ -70,6 +70,19 @@ def examples(
             )
         )
     return found
+
+
+def cut(batch: Sequence[Example], token_budget: int) -> list[list[Example]]:
+    """Micro-batches of at most `token_budget` tokens."""
+    parts: list[list[Example]] = [[]]
+    tokens = 0
+    for example in batch:
+        if parts[-1] and tokens + len(example.input_ids) > token_budget:
+            parts.append([])
+            tokens = 0
+        parts[-1].append(example)
+        tokens += len(example.input_ids)
+    return parts
 
 
 def padded(batch: Sequence[Example], *, longest: int) -> dict[str, torch.Tensor]:

@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cpu_training import Turn
-from benchmarks.realistic import VOCABULARY, examples, padded
+from benchmarks.realistic import VOCABULARY, cut, examples, padded
 from model.config import EncoderConfig, PretrainConfig, TrainingMachine
 from model.data.batch import Example, pack
 from model.encoder.operations.native_kernels import kernels_in_use
@@ -99,19 +99,6 @@ def hugging_face_step(
 def counts(batch: list[Example]) -> tuple[int, int]:
     """Masked tokens and labelled sequences of a global batch."""
     return sum(len(example.masked_lm_ids) for example in batch), len(batch)
-
-
-def cut(batch: list[Example], token_budget: int) -> list[list[Example]]:
-    """Micro-batches of at most `token_budget` tokens."""
-    parts: list[list[Example]] = [[]]
-    tokens = 0
-    for example in batch:
-        if parts[-1] and tokens + len(example.input_ids) > token_budget:
-            parts.append([])
-            tokens = 0
-        parts[-1].append(example)
-        tokens += len(example.input_ids)
-    return parts
 
 
 def matrix_rate() -> float:

@@ -57,7 +57,7 @@ class DynamicMasking:
         counters = numbers[example_of_token] * _TOKENS_PER_EXAMPLE + place
 
         originals = examples.input_ids.copy()
-        originals[np.repeat(starts, counts) + examples.masked_lm_positions] = examples.masked_lm_ids
+        originals[examples.masked_places] = examples.masked_lm_ids
 
         # The tokens with the smallest draws of each example are predicted.
         order = (draw(_stream(key, "which"), counters) >> np.uint64(11)).astype(np.float64)

@@ -119,13 +119,11 @@ def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
 
 def pack_examples(examples: Examples) -> PackedBatch:
     """The documents of the examples one after another, in their order: each is a sequence."""
-    starts = np.cumsum(examples.lengths) - examples.lengths
     ends = np.cumsum(examples.document_lengths)
     position_ids = np.arange(int(ends[-1])) - np.repeat(
         ends - examples.document_lengths, examples.document_lengths
     )
     token_types = position_ids >= np.repeat(examples.segment_a_lengths, examples.lengths)
-    masked = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
 
     def tensor(values: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(values.astype(np.int64))
@@ -136,7 +134,7 @@ def pack_examples(examples: Examples) -> PackedBatch:
         position_ids=tensor(position_ids),
         cu_seqlens=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)),
         max_seqlen=int(examples.document_lengths.max()),
-        masked_lm_positions=tensor(masked),
+        masked_lm_positions=tensor(examples.masked_places),
         masked_lm_ids=tensor(examples.masked_lm_ids),
         next_sentence_label=tensor(
             np.repeat(examples.next_sentence_labels, examples.document_counts)

@@ -61,10 +61,8 @@ class NextToken:
 
     def at_masked(self, examples: Examples) -> Examples:
         """Only the masked tokens as targets, each predicted from the original text on one side."""
-        starts = np.cumsum(examples.lengths) - examples.lengths
         input_ids = examples.input_ids.copy()
-        masked = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
-        input_ids[masked] = examples.masked_lm_ids
+        input_ids[examples.masked_places] = examples.masked_lm_ids
         return replace(
             examples,
             next_sentence_labels=np.full_like(examples.next_sentence_labels, NO_NEXT_SENTENCE),

@@ -53,6 +53,12 @@ class Examples(Sizes):
     masked_lm_positions: Int64  # [M] places within their example
     masked_lm_ids: Ids  # [M]
 
+    @property
+    def masked_places(self) -> Int64:
+        """[M] places of the masked tokens among the T tokens."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        return np.repeat(starts, self.masked_counts) + self.masked_lm_positions
+
 
 @dataclass(frozen=True)
 class _Columns:

@@ -20,7 +20,7 @@ from model.data.next_token import NextToken
 from model.data.shards import Examples, ExampleShards, ragged_indices, select
 from model.encoder.pretraining import PretrainingModel
 from model.evaluation.ngram import NOTHING, TRAIN_SPLIT, NgramModel
-from model.tasks.features import batches_by_length, offsets_of, tokens_at_once
+from model.tasks.features import batches_by_length, tokens_at_once
 
 # M masked tokens, V vocabulary
 
@@ -91,16 +91,14 @@ def held_out(
 
 def with_masks(examples: Examples, mask_id: int) -> Examples:
     """The examples with [MASK] at every predicted position."""
-    starts = offsets_of(examples.lengths)[:-1]
     input_ids = examples.input_ids.copy()
-    input_ids[np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions] = mask_id
+    input_ids[examples.masked_places] = mask_id
     return replace(examples, input_ids=input_ids)
 
 
 def masked_tokens(examples: Examples, special_ids: frozenset[int]) -> MaskedTokens:
     """Neighbours and labels of every masked token."""
-    starts = offsets_of(examples.lengths)[:-1]
-    places = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
+    places = examples.masked_places
     ids = examples.input_ids.astype(np.int64)
     visible = np.where(np.isin(ids, sorted(special_ids)), NOTHING, ids)
     # Position 0 is [CLS] and the last one [SEP]: a masked token always has neighbours.

@@ -174,8 +174,10 @@ class TrialRunner:
         entry = finished_file(self.output, plan.name)
         if entry is None:
             raise IntegrityError(f"{self.output}: {plan.name} is missing; run the stage again")
-        content = filesystem.read_bytes(filesystem.join(self.output, entry.stored_name))
-        return Trial.model_validate_json(content), entry
+        return Trial.model_validate_json(self._content(entry)), entry
+
+    def _content(self, entry: FileEntry) -> bytes:
+        return filesystem.read_bytes(filesystem.join(self.output, entry.stored_name))
 
     def ensembles(self, plans: Sequence[TrialPlan]) -> dict[str, tuple[Trial, list[FileEntry]]]:
         """By task the mean of all seeds' logits as one more trial, and the files they lie in."""
@@ -188,10 +190,7 @@ class TrialRunner:
             files = [entry for entry in entries if entry is not None]
             if not members or len(files) < len(members):
                 raise IntegrityError(f"{self.output}: {task} has no logits; run the stage again")
-            each = [
-                load(filesystem.read_bytes(filesystem.join(self.output, entry.stored_name)))
-                for entry in files
-            ]
+            each = [load(self._content(entry)) for entry in files]
             mean = {
                 split: torch.stack([one[split] for one in each]).mean(0).numpy()
                 for split in each[0]
@@ -267,7 +266,7 @@ class TrialRunner:
             return best[1]
         left = finished_file(self.output, _left(trial))
         if left is not None:
-            return load(filesystem.read_bytes(filesystem.join(self.output, left.stored_name)))
+            return load(self._content(left))
         say(f"finetune: {plan.name} is trained again for its weights")
         self.make_optimizer = LocalOptimizer  # the other ranks no longer take part
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}

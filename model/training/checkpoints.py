@@ -185,12 +185,8 @@ class Checkpoints:
         self.wait()
         kept = self._copies.take(parameter for parameter in parameters if writes)
         if writes:
-            self._writing = self._thread.submit(self._save_copies, kept, state)
+            self._writing = self._thread.submit(self.save, kept, state)
         self.seconds += time.monotonic() - started
-
-    def _save_copies(self, parameters: Mapping[str, ParameterState], state: RunState) -> Path:
-        self._copies.wait()
-        return self.save(parameters, state)
 
     def wait(self, *, only_if_done: bool = False) -> None:
         """Wait until the pending checkpoint is on disk; raises its error."""
@@ -204,6 +200,7 @@ class Checkpoints:
 
     def save(self, parameters: Mapping[str, ParameterState], state: RunState) -> Path:
         """Write the checkpoint of a step, then remove outdated ones."""
+        self._copies.wait()
         step = state["step"]
         self.fault("checkpoint.begin", step)
         final = self.folder(step)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 
 from artifacts.config import flat
 from artifacts.errors import ClozeError, UsageError
@@ -113,19 +112,18 @@ class MLflow:
             experiment = str(known.experiment_id if known else self._client.create_experiment(name))
             # An interrupted training has begun the run already.
             found = self._client.search_runs([experiment], f"tags.cloze_key = '{table.key}'")
-            self._run = found[0].info.run_id if found else self._create(mlflow, experiment, table)
+            run = found[0] if found else None
+            if run is None:
+                tags = {"cloze_key": table.key}
+                run = self._client.create_run(experiment, tags=tags, run_name=_name(table))
+                parameters = [
+                    mlflow.entities.Param(place, str(value)[:LONGEST_PARAMETER])
+                    for place, value in flat(table.keyed_config).items()
+                ]
+                self._client.log_batch(run.info.run_id, params=parameters)
+            self._run = str(run.info.run_id)
         except self._failure as error:
             raise ClozeError(f"training.mlflow = {store!r}: {_line(error)}") from None
-
-    def _create(self, mlflow: ModuleType, experiment: str, table: StageTable) -> str:
-        tags = {"cloze_key": table.key}
-        made = self._client.create_run(experiment, tags=tags, run_name=_name(table))
-        parameters = [
-            mlflow.entities.Param(place, str(value)[:LONGEST_PARAMETER])
-            for place, value in flat(table.keyed_config).items()
-        ]
-        self._client.log_batch(made.info.run_id, params=parameters)
-        return str(made.info.run_id)
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """Take the numbers of a step."""
