@@ -17,7 +17,9 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
@@ -145,16 +147,6 @@ def run_side(preset: str, side: str, arguments: argparse.Namespace) -> Turn:
     return TypeAdapter(Turn).validate_python(taken.said)
 
 
-def undisturbed_turn(
-    preset: str, side: str, arguments: argparse.Namespace, *, best_rate: float
-) -> tuple[Turn, int]:
-    """A turn with the machine to itself, if that can be had, and how many were thrown away."""
-    turns = [run_side(preset, side, arguments)]
-    while turns[-1].rate < UNDISTURBED * best_rate and len(turns) <= REPEATS:
-        turns.append(run_side(preset, side, arguments))
-    return max(turns, key=attrgetter("rate")), len(turns) - 1
-
-
 def summary(turns: list[Turn]) -> Side:
     """A side's figures over all its turns."""
     seconds = [s for turn in turns for s in turn.seconds]
@@ -173,18 +165,28 @@ def summary(turns: list[Turn]) -> Side:
     }
 
 
-def compare(preset: str, arguments: argparse.Namespace) -> Comparison:
-    """All sides in turns, and what the comparison says."""
-    turns: dict[str, list[Turn]] = {side: [] for side in arguments.sides}
+def compare(
+    model: str,
+    run: Callable[[str], Turn],
+    *,
+    sides: Sequence[str],
+    rounds: int,
+    goals: tuple[float, float] | None,
+) -> Comparison:
+    """Run all sides in turns, repeating disturbed turns, and compare them."""
+    turns: dict[str, list[Turn]] = {side: [] for side in sides}
     best_rate, disturbed = 0.0, 0
-    for number in range(arguments.rounds):
-        for side in arguments.sides:
-            turn, repeated = undisturbed_turn(preset, side, arguments, best_rate=best_rate)
+    for number in range(rounds):
+        for side in sides:
+            tries = [run(side)]
+            while tries[-1].rate < UNDISTURBED * best_rate and len(tries) <= REPEATS:
+                tries.append(run(side))
+            turn = max(tries, key=attrgetter("rate"))
             turns[side].append(turn)
-            best_rate, disturbed = max(best_rate, turn.rate), disturbed + repeated
-            print(f"{preset} round {number + 1} {side}", file=sys.stderr, flush=True)
-    sides = {side: summary(of_side) for side, of_side in turns.items()}
-    return Comparison(sides, disturbed, GOALS.get(preset))
+            best_rate, disturbed = max(best_rate, turn.rate), disturbed + len(tries) - 1
+            print(f"{model} round {number + 1} {side}", file=sys.stderr, flush=True)
+    figures = {side: summary(of_side) for side, of_side in turns.items()}
+    return Comparison(figures, disturbed, goals)
 
 
 def table(results: dict[str, Comparison]) -> str:
@@ -220,7 +222,13 @@ def main() -> None:
     measured: dict[str, dict[str, object]] = {}
     for preset in arguments.presets:
         where = circumstances(arguments)
-        found[preset] = compare(preset, arguments)
+        found[preset] = compare(
+            preset,
+            partial(run_side, preset, arguments=arguments),
+            sides=arguments.sides,
+            rounds=arguments.rounds,
+            goals=GOALS.get(preset),
+        )
         measured[preset] = {**where, **found[preset].record()}
     earlier = json.loads(Path(arguments.out).read_text()) if Path(arguments.out).exists() else {}
     write_result(arguments.out, {**earlier, **measured})

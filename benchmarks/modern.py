@@ -13,15 +13,15 @@ modern_steps.py. Cases measured by an earlier call stay in the result, with thei
 import argparse
 import json
 import sys
+from functools import partial
 from importlib import metadata
-from operator import attrgetter
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.cpu_training import REPEATS, UNDISTURBED, Comparison, Turn, summary, table
+from benchmarks.cpu_training import Comparison, Turn, compare, table
 from benchmarks.measuring import ROOT, machine, measure, write_result
 from model.config import TrainingMachine
 from model.training.environment import training_environment
@@ -48,24 +48,6 @@ def run_side(case: str, side: str, arguments: argparse.Namespace) -> Turn:
     return TypeAdapter(Turn).validate_python(taken.said)
 
 
-def compare(case: str, arguments: argparse.Namespace) -> Comparison:
-    """All sides in turns."""
-    turns: dict[str, list[Turn]] = {side: [] for side in arguments.sides}
-    best_rate, disturbed = 0.0, 0
-    for number in range(arguments.rounds):
-        for side in arguments.sides:
-            tries = [run_side(case, side, arguments)]
-            while tries[-1].rate < UNDISTURBED * best_rate and len(tries) <= REPEATS:
-                tries.append(run_side(case, side, arguments))
-            turn = max(tries, key=attrgetter("rate"))
-            turns[side].append(turn)
-            best_rate, disturbed = max(best_rate, turn.rate), disturbed + len(tries) - 1
-            print(f"{case} round {number + 1} {side}", file=sys.stderr, flush=True)
-    goal = GOALS.get(int(case.rpartition("-")[2]))
-    sides = {side: summary(of_side) for side, of_side in turns.items()}
-    return Comparison(sides, disturbed, goal and (goal, goal))
-
-
 def main() -> None:
     """Read the arguments, compare, write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -83,7 +65,14 @@ def main() -> None:
             "machine": machine(),
             "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
         }
-        found[case] = compare(case, arguments)
+        goal = GOALS.get(int(case.rpartition("-")[2]))
+        found[case] = compare(
+            case,
+            partial(run_side, case, arguments=arguments),
+            sides=arguments.sides,
+            rounds=arguments.rounds,
+            goals=goal and (goal, goal),
+        )
         out = Path(arguments.out)
         earlier = json.loads(out.read_text()) if out.exists() else {}
         write_result(arguments.out, {**earlier, case: {**where, **found[case].record()}})

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
+from model.data.shards import ragged_indices
 from model.tasks.features import Places, Sequences
 from model.tasks.task_table import TaskTable
 
@@ -155,3 +156,22 @@ class Problem(ABC):
     def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
         """Files by name in the format of the task's official server; none without one."""
         return {}
+
+
+class GroupedProblem(Problem):
+    """A family whose units are several sequences each, one unit after another."""
+
+    _first: dict[str, Places]
+    """[units + 1] by split: the first sequence of each unit, and the number of all."""
+
+    def units(self, split: str) -> int:
+        """Rows of the file."""
+        return len(self._first[split]) - 1
+
+    def unit_tokens(self, split: str) -> Places:
+        """Tokens of all sequences of each unit."""
+        return np.add.reduceat(self.sequences[split].lengths, self._first[split][:-1])
+
+    def rows(self, split: str, units: Places) -> Places:
+        """All sequences of these units, unit by unit."""
+        return ragged_indices(self._first[split][units], np.diff(self._first[split])[units])

@@ -17,8 +17,7 @@ from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.config import TaskConfig
 from model.data.batch import on
-from model.data.shards import ragged_indices
-from model.tasks.base import Gold, Logits, Prediction, Problem
+from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from model.tasks.features import Places, by_group, offsets_of, pair_sequences
 from model.tasks.metrics.classification_metrics import measure
 from model.tasks.task_table import TaskTable
@@ -26,7 +25,7 @@ from model.tasks.task_table import TaskTable
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))
 
 
-class MultipleChoice(Problem):
+class MultipleChoice(GroupedProblem):
     """Which ending fits."""
 
     required: ClassVar[tuple[str, ...]] = ("context",)
@@ -59,18 +58,6 @@ class MultipleChoice(Problem):
             for name, table in tables.items()
             if table.has("label")
         }
-
-    def units(self, split: str) -> int:
-        """Questions."""
-        return len(self.endings[split])
-
-    def unit_tokens(self, split: str) -> Places:
-        """Tokens of all choices of each question."""
-        return np.add.reduceat(self.sequences[split].lengths, self._first[split][:-1])
-
-    def rows(self, split: str, units: Places) -> Places:
-        """All choices of these questions."""
-        return ragged_indices(self._first[split][units], self._sizes(split)[units])
 
     def examples(self, split: str) -> int:
         """Questions."""

@@ -23,8 +23,7 @@ from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.config import TaskConfig
 from model.data.batch import on
-from model.data.shards import ragged_indices
-from model.tasks.base import Gold, Logits, Prediction, Problem
+from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from model.tasks.features import Places, offsets_of, single_sequences
 from model.tasks.metrics.ranking_metrics import DEPTH, METRICS, measure_ranking
 from model.tasks.task_table import TaskTable
@@ -64,8 +63,8 @@ class RetrievalTexts:
         """Numbers of the relevant passages of each query."""
 
 
-class Retrieval(Problem):
-    """Which passage belongs to a query."""
+class Retrieval(GroupedProblem):
+    """Which passage belongs to a query; a row's texts are a unit."""
 
     required: ClassVar[tuple[str, ...]] = ("query", "passage")
     optional: ClassVar[tuple[str, ...]] = ("negatives", "negative", "document")
@@ -106,18 +105,6 @@ class Retrieval(Problem):
         """Metrics of whole vectors, then the headline for each shorter length: `ndcg@10_64`."""
         whole = self.config.metrics or self.default_metrics
         return (*whole, *(f"{whole[0]}_{size}" for size in self.config.retrieval.dimensions))
-
-    def units(self, split: str) -> int:
-        """Rows."""
-        return len(self._ids[split])
-
-    def unit_tokens(self, split: str) -> Places:
-        """Tokens of query, passage and negatives of each row."""
-        return np.add.reduceat(self.sequences[split].lengths, self._first[split][:-1])
-
-    def rows(self, split: str, units: Places) -> Places:
-        """Query, passage and negatives of these rows, row by row."""
-        return ragged_indices(self._first[split][units], np.diff(self._first[split])[units])
 
     def examples(self, split: str) -> int:
         """Queries."""
