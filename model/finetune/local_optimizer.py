@@ -3,8 +3,8 @@
 In:  losses, and the step's number.
 Out: the module's parameters, updated (paper, A.3; reference: optimization.py).
 
-One process works without DeepSpeed, whose engine would copy every gradient there and back for
-nothing; `DistributedOptimizer` is the same over several ranks, with it.
+A single process does without DeepSpeed, whose engine would copy every gradient back and forth for
+nothing; `DistributedOptimizer` is its counterpart for several ranks.
 """
 
 import math
@@ -38,7 +38,7 @@ class TrialOptimizer(Protocol):
         """The value summed over ranks."""
 
     def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
-        """[total, D]: the rows of all ranks; this one's stand from `first`."""
+        """[total, D]: the rows of all ranks; this rank's begin at `first`."""
 
 
 MakeOptimizer = Callable[[Approach, OptimizerConfig, int, str], TrialOptimizer]
@@ -46,13 +46,13 @@ MakeOptimizer = Callable[[Approach, OptimizerConfig, int, str], TrialOptimizer]
 
 
 def missed_decay(schedule: OptimizerConfig, *, steps: int) -> float:
-    """By what a parameter without any gradient would have been multiplied in all steps."""
+    """The factor by which all steps scale a parameter that never has a gradient."""
     rates = (learning_rate(number, steps=steps, optimizer=schedule) for number in range(steps))
     return math.prod(1 - rate * schedule.weight_decay for rate in rates)
 
 
 class LocalOptimizer:
-    """The optimizer of a process that has its trial for itself."""
+    """The optimizer of a trial that runs on a single process."""
 
     rank = 0
     ranks = 1
@@ -91,8 +91,8 @@ class LocalOptimizer:
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         too_long = torch.clamp(norm / self.schedule.max_grad_norm, min=1.0)
         if isinstance(self._optimizer, AdamW):
-            self._optimizer.updates = number  # none is skipped
-            # Torch's fused kernel divides by it on its way: no pass of its own.
+            self._optimizer.updates = number  # no step is skipped
+            # Torch's fused kernel divides by it in the same pass.
             self._optimizer.grad_scale = too_long  # type: ignore[attr-defined]  # not in its stubs
         else:
             torch._foreach_div_(gradients, too_long)

@@ -5,11 +5,11 @@ Out: `TrialResult`: scores by epoch, predictions of the chosen epoch.
 
 The seed decides the order of the data, the head, and dropout; nothing else is random.
 
-A loss that is one of the whole batch, in which every text is compared with all others, is trained
-with cached gradients (GradCache, Gao et al. 2021): the vectors of all micro-batches and ranks are
-computed without a graph, the loss's gradient by each vector is kept, and each micro-batch, computed
-again with the same dropout, is sent its own. So a batch of thousands wants the memory of one
-micro-batch, and gives the gradients of one step over all of it.
+A loss over the whole batch, in which every text is compared with all others, is trained with cached
+gradients (GradCache, Gao et al. 2021): the vectors of all micro-batches and ranks are computed
+without a graph, the loss's gradient with respect to each vector is kept, and each micro-batch is
+computed again with the same dropout and backpropagates its own. So a batch of thousands needs the
+memory of one micro-batch and yields the gradients of one step over all of it.
 """
 
 import math
@@ -33,14 +33,14 @@ from model.training.environment import give_back_memory
 
 SEED_BITS = 62
 MICRO_BATCHES = 1 << 12
-"""More micro-batches than a step can have: addresses of their dropout."""
+"""More than a step can have; spaces the addresses of their dropout."""
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides a trial besides problem and initial encoder."""
+    """Everything that determines a trial besides problem and initial encoder."""
 
     task: TaskConfig
     optimizer: OptimizerConfig
@@ -48,11 +48,11 @@ class Recipe:
 
     warmup_share: float
     precision: str = "fp32"
-    """Of the engine's copies where ranks share a batch; else the approach has its own."""
+    """Precision of the engine where ranks share a batch; otherwise the approach has its own."""
 
     seed: int
     attempt: int = 0
-    """Above 0: started again after an early failure."""
+    """Above 0: restarted after an early failure."""
 
     evaluations: int = 0
     """Dev evaluations, spread evenly over the epochs; 0: after every epoch."""
@@ -79,17 +79,17 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What one trial gave."""
+    """Result of one trial."""
 
     chosen_epoch: int
     scores: dict[str, dict[str, float]]
-    """By split with labels and metric, of the chosen epoch."""
+    """By split that has labels, and by metric, of the chosen epoch."""
 
     predictions: dict[str, list[Prediction]]
-    """By split but the training one."""
+    """By split, without the training split."""
 
     logits: dict[str, Logits] = field(default_factory=dict)
-    """By the same splits, before predictions are made of them."""
+    """By the same splits: what the predictions are made from."""
 
     epochs: tuple[EpochRecord, ...] = ()
     steps: int = 0
@@ -140,7 +140,7 @@ class Trainer:
             if epoch * evaluations // epochs == (epoch - 1) * evaluations // epochs:
                 continue  # they are evenly spread, and the last epoch is always evaluated
             logits = {"dev": self._logits("dev")} if "dev" in self.problem.sequences else {}
-            give_back_memory()  # evaluation's batches are other ones, and larger
+            give_back_memory()  # evaluation has larger batches of other sizes
             dev = decoded(self.problem, logits).scores.get("dev", {})
             record = EpochRecord(epoch=epoch, train_loss=loss, dev=dev)
             history.append(record)
@@ -184,7 +184,8 @@ class Trainer:
         count = len(self.problem.targets("train", units))
         parts = np.array_split(units, self.optimizer.ranks)
         ours = parts[self.optimizer.rank]
-        weight = 1.0 / count if len(ours) else 0.0  # a rank without a part still takes part
+        # A rank without examples still takes part in collectives, with a loss of weight 0.
+        weight = 1.0 / count if len(ours) else 0.0
         part = ours if len(ours) else units[:1]
         micro_batches = cut_by_budget(
             part, self._unit_tokens[part], token_budget=self.recipe.token_budget
@@ -212,7 +213,7 @@ class Trainer:
     ) -> Tensor:
         """Gradients of a loss over all ranks' `parts` of the batch; this rank's share of the loss.
 
-        Every rank computes the whole loss: it costs nothing beside the encoder.
+        Every rank computes the whole loss: its cost is negligible beside the encoder's.
         """
         with torch.no_grad():
             vectors = [
@@ -221,7 +222,7 @@ class Trainer:
             ]
         rank = self.optimizer.rank
         sizes = [len(self.problem.rows("train", part)) for part in parts]
-        # A rank without a part has computed a unit of another's for its company's sake.
+        # A rank without a part has computed one of another's units, to keep in step.
         own = torch.cat(vectors)[: sizes[rank]]
         first = sum(sizes[:rank])
         whole = self.optimizer.gather(own, first=first, total=sum(sizes)).requires_grad_()
@@ -236,7 +237,7 @@ class Trainer:
         return loss.detach() * float(rank == 0)
 
     def _computed(self, units: Places, *, step: int, micro: int) -> Tensor:
-        """What the module makes of one micro-batch; the same numbers every time."""
+        """Outputs of the module for one micro-batch; the same numbers every time."""
         place = (step * self.optimizer.ranks + self.optimizer.rank) * MICRO_BATCHES + micro
         seed = self.recipe.seed_for("dropout", place)
         return self.approach.logits("train", self.problem.rows("train", units), seed)
