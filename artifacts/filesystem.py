@@ -1,4 +1,4 @@
-"""Local disks and fsspec URLs behind five verbs.
+"""Local disks and fsspec URLs behind one small set of functions.
 
 In:  a path or URL, `/data/store` or `gs://bucket/store`.
 Out: bytes that are either there whole or not there.
@@ -7,8 +7,8 @@ Locally a file is written under a temporary name, flushed and renamed. Object st
 and need none: an upload appears at once or never.
 
 `find_files` is for data from outside. Hidden files and folders are left out: editors and version
-control keep things there that are no data. Everything else in a folder counts; a file that cannot
-be read as its format is an error of the reader, never passed over here.
+control keep their own files there. Everything else in a folder counts; a file that is not in the
+expected format is the reader's error to raise, never skipped here.
 """
 
 import errno
@@ -38,7 +38,7 @@ FLUSH_THREADS = 8
 
 ATTEMPTS = 6
 FIRST_PAUSE_SECONDS = 0.1
-"""Pauses double: 0.1 s, 0.2 s, … 1.6 s before an object store's fault is believed."""
+"""Pauses double: 0.1 s, 0.2 s, … 1.6 s before an object store's fault is reported."""
 
 FINAL_ANSWERS = (
     *(FileNotFoundError, FileExistsError),
@@ -98,7 +98,7 @@ def exists(path: str) -> bool:
     filesystem, inner = _open(path)
     filesystem.invalidate_cache()
     try:
-        filesystem.info(inner)  # fsspec's own `exists` takes any fault for a no
+        filesystem.info(inner)  # fsspec's own `exists` returns False on any fault
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
@@ -348,25 +348,24 @@ def _flush(path: str) -> None:
 
 
 def _walk(directory: str) -> list[InputFile]:
-    """All visible files under a local folder; `os.scandir`, since 100,000 files are no rarity."""
+    """All visible files under a local folder; `os.scandir`, since 100,000 files are common."""
     found: list[InputFile] = []
     waiting = [(directory, frozenset({_identity(os.stat(directory))}))]
     while waiting:
         folder, above = waiting.pop()
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                status = entry.stat()
-                if stat.S_ISDIR(status.st_mode):
-                    if _identity(status) in above:
-                        raise UsageError(
-                            f"{entry.path}: a link to a folder that it lies in; remove the link, "
-                            "or name the folders one by one"
-                        )
-                    waiting.append((entry.path, above | {_identity(status)}))
-                elif stat.S_ISREG(status.st_mode):
-                    found.append(_local_file(entry.path, status))
+            visible = [entry for entry in entries if not entry.name.startswith(".")]
+        for entry in visible:
+            status = entry.stat()
+            if stat.S_ISREG(status.st_mode):
+                found.append(_local_file(entry.path, status))
+            elif stat.S_ISDIR(status.st_mode) and _identity(status) not in above:
+                waiting.append((entry.path, above | {_identity(status)}))
+            elif stat.S_ISDIR(status.st_mode):
+                raise UsageError(
+                    f"{entry.path}: a link to a folder that it lies in; remove the link, "
+                    "or name the folders one by one"
+                )
     return found
 
 
@@ -475,13 +474,14 @@ def _condition_failed(error: Exception) -> bool:
 
 
 def _of_a_library(error: Exception) -> bool:
-    """Whether it is a class of the store's library, or of one below that."""
+    """Whether its class belongs to the store's library, or to one that it uses."""
     return type(error).__module__.partition(".")[0] not in OURS
 
 
 def _lasting(error: Exception, arguments: Sequence[object]) -> Exception:
-    """What is told of a fault that has come back each time."""
-    if str(error).startswith(FORBIDDEN):  # not at once: so a store may also say that it is busy
+    """The error to raise for a fault that every attempt has met."""
+    # only now, since a store may also answer this when it is busy
+    if str(error).startswith(FORBIDDEN):
         return _refused(PermissionError(str(error)), arguments)
     is_ours = isinstance(error, OSError) and not _of_a_library(error)
     return error if is_ours else _unanswered(error)
@@ -497,7 +497,7 @@ def _refused(error: PermissionError, arguments: Sequence[object]) -> PermissionE
 
 
 def _unanswered(error: Exception) -> ClozeError:
-    """What a store's library raises as a class of its own, `EndpointConnectionError` for one."""
+    """Our error for one of a store library's own classes, such as `EndpointConnectionError`."""
     said = " ".join(str(error).split())
     return ClozeError(
         f"the object store did not answer {ATTEMPTS} times ({type(error).__name__}: {said}); see "

@@ -1,7 +1,7 @@
 """The executor: makes the artifacts of a run's stages in order, and reuses those that are there.
 
 In:  a run's configuration and a machine's.
-Out: the run's record, rewritten after every stage, and whatever ends the run.
+Out: the run's record, rewritten after every stage, and an error if the run fails.
 
     execute → Executor.ensure → run_job → launcher.start ⇒ supervisor ⇒ the stage's program
 
@@ -67,16 +67,19 @@ def execute(
     executor = Executor(run, machine, wanted=wanted, options=options)
     with executor.running():
         for stage in executor.stages:
-            retries = machine.jobs.retries
-            while stage not in executor.finished:
-                try:
-                    executor.ensure(stage)
-                except StageFailed as error:
-                    if not retries or not is_worth_retrying(stage, error):
-                        raise
-                    retries -= 1
-                    time.sleep(machine.jobs.retry_delay)
+            _ensure(stage, executor, retries=machine.jobs.retries)
     return executor.record
+
+
+def _ensure(stage: str, executor: "Executor", *, retries: int) -> None:
+    """Reuse or make the artifact of one stage, again if its program is killed."""
+    for left in reversed(range(retries + 1)):
+        try:
+            return executor.ensure(stage)
+        except StageFailed as error:
+            if not left or not is_worth_retrying(stage, error):
+                raise
+        time.sleep(executor.machine.jobs.retry_delay)
 
 
 def is_worth_retrying(stage: str, error: object) -> bool:
@@ -147,13 +150,13 @@ class Executor:
                 raise
             self._end("finished", started)
             if report := self.finished.get("report"):
-                for entry in report.manifest.files:
-                    if entry.name in REPORT_FILES:
-                        path = filesystem.join(self.space.run_folder(self.run.name), entry.name)
-                        filesystem.write_bytes(path, report.read_bytes(entry.name))
+                written = {entry.name for entry in report.manifest.files}
+                for name in sorted(written.intersection(REPORT_FILES)):
+                    path = filesystem.join(self.space.run_folder(self.run.name), name)
+                    filesystem.write_bytes(path, report.read_bytes(name))
 
     def _keep_previous(self) -> None:
-        """Keep a finished run of this name whose settings differ: somebody may want its results."""
+        """Keep a finished run of this name whose settings differ: its results may be wanted."""
         previous = self._previous
         if previous is None or previous.state != "finished":
             return
@@ -190,7 +193,7 @@ class Executor:
                 emit(name, "warning", f"{found.damage}; made again")
                 remove_damage(table.output, found)
             if not stage.is_pipeline:
-                self.warm.close()  # training wants the memory
+                self.warm.close()  # training needs the memory
             argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
             emit(name, "running", " ".join(argv))
             attempts, result = begin_attempt(folder, table.key), None
@@ -230,7 +233,7 @@ class Executor:
                 if killed.host == gethostname():
                     launcher = launcher_for(name, self.machine, warm=self.warm)
                     launcher.cancel(self.space.job_folder(killed.run, name))
-                else:  # its supervisor, which we cannot see, takes at most this long
+                else:  # its supervisor, on another host, takes at most this long
                     time.sleep(self.machine.jobs.grace + SUPERVISOR_SECONDS)
             found = look_up(table)
             if found.artifact or filesystem.is_local(root):

@@ -27,11 +27,9 @@ from threadpoolctl import threadpool_limits
 from artifacts import filesystem
 from artifacts.errors import ClozeError
 from artifacts.filesystem import is_local
-from artifacts.manifest import MANIFEST_NAME
 from artifacts.runtime.cache import cache_directory
-from artifacts.store import open_artifact
 from flows.config import MachineConfig, RunConfig
-from flows.external_inputs import located
+from flows.external_inputs import located, read_model_config
 from flows.forecast import (
     EXAMPLES_RATE,
     TOKENS_RATE,
@@ -184,9 +182,11 @@ def _earlier_stages(space: Workspace) -> list[tuple[str, str, float, float]]:
             continue  # a configuration of another version
         if record and run:
             work = Work(run)
-            for stage, made in record.stages.items():
-                if made.seconds is not None:
-                    found.append((name, stage, work.of(stage), made.seconds))
+            found += [
+                (name, stage, work.of(stage), made.seconds)
+                for stage, made in record.stages.items()
+                if made.seconds is not None
+            ]
     return found
 
 
@@ -331,12 +331,8 @@ def bf16_gain() -> float:
 
 def _encoder_of(run: RunConfig) -> EncoderConfig:
     """The shape that is trained: the run's own, or that of the encoder which is given."""
-    given = run.finetune.encoder
     try:
-        if filesystem.exists(filesystem.join(given, MANIFEST_NAME)):
-            table = open_artifact(given).read_json("config.json")
-        else:
-            table = json.loads(filesystem.read_bytes(filesystem.join(given, "config.json")))
+        table = json.loads(read_model_config(located(run.finetune.encoder)))
         sizes = {name: table[name] for name in SIZE_NAMES}
         family = "modern" if table.get("model_type") == "modernbert" else "bert"
         return EncoderConfig.model_validate({"preset": None, "family": family, **sizes})

@@ -36,7 +36,7 @@ class StoreEntry:
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that no run needs."""
+    """Something that no run refers to."""
 
     path: str
     size: int
@@ -90,7 +90,7 @@ def garbage(workspace: Workspace) -> list[Garbage]:
     found: list[Garbage] = []
     for entry in entries:
         if filesystem.is_link(workspace.store.directory(entry.stage, "")):
-            continue  # another store's
+            continue  # belongs to another store
         if entry.key not in kept and not (entry.stage == IMPORTED and entry.manifest):
             what = "artifact" if entry.manifest else "unfinished artifact"
             size = filesystem.size_below(entry.directory)
@@ -99,16 +99,15 @@ def garbage(workspace: Workspace) -> list[Garbage]:
         elif entry.manifest and not filesystem.is_link(entry.directory):
             files = (*entry.manifest.files, *entry.manifest.records)
             named = {MANIFEST_NAME, FINISHED, *(file.stored_name.split("/")[0] for file in files)}
-            for name in filesystem.list_names(entry.directory):
-                if name not in named:
-                    path = filesystem.join(entry.directory, name)
-                    reason = f"left over from making {entry.stage}"
-                    found.append(Garbage(path, filesystem.size_below(path), reason))
+            for name in sorted({*filesystem.list_names(entry.directory)} - named):
+                path = filesystem.join(entry.directory, name)
+                reason = f"left over from making {entry.stage}"
+                found.append(Garbage(path, filesystem.size_below(path), reason))
     return found
 
 
 def remove_garbage(found: list[Garbage]) -> None:
-    """Remove it. A manifest goes first, so that a reader never sees half an artifact."""
+    """Remove garbage, manifests first, so that a reader never sees half an artifact."""
     for item in found:
         if not filesystem.is_link(item.path):
             filesystem.remove(filesystem.join(item.path, MANIFEST_NAME))

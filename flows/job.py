@@ -1,9 +1,9 @@
 """One job: what is started, by which launcher, and how it is followed to its end.
 
 In:  a stage's configuration, its table's file, and the machine.
-Out: `JobResult`; or `StageFailed`, which says whether another attempt could help.
+Out: `JobResult`; or `StageFailed`, which says whether retrying could help.
 
-Whatever ends the waiting (Ctrl-C, cancellation, an error) ends the program as well.
+Anything that interrupts the wait (Ctrl-C, cancellation, an error) ends the program as well.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from flows.launchers.warm import WarmProcess
 POLL_SECONDS = 0.05
 MEMORY_SECONDS = 1.0
 MEMORY_SHARE = 0.02
-"""Largest share of the time spent on measuring memory, which holds up the measured programs."""
+"""Largest share of time spent on measuring memory, which slows the measured programs down."""
 KIB = 1024
 
 SIGNALLED = (128 + 9, 128 + 15)
@@ -41,7 +41,7 @@ SUPERVISED = ("pretrain",)
 RANKS_SUPERVISOR = "model.training.supervisor"
 
 PREPARED = ("pretrain", "finetune", "evaluate")
-"""Stages whose program computes with torch and wants environment variables of its own."""
+"""Stages whose program computes with torch and needs environment variables of its own."""
 
 PREPARE = "model.training.start"
 
@@ -53,7 +53,7 @@ class StageFailed(ClozeError):
         super().__init__(message)
         self.exit_code = exit_code
         self.retryable = retryable
-        """Whether it was killed (pre-emption, lost node, hang) and did not fail by itself."""
+        """Whether it was killed (pre-emption, lost node, hang) rather than failing by itself."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Follower:
             )
 
     def failure(self, code: int) -> StageFailed:
-        """Why a job that ended with `code` failed."""
+        """The error for a job that ended with `code`."""
         killed = code < 0 or code in SIGNALLED
         ended = (
             f"killed by signal {-code if code < 0 else code - 128}" if killed else f"exit {code}"
@@ -198,7 +198,6 @@ def tree_pss(root: int) -> int:
     total = 0
     for process in (root, *descendants(root)):
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1]) * KIB
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+            total += KIB * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return total

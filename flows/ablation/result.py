@@ -109,7 +109,7 @@ class RowResult(Result):
     """Held-out loss by step of the first pre-training, on examples of the row's own kind."""
 
     on_plateau: bool
-    """Whether it knows no more than the word frequencies."""
+    """Whether it has learned no more than the word frequencies."""
 
 
 class TableResult(Result):
@@ -292,7 +292,7 @@ def difference_words(column: Column, found: Difference | None) -> str:
 
 
 def lede(table: TableResult) -> list[str]:
-    """What the table says, sentence by sentence; nothing that its seeds do not bear."""
+    """What the table says, sentence by sentence; nothing that its seeds do not support."""
     sentences = []
     for row in table.rows:
         clear = [
@@ -345,7 +345,7 @@ def as_page(result: AblationResult) -> str:
 
 
 def curve(table: TableResult, row: RowResult) -> Markup:
-    """The row's loss by step beside the word frequencies; empty where there is nothing to see."""
+    """The row's loss by step beside that of the word frequencies; empty without a curve."""
     if len(row.curve) < 2:
         return Markup("")
     places = [(float(step), loss) for step, loss in row.curve]

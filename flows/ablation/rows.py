@@ -6,7 +6,7 @@ Out: for every row a configuration for each pre-training seed; rows with equal s
 Table 5 asks what bidirectionality and next sentences are worth, Table 6 what size is, Table 8 what
 stands in the place of a predicted token. The table *modern* is a ladder from the paper's encoder to
 ModernBERT's: each rung is the one before it and one change, at the same FLOPs. Every row is a run
-of its own that shares whatever it can with the others: the store sees to that.
+of its own; the store lets it share whatever it can with the others.
 """
 
 import math
@@ -37,7 +37,7 @@ LANGUAGE_MODEL: Settings = {
     "evaluate.masked_sentences": [],
     "report.answers": [],
 }
-"""What makes a language model of a masked one."""
+"""What turns a masked language model into a left-to-right or right-to-left one."""
 
 LEFT: Settings = {**LANGUAGE_MODEL, "encoder.attention_direction": "left_to_right"}
 RIGHT: Settings = {**LANGUAGE_MODEL, "encoder.attention_direction": "right_to_left"}
@@ -146,13 +146,16 @@ def rows(
     return [row for row in found if not only or row.name in only]
 
 
-def changed(run: RunConfig, name: str, places: Settings) -> RunConfig:
-    """`run` with other values at some places, under a name of its own."""
+def changed(run: RunConfig, name: str, places: Settings, *, source: str = "") -> RunConfig:
+    """`run` with other values at some places, under a name of its own.
+
+    An error begins with `source`, `ablation NAME` if it is empty.
+    """
     table = run.model_dump(mode="json")
     for place, value in places.items():
         table = assign(table, place, value)
     table = assign(table, "name", name)
-    return parse(RunConfig, table, source=f"ablation {name}")
+    return parse(RunConfig, table, source=source or f"ablation {name}")
 
 
 def _seeded(run: RunConfig, name: str, places: Settings, number: int) -> RunConfig:

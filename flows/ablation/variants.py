@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from artifacts.config import assign, parse
 from artifacts.errors import UsageError
 from artifacts.results import SeedScores
+from flows.ablation.rows import Settings, changed
 from flows.config import RunConfig
 from flows.report.figures import ERROR, figures, read_summary
 from flows.workspace import Workspace
@@ -92,11 +92,8 @@ def _sweep(text: str) -> tuple[str, list[JsonValue]]:
     return place, values
 
 
-def _varied(run: RunConfig, marks: Sequence[str], settings: dict[str, JsonValue]) -> RunConfig:
+def _varied(run: RunConfig, marks: Sequence[str], settings: Settings) -> RunConfig:
     if not marks:
         return run
-    table = run.model_dump(mode="json")
-    for place, value in settings.items():
-        table = assign(table, place, value)
     name = "-".join([run.name, *(re.sub(r"[^A-Za-z0-9_]+", "-", mark) for mark in marks)])
-    return parse(RunConfig, assign(table, "name", name), source=f"variant {', '.join(marks)}")
+    return changed(run, name, settings, source=f"variant {', '.join(marks)}")
