@@ -3,7 +3,7 @@
 In:  columns of a table (artifacts/tables.py).
 Out: flat arrays: the values of lists and where each list ends, digests as numbers.
 
-Shape suffixes: D documents, N of whatever there is.
+Shape suffixes: D documents, N items of any kind.
 """
 
 from typing import Literal

@@ -38,7 +38,7 @@ LONGEST_FILE = 1 << 20
 
 SHOWN_MISTAKES = 10
 SHOWN_CHARACTERS = 80
-"""Shown of an offending value."""
+"""Characters of an offending value that a message shows."""
 
 
 FieldT = TypeVar("FieldT")
@@ -52,7 +52,7 @@ class Config(BaseModel):
     )
 
     former_names: ClassVar[Mapping[str, str]] = {}
-    """Former names of fields, by which they are still known for one version, to their names."""
+    """Former names of fields, accepted for one more version, mapped to the current ones."""
 
     @model_validator(mode="before")
     @classmethod

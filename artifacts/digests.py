@@ -3,9 +3,9 @@
 In:  paths, or anything JSON can hold.
 Out: sha256 as 64 hexadecimal digits.
 
-Hashing a file reads all of it, so results are kept per node, keyed by path, size, modification
-time and inode; a changed file has another key and is read again. What is kept carries a check of
-its own: an entry that is torn, empty or another file's is as good as none.
+Hashing a file reads all of it, so results are cached per node, keyed by path, size, modification
+time and inode; a changed file has another key and is read again. Each cache entry carries its own
+checksum, so one that is torn, empty or another file's is ignored.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """The errors a person can do something about.
 
-Every message says where, what was found, what was expected, and the remedy, on one line.
-The commands print the message without a traceback and exit with `exit_code`. What the operating
-system refuses (`OSError`) is no bug either: `explained` has its message.
+Every message says where, what was found, what was expected, and the remedy, on one line. The
+commands print the message without a traceback and exit with `exit_code`. An `OSError` is not a bug
+either: `explained` gives its message.
 """
 
 import os

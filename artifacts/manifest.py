@@ -18,7 +18,7 @@ from artifacts.errors import IntegrityError, UsageError
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
 FORMER_NAMES = {"dedup": "unwanted"}
-"""Renamed stages, by the name that their digests are made with: a new name is no new content."""
+"""Renamed stages, by the name that their digests were made with: renaming changes no content."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -120,7 +120,7 @@ def parse_manifest(text: str | bytes, *, source: str) -> Manifest:
         ) from None
     version = table.get("manifest_version") if isinstance(table, dict) else None
     if version != MANIFEST_VERSION:
-        # a newer Cloze's artifact is not damaged, so nobody may remove it
+        # an artifact of a newer Cloze is not damaged, so it must not be removed
         kind = UsageError if isinstance(version, int) else IntegrityError
         raise kind(
             f"{source}: manifest version {version}, this Cloze reads {MANIFEST_VERSION}; "

@@ -19,7 +19,7 @@ def clock(seconds: float) -> str:
 
 
 def say(line: str) -> None:
-    """One line for a person, on standard error, at once; if nobody reads it, the work goes on."""
+    """Print one line on standard error, unbuffered; a closed pipe does not stop the work."""
     try:
         print(line, file=sys.stderr, flush=True)
     except BrokenPipeError:

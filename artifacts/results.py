@@ -5,7 +5,7 @@ Out: `Trials` (`fits.json`), `Scores` (`scores.json`) and `MaskedSentences`, wri
      finetune and evaluate, read by the report, the forecast, the ablation and the model cards.
 
 Metrics are fractions (0.87, not 87), losses and entropies nats per masked token. A figure over
-several seeds keeps all its values: five seeds are too few to hide behind a mean.
+several seeds keeps all its values: five seeds are too few for a mean alone.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The stage table: what a stage is given, and what decides whether its output is known already.
+"""The stage table: what a stage is given, and what decides whether its output can be reused.
 
 In:  the result-defining configuration of one stage and references to its finished inputs.
 Out: a key. Equal keys mean equal bytes, so an artifact is looked up by it.

@@ -72,7 +72,7 @@ class Artifact:
     def stage_files(self, destination: str, names: Iterable[str] | None = None) -> "Artifact":
         """The artifact with the named files (or all) on local disk: itself if local already.
 
-        Without a `destination` they come when they are asked for.
+        Without a `destination` each is fetched when it is first asked for.
         """
         if filesystem.is_local(self.directory) or not destination:
             return self
@@ -195,7 +195,7 @@ def put_file(
 ) -> FileEntry:
     """Move the local file `source` into the unfinished artifact as `name`; record it finished.
 
-    `commit` waits until it is flushed to disk, as all others: see `finished_file`.
+    `commit` waits until it and all others are flushed to disk: see `finished_file`.
     """
     entry = FileEntry(
         name=name,

@@ -191,7 +191,7 @@ class Predictions(Result):
     """The most probable first."""
     probabilities: tuple[float, ...] = ()
     correct: int | None = None
-    """Index of the first correct word; None: none is, or nobody said which are."""
+    """Index of the first correct word; None if none is, or if no answers are given."""
 
 
 class FilledSentence(Result):

@@ -1,4 +1,4 @@
-"""The tables that cross a border: tokens, examples, dropped documents, as Arrow IPC files.
+"""The tables that stages exchange: tokens, examples, dropped documents, as Arrow IPC files.
 
 tokens (one file per split and bucket, rows sorted by digest):
     document_digest   fixed binary 16   first half of blake2b of the cleaned text

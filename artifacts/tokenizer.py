@@ -8,7 +8,7 @@ Out: `SubwordTokenizer`: the special ids, `encode`, and a `tokenizers.Tokenizer`
 `[MASK]` written in a document is text (`encode_special_tokens`): ids of body text never contain a
 special id other than [UNK].
 
-The two kinds differ here and nowhere else, but for the fast form that WordPiece has
+The two kinds differ here and nowhere else, except for WordPiece's fast form
 (pipeline/tokenizer) and the space that byte-level tokens begin with (`spaces_count`).
 """
 

@@ -35,7 +35,7 @@ from pipeline.config.settings import (
 from pipeline.config.stage_tables import PipelineMachine
 
 RESERVED_NAMES = ("artifacts", "prefect")
-"""Folders of a workspace that no run may be called."""
+"""Folders of a workspace, which no run may be named after."""
 
 WITH_A_CORPUS = (
     *("cleaning", "dedup", "vocabulary", "examples"),
@@ -49,11 +49,11 @@ _PASSWORD = re.compile(
     r"|\S*[?&][^=&\s]*(?:signature|token|secret|password|credential|api_?key|sig)[^=&\s]*=)",
     re.IGNORECASE,
 )
-"""A URL that gives whoever reads it somebody's rights, signed ones among them."""
+"""A URL that carries credentials, signed ones included."""
 
 
 def _without_passwords(value: JsonValue, place: str = "") -> None:
-    """Refuse URLs with a password: everything here is written into records and stage tables."""
+    """Refuse URLs with credentials: everything here is written into records and stage tables."""
     if isinstance(value, str) and _PASSWORD.match(value):
         raise ValueError(
             f"{place}: a URL with a password or token, which would be written into run.json and "
@@ -117,7 +117,7 @@ class RunConfig(Config):
     former_names: ClassVar[Mapping[str, str]] = {"unwanted": "dedup"}
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)
-    """Folder under the workspace; `artifacts` is taken."""
+    """The run's folder in the workspace; `artifacts` is reserved."""
 
     seed: int = Field(default=12345, ge=0, lt=1 << 63)
     """Seed of every random choice in the run."""
@@ -129,7 +129,7 @@ class RunConfig(Config):
     """Which documents are dropped."""
 
     dedup: DedupConfig = DedupConfig()
-    """Near-duplicates, and overlap with evaluation sets; looked for only if asked."""
+    """Near-duplicates, and overlap with evaluation sets; searched for only on request."""
 
     vocabulary: VocabularyConfig = VocabularyConfig()
     """The WordPiece vocabulary."""
@@ -144,7 +144,7 @@ class RunConfig(Config):
     """Pre-training."""
 
     labels: LabelsConfig | None = None
-    """Labelled tasks made from docstrings; absent for one's own text."""
+    """Labelled tasks made from docstrings; absent for a corpus of one's own."""
 
     pairs: PairsConfig | None = None
     """Pairs of the documents' own texts, on which a task `retrieval` is trained and scored."""
@@ -333,7 +333,7 @@ class RunConfig(Config):
     @field_validator("name")
     @classmethod
     def _not_a_folder_of_the_workspace(cls, name: str) -> str:
-        if name.lower() in RESERVED_NAMES:  # some file systems do not tell cases apart
+        if name.lower() in RESERVED_NAMES:  # some file systems ignore case
             raise ValueError(f"{name} is a folder of the workspace; choose another name")
         return name
 
@@ -374,7 +374,7 @@ class JobsConfig(Config):
 
 
 class RatesConfig(Config):
-    """What `cloze plan` estimates with. Prices differ and change: look yours up."""
+    """What `cloze plan` estimates with. Prices differ and change: look up yours."""
 
     gpu_tflops: float = Field(default=300.0, gt=0.0)
     """10^12 FLOPs a second that one GPU keeps up in training, of the matrix products alone: an
@@ -382,7 +382,7 @@ class RatesConfig(Config):
     yours; a CPU core does 0.05 to 0.3."""
 
     step_seconds: float = Field(default=0.01, ge=0.0)
-    """Of every step, however many GPUs share it: starting kernels, summing gradients, optimizer. An
+    """Of every step, however many GPUs share it: kernel launches, summing gradients, optimizer. An
     assumption; small encoders feel it most."""
 
     gpu_hour: float = Field(default=4.0, ge=0.0)
@@ -431,4 +431,4 @@ class MachineConfig(Config):
 
 
 THIS_MACHINE = MachineConfig()
-"""The machine one sits at, with nothing said about it."""
+"""This machine, with the defaults."""

@@ -1,4 +1,4 @@
-"""What a run reports while it works, as ordinary log records.
+"""What a run reports while it executes, as ordinary log records.
 
 In:  state changes of stages, and the output of their programs, line by line.
 Out: records of the loggers `cloze.run` and `cloze.progress`; each carries `stage`, `state`, `text`.
@@ -29,7 +29,7 @@ PROGRESS_SECONDS = 10.0
 """Seconds between lines of progress in the run's log."""
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
-"""The last line a program prints; the record has it."""
+"""The last line a program prints; its time is in the record."""
 
 LIBRARY = re.compile(r"(DEBUG|INFO|WARNING)[: ]|\[[-\d: ,.]+\] \[(DEBUG|INFO|WARNING)\]")
 """Start of the lines that Beam, DeepSpeed and torch log for their own developers."""
@@ -50,7 +50,7 @@ class OutputLog:
         self._last_progress = 0.0
 
     def line(self, line: str) -> None:
-        """Log one line: libraries' own lines not at all, progress to the run's log now and then."""
+        """Log one line: libraries' own lines never, progress in the run's log only now and then."""
         if DIGEST.fullmatch(line) or LIBRARY.match(line):
             return
         emit(self.stage, "progress", line, logger=PROGRESS)
@@ -62,7 +62,7 @@ class OutputLog:
 
 
 def share_done(line: str) -> float:
-    """Share of its work that a stage has done, from a line of progress."""
+    """The share of its work that a stage has done, from a line of progress."""
     found = PROGRESS_LINE.search(line)
     if not found:
         return 0.0

@@ -1,4 +1,4 @@
-"""Digests of external inputs: what a stage reads that is no artifact.
+"""Digests of external inputs: what a stage reads besides artifacts.
 
 In:  a file, folder, glob or fsspec URL; names of installed packages; a model that was trained
      elsewhere.
@@ -23,7 +23,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 
 MODEL_CONFIG = "config.json"
-"""Every model has it, be it an artifact or a folder in Hugging Face's layout."""
+"""Every model has one, whether an artifact or a folder in Hugging Face's layout."""
 
 CHECKSUM_FIELDS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
 """What object stores call the checksum of a file's content."""

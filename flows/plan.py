@@ -27,7 +27,7 @@ NEVER_MADE = "nothing like it has been made here yet"
 ABSENT = "absent"
 
 SHOWN_CHARACTERS = 40
-"""A value longer than this is cut in a reason."""
+"""A reason shows this many characters of a value."""
 
 
 class PlannedStage(Config):
@@ -83,7 +83,7 @@ def plan(
 
 
 def differences(old: Facts, new: Facts) -> tuple[str, ...]:
-    """What is different in `new`, one sentence for each."""
+    """The differences in `new`, one sentence for each."""
     shown_old, shown_new = _shown(old), _shown(new)
     return tuple(
         f"{name}: {shown_old.get(name, ABSENT)} → {shown_new.get(name, ABSENT)}"

@@ -137,7 +137,7 @@ def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
 
 
 def utc_now() -> str:
-    """The current time, in the form that records have."""
+    """The current time, as records have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -166,7 +166,7 @@ def _replaced(value: JsonValue, old: str, new: str) -> JsonValue:
 
 
 def keep_record(record: RunRecord, workspace: Workspace) -> str:
-    """Rename a run that another of its name is about to replace; returns the new name.
+    """Rename a run that a new one of its name is about to replace; returns the new name.
 
     `demo` becomes `demo.1`, `demo.2`, …: no run can be started under a name with a dot.
     Its artifacts stay where they are, and its record protects them from `cloze gc`.
@@ -224,7 +224,7 @@ def list_runs(workspace: Workspace) -> list[str]:
 
 
 def read_record(workspace: Workspace, run: str) -> RunRecord:
-    """The record of the run called `run`; a `UsageError` names those there are."""
+    """The record of the run called `run`; a `UsageError` lists the existing ones."""
     found = find_record(workspace, run)
     if found is None:
         known = ", ".join(list_runs(workspace)) or "none"

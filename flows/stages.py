@@ -132,14 +132,14 @@ def stage_table(
 
 
 def keyed_config(stage: Stage) -> dict[str, JsonValue]:
-    """The part of the key that is known before any input is."""
+    """The part of the key that does not depend on inputs."""
     return _table(stage, inputs={}, machine={}).keyed_config
 
 
 def _table(
     stage: Stage, *, inputs: Mapping[str, InputRef], machine: Mapping[str, JsonValue]
 ) -> StageTable:
-    """A table without a place for its output; paths are absolute, wherever the program starts."""
+    """A table without a place for its output; paths are absolute, for any working directory."""
     config = stage.config.model_dump(mode="json")
     for data in stage.external.values():
         for place, location in data.places.items():
@@ -230,7 +230,7 @@ def _finetuning(
         }
         labels = LabelsStage(seed=run.seed, labels=run.labels)
         stages.append(Stage(labels, external={"packages": ExternalInput(packages=packages)}))
-    if run.pairs:  # whose documents stand in the stage's corpus, wherever they were named
+    if run.pairs:  # its documents are in the stage's corpus, wherever they were configured
         pairs = PairsStage(
             seed=run.seed,
             corpus=run.pairs_corpus,

@@ -1,4 +1,4 @@
-"""The user's cache on this node: what can be made again, and is not made twice.
+"""The user's cache on this node, for what can be made again but need not be.
 
 In:  what kind of thing.
 Out: the folder for it, or a temporary one where the user's cannot be written.

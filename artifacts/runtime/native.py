@@ -46,7 +46,7 @@ class Unavailable:
 
 
 def load(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDLL | None:
-    """The compiled functions of `source`; None, said on standard error, where there is no compiler.
+    """The compiled functions of `source`; None, and a message, where there is no compiler.
 
     A signature is a letter for the result, `-` for none, and one for each argument: n a size, p an
     address or NULL, b bytes, i an int, f a float. `CLOZE_KERNEL_FLAGS` adds flags for GCC: tests

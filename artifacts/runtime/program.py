@@ -33,7 +33,7 @@ def run_program(stage: StageFunction, arguments: list[str] | None = None) -> NoR
 
 
 def exit_code(stage: StageFunction, arguments: list[str]) -> int:
-    """Run `stage`; every outcome a person can understand becomes one line and a code."""
+    """Run `stage`; every outcome but a bug becomes one line and an exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     started = time.monotonic()
     parser = argparse.ArgumentParser(description="Run one stage.", allow_abbrev=False)
@@ -49,7 +49,7 @@ def exit_code(stage: StageFunction, arguments: list[str]) -> int:
         return error.exit_code
     except (OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.filename is None:
-            raise  # a connection between workers, say: where it broke is the news
+            raise  # a connection between workers, say: the traceback shows where it broke
         say(f"error: {explained(error)}")
         return 1
     except KeyboardInterrupt:

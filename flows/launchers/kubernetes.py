@@ -84,7 +84,7 @@ class _JobCondition(TypedDict):
 
 
 class _JobStatus(TypedDict, total=False):
-    """What we read of a Job's status (Kubernetes API, batch/v1 JobStatus)."""
+    """The fields of a Job's status that we read (Kubernetes API, batch/v1 JobStatus)."""
 
     conditions: list[_JobCondition] | None
     ready: int
@@ -100,7 +100,7 @@ class KubernetesLauncher:
         self._status: _JobStatus | None = {}
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
-        """Create a Job for `argv`, unless the very same one is there already."""
+        """Create a Job for `argv`, unless the same one exists already."""
         mount = self.config.mount
         if not Path(os.path.abspath(job)).is_relative_to(mount):
             raise UsageError(

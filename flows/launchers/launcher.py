@@ -18,7 +18,7 @@ from artifacts.config import Config
 from artifacts.digests import digest_of, digest_of_file
 
 LOST = -9
-"""Exit code of a job that is gone without having left one."""
+"""Exit code of a job that vanished without leaving one."""
 
 
 class Job(Config):
@@ -54,7 +54,7 @@ class Launcher(Protocol):
 
 
 def child_environment() -> dict[str, str]:
-    """Our environment, and -P for all descendants: no folder of the user's is imported."""
+    """Our environment, with -P for all descendants, so that no folder of the user's is imported."""
     return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 

@@ -82,11 +82,11 @@ class LocalLauncher:
             return None if running and running.supervisor.alive else LOST
 
     def queued(self, job: Path) -> bool:
-        """Never: what is started here runs."""
+        """Never: programs start at once here."""
         return False
 
     def cancel(self, job: Path) -> None:
-        """Terminate the supervisor, which ends everything; then make sure that it did."""
+        """Terminate the supervisor, which ends everything, and make sure that it did."""
         if job in self._supervisors:  # whatever another program has written over job.json since
             supervisor = self._supervisors.pop(job)
             ProcessId.of(supervisor.pid).end(grace=self.grace + 10.0)

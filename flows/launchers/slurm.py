@@ -100,7 +100,7 @@ class SlurmLauncher:
         self._gone_since = 0.0
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
-        """Submit `argv`, unless the very same job is in the queue already."""
+        """Submit `argv`, unless the same job is in the queue already."""
         found = SlurmJob.read(job)
         if found and self._ask(found) != "":
             if found.identity == identity(argv) and not (job / "cancelled").exists():
@@ -142,7 +142,7 @@ class SlurmLauncher:
         return self._state in PENDING
 
     def cancel(self, job: Path) -> None:
-        """Take it out of the queue or end it; returns when the scheduler has let it go."""
+        """Take it out of the queue or end it; returns when the scheduler has released it."""
         found = SlurmJob.read(job)
         if found is None:
             return

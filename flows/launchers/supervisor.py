@@ -1,10 +1,10 @@
-"""Supervises one program: nothing of it outlives the supervisor, nor the supervisor its owner.
+"""Supervises one program: it does not outlive the supervisor, nor the supervisor its owner.
 
 In:  `python -P -m flows.launchers.supervisor --job DIRECTORY --owner PID -- ARGV`.
 Out: DIRECTORY/log (everything the program prints) and DIRECTORY/exit (its exit code, written last).
 
-The owner, a flow, may be killed in any way: the supervisor then has another parent and ends the
-program: SIGTERM, a grace period, SIGKILL. Processes that the program leaves behind become the
+However the owner, a flow, is killed, the supervisor then has another parent and ends the program:
+SIGTERM, a grace period, SIGKILL. Processes that the program leaves behind become the
 supervisor's own (artifacts/runtime/processes.py) and are ended, too.
 """
 
@@ -22,7 +22,7 @@ from typing import IO
 from artifacts.runtime.processes import Child, adopt_orphans, end, family, start
 
 INTERVAL = 0.1
-"""Seconds between looks at the owner; the child's end is noticed at once."""
+"""Seconds between checks of the owner; the child's end is noticed at once."""
 LEFTOVER_GRACE = 5.0
 """At most so many seconds from SIGTERM to SIGKILL for what a finished program leaves behind."""
 
@@ -79,7 +79,7 @@ def supervise(
         signal.signal(signum, supervisor.cancel)
     code = supervisor.run()
     written = arguments.job / ".exit"
-    with suppress(OSError):  # a full disk: whoever waits for us sees our own code
+    with suppress(OSError):  # a full disk: whoever waits for us gets our own exit code
         written.write_text(f"{code}\n")
         written.rename(arguments.job / arguments.exit_name)
     return code if code >= 0 else 128 - code

@@ -1,4 +1,4 @@
-"""A warm process: it has imported what preparing a corpus needs, and forks programs from there.
+"""A warm process: it imports what preparing a corpus needs, and then forks the programs.
 
 In:  the argv of a supervisor (flows/launchers/supervisor.py) whose program is one of `MODULES`.
 Out: that supervisor, a child of whoever asked for it, and the program, the supervisor's child.
@@ -78,7 +78,7 @@ class WarmProcess:
         return Fork(int(answer)) if answer else None
 
     def close(self) -> None:
-        """End the warm process, which has nothing to finish; what it has forked goes on."""
+        """End the warm process, which has nothing to finish; its forks go on."""
         if self._socket:
             self._socket.close()
         if self._process:

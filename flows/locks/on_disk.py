@@ -61,7 +61,7 @@ class Holder(Config):
 def locked(folder: Path, *, run: str) -> Iterator[None]:
     """Hold the lock of the run called `run` in the workspace at `folder`.
 
-    Runs of other names may work beside it; this process may take it again inside.
+    Runs of other names may proceed; this process may take the lock again inside.
     """
     own = folder / run
     if own in _held:
@@ -80,7 +80,7 @@ def locked(folder: Path, *, run: str) -> Iterator[None]:
 
 @contextmanager
 def locked_alone(folder: Path, *, run: str) -> Iterator[None]:
-    """Hold the workspace at `folder` exclusively: no run works in it meanwhile."""
+    """Hold the workspace at `folder` exclusively: no run uses it meanwhile."""
     with ExitStack() as handles, _named(_lock(folder, handles), run):
         yield
 

@@ -8,7 +8,8 @@ Out: a lease; one whose holder has been silent for a minute is taken over.
 The highest number counts, and a number is created once: `filesystem.create`. A holder that was only
 stopped finds a higher number when it goes on; it logs that and finishes all the same: both make the
 same bytes, and the manifest is the only commit. So a lease saves work, and nothing is lost or mixed
-where one fails. Clocks of machines are never compared: a waiting machine looks for changes.
+where one fails. Clocks of different machines are never compared: a waiting machine looks for
+changes.
 """
 
 import threading
@@ -28,7 +29,7 @@ from flows.locks.on_disk import LEASES, Holder
 
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 60.0
-"""Longer than a program outlives its killed command (`jobs.grace`)."""
+"""Longer than a program can outlive its killed command (`jobs.grace`)."""
 
 LOOK_SECONDS = 2.0
 SETTLE_SECONDS = 2.0
@@ -72,7 +73,7 @@ def leased_on_store(
     finally:
         done.set()
         beating.join()
-        with suppress(OSError, ClozeError):  # others wait a minute then
+        with suppress(OSError, ClozeError):  # others then wait a minute
             _write(folder, number, lease.model_copy(update={"ended": True}))
 
 

@@ -1,7 +1,7 @@
 """The application of a Prefect server of ours: Prefect's own, closed to other people's web pages.
 
 In:  Prefect's settings, from the environment (flows/prefect/server.py).
-Out: an ASGI application for uvicorn, which answers only where it is asked for by a local name; at
+Out: an ASGI application for uvicorn, which answers only requests to a local host name; at
      /reports/RUN it shows that run's report to whoever knows the secret.
 
 A page of another site can make a browser send requests here. Prefect's settings keep it from
@@ -28,7 +28,7 @@ from flows.workspace import Workspace
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 
 SANDBOX = {"Content-Security-Policy": "sandbox; script-src 'none'"}
-"""A report holds text of corpora. In a browser it must not act as a page of Prefect's."""
+"""A report holds text of corpora, so in a browser it must not act as a page of Prefect's."""
 
 
 def create_app() -> FastAPI:

@@ -148,7 +148,7 @@ for _flow in FLOWS:
 
 
 class GentleRunner(Runner):
-    """Ends on SIGTERM as on Ctrl-C; Prefect's own handler forgets to await the stopping."""
+    """Ends on SIGTERM as on Ctrl-C; Prefect's own handler does not await the stopping."""
 
     def handle_sigterm(self, *args: object, **kwargs: object) -> None:
         """Signal handler."""

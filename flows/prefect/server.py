@@ -4,7 +4,7 @@ In:  a workspace.
 Out: PREFECT_API_URL names a server: the one it named already, or one of our own that ends with us,
      on 127.0.0.1, with a secret that PREFECT_API_AUTH_STRING holds.
 
-Whoever can reach a server can make it run commands, so ours asks everyone for the secret.
+Whoever can reach a server can make it run commands, so ours requires the secret of everyone.
 
 Prefect's own temporary server shares our process group, so that Ctrl-C would end it before it has
 heard how the run ended, and nothing would end it after `kill -9`. Ours has a supervisor. Its
@@ -35,7 +35,7 @@ from flows.workspace import Workspace
 
 
 class ServerLost(ClozeError):
-    """The Prefect server that a run reports to does not answer any more."""
+    """The Prefect server that a run reports to no longer answers."""
 
 
 ANSWER_SECONDS = 5.0

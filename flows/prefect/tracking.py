@@ -43,7 +43,7 @@ FLUSH_SECONDS = 5.0
 """How long the last logs and events may take to reach the server."""
 
 AWAY_SECONDS = 60.0
-"""How long to leave a server alone that did not answer: every call takes Prefect's retries."""
+"""How long not to call a server that did not answer: every call waits for Prefect's retries."""
 
 GIB = 1 << 30
 
@@ -85,7 +85,7 @@ def tracked(
 
 
 def was_killed(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> bool:
-    """Whether Prefect tries again."""
+    """Whether Prefect should retry."""
     return is_worth_retrying(run.name, state.result(raise_on_failure=False))
 
 
@@ -142,7 +142,7 @@ class ProgressBars(logging.Handler):
         self._quiet_until = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Create, move or fill a stage's bar; a server that is away must not stop the run."""
+        """Create, move or fill a stage's bar; an unreachable server must not stop the run."""
         if time.monotonic() < self._quiet_until:
             return
         stage, state, text = (str(vars(record)[name]) for name in ("stage", "state", "text"))
