@@ -55,7 +55,7 @@ class Recipe:
     vocabulary_size: int
     """Number of word-pieces."""
     continuation_V: Mask
-    """Which of them go on with a word."""
+    """Which of them continue a word."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,10 @@ def write_bucket(
         documents = read_documents(open_file(bucket.tokens, bucket.entry, scratch=here))
         for length, name in zip(bucket.max_seq_lengths, bucket.names, strict=True):
             path = os.path.join(here, name)
+            made = copies_of(documents, recipe, max_seq_length=length, copies=bucket.copies)
             copies = []
             with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                for batch, statistics in copies_of(
-                    documents, recipe, max_seq_length=length, copies=bucket.copies
-                ):
+                for batch, statistics in made:
                     writer.write_batch(batch)
                     copies.append(statistics)
             facts = {
@@ -221,8 +220,8 @@ def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64
     longest_first_N = np.argsort(-lengths_N, kind="stable")
     example_of: list[int] = []
     examples_with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
-    # A Python integer as a set of those lengths of which there is room: the least one that is
-    # enough is its lowest bit after a shift.
+    # A Python integer as the set of free lengths: after a shift, its lowest bit is the least
+    # one that suffices.
     rooms = 0
     examples = 0
     for length in lengths_N[longest_first_N].tolist():

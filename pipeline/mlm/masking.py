@@ -119,7 +119,7 @@ class MaskingRule:
     """Random word-pieces come from [0, this)."""
 
     continuation_V: Mask
-    """Which word-pieces go on with a word (`##`); read for whole words and spans only."""
+    """Which word-pieces continue a word (`##`); used for whole words and spans only."""
 
     @property
     def max_predictions(self) -> int:
@@ -202,7 +202,7 @@ def sample_without_replacement(
 
 
 def replace_tokens(block: Block, choice: Choice, *, rule: MaskingRule) -> Masks:
-    """Put [MASK], a random word-piece or nothing new at the chosen places of `block.input_ids`."""
+    """Replace the chosen tokens of `block.input_ids`, as their fates say."""
     example_M = choice.example_M
     behind_a_M = choice.text_positions_M >= block.a_length_N[example_M]
     positions_M = choice.text_positions_M + 1 + behind_a_M
@@ -213,7 +213,7 @@ def replace_tokens(block: Block, choice: Choice, *, rule: MaskingRule) -> Masks:
     masked_M = choice.fate_M < np.uint64(mask_until)
     random = np.flatnonzero(~masked_M & (choice.fate_M < np.uint64(random_until)))
     new_M = np.where(masked_M, original_M.dtype.type(rule.mask_id), original_M)
-    if choice.word_M is None:  # how far a fate lies within its share is uniform again
+    if choice.word_M is None:  # a fate's position within its share is uniform again
         within = (choice.fate_M[random] - np.uint64(mask_until)) * np.uint64(rule.vocabulary_size)
         new_M[random] = within // np.uint64(max(random_until - mask_until, 1))
     else:
@@ -260,7 +260,7 @@ def choose_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choi
     chosen_W = np.zeros(len(order_W), dtype=bool)
     room_N = rule.budgets_N(block)
     step = 0
-    # step by step all examples look at their next word
+    # in each step every example considers its next word
     while len(example := np.flatnonzero((words_N > step) & (room_N > 0))):
         word = order_W[words.offsets_N1[example] + step]
         size = words.sizes_W[word]

@@ -8,9 +8,9 @@ a target length is reached, the first segment takes some of them, the second one
 random place of another document; then the unused sentences are put back, or half of the corpus
 would only ever be a first segment.
 
-Where a chunk begins depends on the draws before it, which looks like one step at a time. But each
-draw is addressed by the sentence at which its chunk begins; so every sentence's chunk is computed
-at once, as if it began one, and then the chain from the first sentence on is followed.
+Where a chunk begins depends on the draws before it, which seems to force a sequential walk. But
+each draw is addressed by the sentence at which its chunk begins; so every sentence's chunk is
+computed at once, as if it began one, and then the chain from the first sentence on is followed.
 """
 
 from collections.abc import Sequence
@@ -116,7 +116,7 @@ def pair_segments(documents: Documents, *, rule: PairingRule, start: np.uint64) 
     """One copy of the examples, document by document (reference: create_instances_from_document).
 
     A document of weight w is read w times, with a stream of its own each time. Random sentences
-    come from the bucket's other documents; where there are none, true pairs only are made, and a
+    come from the bucket's other documents; where there are none, only true pairs are made, and a
     chunk of a single sentence becomes an example without second segment.
     """
     readings = []

@@ -98,7 +98,7 @@ def summaries(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
 
 
 def summary(counts: Statistics) -> dict[str, JsonValue]:
-    """The counts with the shares a reader wants to see."""
+    """The counts, and the shares that follow from them."""
     asked = max(counts.rows - counts.not_asked, 1)
     random_share = counts.next_random / asked
     by_length = (max(pair) for pair in zip(counts.lengths_next, counts.lengths_random, strict=True))

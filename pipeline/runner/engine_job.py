@@ -3,7 +3,7 @@
 In:  a job (pipeline/runner/graph.py), and the machine file's Beam runner with its options.
 Out: the job's products, which its workers put into the artifact.
 
-The job is written down beside the artifact before anybody waits for it. A launcher that was killed
+The job is recorded beside the artifact before anything waits for it. A launcher that was killed
 leaves it running; the same command asks the job service for it and goes on waiting. That needs a
 service that outlives the launcher (`job_endpoint`): of other engines only the job's name is known.
 
@@ -45,11 +45,11 @@ from pipeline.runner.work_queue import WorkQueue
 
 POLL_SECONDS = 1.0
 STATE_EVERY = 60.0
-"""Seconds after which a job that reports no progress is said to run still: a silent stage is taken
-for a hung one."""
+"""Seconds after which a job without progress is logged as still running: a silent stage would count
+as hung."""
 
 UNANSWERED_POLLS = 30
-"""Consecutive polls that the job service may leave unanswered."""
+"""Consecutive polls that may fail before the job service counts as lost."""
 
 LAST_WORDS_SECONDS = 10.0
 """How long to wait for a job's last messages after its end."""
@@ -60,7 +60,7 @@ PARTS_PER_UNIT = 1000
 
 
 class EngineQueue(WorkQueue):
-    """What workers of an engine hold: reports become counters of Beam."""
+    """The work queue of an engine's workers: reports become Beam counters."""
 
     def report(self, **done: float) -> None:
         """Add what is done, by the names of the units."""
@@ -90,7 +90,7 @@ def run_on_engine(
         dask = begin_on_dask(options) if name == DASK_RUNNER else None
         try:
             pipeline = Pipeline(options=beam_options)
-        except ValueError as error:  # no such runner, or options that contradict one another
+        except ValueError as error:  # no such runner, or contradictory options
             raise UsageError(f"{machine.runner}: {error}") from error
         started = Step("Started", "map", partial(_started, path=record.sign))
         before = [started] if output else []
@@ -127,7 +127,7 @@ def run_on_engine(
 
 
 class ServiceSilent(JobFailed):
-    """The job service answers no more; the job may run on."""
+    """The job service no longer answers; the job may still be running."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class JobRecord:
     """Which job of which service works on an artifact, in the artifact's work folder."""
 
     output: str
-    """The unfinished artifact; nothing is written down for an empty one."""
+    """The unfinished artifact; nothing is recorded if it is empty."""
     runner: str
     """As the machine file names it."""
     endpoint: str | None
@@ -152,14 +152,14 @@ class JobRecord:
         return filesystem.join(self.output, f"{WORK}/engine_started")
 
     def write(self, result: PipelineResult) -> None:
-        """Remember the job, unless it ends with this process or is none."""
+        """Record the job, unless it ends with this process or there is none."""
         job = _job_id(result)
         if self.output and job and self.endpoint != "embed":
             content = {"runner": self.runner, "endpoint": self.endpoint, "job": job}
             filesystem.write_bytes(self.path, json.dumps(content).encode())
 
     def forget(self) -> None:
-        """The job has ended, or there is another."""
+        """Forget the job: it has ended, or another one replaces it."""
         if self.output:
             filesystem.remove(self.path)
             filesystem.remove(self.sign)
@@ -220,7 +220,10 @@ class _Watch:
             except grpc.RpcError as error:
                 failures += 1
                 if failures > UNANSWERED_POLLS:
-                    raise self._silent(result) from error
+                    raise ServiceSilent(
+                        f"{self._job(result)}: the job service at {self.record.endpoint} does not "
+                        "answer; the job may run on, the same command looks for it again"
+                    ) from error
                 time.sleep(POLL_SECONDS)
                 continue
             if PipelineState.is_terminal(state):
@@ -249,9 +252,9 @@ class _Watch:
         )
 
     def _advance(self, result: PipelineResult, seen: dict[str, float]) -> bool:
-        """Move the progress line by what Beam's counters say; whether they say anything new."""
+        """Advance the progress line by Beam's counters; whether they have changed."""
         if isinstance(result, PortableResult):
-            result._metrics = None  # else it would be asked for once only
+            result._metrics = None  # otherwise it would only be fetched once
         wanted = MetricsFilter().with_namespace(NAMESPACE)
         try:
             counters = result.metrics().query(wanted)["counters"]
@@ -289,12 +292,6 @@ class _Watch:
             "pipeline.start_timeout"
         )
 
-    def _silent(self, result: PipelineResult) -> ServiceSilent:
-        return ServiceSilent(
-            f"{self._job(result)}: the job service at {self.record.endpoint} does not answer; "
-            "the job may run on, the same command looks for it again"
-        )
-
     def _job(self, result: PipelineResult) -> str:
         return f"{self.machine.runner}: job {_job_id(result)}".rstrip()
 
@@ -308,6 +305,6 @@ def _job_id(result: PipelineResult) -> str:
 
 
 def _started(item: object, *, path: str) -> object:
-    """Leave a sign that a worker has begun; the item passes through."""
+    """Record that a worker has begun; the item passes through."""
     filesystem.write_bytes(path, b"")
     return item

@@ -79,7 +79,7 @@ class BeamGroupByKey:
     """Number of shards."""
 
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
-        """All or none: documents are in no file before they are in their bucket."""
+        """All shards or none: documents are written nowhere before they reach their bucket."""
         if not filesystem.exists(filesystem.join(self.directory, PLAN)):
             return list(shards)
         accounts = map(self._account_path, range(self.accounts))

@@ -1,4 +1,4 @@
-"""Buckets: which there are, and what becomes of the documents of one.
+"""Buckets: how many there are, and what happens to the documents of one.
 
 In:  the rows of a bucket, from a shuffle backend.
 Out: the bucket's tokens file (artifacts/tables.py), put into the artifact: all documents of a range
@@ -86,7 +86,7 @@ class BucketRange:
     first: int = 0
     """Keys below it belong to no bucket of the range: that document is held out."""
     end: int = 1 << 64
-    """Nor do keys from this one on."""
+    """Nor do this key and those above it."""
 
     def bounds(self) -> tuple[int, int]:
         """Its keys: from the first number up to and without the second."""
@@ -122,7 +122,7 @@ class BucketGroup:
 
 
 class Cardinalities(Protocol):
-    """Whatever knows how many documents each split has."""
+    """Anything that knows how many documents each split has."""
 
     def cardinality(self, split: int) -> Cardinality:
         """The smallest digests of a split."""
@@ -130,7 +130,7 @@ class Cardinalities(Protocol):
 
 @runtime_checkable  # Beam looks at the types of what its functions are given
 class ShuffleBackend(Cardinalities, Protocol):
-    """The way from input shards to buckets."""
+    """Brings the documents of input shards into buckets."""
 
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
         """The shards that must be read; none if earlier attempts have left only buckets to make."""

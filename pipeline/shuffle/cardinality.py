@@ -1,22 +1,20 @@
 """How many buckets a split gets, from an estimate of its cardinality.
 
-In:  sorted runs (pipeline/shuffle/sorted_runs.py).
+In:  the smallest digests of a split's documents, and the lengths of their texts.
 Out: a number of bits: buckets are the power-of-two shares of the digests that they tell apart.
 
 The estimate is by k minimum values (KMV; Bar-Yossef et al. 2002): digests are uniform, so the k-th
 smallest of n lies near k / n. It gives the number of distinct documents, and the lengths of those k
-are a fair sample. It depends on the texts alone, not on who read them in which shards; so does the
-number of buckets.
+are a fair sample. It depends on the texts alone, not on their shards; so does the number
+of buckets.
 """
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from artifacts.arrays import Int64s, UInt64s
-from pipeline.shuffle.sorted_runs import KEY
 
 MINIMUM_VALUES = 4096
 """The estimate of the number of documents is good to 2 %."""
@@ -69,9 +67,3 @@ def bucket_bits(documents: float, text_bytes: float) -> int:
 
 
 EMPTY = Cardinality(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
-
-
-def cardinality_of(batch: pa.RecordBatch) -> Cardinality:
-    """The smallest digests among one split's rows of a run."""
-    rows = batch.slice(0, MINIMUM_VALUES)
-    return Cardinality(rows[KEY].to_numpy(), rows["text_bytes"].to_numpy().astype(np.int64))

@@ -46,7 +46,7 @@ REMEDIES = {
     Reason.DUPLICATE: "an equal text came first",
     Reason.HELD_OUT: "an equal text is held out",
 }
-"""What is behind a reason, and what can be done; the others have settings (`filters.RULES`)."""
+"""The cause and the remedy for each reason; the others have settings (`filters.RULES`)."""
 
 
 @dataclass(frozen=True)

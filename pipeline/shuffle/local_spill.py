@@ -33,7 +33,7 @@ from pipeline.shuffle.buckets import (
     unfinished_groups,
     write_bucket,
 )
-from pipeline.shuffle.cardinality import EMPTY, Cardinality, cardinality_of
+from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality
 from pipeline.shuffle.dropped import DocumentCounts
 from pipeline.shuffle.sorted_runs import IDENTITY, KEY, dropped_path, open_batches, write_run
 from pipeline.shuffle.tokenization import ShardTokenizer, TokensJob
@@ -52,7 +52,7 @@ class LocalSpill:
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
         """The shards without an index.
 
-        What a machine wrote before it went down may be damaged, and is made again.
+        What a machine wrote before it crashed may be damaged, and is made again.
         """
         return [
             shard
@@ -79,7 +79,12 @@ class LocalSpill:
 
     def cardinality(self, split: int) -> Cardinality:
         """The smallest digests of all runs."""
-        return sum((cardinality_of(open_batches(path)[split]) for path in _paths(self)), EMPTY)
+        found = EMPTY
+        for path in _paths(self):
+            smallest = open_batches(path)[split].slice(0, MINIMUM_VALUES)
+            sizes_D = smallest["text_bytes"].to_numpy().astype(np.int64)
+            found += Cardinality(smallest[KEY].to_numpy(), sizes_D)
+        return found
 
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
@@ -139,7 +144,7 @@ def _groups_of_runs(_: object, *, spill: LocalSpill) -> Sequence[BucketGroup]:
 
 
 def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
-    """Write down what has become of one shard: from now on it is finished."""
+    """Record what became of one shard: from now on it is finished."""
     with temporary_beside(path) as temporary:
         with open(temporary, "w") as file:
             json.dump({"runs": runs, "counts": asdict(counts)}, file)

@@ -3,10 +3,10 @@
 In:  rows of tokenised documents, cut into stretches that go to one bucket each.
 Out: bytes for each stretch; and, at the bucket, the rows again.
 
-A shard of 100 MB has hardly a document for each bucket of a large corpus, and an Arrow stream of
-one row has 1.5 KB of schema and padding. Here a row is 43 bytes, its sentences' lengths and its
-ids. A row may travel without tokens: one that is there only to be compared, or of a document whose
-tokens another row brings.
+A shard of 100 MB has barely one document for each bucket of a large corpus, and an Arrow
+stream of one row has 1.5 KB of schema and padding. Here a row is 43 bytes, its sentences' lengths
+and its ids. A row may travel without tokens: one that is there only to be compared, or of a
+document whose tokens another row brings.
 """
 
 import struct

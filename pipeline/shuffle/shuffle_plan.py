@@ -91,7 +91,7 @@ class ShufflePlan:
             if not every.end >> 64:
                 inside_D &= keys_D < np.uint64(every.end)
             wanted_D = inside_D & np.isin(splits_D, [*every.splits, *stronger])
-            if self.keys.keys() >= set(every.splits):  # a few against very many perhaps
+            if self.keys.keys() >= set(every.splits):  # perhaps a few against very many
                 known = np.concatenate([self.keys[split] for split in every.splits])
                 wanted_D &= np.isin(keys_D, known)
             found = np.flatnonzero(wanted_D)
@@ -110,7 +110,7 @@ class ShufflePlan:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What a plan is made of: small whatever the corpus."""
+    """What a plan is made of: small for any corpus."""
 
     smallest: tuple[Cardinality, ...]
     """For each split the documents with the smallest digests."""
@@ -122,7 +122,7 @@ class PlanFacts:
         return self.smallest[split]
 
     def plan(self, job: TokensJob) -> ShufflePlan:
-        """The plan; the same wherever it is made."""
+        """The plan; the same wherever it is computed."""
         keys = {
             split: found.keys_D
             for split, found in enumerate(self.smallest)
@@ -138,7 +138,7 @@ class PlanFacts:
 
     @classmethod
     def from_json(cls, content: bytes) -> "PlanFacts":
-        """What `to_json` has written."""
+        """The inverse of `to_json`."""
         table = json.loads(content)
         return cls(
             tuple(

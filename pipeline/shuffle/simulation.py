@@ -1,4 +1,4 @@
-"""How large keys and buckets of a shuffle become, for corpora that are not at hand.
+"""How large the keys and buckets of a shuffle become, for corpora that are not available.
 
 In:  how many documents of which lengths each split has, and which texts are frequent.
 Out: `KeySizes`: what passes through an engine's shuffle, its largest key, the fullest worker.
@@ -50,7 +50,7 @@ class FrequentText:
 
 @dataclass(frozen=True)
 class KeySizes:
-    """What an engine holds on the way from tokens to buckets; bytes."""
+    """What an engine holds on the way from tokens to buckets, in bytes."""
 
     buckets: tuple[int, ...]
     """Of each split."""

@@ -6,6 +6,8 @@ Out: `Passage`s in the order of files, each with the file and the document it co
 """
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from pipeline.config.settings import CleaningConfig, CorpusConfig
@@ -45,22 +47,22 @@ def read_passages(corpus: CorpusConfig, *, words: int) -> Iterator[Passage]:
 def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[Document]:
     """The documents of the corpus in the order of its files, one after another."""
     files = [[file.path for file in READERS[s.reader].find(s)] for s in corpus.sources]
-    for shard in input_shards(corpus):
-        for block in read_texts(shard, corpus=corpus, cleaning=cleaning):
-            start = 0
-            for end, file, position, digest, reason in zip(
-                block.ends_D.tolist(),
-                block.files_D.tolist(),
-                block.positions_D.tolist(),
-                block.digests,
-                block.reasons_D.tolist(),
-                strict=True,
-            ):
-                if reason == Reason.KEPT:
-                    sentences = block.text[start:end].tobytes().decode().splitlines()
-                    name = files[block.source][file]
-                    yield Document(name, position, digest.tobytes(), sentences)
-                start = end
+    read = partial(read_texts, corpus=corpus, cleaning=cleaning)
+    for block in chain.from_iterable(map(read, input_shards(corpus))):
+        start = 0
+        for end, file, position, digest, reason in zip(
+            block.ends_D.tolist(),
+            block.files_D.tolist(),
+            block.positions_D.tolist(),
+            block.digests,
+            block.reasons_D.tolist(),
+            strict=True,
+        ):
+            if reason == Reason.KEPT:
+                sentences = block.text[start:end].tobytes().decode().splitlines()
+                name = files[block.source][file]
+                yield Document(name, position, digest.tobytes(), sentences)
+            start = end
 
 
 def cut_passages(sentences: list[str], *, words: int) -> Iterator[str]:
