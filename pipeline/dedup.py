@@ -8,8 +8,8 @@ Out: `drop.arrow`, a drop list (pipeline/duplicates/drop_list.py): the digest of
 
 Exact duplicates need no stage of their own: the tokens stage drops them on its way. Here one job
 looks at every document by itself; the launcher then compares those that may be alike. Of documents
-that are, a held-out one stays, else the one of the first source, else the one whose digest comes
-first: a file's name or place decides nothing.
+that are alike, a held-out one stays, else the one of the first source, else the one whose digest
+comes first; names and places of files decide nothing.
 """
 
 import os
@@ -152,7 +152,8 @@ def drop_list(
 ) -> pa.Table:
     """The drop list of the documents at `distinct_D`, which are in order of preference.
 
-    What overlaps cannot stay for another document, so it is taken out before looking for the alike.
+    What overlaps cannot stay for another document, so it is taken out before the search for
+    near-duplicates.
     """
     overlaps_D = found.documents.overlaps_N[distinct_D]
     overlapping, clean = distinct_D[overlaps_D], distinct_D[~overlaps_D]
@@ -171,7 +172,7 @@ def drop_list(
 
 
 def _candidates(block: TextBlock, search: Search) -> pa.RecordBatch:
-    """What is found out about the documents that are not dropped anyway."""
+    """What the search finds about the documents that are not dropped anyway."""
     stage, count = search.stage, len(block.ends_D)
     kept_D = block.reasons_D == Reason.KEPT
     keys_DB = np.zeros((count, search.bands), dtype=np.uint64)
@@ -184,7 +185,7 @@ def _candidates(block: TextBlock, search: Search) -> pa.RecordBatch:
     if overlap := stage.dedup.overlap:
         found = shingles(block.text, block.ends_D, words=overlap.words)
         overlaps_D = overlapping(found, count, evaluation_shingles(overlap))
-    # A smaller number for documents that rather stay: those held out, first the named.
+    # A smaller number for documents to prefer: the held-out ones, named splits first.
     splits_D = assign_splits(block, corpus=stage.corpus, seed=stage.seed).astype(np.uint16)
     named_D, splits = splits_D > HELDOUT_SPLIT, len(split_names(stage.corpus))
     preferences_D = np.where(named_D, splits_D - HELDOUT_SPLIT - 1, splits - 1 - splits_D)

@@ -1,4 +1,4 @@
-"""Stage `pairs`: texts that belong together, taken from documents that nobody has labelled.
+"""Stage `pairs`: texts that belong together, taken from unlabelled documents.
 
 In:  a corpus of any reader; or installed packages, whose functions are described.
 Out: retrieval/, with train.jsonl, dev.jsonl and test.jsonl: a query and its passage on each line.
@@ -39,13 +39,13 @@ LONGEST_OPENING = 25
 """Words of a document's first line that is taken for a query."""
 
 HEADING = re.compile(r"(?:#+ *)?((?=[A-ZÀ-Þ0-9])[^.!?]*[^\W_])#*")
-"""A line that ends as no sentence does; the signs of Markdown are left out."""
+"""A line that does not end like a sentence; Markdown's marks are left out."""
 
 LONGEST_HEADING = 12
 """Words."""
 
 SHORTEST = 4
-"""Words of a passage that is taken at all."""
+"""Fewest words of a passage."""
 
 Pair = tuple[str, str]
 """Query and passage."""
@@ -53,7 +53,7 @@ Pair = tuple[str, str]
 
 @dataclass
 class Sample:
-    """As many items as are wanted, those with the smallest keys of all that were offered."""
+    """A sample of fixed size: of all items offered, those with the smallest keys."""
 
     wanted: int
     seen: int = 0
@@ -107,7 +107,7 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
 
 
 def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
-    """The pairs of every part of the documents; copies of a document are passed over."""
+    """The pairs of every part of the documents; copies of a document are skipped."""
     sources = stage.corpus.sources
     size = sum(file.size for source in sources for file in READERS[source.reader].find(source))
     progress, seen = Progress("pairs", size / MEGABYTE, "MB"), set[bytes]()

@@ -322,7 +322,7 @@ def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    # of equally frequent ones those with the lower code point
+    # of equally frequent ones, those with the lower code point
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     alphabet = set(ranked[:most])
     known = {

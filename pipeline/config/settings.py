@@ -186,7 +186,7 @@ class DedupConfig(Config):
 
     @property
     def wanted(self) -> bool:
-        """Whether there is anything to look for."""
+        """Whether any search is on."""
         return bool(self.near_duplicates or self.overlap)
 
 
@@ -255,7 +255,7 @@ class ExamplesConfig(GrownConfig):
     2.2.1)."""
 
     masking: MaskingConfig = MaskingConfig()
-    """Masked-language-model settings."""
+    """The masked language model's settings."""
 
     @model_validator(mode="after")
     def _packed_documents_have_one_segment(self) -> "ExamplesConfig":

@@ -1,4 +1,4 @@
-"""What each stage that turns documents into examples is given. No framework is imported here.
+"""The configuration of each stage that prepares examples. No framework is imported here.
 
 In:  settings.
 Out: one frozen `StageConfig` for each stage, its program and format version; and the machine.
@@ -49,7 +49,7 @@ class VocabularyStage(StageConfig):
     corpus: CorpusConfig
     """The documents that the sample is drawn from."""
     cleaning: CleaningConfig
-    """Filters: what the tokens stage will drop is not learnt from."""
+    """Filters: nothing is learnt from what the tokens stage will drop."""
     vocabulary: VocabularyConfig
     """Size and case, or an existing vocabulary to take instead."""
 
@@ -121,7 +121,7 @@ class PipelineMachine(Config):
     is a flag. All stages of the pipeline get them; those after `--` follow and win."""
 
     workers: int = Field(default=2, ge=1)
-    """Local workers, each with a tokenizer of its own; one a core is right."""
+    """Local workers, each with a tokenizer of its own; one per core is best."""
 
     worker_mode: Literal["auto", "processes", "threads", "inline"] = "auto"
     """How local workers run: forked `processes`; `threads` of one; or `inline`, one task after

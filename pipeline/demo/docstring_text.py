@@ -1,4 +1,4 @@
-"""A docstring made readable: what remains when tables, blocks and mark-up are taken away.
+"""A docstring as plain prose: what remains without tables, blocks and mark-up.
 
 In:  one docstring, dedented.
 Out: its paragraphs, each one line of English; the statements of its examples, if wanted.
@@ -128,7 +128,7 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 def _end_of_block(lines: list[str], place: int) -> int:
-    """Behind the lines that are indented more than the one at `place`."""
+    """The place after the lines that are indented more than the one at `place`."""
     indent = _indent(lines[place])
     place += 1
     while place < len(lines) and (not lines[place].strip() or _indent(lines[place]) > indent):

@@ -1,4 +1,4 @@
-"""Stage `labels`: labelled tasks made from what documentation says and syntax trees know.
+"""Stage `labels`: labelled tasks made from documentation and syntax trees.
 
 In:  installed packages, some for training and development, others for test.
 Out: tagging/ and pairs/, each with train.jsonl, dev.jsonl, test.jsonl and task.json.
@@ -90,10 +90,10 @@ def choose(
     address: tuple[int, str],
     examples: Callable[[Item], Iterable[object]] = lambda item: (item,),
 ) -> dict[str, list[Item]]:
-    """So many different items of every split, no example of theirs in two.
+    """`counts` distinct items of every split; no example occurs in two splits.
 
     Packages take turns, and modules come in the order of a hash; no more of them are labelled than
-    are needed.
+    needed.
     """
     taken: set[object] = set()
     chosen: dict[str, list[Item]] = {}

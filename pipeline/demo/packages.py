@@ -93,7 +93,7 @@ def trees(distribution: str) -> Iterator[tuple[str, ast.Module]]:
         try:
             tree = parse(source)
         except (SyntaxError, ValueError, RecursionError) as error:
-            # A template, or syntax of a newer Python than the one that reads.
+            # A template, or syntax of a newer Python than this one.
             say(f"{distribution}: {file.name} is no Python of this version, left out: {error}")
             continue
         yield file.name, tree
@@ -116,7 +116,7 @@ def _installed(distribution: str) -> metadata.Distribution:
 
 
 def _is_documented(path: list[str]) -> bool:
-    """Whether a file of a distribution is a module of its own, no test and no copy."""
+    """Whether a file of a distribution is one of its own modules, not a test or vendored code."""
     *folders, file = path
     return (
         file.endswith(".py")

@@ -1,4 +1,4 @@
-"""Docstrings, signatures and names out of Python source, without importing or running anything.
+"""Docstrings, signatures and names from Python source, without importing or running anything.
 
 In:  the bytes of one module.
 Out: its docstrings in the order of the source, each with the parameters of what it documents;
@@ -51,7 +51,7 @@ class Docstring:
 
 @dataclass(frozen=True)
 class Symbols:
-    """Names by what they stand for. A class that is an exception is no type."""
+    """Names by what they stand for. An exception class does not count as a type."""
 
     types: frozenset[str]
     exceptions: frozenset[str]
@@ -59,7 +59,7 @@ class Symbols:
 
 
 def parse(source: bytes) -> ast.Module:
-    """A module's syntax tree; `SyntaxError` or `ValueError` where the source is no Python."""
+    """A module's syntax tree; `SyntaxError` or `ValueError` if the source is not Python."""
     enabled = gc.isenabled()
     gc.disable()  # trees hold no cycles; without the collector they are built four times as fast
     try:

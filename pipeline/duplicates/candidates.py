@@ -1,4 +1,4 @@
-"""Files of candidates: what the workers of stage `dedup` have found out about each document.
+"""Files of candidates: what the workers of stage `dedup` have found about each document.
 
 In:  blocks of texts, in the workers; the names of the files that they have put, in the launcher.
 Out: one Arrow file an input shard; of all files together, digests, bands and sets of shingles.
@@ -41,7 +41,7 @@ class Documents:
     """What decides which of some documents stays.
 
     digests_N16:  their digests.
-    preference_N: a smaller number for those that rather stay.
+    preference_N: smaller for documents that are preferred.
     source_N:     the source's ordinal in the configuration.
     overlaps_N:   whether a document overlaps with evaluation data.
     """
@@ -100,7 +100,7 @@ class CandidateFiles:
     """All files of a finished search, as one long table whose rows are numbered."""
 
     def __init__(self, output: str, names: Sequence[str], *, bands: int, scratch: str) -> None:
-        """Read what decides, and lay the bands down in `scratch`, a local directory."""
+        """Read what decides, and write the bands to `scratch`, a local directory."""
         self._output = output
         self._entries = all_finished(output, names)
         self._scratch = scratch

@@ -25,11 +25,11 @@ from pipeline.duplicates.shingles import Shingles
 UInt32s = npt.NDArray[np.uint32]
 
 CANDIDATE_PROBABILITY = 0.99
-"""At least so probably two documents at the threshold agree in a band."""
+"""Probability, at least, that two documents at the threshold agree in a band."""
 
 MOST_COMPARED = 512
-"""Kept documents that one is compared with, first those that agree in the most bands: pages of one
-template agree in a few bands by the thousand, and comparing all with all would never end."""
+"""Kept documents that one is compared with at most, those that agree in the most bands first:
+thousands of pages of one template agree in a few bands, too many to compare all with all."""
 
 _FACTOR = np.uint64(GOLDEN_GAMMA)
 

@@ -115,7 +115,7 @@ def _rows_of_arrow(column: str, piece: Piece, opened: IO[bytes]) -> Iterator[tup
         reader = pa.ipc.open_file(opened)
         batch_count = reader.num_record_batches
         batches: Iterable[pa.RecordBatch] = map(reader.get_batch, range(batch_count))
-    elif piece.start:  # a stream has no index: whoever reads its first byte reads all of it
+    elif piece.start:  # a stream has no index: the piece with its first byte reads all of it
         return
     else:
         opened.seek(-len(STREAM_END), os.SEEK_END)

@@ -1,11 +1,11 @@
-"""Files as streams of bytes: decompressed, whole to the end, other encodings turned into UTF-8.
+"""Files as streams of bytes: decompressed, checked to their end, converted to UTF-8.
 
 In:  a path or URL, and a byte to begin at (0 for compressed files).
 Out: chunks of bytes; `IntegrityError` where a compressed file is damaged or cut short.
 
-What a file is, its first bytes say. Several streams in one file (parallel gzip and bzip2,
-Wikipedia's multistream dumps) are read one after another. A kilobyte can stand for a gigabyte, so
-what comes out at once is bounded.
+A file's first bytes say what it is. Several streams in one file (parallel gzip and bzip2,
+Wikipedia's multistream dumps) are read one after another. A kilobyte can unpack to a gigabyte, so
+the output of one call is bounded.
 
 The standard library's file objects would be shorter, but those for bzip2 and xz take whatever
 follows an end mark for padding: a dump whose second stream is damaged would pass for a short one.
@@ -31,7 +31,7 @@ READ_BYTES = 1 << 20
 """Read at a time, and also what may come out of a compressed file at a time."""
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-"""Only whole files can be read of these; what is called so must be so."""
+"""These can only be read whole; a file with such a name must have that format."""
 
 ZSTD_BYTES = 1 << 9
 """What zstd is given at a time; one byte of it can stand for 32,768."""
@@ -54,18 +54,18 @@ class _Decompressor(Protocol):
 
     @property
     def needs_input(self) -> bool:
-        """Whether everything has come out that was put in."""
+        """Whether all input has been decompressed."""
 
     @property
     def unused_data(self) -> bytes:
-        """What was put in behind the end mark."""
+        """Input after the end mark."""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Put `data` in, take about `max_length` bytes out at most."""
+        """Decompress `data`, to about `max_length` bytes at most."""
 
 
 class _Gzip:
-    """zlib's decompressor, which gives back what it has not read yet."""
+    """zlib's decompressor, which returns the input that it has not consumed."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -86,7 +86,7 @@ class _Gzip:
 
 
 class _Zstd:
-    """zstd's decompressor, which knows no limit and so gets little at a time."""
+    """zstd's decompressor, which takes no limit and so is fed little at a time."""
 
     def __init__(self) -> None:
         self._inner = zstandard.ZstdDecompressor().decompressobj()
@@ -162,7 +162,7 @@ def converted_from(path: str) -> str:
 
 
 def require_plausible_size(path: str, unpacked: int, packed: int) -> None:
-    """`UsageError` where `unpacked` bytes out of `packed` are a bomb's, not a text's."""
+    """`UsageError` where `unpacked` bytes from `packed` can only be a decompression bomb."""
     if unpacked > max(BOMB_BYTES, BOMB_RATIO * packed):
         raise UsageError(
             f"{path}: {packed:,} bytes unpack to {unpacked:,} and more, expected at most "

@@ -3,12 +3,13 @@
 In:  names of distributions; each is one `file` to the pipeline.
 Out: a document for every module that has docstrings, in the order of their paths.
 
-A function's text begins with its signature, as in what `help` prints: how parameters come to be
-spoken of is a part of the language.
+A function's text begins with its signature, as in what `help` prints: the prose refers to its
+parameters.
 
-Long paragraphs that a distribution has printed before are left out, the first in order of path is
-kept: scikit-learn explains `random_state` in hundreds of places, and a held-out module would be
-half known. A distribution is read by one worker from beginning to end, so this needs no shuffle.
+Of long paragraphs that a distribution repeats, only the first in order of path is kept:
+scikit-learn explains `random_state` in hundreds of places, and half of a held-out module would be
+known from training. A distribution is read by one worker from beginning to end, so this needs no
+shuffle.
 
 The corpus is read twice, for the vocabulary and for the tokens, by different processes; a
 distribution is parsed once per node.
@@ -73,7 +74,7 @@ def documents(distribution: str) -> list[tuple[int, str, str]]:
 
 
 def _lines_to_print(tree: ast.Module, printed: set[str]) -> Iterator[str]:
-    """What `help` prints of a module, but long paragraphs in `printed`, which grows by them."""
+    """What `help` prints of a module, without long paragraphs in `printed`; new ones are added."""
     for docstring in docstrings(tree):
         lines = paragraphs(docstring.text, examples=True)
         if lines and docstring.kind in ("class", "function"):
@@ -89,7 +90,7 @@ def _lines_to_print(tree: ast.Module, printed: set[str]) -> Iterator[str]:
 def remembered(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
     """The value of `make`, which depends on `key` alone, made once per node; as JSON has it.
 
-    What cannot be read or written here is made again: a cache may only save time.
+    What cannot be read or written here is computed again: the cache only saves time.
     """
     path = cache_directory(kind) / f"{digest_of(key)}.json"
     with suppress(OSError, ValueError):

@@ -48,11 +48,11 @@ class InputShard:
     """Pieces of one source's files.
 
     All shards pass through the launcher, the runner and its serialisers, several times each; the
-    names of a million small files would fill their memory. So a shard carries its pieces packed.
+    names of a million small files would fill their memory. So a shard stores its pieces compressed.
     """
 
     name: str
-    """A name that another attempt at the same files gives again, and no other files give."""
+    """The same in every attempt at the same files, and different for any other files."""
     source: int
     """The source's ordinal in the configuration."""
     size: int
@@ -82,13 +82,13 @@ class InputShard:
 
 
 def shards_to_json(shards: Sequence[InputShard]) -> bytes:
-    """For a file that all workers see."""
+    """The shards as JSON, for a file that all workers can read."""
     rows = [[s.name, s.source, s.size, b64encode(s.packed).decode()] for s in shards]
     return json.dumps(rows).encode()
 
 
 def shards_from_json(content: bytes) -> list[InputShard]:
-    """What `shards_to_json` has written."""
+    """The inverse of `shards_to_json`."""
     rows = json.loads(content)
     return [InputShard(name, source, size, b64decode(pack)) for name, source, size, pack in rows]
 
@@ -108,7 +108,7 @@ class DocumentBlock:
     positions: Offsets
 
     def documents(self) -> Iterator[tuple[int, bytes]]:
-        """Position and raw text of each document: for formats that must look at every one."""
+        """Position and raw text of each document: for formats that must inspect every one."""
         raw, start = self.text.tobytes(), 0
         for end, position in zip(self.ends.tolist(), self.positions.tolist(), strict=True):
             yield position, raw[start:end]

@@ -3,9 +3,9 @@
 In:  the first `HEAD_BYTES` of a file's content, decompressed.
 Out: the name of the encoding to decode it from; errors for what holds no text.
 
-UTF-16 and UTF-32 are known by their mark or by the zeros of their letters. What is no UTF-8 either
-is left to charset-normalizer. A file of UTF-8 with a few broken characters stays UTF-8: they are
-replaced and counted when it is cleaned.
+UTF-16 and UTF-32 are recognised by their byte order mark or by the zeros in their letters. What is
+not UTF-8 either is left to charset-normalizer. A file of UTF-8 with a few broken characters stays
+UTF-8: they are replaced and counted when it is cleaned.
 """
 
 import codecs
@@ -19,7 +19,7 @@ HEAD_BYTES = 1 << 16
 
 UTF_8 = "utf-8"
 DECLARED = (UTF_8, "utf-16", "utf-32")
-"""What is not guessed: UTF-8, and what begins with a byte order mark."""
+"""Encodings that are not guessed: UTF-8, and those with a byte order mark."""
 
 _WIDE_MARKS = {  # UTF-32's little-endian mark begins with UTF-16's
     codecs.BOM_UTF32_LE: "utf-32",
@@ -51,12 +51,12 @@ _BINARY_MARKS = (
 """Documents of offices, images, sound, programs, fonts, tables: some hold text, none are text."""
 
 MOST_ZEROS = 0.1
-"""Share of zero bytes from which a file that is not UTF-16 or UTF-32 is no text."""
+"""Share of zero bytes above which a file that is not UTF-16 or UTF-32 is not text."""
 
 
 FEWEST_BROKEN = 3
 _BROKEN_IN_WORD = re.compile("[A-Za-z][\udc80-\udcff]|[\udc80-\udcff][A-Za-z]")
-"""A byte that is no UTF-8 beside a letter, as in `café`: so few without one are damage."""
+"""An invalid byte beside a letter, as in `café`: a few that are not beside one are damage."""
 
 
 def encoding_of(head: bytes, path: str) -> str:

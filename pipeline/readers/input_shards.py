@@ -3,7 +3,7 @@
 In:  the sources of a configuration.
 Out: `InputShard`s of some MiB, whatever the files' sizes: large ones are cut, small ones grouped.
 
-How the corpus is cut never affects the result, only how evenly the work spreads.
+How the corpus is cut never affects the result, only how evenly the work is spread.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class CorpusFiles:
     def __init__(self, corpus: CorpusConfig, output: str) -> None:
         """Look at the files; `output` is the unfinished artifact that is made of them.
 
-        Removes what an earlier attempt has made from other files than these.
+        Removes what an earlier attempt made from a different state of the files.
         """
         self._corpus = corpus
         self._output = output
@@ -56,7 +56,7 @@ class CorpusFiles:
         return _shards(self._corpus, self._files)
 
     def require_unchanged(self) -> None:
-        """An `IntegrityError` that names a file which is not as it was."""
+        """Raise an `IntegrityError` that names a changed file, if there is one."""
         before = {file.path: file for files in self._files for file in files}
         now = {file.path: file for files in _found(self._corpus) for file in files}
         changed = sorted(path for path in before | now if before.get(path) != now.get(path))

@@ -1,10 +1,11 @@
-"""JSON lines: an object a line, one of its keys holds the text.
+"""JSON lines: an object a line, with the text under one key.
 
 In:  files of JSON objects, compressed or not.
 Out: a document a line; `UsageError` with the byte where a line is something else.
 
 Whole blocks are parsed at once. Only a block that the fast parser refuses is read line by line: to
-name the wrong line, or because it holds half of a surrogate pair, which JSON allows and UTF-8 not.
+name the wrong line, or because it holds half of a surrogate pair, which JSON allows and UTF-8 does
+not.
 """
 
 import json

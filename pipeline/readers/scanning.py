@@ -28,7 +28,7 @@ LOOKBACK_BYTES = 1 << 16
 """What is read before a piece to tell whether its first byte begins a document."""
 
 LONGEST_MARK = 16
-"""Bytes by which a document is known to begin, at most: `<page>`."""
+"""Longest mark that begins a document, in bytes: `<page>`, and room to spare."""
 
 LONGEST_RECORD = 1 << 26
 """A JSON object or article that is larger is refused: it is held whole, several times over while it
@@ -84,15 +84,15 @@ def line_starts(buffer: bytes, at_beginning: bool) -> Offsets:
 
 
 def is_beginning(piece: Piece) -> bool:
-    """Whether the piece is so much of a file's beginning that a document must begin in it."""
+    """Whether the piece covers enough of a file's beginning that a document must begin in it."""
     return not piece.start and (piece.stop is None or piece.stop >= LOOKBACK_BYTES)
 
 
 def _gathered(chunks: Iterator[bytes], wanted: int | None) -> Iterator[tuple[bytes, bool]]:
     """Chunks joined to about a block each, and whether this is the last one.
 
-    Behind the `wanted` bytes of the piece only its last document's end is of interest: little is
-    read at first, then more and more.
+    Beyond the `wanted` bytes of the piece only the end of its last document matters: chunks start
+    small there and grow.
     """
     waiting: list[bytes] = []
     size = done = 0

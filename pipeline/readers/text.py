@@ -1,6 +1,6 @@
 """Plain text: one document a file, or several between blank lines.
 
-In:  files of text, compressed or not; a blank line is one of nothing but white space.
+In:  files of text, compressed or not; a blank line holds only white space.
 Out: documents. In Google's input format each of their lines is a sentence that is given and not cut
      again (reference: create_pretraining_data.py:179-206).
 """

@@ -8,8 +8,7 @@ Out: the text passages of articles, a paragraph a line (paper, A.2: only text pa
 A dump's XML is not parsed: every page is found by its tags, so that damage costs one page and a
 dump can be read from the middle. Of its wikitext, nested constructs are taken apart from the inside
 out, so that no recursion is needed and an unclosed brace spoils at most its own paragraph. No
-pattern takes longer than in proportion to the text, whatever it contains: a page's author may be
-hostile.
+pattern takes more than linear time, whatever the text contains: a page's author may be hostile.
 """
 
 import html
@@ -61,7 +60,7 @@ _NOT_PROSE = tuple("*#:;|!")
 """Lines that begin with these are lists, indented asides and remains of tables."""
 _HOLES = re.compile(r"\(\s*+[,;:]*+\s*+\)|(?<=\()\s*+[,;]\s*+")
 _DEEPEST = 40
-"""Levels of nesting taken apart; what is deeper is no article."""
+"""Levels of nesting taken apart; no article is nested more deeply."""
 
 
 def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
@@ -108,7 +107,7 @@ def doc_starts(buffer: bytes, at_beginning: bool) -> Offsets:
 def read_mediawiki(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The articles that begin in the piece; redirects come out empty.
 
-    Namespaces but the main one (templates, talk, categories) hold no articles and give no
+    Namespaces other than the main one (templates, talk, categories) hold no articles and give no
     documents.
     """
 
@@ -140,7 +139,7 @@ def plain_text(wikitext: str) -> str:
     text = _inside_out(_TEMPLATE, "", text)
     text = _inside_out(_TABLE, "", text)
     text = _inside_out(_LINK, _shown, text)
-    end = text.rfind("]") + 1  # what opens behind it never closes, and is not looked for
+    end = text.rfind("]") + 1  # nothing that opens after it is ever closed
     text = _EXTERNAL_LINK.sub(r"\1", text[:end]) + text[end:]
     text = _QUOTES.sub("", _SWITCH.sub("", text))
     text = _TAG.sub("", _LINE_BREAK.sub("\n", text))

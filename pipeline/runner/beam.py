@@ -6,7 +6,7 @@ Out: the same names. Everything else imports them from here.
 On import Beam warns in the root log that Google's client libraries are absent, which matters only
 to those who use them; that one warning is suppressed. And Beam imports what it finds installed for
 data frames, MongoDB and BigQuery, two fifths of its import time; these are hidden from it. Garbage
-is not collected meanwhile: what an import makes stays.
+collection is off meanwhile: what an import makes stays.
 """
 
 import gc
@@ -58,7 +58,7 @@ from artifacts.errors import UsageError
 
 
 class _StateSampler(statesampler.StateSampler):
-    """Beam's own with another period, for which it has no option."""
+    """Beam's own sampler with another period, for which Beam has no option."""
 
     def __init__(self, prefix: str, counters: CounterFactory) -> None:
         super().__init__(prefix, counters, SAMPLING_PERIOD_MS)
@@ -67,7 +67,7 @@ class _StateSampler(statesampler.StateSampler):
 def refuse_unknown(flags: Sequence[str]) -> None:
     """Refuse an option of the command line that none of Beam's option classes has.
 
-    Beam itself only logs it, and passes it over.
+    Beam itself only logs and ignores it.
     """
     parser = _BeamArgumentParser(allow_abbrev=False, add_help=False, conflict_handler="resolve")
     for options in PipelineOptions.__subclasses__():

@@ -34,7 +34,7 @@ def add_job(
 ) -> None:
     """Add the job's steps to an empty pipeline, and something that consumes their end.
 
-    `start` makes the first element; `Impulse`, unless an engine does without.
+    `start` makes the first element; by default `Impulse`, which not every engine knows.
 
     A worker that dies in a step whose output nobody reads would go unnoticed by the runner.
     """

@@ -1,14 +1,14 @@
 """A job on a Dask cluster, through Beam's own runner for it.
 
 In:  a graph for Beam (pipeline/runner/beam_graph.py), and Beam's options for Dask.
-Out: `DaskResult`, a job whose state can be asked for.
+Out: `DaskResult`, a job whose state can be polled.
 
-Dask never divides what one partition holds but when it groups, and it groups into as many
-partitions as there were before. Beam's runner does not know `Impulse`, and so a graph begins with
-an element for each partition, of which the first alone goes on.
+Dask only divides a partition when it groups, and it groups into as many partitions as there were
+before. Beam's runner does not know `Impulse`, and so a graph begins with an element for each
+partition, all but the first of which are dropped.
 
-All that is gathered lies in the workers' memory, and on their own disks beyond it. A worker that
-dies takes its results along; Dask computes them again, from the texts if it must.
+All that is gathered lies in the workers' memory, and on their own disks beyond it. The results of a
+worker that dies are lost; Dask computes them again, from the texts if it must.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,14 +20,14 @@ from pipeline.runner.graph import Step
 from pipeline.runner.job_errors import JobFailed, job_error
 
 DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"
-"""Beam knows it by no shorter name."""
+"""Beam has no shorter name for it."""
 
 PARTITIONS = 32
 """If `dask_npartitions` says nothing. Up to here one step of tasks groups them all; then two do."""
 
 
 class DaskResult(PipelineResult):
-    """Beam's result of a Dask job always says RUNNING; this one asks the tasks."""
+    """Beam's result of a Dask job always says RUNNING; this one asks the tasks instead."""
 
     def __init__(self, submitted: Any) -> None:
         super().__init__(PipelineState.RUNNING)  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ class DaskResult(PipelineResult):
         return str(PipelineState.DONE)
 
     def cancel(self) -> str:
-        """Forget the tasks; one that has begun ends, and its result is thrown away."""
+        """Forget the tasks; those that have begun end, and their results are discarded."""
         self._client.cancel(self._futures, force=True)
         self._client.close()
         return str(PipelineState.CANCELLED)
@@ -73,7 +73,7 @@ class DaskResult(PipelineResult):
 
 
 def begin_on_dask(options: Sequence[str]) -> tuple[Create, Step]:
-    """What a graph begins with, an element for each partition, and the step that keeps one."""
+    """What starts the graph, an element for each partition, and the step that keeps one."""
     try:
         from apache_beam.runners.dask.dask_runner import DaskOptions
     except ImportError as error:

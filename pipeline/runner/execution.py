@@ -4,8 +4,9 @@ In:  a function that describes the job, and a machine.
 Out: nothing; the job's products are the files that its functions have put into the artifact.
 
 Beam runs it, with workers here (`local`) or elsewhere; its options are passed through as they are.
-Where workers are not worth their start, the steps run right here, one task after another, and Beam
-is not even imported: it is half of each program's start. The same functions make the same bytes.
+Where starting workers would not pay, the steps run in this process, one task after another, and
+Beam is not even imported: that is half of each program's start-up. The same functions make the same
+bytes.
 """
 
 import math
@@ -66,7 +67,7 @@ def run_graph(
         reader = ReportReader(queue.reports, progress)
         job = build(queue)
         if inline:
-            watched = machine.worker_mode == "auto"  # a person with a debugger takes any time
+            watched = machine.worker_mode == "auto"  # a person with a debugger may take any time
             _run_inline(job, reader, machine.stall_timeout if watched else math.inf)
             return
         from pipeline.runner.local_runner import run_supervised
@@ -75,7 +76,7 @@ def run_graph(
 
 
 def _run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float) -> None:
-    """Run in this very process, one task after another: small inputs, one worker, debuggers."""
+    """Run in this process, one task after another: small inputs, one worker, debuggers."""
     items: Iterable[Any] = [None]
     for step in job.steps:
         items = _applied(step, items)

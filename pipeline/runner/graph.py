@@ -1,4 +1,4 @@
-"""A job: tasks, and what is done with each.
+"""A job: tasks, and the steps that process them.
 
 In:  tasks and functions.
 Out: `Collection`, a chain of steps, which pipeline/runner/execution.py runs.
@@ -20,11 +20,11 @@ Made = TypeVar("Made")
 
 
 class Worker(ABC, Generic[Item, Made]):
-    """A function of one item that wants something made first, once in every worker."""
+    """A function of one item that needs a setup, once in every worker."""
 
     @abstractmethod
     def setup(self) -> None:
-        """Make it."""
+        """Prepare this worker."""
 
     @abstractmethod
     def __call__(self, item: Item) -> Iterable[Made]:

@@ -10,7 +10,7 @@ from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
 
 _RAISED = re.compile(r"^artifacts\.errors\.(\w+): (.*?)(?: \[while running .*)?$", re.MULTILINE)
 _DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
-"""What an error of gRPC says, among the lines of its status."""
+"""The message of a gRPC error, among the lines of its status."""
 _LONGEST = 600
 
 

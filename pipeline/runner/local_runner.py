@@ -96,12 +96,12 @@ def run_supervised(
 
 
 def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
-    """Follow the job until it says that it is done; raise as soon as it cannot be."""
+    """Follow the job until it reports that it is done; raise as soon as it cannot succeed."""
     alive_at = time.monotonic()
     pending = b""
     while True:
         # Whether the child has ended is asked before reading, so that its last words come first;
-        # its pipes do not tell, since forks of it hold them open. It stays to be waited for.
+        # its pipes do not tell, since its forks hold them open. It is left to be waited for.
         ended = os.waitid(os.P_PID, head, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         readable, _, _ = select.select([events], [], [], POLL_SECONDS)
         if reader.poll():

@@ -3,7 +3,7 @@
 In:  requests of the runner, one connection each, with what Beam puts into a worker's environment.
 Out: workers, each living as long as its connection.
 
-Beam's own worker processes are fresh interpreters, which costs seconds a job. The helper here is
+Beam's own worker processes are fresh interpreters, which cost seconds per job. The helper here is
 forked before any gRPC channel exists, since gRPC does not survive a fork, and forks each worker.
 """
 
@@ -122,4 +122,5 @@ def _work(client: socket.socket) -> NoReturn:
         code = 0
     finally:
         orphaned, _, _ = select.select([client], [], [], 0)
-        os._exit(0 if orphaned else code)  # failing because the runner is gone is no cause
+        # a worker that fails because the runner is gone is not the cause
+        os._exit(0 if orphaned else code)

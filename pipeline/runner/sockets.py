@@ -1,7 +1,7 @@
 """Beam's services for its workers, on Unix sockets in the job's own directory.
 
 In:  the directory of a local job, which only its user may enter.
-Out: Beam's runner and its workers speak through that directory; no port of the machine is opened.
+Out: Beam's runner and its workers speak through that directory; no network port is opened.
 
 Beam binds its services to `[::]`, all addresses, without authentication, and one of them hands out
 any file that the user may read. Its worker handlers name the address themselves and are registered
@@ -30,7 +30,7 @@ from pipeline.runner.beam import (
 from pipeline.runner.prefork import send_environment
 
 SERVICES = ("control", "data", "state")
-"""Their numbers take the place of ports."""
+"""Numbers of the services, in place of ports."""
 
 SHUTDOWN_SECONDS = 5
 OPTIONS = (
@@ -52,7 +52,7 @@ def serve_in(directory: str) -> None:
 class SocketServer(worker_handlers.GrpcServer):
     """Beam's `GrpcServer`: control, data and state, each on a socket of its own.
 
-    One for all would be one connection, where data that wait to be read hold up the control.
+    A single socket would mean a single connection, where unread data would block control messages.
     """
 
     directory: ClassVar[str]
@@ -82,11 +82,11 @@ class SocketServer(worker_handlers.GrpcServer):
 
     @classmethod
     def address(cls, port: int) -> str:
-        """Where the service of this number is reached."""
+        """The address of the service of this number."""
         return "unix:" + quote(os.path.join(cls.directory, SERVICES[port]))
 
     def close(self) -> None:
-        """Finish what has begun and close the sockets."""
+        """Finish pending calls and close the sockets."""
         self.control_handler.done()
         for stopped in [server.stop(SHUTDOWN_SECONDS) for server in self._servers]:
             stopped.wait()

@@ -1,7 +1,7 @@
 """The work queue of a job on this machine, and the reports of what is done.
 
 In:  tasks to share out; reports of finished ones, from any thread or process of the job.
-Out: every task for whichever worker is free first; sums of the reports, for the progress line and
+Out: each task for whichever worker is free first; sums of the reports, for the progress line and
      the stall time-out.
 
 Beam's local runner hands out all work in advance and reports nothing while a job runs. So both go
@@ -27,10 +27,10 @@ Task = TypeVar("Task")
 
 @dataclass(frozen=True)
 class WorkQueue:
-    """What a worker holds: cheap to pickle, safe to use from anywhere."""
+    """A worker's end: cheap to pickle, safe to use from any thread or process."""
 
     directory: str = ""
-    """The job's own; empty where workers share no disk with the launcher, as on Dataflow."""
+    """The job's directory; empty where workers share no disk with the launcher, as on Dataflow."""
     workers: int = 1
 
     @property
@@ -74,7 +74,7 @@ class ReportReader:
         self._others: dict[str, float] = defaultdict(float)
 
     def poll(self) -> bool:
-        """Read what is new, print a line if it is time; True if there was anything new."""
+        """Read new reports, print a line if it is time; whether there was anything new."""
         with open(self._path, "rb") as file:
             file.seek(self._offset)
             whole, _, _ = file.read().rpartition(b"\n")

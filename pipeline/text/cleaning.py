@@ -1,19 +1,19 @@
-"""Cleaning: raw bytes of documents to plain lines of text.
+"""Cleaning: from raw bytes of documents to plain lines of text.
 
 In:  a `DocumentBlock` as a reader gives it.
 Out: `CleanBlock`: valid UTF-8 without control characters, single spaces, one paragraph (or given
      sentence) a line; and for each document how much of it had to be replaced.
 
-Everything happens to whole blocks: a byte is looked at by a table, the few interesting places are
-rewritten by index arithmetic, and document ends move along. What is done, in this order:
+Whole blocks are processed at once: every byte is looked up in a table, the few interesting places
+are rewritten by index arithmetic, and document ends are moved along. What is done, in this order:
 invalid UTF-8 becomes U+FFFD and is counted; control characters, byte order marks and invisible
-format characters go; every kind of line end becomes a line feed and every kind of space a space;
-HTML's entities and line breaks become what they mean (only of what was made from HTML); white space
-is collapsed, and line breaks that only wrap a paragraph become spaces. Hard-wrapped text (old
-books, documentation) is distinguished from one paragraph a line by its line lengths, document by
-document, so that the same document is read alike wherever it stands.
+format characters are removed; every kind of line end becomes a line feed and every kind of space a
+space; HTML's entities and line breaks become what they mean (only of what was made from HTML);
+white space is collapsed, and line breaks that only wrap a paragraph become spaces. Hard-wrapped
+text (old books, documentation) is distinguished from one paragraph a line by its line lengths,
+document by document, so that a document is read the same wherever it stands.
 
-Where there is a compiler, what touches every byte runs in C (cleaning.c), to the same result.
+Where there is a compiler, the loops over every byte run in C (cleaning.c), with the same result.
 """
 
 import ctypes
@@ -36,18 +36,18 @@ REPLACEMENT = 0xFFFD
 """The character that stands for invalid bytes."""
 
 WRAPPED_WIDTH = 100
-"""Characters: hard-wrapped text hardly has a longer line."""
+"""Characters: hard-wrapped text has hardly any longer line."""
 SHORT_LINE = 40
-"""Characters: a shorter line was not broken for want of room, so its break means something."""
+"""Characters: a shorter line was not broken for lack of room, so its break means something."""
 LONG_LINES_ALLOWED = 0.02
 """Share of longer lines in hard-wrapped text (addresses, tables)."""
 FULL_LINES_NEEDED = 0.5
 """Share of lines of at least `SHORT_LINE` characters in hard-wrapped text."""
 
 _NOT_UTF8 = -1
-"""What cleaning.c says of a block with a byte that is none."""
+"""What cleaning.c returns for a block with an invalid byte."""
 _DOOMED = 0x00
-"""What stands for a byte that is to go; the text itself holds none."""
+"""Stands for a byte that is to be deleted; the text itself holds none."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _plain_characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offse
 
 
 def _rewrite(text: Bytes, at: Offsets, becomes: Bytes, *, size: int) -> Offsets:
-    """Put what the characters at `at` become into `text`; returns the bytes that must go."""
+    """Replace the characters at `at` in `text` by what they become; returns the bytes to delete."""
     changed = becomes > _DELETE
     text[at[changed]] = becomes[changed]
     gone = at[becomes == _DELETE]

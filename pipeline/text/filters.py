@@ -4,7 +4,8 @@ In:  cleaned documents.
 Out: a `Reason` for each; `KEPT` for most.
 
 The rules are Gopher's (Rae et al. 2021, arXiv 2112.11446, A.1.1) and C4's (Raffel et al. 2020,
-arXiv 1910.10683, 2.2), all off by default. What is dropped is counted and listed, never just gone.
+arXiv 1910.10683, 2.2), all off by default. What is dropped is counted and listed, never silently
+lost.
 
 Left out are the rules that do not judge a document by counting in it: Gopher's repetitions (Table
 A1), C4's rules that drop lines (no final punctuation, few words, "javascript"), its list of bad
@@ -60,7 +61,7 @@ class Reason(IntEnum):
 
 
 class Counts:
-    """What can be counted in the documents of a block: an array of shape (D,) each, made once."""
+    """Counts over the documents of a block: each an array of shape (D,), computed once."""
 
     def __init__(self, block: CleanBlock) -> None:
         self._text, self._ends = block.text, block.ends
@@ -122,7 +123,7 @@ class Counts:
 
     @cached_property
     def stop_words(self) -> Offsets:
-        """How many different ones of `STOP_WORDS` there are, in whatever case."""
+        """How many different ones of `STOP_WORDS` there are, in any case."""
         edges = np.flatnonzero(np.diff(self._letters, prepend=False, append=False))
         starts, lengths = edges[::2], np.diff(edges)[::2]
         found = np.zeros(len(self._ends), dtype=np.int64)
@@ -140,7 +141,7 @@ class Counts:
 
     @cached_property
     def lorem_ipsum(self) -> Offsets:
-        """Times that `lorem ipsum` is said, in whatever case."""
+        """Occurrences of `lorem ipsum`, in any case."""
         matches = re.finditer(rb"lorem ipsum", self._text.tobytes(), re.IGNORECASE)
         return self.places(np.array([match.start() for match in matches], dtype=np.int64))
 
@@ -154,7 +155,7 @@ class Counts:
 
     @cached_property
     def _letters(self) -> Mask:
-        """The bytes of letters; every byte of a non-ASCII character passes for one."""
+        """The bytes of letters; every byte of a non-ASCII character counts as one."""
         folded = self._text | 0x20
         letters: Mask = ((folded >= ord("a")) & (folded <= ord("z"))) | (self._text >= 0x80)
         return letters
@@ -202,7 +203,7 @@ RULES: tuple[Rule, ...] = (
     (Reason.CURLY_BRACKET, "drop_curly_brackets", lambda of, _: of.curly_brackets > 0),
     (Reason.LOREM_IPSUM, "drop_lorem_ipsum", lambda of, _: of.lorem_ipsum > 0),
 )
-"""In the order in which they are asked."""
+"""In the order in which they are applied."""
 
 
 def filter_documents(block: CleanBlock, cleaning: CleaningConfig) -> Reasons:

@@ -18,7 +18,7 @@ from artifacts.arrays import Bytes, Mask, Offsets, UInt64s
 from pipeline.text.cleaning import LINE_FEED, SPACE
 
 _MARGIN = 16
-"""Spaces put round the text, so that looking back and ahead needs no care at its ends."""
+"""Spaces around the text, so that looking back and ahead needs no bounds checks."""
 _KEY_BYTES = 8
 
 
@@ -26,7 +26,7 @@ NEVER_LAST = """
     mr mrs ms mx dr drs prof st rev hon gen col maj capt cpt lt sgt cmdr cdr adm gov sen rep pres
     supt fr messrs mme mlle msgr vs v cf viz e.g i.e eg ie approx est incl pvt ps p.s
 """
-"""Abbreviations that something always follows; of single letters only small ones."""
+"""Abbreviations that never end a sentence; of single letters only small ones."""
 
 RARELY_LAST = """
     inc ltd co corp llc bros jr sr etc al esq ave blvd rd dept univ assn bldg mt ft u.s u.k u.n
@@ -39,7 +39,7 @@ RARELY_LAST_CAPITALISED = """
     rul proc fed reg regs supp civ crim evid pub stat ann const amend cong sess cir dist app treas
     assoc asst natl cal tex fla ill mich minn wis tenn okla ariz colo conn ala kan neb nev mont
 """
-"""The same of law, offices and places; in small letters many of them are words."""
+"""The same for law, offices and places; in small letters many of them are words."""
 
 BEFORE_NUMBERS = "no nos nr p pp c ca fig figs vol ch sec art eq op para ref refs v ext tel pop"
 """Abbreviations before a digit, ordinary words or sentence ends before anything else."""
@@ -61,7 +61,7 @@ _MOST_MARKS = 3
 _MOST_REFERENCE_DIGITS = 3
 
 _BEGINNER, _TERMINAL, _CLOSER, _OPENER, _BOTH, _OTHER = range(6)
-"""What a byte can be beside a sentence's end; a beginner is a letter, a digit, or no ASCII."""
+"""Kinds of bytes beside a sentence's end; a beginner is a letter, a digit, or not ASCII."""
 
 
 _KINDS = np.full(256, _OTHER, dtype=np.uint8)

@@ -5,7 +5,7 @@ Out: `TextBlock`s: one sentence a line, each document's digest, split, and why i
      is.
 
 A document's identity is its text in this form: equal digests mean equal sentences, so whichever of
-two equal documents survives, the same tokens come of it.
+two equal documents survives gives the same tokens.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from pipeline.text.filters import Reason, Reasons, filter_documents
 from pipeline.text.sentences import split_sentences
 
 STRIDE_BYTES = 1 << 20
-"""Text cleaned at a time: more would fall out of the processor's caches between two steps."""
+"""Bytes of text cleaned at a time: more would not stay in the processor's caches between steps."""
 
 TRAIN, HELDOUT = "train", "heldout"
 TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1
@@ -136,7 +136,7 @@ def split_names(corpus: CorpusConfig) -> list[str]:
 
 @dataclass(frozen=True)
 class Division:
-    """How the documents of `train` and `heldout` are told apart in the end."""
+    """How the documents of `train` and `heldout` are finally told apart."""
 
     rule: Literal["draw", "smallest", "largest", "tails"]
     """As they were drawn; only the smallest digest is held out, where none was drawn; only the
@@ -146,7 +146,7 @@ class Division:
 
 
 def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Division:
-    """What becomes of a draw among few documents, which may find none of them or all.
+    """How to divide few documents, of which the draw may hold out none or all.
 
     trained_D, drawn_D: first halves of the distinct digests that were not drawn to be held out and
                         of those that were, ascending; of many, the smallest are enough.

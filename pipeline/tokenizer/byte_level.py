@@ -4,8 +4,8 @@ In:  cleaned UTF-8 text, one sentence a line, and where documents end.
 Out: token ids, one flat array, and how many of them lie before given places.
 
 A token has the space before its word in it, so a sentence that follows another one is tokenised
-with the space that parted them: examples hold the ids of running text. Nothing is remembered, so
-this is far slower than WordPiece here; encoders trained elsewhere need it.
+with the space that parted them: examples hold the ids of running text. Nothing is cached, so this
+is far slower than our WordPiece; encoders trained elsewhere need it.
 """
 
 from itertools import pairwise

@@ -3,7 +3,7 @@
 In:  words as columns of 8-byte integers, zero-padded: `the` is the one integer 0x656874.
 Out: the value of each word, or 0.
 
-A word of at most 8 * width bytes *is* its key, so equal keys mean equal words: there is nothing to
+A word of at most 8 * width bytes *is* its key, so equal keys mean equal words, and none can
 collide. Python's dict would need one object a word; this needs a dozen NumPy calls a block.
 """
 
@@ -16,14 +16,14 @@ ABSENT = np.uint64(0)
 """The value of a word that is not there; and the key of a free slot, since no word is empty."""
 
 MAX_PROBES = 16
-"""Slots tried for a word. What finds no place within them is simply not kept."""
+"""Slots tried for a word. A word that finds no free one among them is simply not stored."""
 
 _MULTIPLIER_1 = np.uint64(GOLDEN_GAMMA)
 _MULTIPLIER_2 = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 class WordTable:
-    """Open addressing with linear probing; words are never deleted singly, only all together.
+    """Open addressing with linear probing; words are never deleted one by one, only all at once.
 
     A slot is a row: the word's integers, then its value, so that a look-up touches one cache line.
     """
@@ -68,7 +68,7 @@ class WordTable:
             free = self._rows[slots, 0] == ABSENT
             for column, key in enumerate((*keys, values)):
                 self._rows[slots[free], column] = key[free]
-            # Of words that meet in one slot the last stays, in every column alike.
+            # Of words that share a slot the last one stays, in every column alike.
             left = np.flatnonzero(~free | _differ(self._rows[slots], keys))
             self.count += len(slots) - len(left)
             if not len(left):

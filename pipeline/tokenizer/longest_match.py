@@ -24,10 +24,10 @@ from pipeline.tokenizer.pre_tokens import (
 # W words, P pieces
 
 _FEW = 32
-"""So few words are given to `tokenizers` one by one: a round costs as much for one as for many."""
+"""At most so many words are left to `tokenizers`: a round costs as much for one as for many."""
 
 _SLOTS_PER_PIECE = 8
-"""Mostly a miss is looked up, and a miss is settled at once if its slot is free."""
+"""Most look-ups miss, and a miss is known at once if its slot is free."""
 _BITS = np.uint64(8)
 _WORD_BITS = np.uint64(64)
 

@@ -46,7 +46,7 @@ PUNCTUATION = tuple(bytes([byte]) for byte in range(0x7F) if KINDS[byte] == ALON
 NONE_ISOLATED = np.zeros(1 << 16, dtype=np.bool_)
 
 _PROBE = "a"
-"""A neighbour on both sides that nothing changes."""
+"""Put on both sides of a character; nothing changes it."""
 
 _OFTEN_ALONE = (range(0x2010, 0x2028), range(0x3000, 0x3040), range(0xFF00, 0xFF66))
 """Blocks with punctuation that is frequent in running text: dashes and quotes, CJK, full width."""
@@ -174,7 +174,7 @@ class Characters(dict[int, str]):
         self._normalizer = tokenizer.backend.normalizer
         self._pre_tokenizer = tokenizer.backend.pre_tokenizer
         self.unsafe: set[str] = set()
-        """Characters met so far whose neighbours matter."""
+        """Characters seen so far whose neighbours matter."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)

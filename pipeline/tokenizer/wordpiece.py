@@ -60,9 +60,9 @@ MAX_ENTRIES = 1 << 19
 MAX_POOL = 1 << 23
 """Ids kept before starting afresh."""
 LONGEST_KEPT = 1 << 12
-"""Bytes; what is longer is hardly met twice."""
+"""Bytes; longer pre-tokens hardly ever occur twice."""
 _FEW = 64
-"""So few pre-tokens are copied one by one."""
+"""At most so many pre-tokens are copied one by one."""
 
 # A pre-token's value: where its ids stand in the pool, how many they are, and the first of them.
 _ID_BITS, _COUNT_BITS = np.uint64(18), np.uint64(22)
@@ -92,7 +92,7 @@ class WordPieceForm(ABC):
 
 
 class FastWordPiece(WordPieceForm):
-    """In NumPy, a million bytes at a time."""
+    """The NumPy form, a million bytes at a time."""
 
     def __init__(self, tokenizer: WordPieceTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -278,7 +278,7 @@ _DONE, _NEED_CHARACTER, _NEED_PRE_TOKEN, _NEED_ROOM, _NO_MEMORY = range(5)
 """What `wordpiece_encode` returns."""
 
 _SPARE = 1024
-"""Ids of room beyond one for every three bytes; there is more as soon as it is needed."""
+"""Room for ids beyond one for every three bytes; it grows as soon as more is needed."""
 
 
 @cache
@@ -294,7 +294,7 @@ def library() -> ctypes.CDLL | None:
 
 
 class CompiledWordPiece(WordPieceForm):
-    """In C."""
+    """The compiled form."""
 
     def __init__(self, tokenizer: WordPieceTokenizer, functions: ctypes.CDLL) -> None:
         self._tokenizer = tokenizer
