@@ -83,6 +83,13 @@ def local_path(path: str) -> str:
     return _open(path)[1]
 
 
+def located(path: str) -> str:
+    """`path` as any working directory understands it: absolute, `~` expanded, without `file://`."""
+    if not is_local(path):
+        return path
+    return os.path.abspath(local_path(os.path.expanduser(path)))
+
+
 def open_to_read(path: str) -> IO[bytes]:
     """The file at `path`, whatever characters its name has; `UsageError` if it may not be read."""
     filesystem, inner = _open(path)
@@ -483,8 +490,14 @@ def _lasting(error: Exception, arguments: Sequence[object]) -> Exception:
     # only now, since a store may also answer this when it is busy
     if str(error).startswith(FORBIDDEN):
         return _refused(PermissionError(str(error)), arguments)
-    is_ours = isinstance(error, OSError) and not _of_a_library(error)
-    return error if is_ours else _unanswered(error)
+    if isinstance(error, OSError) and not _of_a_library(error):
+        return error
+    # a class of the library's own, such as `EndpointConnectionError`
+    said = " ".join(str(error).split())
+    return ClozeError(
+        f"the object store did not answer {ATTEMPTS} times ({type(error).__name__}: {said}); see "
+        "that it is there, and that endpoint and credentials are set; the same command goes on"
+    )
 
 
 def _refused(error: PermissionError, arguments: Sequence[object]) -> PermissionError:
@@ -494,12 +507,3 @@ def _refused(error: PermissionError, arguments: Sequence[object]) -> PermissionE
     reason = " ".join((error.strerror or str(error)).split())
     said = f"the object store refuses it ({reason}), see that the credentials are allowed to"
     return PermissionError(errno.EACCES, said, str(arguments[0]))
-
-
-def _unanswered(error: Exception) -> ClozeError:
-    """Our error for one of a store library's own classes, such as `EndpointConnectionError`."""
-    said = " ".join(str(error).split())
-    return ClozeError(
-        f"the object store did not answer {ATTEMPTS} times ({type(error).__name__}: {said}); see "
-        "that it is there, and that endpoint and credentials are set; the same command goes on"
-    )

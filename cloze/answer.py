@@ -1,6 +1,6 @@
 """What a command prints: for people or for programs.
 
-In:  a result as data and as text; rows of cells; lines that are computed one by one.
+In:  a result as data and as text; rows of cells; lines computed one by one.
 Out: standard output.
 """
 
@@ -37,7 +37,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Each line on standard output as soon as it is there; ends early when the reader has left."""
+    """Print each line as soon as it is computed; stop early if the reader has closed the pipe."""
     try:
         for line in lines:
             print(line, flush=True)

@@ -44,9 +44,9 @@ class Verb:
     where: str
     """`module:function`; imported when it is used."""
     purpose: str
-    """What it is for, in one sentence."""
+    """What it does, in one sentence."""
     example: str
-    """A command line that works."""
+    """An example command line."""
 
 
 STAGE = "cloze.execution.single_stage"
@@ -203,7 +203,7 @@ ANSWERED = (
     *(CycloptsError, ClozeError, ImportError, OSError, MemoryError),
     *(KeyboardInterrupt, Terminated),
 )
-"""What ends a command with one line; all else is a bug of ours, with its traceback."""
+"""Exceptions that end a command with one line; any other is a bug of ours, with its traceback."""
 
 UNDECODABLE = re.compile("[\ud800-\udfff]")
 """Stands for a byte of a file name or an argument that Python could not decode (PEP 383)."""
@@ -269,7 +269,7 @@ def application() -> App:
 
 
 def _open_missing_streams() -> None:
-    """After `2>&-` the next file that is opened would be standard error for whatever we start."""
+    """Open closed standard streams: after `2>&-` the next file opened would be standard error."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)

@@ -48,7 +48,7 @@ def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain")
     """Where the model called `name` lies: what a run's `stage` made, or any directory there is."""
     if name in list_runs(workspace):
         given = flat(read_record(workspace, name).config).get("finetune.encoder")
-        if stage == "pretrain" and given:  # a run without a corpus: its encoder came finished
+        if stage == "pretrain" and given:  # a run without a corpus: its encoder was given
             return str(given)
         return run_artifact(workspace, name, stage=stage).directory
     path = os.path.expanduser(name)

@@ -113,4 +113,4 @@ def _is_of_the_machine(assignment: str) -> bool:
 OUTPUT = Output()
 PLACE = Place()
 TARGET = Target()
-"""The options when none is given."""
+"""The options if none is given."""

@@ -29,7 +29,7 @@ PROGRESS_SECONDS = 10.0
 """Seconds between lines of progress in the run's log."""
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
-"""The last line a program prints; its time is in the record."""
+"""The last line a program prints, its artifact's digest; the record has it."""
 
 LIBRARY = re.compile(r"(DEBUG|INFO|WARNING)[: ]|\[[-\d: ,.]+\] \[(DEBUG|INFO|WARNING)\]")
 """Start of the lines that Beam, DeepSpeed and torch log for their own developers."""

@@ -72,7 +72,7 @@ def execute(
 
 
 def _ensure(stage: str, executor: "Executor", *, retries: int) -> None:
-    """Reuse or make the artifact of one stage, again if its program is killed."""
+    """Reuse or make the artifact of one stage; retry as long as its program is killed."""
     for left in reversed(range(retries + 1)):
         try:
             return executor.ensure(stage)

@@ -26,10 +26,10 @@ from threadpoolctl import threadpool_limits
 
 from artifacts import filesystem
 from artifacts.errors import ClozeError
-from artifacts.filesystem import is_local
+from artifacts.filesystem import is_local, located
 from artifacts.runtime.cache import cache_directory
 from flows.config import MachineConfig, RunConfig
-from flows.external_inputs import located, read_model_config
+from flows.external_inputs import read_model_config
 from flows.forecast import (
     EXAMPLES_RATE,
     TOKENS_RATE,

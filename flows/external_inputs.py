@@ -8,7 +8,6 @@ Nothing is read twice: local digests are kept by size, mtime and inode (`artifac
 an object store's own checksum is taken where it has one.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -18,7 +17,7 @@ import fsspec
 from artifacts import filesystem
 from artifacts.digests import cached_digest_of_file, digest_of, digest_of_stream
 from artifacts.errors import UsageError
-from artifacts.filesystem import InputFile, find_files, is_local
+from artifacts.filesystem import InputFile, find_files, is_local, located
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 
@@ -61,13 +60,6 @@ class ExternalInput:
         parts += [open_artifact(located(path)).digest for path in self.artifacts.values()]
         parts += [digest_of_model(path, place=place) for place, path in self.models.items()]
         return digest_of(parts)
-
-
-def located(path: str) -> str:
-    """`path` as any working directory understands it: absolute, `~` expanded, without `file://`."""
-    if not is_local(path):
-        return path
-    return os.path.abspath(filesystem.local_path(os.path.expanduser(path)))
 
 
 def digest_of_packages(names: tuple[str, ...], *, place: str) -> str:

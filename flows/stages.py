@@ -14,11 +14,11 @@ from pydantic import JsonValue
 
 from artifacts.config import StageConfig, assign
 from artifacts.errors import UsageError
-from artifacts.filesystem import is_local
+from artifacts.filesystem import is_local, located
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, Store
 from flows.config import ReportStage, RunConfig
-from flows.external_inputs import ExternalInput, digest_of_model, located
+from flows.external_inputs import ExternalInput, digest_of_model
 from model.config import (
     DATASETS_PREFIX,
     EvaluateStage,

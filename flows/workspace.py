@@ -19,8 +19,8 @@ from pathlib import Path
 from artifacts import filesystem
 from artifacts.digests import digest_of
 from artifacts.errors import UsageError
+from artifacts.filesystem import located
 from artifacts.store import Store
-from flows.external_inputs import located
 
 ARTIFACTS = "artifacts"
 

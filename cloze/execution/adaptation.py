@@ -38,7 +38,7 @@ Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documen
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Continued(GeneralText):
-    """How long, and beside which text."""
+    """How long to train, and beside which text."""
 
     minutes: float = MINUTES
     """Time for training, from which the number of steps is estimated before it begins: the same
@@ -48,7 +48,7 @@ class Continued(GeneralText):
     """Steps of training, instead of minutes."""
 
     def options(self) -> list[str]:
-        """As arguments of the command line."""
+        """The same as arguments of the command line."""
         given = {"--general": self.general, "--replay": self.replay}
         length = ["--steps", f"{self.steps}"] if self.steps else ["--minutes", f"{self.minutes:g}"]
         return [*length, *(word for one in given.items() if one[1] for word in one)]

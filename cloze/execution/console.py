@@ -30,17 +30,17 @@ STYLES = {
     "running": (" ", "cyan"),
     "failed": ("✗", "red"),
 }
-"""Mark and colour of each state a stage can rest in."""
+"""Mark and colour of each state of a stage."""
 
 ERROR = "error: "
-"""How a program's line begins that says why it failed."""
+"""Start of the line in which a program says why it failed."""
 
 
 class StandardError(Console):
-    """Standard error whose reader may go away; rich itself would end the run then."""
+    """Standard error whose reader may disappear, which would make rich end the run."""
 
     def on_broken_pipe(self) -> None:
-        """Go on in silence."""
+        """Continue without output."""
         discard(sys.stderr)
 
 
@@ -72,7 +72,7 @@ class PlainHandler(logging.Handler):
         """Nothing to take down."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the event, but not that a stage waits, nor why it failed."""
+        """Print the event, unless a stage only waits; why a stage failed is left out."""
         stage, state, text = facts(record)
         if state == "waiting":
             return
@@ -115,7 +115,7 @@ class TerminalHandler(logging.Handler):
         self._live.__exit__(None, None, None)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Change the stage's row, or say something above the table."""
+        """Change the stage's row, or print a line above the table."""
         stage, state, text = facts(record)
         row = self.rows.setdefault(stage, Row())
         if state == "warning":
@@ -128,7 +128,7 @@ class TerminalHandler(logging.Handler):
             row.state, row.text = state, "" if state == "failed" else text
 
     def table(self) -> Table:
-        """A line for every stage: mark, name, state or time, what it says."""
+        """A line for every stage: mark, name, state or time, last message."""
         table = Table.grid(padding=(0, 2, 0, 0))
         for _ in range(3):
             table.add_column(no_wrap=True)

@@ -1,10 +1,11 @@
-"""What a stage would refuse hours later, refused before the first one starts.
+"""Checks before the first stage starts, for what a later one would refuse hours later.
 
 In:  a run's configuration, valid in itself, a machine's, and what is planned.
 Out: nothing, or a `UsageError`. Only files that the configuration names are read.
 
 What contradicts itself within one table or between two is refused when it is read (flows/config.py,
-model/config.py, pipeline/config/settings.py); here is what takes a look at the machine or a file.
+model/config.py, pipeline/config/settings.py); here are the checks that look at the machine or at
+files.
 """
 
 import json
@@ -12,11 +13,11 @@ import resource
 from collections.abc import Sequence
 
 from artifacts.errors import UsageError
-from artifacts.filesystem import is_local
+from artifacts.filesystem import is_local, located
 from artifacts.store import open_artifact
 from artifacts.tokenizer import read_vocabulary
 from flows.config import MachineConfig, RunConfig
-from flows.external_inputs import located, read_model_config
+from flows.external_inputs import read_model_config
 from flows.plan import PlannedStage
 from flows.stages import chain, keyed_config
 from model.config import DATASETS_PREFIX, MEASURING
@@ -124,7 +125,7 @@ def _check_tasks(run: RunConfig) -> None:
         try:
             positions = int(json.loads(read_model_config(located(encoder)))[POSITIONS])
         except (FileNotFoundError, ValueError, TypeError, KeyError):
-            positions = 0  # its config.json does not tell
+            positions = 0  # its config.json does not say
         longest = max(tasks, key=lambda task: task.max_seq_length)
         if 0 < positions < longest.max_seq_length:
             raise UsageError(

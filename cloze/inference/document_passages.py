@@ -2,7 +2,7 @@
 
 In:  a file, folder, glob or URL.
 Out: the source that reads it, as `cloze init` would find it; `(file, line, text)` of every passage,
-     in the order of files. The line is None where the file holds the text in another form.
+     in the order of files. The line is None where the file does not hold the text as it is.
 """
 
 import re
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from artifacts import filesystem
+from artifacts.filesystem import located
 from cloze.init.corpus_samples import Look
-from flows.external_inputs import located
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
 from pipeline.text.passages import read_passages
@@ -27,7 +27,7 @@ PlacedPassage = tuple[str, int | None, str]
 
 
 def source_of(seen: Look) -> SourceConfig:
-    """How the documents that were looked at are read."""
+    """The source that reads the documents looked at."""
     return SourceConfig(
         # between blank lines there may be a line of dialogue: a passage takes several
         reader="text" if seen.reader == "blank_line_text" else seen.reader,

@@ -40,12 +40,12 @@ class Onnx:
     """Write onnx/model.onnx, too (extra `onnx`)."""
 
     int8: Annotated[bool, Parameter(negative="", show_default=False)] = False
-    """And onnx/model_int8.onnx, whose products are of 8-bit integers; what that loses in score and
-    gains in speed is printed."""
+    """And onnx/model_int8.onnx, with products of 8-bit integers; prints the loss in score and the
+    gain in speed."""
 
     sample: Annotated[str, Parameter(show_default=False)] = ""
-    """What the graphs are scored on: a file of texts, one a line, or of a task a file with labels.
-    By default what installed packages say of themselves, or the task's dev file."""
+    """What the graphs are scored on: a file of texts, one a line, or for a task a file with labels.
+    By default the descriptions of installed packages, or the task's dev file."""
 
 
 NO_ONNX = Onnx()
@@ -64,7 +64,7 @@ def export_model(
     if (graphs.int8 or graphs.sample) and not graphs.onnx:
         raise UsageError("--int8 and --sample are for graphs; give --onnx, too")
     if graphs.onnx:
-        from model.inference.onnx_export import export_onnx  # whose libraries are an extra
+        from model.inference.onnx_export import export_onnx  # its libraries are an extra
         from model.inference.onnx_model import measured
     if task:
         from model.inference.export import export_task

@@ -34,7 +34,7 @@ TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".
 """Suffixes of files in which a line is not a text."""
 
 LONGEST_LINE = 1 << 24
-"""Bytes of one text; a longer line is no text, and would be held in memory whole."""
+"""Bytes of one text; a longer line is not a text, and would be held in memory whole."""
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -49,7 +49,7 @@ def texts_or_lines(texts: tuple[str, ...]) -> Iterator[str]:
 
 
 def is_file(text: str) -> bool:
-    """Whether an argument names an existing file; a long text is no name."""
+    """Whether an argument names an existing file; a long text never does."""
     try:
         return Path(text).is_file()
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def _lines_if_file(text: str) -> Iterator[str]:
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[str]:
-    """Every line, so that results can be put beside them."""
+    """Every line, blank ones too, so that results can be matched with lines."""
     lines = iter(partial(file.readline, LONGEST_LINE + 1), b"")
     for number, line in enumerate(lines, start=1):
         if len(line) > LONGEST_LINE:

@@ -21,12 +21,11 @@ from artifacts.errors import UsageError
 from artifacts.progress import say
 from cloze.answer import Answer, print_lines
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
+from cloze.init.labelled_files import DELIMITERS
 from cloze.lookup import model_directory
 from cloze.options import PLACE, Place
 from model.config import TaskConfig
 from model.inference.predict import Predictor, Row, load_predictor
-
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 Task = Annotated[
     str, Parameter(help="The task, if the model was fine-tuned for several.", show_default=False)
@@ -64,7 +63,7 @@ def predict(
 
 
 def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | None:
-    """Each row's input beside the answer, in the file's own form where that is a table."""
+    """Print each row's input with the answer, as a table if the file is one."""
     table = predictor.read(file)
     columns = {predictor.name_in_file(name): values for name, values in table.columns.items()}
     answers: list[Row] = []
@@ -114,7 +113,7 @@ def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iter
 
 
 def _cell(value: JsonValue, separator: str) -> JsonValue:
-    """What stands in a cell: several labels as the task's own files write them."""
+    """The content of a cell: several labels as the task's own files write them."""
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return separator.join(map(str, value))
     is_plain = isinstance(value, str | float | int)

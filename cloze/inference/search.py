@@ -78,7 +78,7 @@ class Found:
     score: float
     file: str
     line: int | None
-    """Where it begins; None where the file holds the text in another form."""
+    """Where it begins; None where the file does not hold the text as it is."""
     text: str
 
 
@@ -173,7 +173,7 @@ def passage_index(
 
 @contextmanager
 def _scratch(output: str) -> Iterator[str]:
-    """A directory of this attempt alone; others at the same artifact have their own."""
+    """A directory for this attempt; other attempts at the artifact have their own."""
     work = filesystem.join(output, WORK)
     place = filesystem.local_path(work) if filesystem.is_local(work) else gettempdir()
     Path(place).mkdir(parents=True, exist_ok=True)

@@ -158,7 +158,7 @@ bias_correction = true  # without it so short a warm-up overshoots, and only wor
 [evaluate]
 examples = 4000
 """
-"""After its first line this is the end of configs/text_folder.toml, word for word."""
+"""Without its first line this is the end of configs/text_folder.toml, word for word."""
 
 MIDDLE = """\
 # Some text: a small encoder (4 layers of 512), some hours on one GPU.
@@ -254,7 +254,7 @@ def init(
 
 
 def run_name(source: str) -> str:
-    """What a run on the corpus `source` is called."""
+    """The name of a run on the corpus `source`."""
     last = re.sub(r"[*?\[\]]", "", source.rstrip("/*")).rsplit("/", 1)[-1].partition(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "_", last).strip("_-") or "corpus"
 
@@ -357,7 +357,7 @@ def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
 
 
 def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Iterator[str]:
-    """What a person should know before anything is started, one line a fact."""
+    """What to know before anything is started, one fact per line."""
     size = found.text_bytes / max(found.documents, 1)
     yield (
         f"{_counted(found.files, 'file')}, about {found.text_bytes / 1e6:,.1f} MB of text in about "

@@ -29,7 +29,7 @@ SAMPLE_BYTES = 1 << 16
 STRETCHES = 16
 """Of a file, evenly spread: long documents may stand at the beginning and short ones at the end."""
 WHOLE_BYTES = 1 << 25
-"""Of files without a meaningful middle, compressed ones above all, so much is read together."""
+"""Bytes read in all of files that have no meaningful middle, compressed ones above all."""
 SAMPLED_FILES = 16
 SAMPLED_ROWS = 100
 
@@ -60,7 +60,7 @@ TABLES: Mapping[str, Reader] = {".parquet": "parquet", ".arrow": "arrow", ".feat
 
 @dataclass(frozen=True)
 class Look:
-    """What a corpus seems to be."""
+    """What a corpus appears to be."""
 
     path: str
     files: int
@@ -80,7 +80,7 @@ class Look:
     html: bool = False
     """Whether the text holds entities and line breaks of HTML, which its reader does not expect."""
     line_break: LineBreak | None = None
-    """What its line breaks seem to mean."""
+    """What its line breaks appear to mean."""
     why_line_break: str = ""
     """What that rests on."""
 

@@ -101,14 +101,14 @@ class InitialModel:
     """An encoder that training starts from."""
 
     name: str
-    """What `pretrain.init` will say."""
+    """The value of `pretrain.init`."""
 
     directory: str
     """Where it lies: a run's artifact, or a folder in Hugging Face's layout."""
 
     @cached_property
     def files(self) -> "EncoderFiles":
-        """Read in full and checked, as training will do."""
+        """Read the model in full and check it, as training will."""
         from model.hugging_face.encoder_files import read_encoder_files  # takes torch along
 
         files = read_encoder_files(self.directory)
@@ -176,7 +176,7 @@ class InitialModel:
         )
 
     def facts(self) -> Iterator[str]:
-        """What a person should know."""
+        """What to know before it is trained."""
         config, tokenizer = self.files.config, self.files.tokenizer
         yield (
             f"begins from {self.name}: {config.num_hidden_layers} layers × {config.hidden_size}, "

@@ -5,7 +5,7 @@ Out: the reader that fits; what to set for line breaks and HTML, and what each g
      language, or a script where several languages share it.
 
 A blank line separates documents in one plain text file and paragraphs in another, and nothing in it
-says which. That is guessed from how many blocks of lines there are and what their lines look like,
+says which. The guess rests on how many blocks of lines there are and what their lines look like,
 and the reason says what else it could be.
 """
 
@@ -38,7 +38,7 @@ ONE_SENTENCE = re.compile(
 )
 HTML = re.compile(r"<br ?/?>|</?[pib]>|&(amp|lt|gt|quot|nbsp|apos|#\d+);")
 HTML_PER_CHARACTER = 1e-4
-"""Marks of HTML a character, from which it is no accident."""
+"""Marks of HTML per character above which they are no accident."""
 
 COMMON_WORDS = {
     "English": "the of and to in that is was for with",

@@ -2,7 +2,7 @@
 
 In:  the names of runs.
 Out: the fields in which their configurations differ, and their figures beside each other, as text,
-     CSV, Markdown or LaTeX; on demand a page with their curves, too.
+     CSV, Markdown or LaTeX; optionally a page with their curves, too.
 """
 
 import csv
@@ -83,7 +83,7 @@ def compare(
 
 
 def _notes(summaries: Mapping[str, Summary]) -> list[str]:
-    """What a reader must know before comparing losses: whether they are of the same text."""
+    """A warning for readers who compare losses, if those are not of the same text."""
     evaluated_on = {}
     for run, summary in summaries.items():
         inputs = {step.stage: step.inputs for step in summary.steps}.get("evaluate", {})

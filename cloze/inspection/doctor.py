@@ -21,7 +21,7 @@ from cloze.options import PLACE, Place
 from model.hardware import machine_precision
 
 EXTRAS = ("", "pipeline", "model", "flows")
-"""Parts of the installation; `dev` is for those who change Cloze."""
+"""Parts of the installation; `dev` is for developers of Cloze."""
 
 TOOLS = {
     "gcc": "compiles kernels for this processor, and Triton's launchers where there is a GPU",

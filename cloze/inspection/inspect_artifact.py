@@ -69,9 +69,8 @@ def inspect(
 ) -> Answer:
     """Inspect an artifact."""
     found = named_artifact(artifact, place.space())
-    if is_local(
-        found.directory
-    ):  # all of it, shown or not; what is known to be whole costs nothing
+    # verify all of it, shown or not; what is known to be whole costs nothing
+    if is_local(found.directory):
         for entry in (*found.manifest.files, *found.manifest.records):
             found.path(entry.name)
     stage = found.manifest.stage

@@ -110,5 +110,5 @@ def example_text(row: ExampleRow, tokenizer: SubwordTokenizer) -> RowText:
 
 
 def _joined(tokens: list[str]) -> str:
-    """Tokens as text: continuations join the word before them."""
+    """Tokens as text: continuations are joined to the word before them."""
     return " ".join(tokens).replace(f" {CONTINUATION}", "").removeprefix(CONTINUATION)

@@ -133,23 +133,21 @@ def find_example(examples: Artifact, *, split: str, row: int) -> Example:
     left = row
     entries = [e for e in examples.manifest.files if e.statistics.get("split") == split]
     for entry in entries:
-        if not 0 <= left < (entry.rows or 0):
-            left -= entry.rows or 0
-            continue
-        before = 0
-        with pa.memory_map(examples.path(entry.name)) as source:
-            file = pa.ipc.open_file(source)
-            for copy in range(file.num_record_batches):
-                batch = file.get_batch(copy)
-                if left < before + batch.num_rows:
-                    (values,) = batch.slice(left - before, 1).to_pylist()
-                    return Example(entry, left, copy, values)
-                before += batch.num_rows
-    total = sum(entry.rows or 0 for entry in entries)
-    if not total:
-        splits = sorted({str(e.statistics["split"]) for e in examples.manifest.files if e.rows})
-        raise UsageError(f"--split {split}: no such split; the splits are {', '.join(splits)}")
-    raise UsageError(f"--row {row}: {split} has {total} examples; choose from 0 to {total - 1}")
+        if 0 <= left < (entry.rows or 0):
+            break
+        left -= entry.rows or 0
+    else:
+        total = sum(entry.rows or 0 for entry in entries)
+        if not total:
+            splits = sorted({str(e.statistics["split"]) for e in examples.manifest.files if e.rows})
+            raise UsageError(f"--split {split}: no such split; the splits are {', '.join(splits)}")
+        raise UsageError(f"--row {row}: {split} has {total} examples; choose from 0 to {total - 1}")
+    with pa.memory_map(examples.path(entry.name)) as source:
+        file = pa.ipc.open_file(source)
+        sizes = [file.get_batch(copy).num_rows for copy in range(file.num_record_batches)]
+        copy = int(np.searchsorted(np.cumsum(sizes), left, side="right"))
+        (values,) = file.get_batch(copy).slice(left - sum(sizes[:copy]), 1).to_pylist()
+    return Example(entry, left, copy, values)
 
 
 def find_origin(example: Example, tokens: Artifact) -> Origin:

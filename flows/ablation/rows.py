@@ -37,7 +37,7 @@ LANGUAGE_MODEL: Settings = {
     "evaluate.masked_sentences": [],
     "report.answers": [],
 }
-"""What turns a masked language model into a left-to-right or right-to-left one."""
+"""Settings of a language model that predicts the next token instead of masked ones."""
 
 LEFT: Settings = {**LANGUAGE_MODEL, "encoder.attention_direction": "left_to_right"}
 RIGHT: Settings = {**LANGUAGE_MODEL, "encoder.attention_direction": "right_to_left"}
