@@ -13,7 +13,8 @@ export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Compiling every module takes longer than installing it; Python compiles what is imported by itself.
-PIP_OPTIONS := -q --no-compile -c constraints.txt
+# Debian 12's pip would install what comes as source without a record of its files, which the demo reads.
+PIP_OPTIONS := -q --no-compile --use-pep517 -c constraints.txt
 
 # Many tests wait for a program of one thread; those of one file share ports and stay together.
 PARALLEL := -n 2 --dist loadfile

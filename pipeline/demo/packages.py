@@ -56,6 +56,7 @@ class Module:
 def module_files(distribution: str) -> list[ModuleFile]:
     """The documented modules of an installed distribution, sorted by name."""
     found = _installed(distribution)
+    record(distribution)
     files = sorted(found.files or [], key=str)
     listed = [
         ModuleFile(str(file), Path(str(found.locate_file(file))), file.size or 0)
@@ -72,7 +73,14 @@ def module_files(distribution: str) -> list[ModuleFile]:
 
 def record(distribution: str) -> str:
     """The distribution's own list of its files with their digests."""
-    return _installed(distribution).read_text("RECORD") or ""
+    found = _installed(distribution)
+    listed = found.read_text("RECORD")
+    if listed is None:  # then `found.files` are those of the source tree
+        raise UsageError(
+            f"{distribution} {found.version}: installed without a record of its files, as pip "
+            f"before 23.1 may do; pip install --force-reinstall --use-pep517 {distribution}"
+        )
+    return listed
 
 
 def sources(distribution: str) -> Iterator[tuple[ModuleFile, bytes]]:

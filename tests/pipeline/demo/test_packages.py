@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import IntegrityError, UsageError
-from pipeline.demo.packages import module_files, sources
+from pipeline.demo.packages import module_files, record, sources
 from tests.pipeline.installed import install, use
 
 
@@ -47,6 +47,20 @@ def test_a_distribution_without_modules_is_named(
     use(monkeypatch, install(tmp_path, "compiled-only", {"compiled.so": b""}))
     with pytest.raises(UsageError, match="compiled-only 1.0: its record names no Python module"):
         module_files("compiled-only")
+
+
+def test_a_distribution_without_a_record_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, install(tmp_path, "legacy", {"legacy/a.py": '"""What it does."""'}))
+    information = tmp_path / "legacy-1.0.dist-info"
+    (information / "RECORD").unlink()
+    (information / "METADATA").rename(information / "PKG-INFO")
+    (information / "SOURCES.txt").write_text("a.py\n")
+    information.rename(tmp_path / "legacy-1.0.egg-info")
+    for read in (record, module_files):
+        with pytest.raises(UsageError, match="legacy 1.0: .* --use-pep517 legacy"):
+            read("legacy")
 
 
 def test_a_file_that_has_vanished_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
