@@ -1,22 +1,25 @@
-"""Content digests: of files, of JSON values, of whole inputs.
+"""Content digests of files and JSON values, and the user's cache on this node.
 
-In:  paths, or anything JSON can hold.
-Out: sha256 as 64 hexadecimal digits.
+In:  paths, or anything JSON can hold; what kind of thing is to be kept.
+Out: sha256 as 64 hexadecimal digits; a folder.
 
 Hashing a file reads all of it, so results are cached per node, keyed by path, size, modification
 time and inode; a changed file has another key and is read again. Each cache entry carries its own
 checksum, so one that is torn, empty or another file's is ignored.
 """
 
+import atexit
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
-from artifacts.runtime.cache import cache_directory
+from artifacts.progress import say
 
 BLOCK_BYTES = 1 << 20
 
@@ -63,3 +66,32 @@ def cached_digest_of_file(path: str | Path) -> str:
             file.write(f"{found} {digest_of([*identity, found])}")
         os.replace(file.name, remembered)
     return found
+
+
+def cache_directory(kind: str) -> Path:
+    """Where this user keeps things of a `kind` on this node (XDG base directory specification)."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(_writable(os.path.join(base, "cloze"))) / kind
+
+
+@cache
+def _writable(folder: str) -> str:
+    """`folder`, or a temporary one for this process and its children if it cannot be written."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        temporary, owner = tempfile.mkdtemp(prefix="cloze-cache-"), os.getpid()
+
+        def remove() -> None:
+            if os.getpid() == owner:  # not when a fork exits
+                shutil.rmtree(temporary, ignore_errors=True)
+
+        atexit.register(remove)
+        os.environ["XDG_CACHE_HOME"] = temporary
+        say(
+            f"warning: {folder}: cannot be written ({error.strerror}), so nothing is kept there; "
+            "XDG_CACHE_HOME names another place"
+        )
+        return os.path.join(temporary, "cloze")
+    return folder

@@ -22,10 +22,9 @@ from importlib import metadata
 from typing import Any, TypedDict, Unpack
 
 from artifacts import filesystem
-from artifacts.digests import cached_digest_of_file, digest_of_file
+from artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
 from artifacts.errors import IntegrityError
 from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
-from artifacts.runtime.cache import cache_directory
 from artifacts.stage import StageTable
 
 FINISHED = "finished"

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from artifacts.digests import cache_directory
 from artifacts.progress import say
-from artifacts.runtime.cache import cache_directory
 
 COMPILE_SECONDS = 120
 

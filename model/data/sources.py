@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
-from artifacts.runtime.cache import cache_directory
 from artifacts.store import Artifact
 from artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage

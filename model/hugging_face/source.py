@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from artifacts import filesystem
+from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.runtime.cache import cache_directory
 from artifacts.store import Artifact, open_artifact
 from model.hugging_face.layout import LAYOUTS, Layout
 

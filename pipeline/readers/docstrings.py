@@ -23,9 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from artifacts.digests import digest_of, digest_of_file
+from artifacts.digests import cache_directory, digest_of, digest_of_file
 from artifacts.filesystem import InputFile, write_bytes
-from artifacts.runtime.cache import cache_directory
 from pipeline import demo
 from pipeline.config.settings import SourceConfig
 from pipeline.demo.docstring_text import paragraphs
