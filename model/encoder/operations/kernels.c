@@ -494,7 +494,6 @@ void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, i
 #define LANES 8
 #endif
 #define ROWS 4
-#define UNSEEN -1e30f
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float Matrix[SHORT * SHORT];
 
@@ -551,10 +550,10 @@ static inline int32_t order(float x) {
     return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
-static inline float unorder(int32_t order) {
+static inline float unorder(int32_t ordered) {
+    int32_t bits = ordered ^ ((ordered >> 31) & 0x7fffffff);
     float value;
-    order ^= (order >> 31) & 0x7fffffff;
-    memcpy(&value, &order, 4);
+    memcpy(&value, &bits, 4);
     return value;
 }
 
@@ -567,16 +566,16 @@ static void softmax_short(idx length, int direction, float *scores) {
         idx from, to;
         visible(row, length, direction, &from, &to);
         for (idx i = 0; i < padded; i++) {
-            s[i] = i >= from && i < to ? s[i] : UNSEEN;
-            best = order(s[i]) > best ? order(s[i]) : best;
+            int32_t one = i >= from && i < to ? order(s[i]) : INT32_MIN;
+            best = one > best ? one : best;
         }
         float largest = unorder(best);
         for (idx i = 0; i < padded; i++) {
             float e = exponential(s[i] - largest);
-            s[i] = s[i] > UNSEEN ? e : 0.0f;
+            s[i] = i >= from && i < to ? e : 0.0f; /* by its place: NaN must be seen */
             sum += s[i];
         }
-        float inverse = 1.0f / (sum > 0.0f ? sum : 1.0f);
+        float inverse = 1.0f / (sum == 0.0f ? 1.0f : sum);
         for (idx i = 0; i < padded; i++) s[i] *= inverse;
     }
 }

@@ -201,6 +201,17 @@ def test_attention_of_short_sequences_is_that_of_their_groups(
 
 
 @needs_compiler
+@pytest.mark.parametrize("poison", [float("nan"), -float("nan"), float("inf")])
+def test_diverged_scores_of_short_sequences_are_seen(poison: float) -> None:
+    attention = GroupedAttention(pack(random_examples((20, 33))), small_config())
+    parts = random_bfloat16(53, 3, attention.heads, attention.width)
+    parts[3, 0, 0] = poison  # a query; keys and values stay finite
+    context, _ = attention.forward(parts, None)
+    assert not context[3, 0].isfinite().any()
+    assert context[:3].isfinite().all() and context[4:].isfinite().all()
+
+
+@needs_compiler
 def test_a_diverged_loss_is_seen() -> None:
     for poison in (float("nan"), float("inf")):
         model = random_model(small_config()).bfloat16()
