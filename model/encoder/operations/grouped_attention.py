@@ -44,7 +44,7 @@ GROUP_COST = 100_000
 GRANULE = 16
 """Lengths between two multiples are not told apart: a group's length is one of them."""
 
-SHORT = 64
+SHORT = 128
 """Tokens of a sequence, and width of a head, that the kernel for short ones takes (kernels.c)."""
 
 GROUP_RUNGS, GROUP_PLACES = 4, 256

@@ -13,8 +13,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__SSE2__)
-#include <emmintrin.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 typedef uint16_t bf16;
@@ -42,18 +44,19 @@ static inline bf16 narrow(float x) {
     return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-/* e^x to 2 units in the last place of float32 (degree-6 minimax after Cephes' expf) */
+/* e^x as 2^n 2^r: of 2^r, |r| <= 1/2, the polynomial of least relative error, 1e-7. As much as that
+ * is lost where |x| > 2, to the rounding of x / ln 2. */
 static inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
-    float n = rintf(x * 1.44269504f);
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    float exponent = x * 1.44269504f;
+    exponent = exponent < -126.0f ? -126.0f : exponent; /* so compared, NaN stays NaN */
+    exponent = exponent > 127.0f ? 127.0f : exponent;
+    float n = rintf(exponent), r = exponent - n;
+    float p = 1.3264727e-3f;
+    p = p * r + 9.6715129e-3f;
+    p = p * r + 5.5507337e-2f;
+    p = p * r + 2.4022242e-1f;
+    p = p * r + 6.9314698e-1f;
+    p = p * r + 1.0f;
     int32_t bits = ((int32_t)n + 127) << 23;
     float power;
     memcpy(&power, &bits, 4);
@@ -485,9 +488,10 @@ void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, i
     }
 }
 
-/* Attention of sequences so short that one head's numbers stay in the first caches: float32
- * throughout, probabilities computed again on the way back. Every matrix has lines of SHORT. */
-#define SHORT 64
+/* Attention of sequences so short that one head's numbers stay in the second cache. Operands of a
+ * product are bfloat16, sums and softmax float32, and probabilities are computed again on the way
+ * back. Lines are SHORT apart; sizes are filled up with zeros to multiples of TILE. */
+#define SHORT 128
 #if defined(__AVX512F__)
 #define LANES 16
 #else
@@ -495,23 +499,94 @@ void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, i
 #endif
 #define ROWS 4
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t pair __attribute__((may_alias));
+typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef bf16 Lines[SHORT * SHORT];     /* a left operand, [rows, depth] */
+typedef pair Pairs[SHORT / 2 * SHORT]; /* a right one, [depth / 2, columns]: two of its lines in one */
 typedef float Matrix[SHORT * SHORT];
 
-static inline idx up_to(idx count, idx multiple) { return (count + multiple - 1) / multiple * multiple; }
+static inline idx whole(idx count) { return (count + TILE - 1) / TILE * TILE; }
 
-/* c [rows, columns] = a b, rounded up to whole tiles; number (i, k) of a is a[i * down + k * along] */
-static inline void multiply(idx rows, idx columns, idx depth, const float *a, idx down, idx along,
-                            const float *b, float *c) {
+/* sum += of each column the product of a pair and a pair */
+static inline lanes add_products(lanes sum, pair x, pairs line) {
+#if defined(__AVX512BF16__)
+    return (lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(x), (__m512bh)line);
+#else
+    return sum + wide(x) * (lanes)(line << 16) + wide(x >> 16) * (lanes)(line & 0xffff0000);
+#endif
+}
+
+#if defined(__AMX_BF16__)
+/* Whether the system lets this process use the matrix unit, which must be asked for */
+static int has_tiles(void) {
+    const int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
+    static int answer = -1;
+    if (answer < 0) answer = !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
+    return answer;
+}
+
+/* Eight tiles of 16 lines of 64 bytes: four sums, two pieces of a, two of b */
+static void use_tiles(void) {
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t lines[16];
+    } tiles = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        tiles.bytes[i] = 64;
+        tiles.lines[i] = 16;
+    }
+    _tile_loadconfig(&tiles);
+}
+
+static void multiply_tiles(idx rows, idx columns, idx depth, const bf16 *a, const pair *b,
+                           float *c) {
+    for (idx i = 0; i < rows; i += TILE)
+        for (idx j = 0; j < columns; j += TILE) {
+            const bf16 *left = a + i * SHORT;
+            float *out = c + i * SHORT + j;
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+            for (idx k = 0; k < depth; k += TILE) {
+                const pair *right = b + k / 2 * SHORT + j;
+                _tile_loadd(4, left + k, 2 * SHORT);
+                _tile_loadd(5, left + 16 * SHORT + k, 2 * SHORT);
+                _tile_loadd(6, right, 4 * SHORT);
+                _tile_loadd(7, right + 16, 4 * SHORT);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(1, 4, 7);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+            _tile_stored(0, out, 4 * SHORT);
+            _tile_stored(1, out + 16, 4 * SHORT);
+            _tile_stored(2, out + 16 * SHORT, 4 * SHORT);
+            _tile_stored(3, out + 16 * SHORT + 16, 4 * SHORT);
+        }
+}
+#endif
+
+/* c [rows, columns] = a b, in whole tiles */
+static void multiply(idx rows, idx columns, idx depth, const bf16 *a, const pair *b, float *c) {
+    rows = whole(rows), columns = whole(columns), depth = whole(depth);
+#if defined(__AMX_BF16__)
+    if (has_tiles()) {
+        multiply_tiles(rows, columns, depth, a, b, c);
+        return;
+    }
+#endif
     for (idx i = 0; i < rows; i += ROWS)
         for (idx j = 0; j < columns; j += 2 * LANES) {
             lanes left[ROWS] = {0}, right[ROWS] = {0};
-            for (idx k = 0; k < depth; k++) {
-                const lanes *line = (const lanes *)(b + k * SHORT + j);
+            for (idx k = 0; k < depth / 2; k++) {
+                const pairs *line = (const pairs *)(b + k * SHORT + j);
 #pragma GCC unroll 4
                 for (int r = 0; r < ROWS; r++) {
-                    float x = a[(i + r) * down + k * along];
-                    left[r] += x * line[0];
-                    right[r] += x * line[1];
+                    pair x = ((const pair *)(a + (i + r) * SHORT))[k];
+                    left[r] = add_products(left[r], x, line[0]);
+                    right[r] = add_products(right[r], x, line[1]);
                 }
             }
 #pragma GCC unroll 4
@@ -523,24 +598,83 @@ static inline void multiply(idx rows, idx columns, idx depth, const float *a, id
         }
 }
 
-/* out [rows, width] = factor * in, zeros up to a whole tile; lines of in are `stride` apart */
-static void widen(idx rows, idx width, const bf16 *in, idx stride, float factor, float *out) {
-    for (idx row = 0; row < rows; row++)
-        for (idx i = 0; i < width; i++) out[row * SHORT + i] = factor * wide(in[row * stride + i]);
-    memset(out + rows * SHORT, 0, sizeof(float) * SHORT * (up_to(rows, ROWS) - rows));
+/* out [rows, width] = in, whose lines are `stride` apart */
+static void copy_lines(idx rows, idx width, const bf16 *in, idx stride, bf16 *out) {
+    for (idx row = 0; row < whole(rows); row++)
+        for (idx i = 0; i < width; i += TILE) {
+            bf16 *to = out + row * SHORT + i;
+            const bf16 *from = in + row * stride + i;
+            if (row < rows && i + TILE <= width) {
+                memcpy(to, from, sizeof(bf16) * TILE);
+            } else {
+                memset(to, 0, sizeof(bf16) * TILE);
+                if (row < rows) memcpy(to, from, sizeof(bf16) * (width - i));
+            }
+        }
 }
 
-/* out [width, rows] is the transpose of in, zeros up to a whole tile */
-static void turn_short(idx rows, idx width, const float *in, float *out) {
-    for (idx i = 0; i < width; i++)
-        for (idx row = 0; row < up_to(rows, 2 * LANES); row++)
-            out[i * SHORT + row] = row < rows ? in[row * SHORT + i] : 0.0f;
+/* The lines [rows, width] as a right operand */
+static void pair_lines(idx rows, idx width, const bf16 *in, pair *out) {
+    for (idx row = 0; row < whole(rows); row += 2)
+        for (idx i = 0; i < whole(width); i++)
+            out[row / 2 * SHORT + i] = in[row * SHORT + i] | (pair)in[(row + 1) * SHORT + i] << 16;
+}
+
+/* out [columns, rows] is the transpose of in [rows, columns], in multiples of LANES */
+static void turn_pairs(idx rows, idx columns, const pair *in, idx stride, pair *out,
+                       idx out_stride) {
+    for (idx row = 0; row < rows; row += LANES)
+        for (idx column = 0; column < columns; column += LANES) {
+            pairs line[LANES];
+            for (int i = 0; i < LANES; i++)
+                line[i] = *(const pairs *)(in + (row + i) * stride + column);
+            /* Numbers of line and column change places bit by bit. */
+#pragma GCC unroll 4
+            for (int bit = 1; bit < LANES; bit *= 2) {
+                pairs first, second;
+                for (int i = 0; i < LANES; i++) {
+                    first[i] = i & bit ? LANES + i - bit : i;
+                    second[i] = i & bit ? LANES + i : i + bit;
+                }
+#pragma GCC unroll 16
+                for (int i = 0; i < LANES; i++)
+                    if (!(i & bit)) {
+                        pairs low = line[i], high = line[i + bit];
+                        line[i] = __builtin_shuffle(low, high, first);
+                        line[i + bit] = __builtin_shuffle(low, high, second);
+                    }
+            }
+            for (int i = 0; i < LANES; i++)
+                *(pairs *)(out + (column + i) * out_stride + row) = line[i];
+        }
+}
+
+/* The transpose of the lines [rows, width] as a right operand */
+static void pair_columns(idx rows, idx width, const bf16 *in, pair *out) {
+    turn_pairs(whole(rows), whole(width) / 2, (const pair *)in, SHORT / 2, out, SHORT);
+}
+
+/* Lines [width, rows] of pairs of lines [rows, width] */
+static void turn_lines(idx rows, idx width, const pair *in, bf16 *out) {
+    turn_pairs(whole(rows) / 2, whole(width), in, SHORT, (pair *)out, SHORT / 2);
+}
+
+/* out = factor * in, [count] */
+static inline void round_line(idx count, float factor, const float *in, bf16 *out) {
+    idx i = 0;
+#if defined(__AVX512BF16__)
+    for (; i + 32 <= count; i += 32) {
+        lanes low = factor * *(const lanes *)(in + i), high = factor * *(const lanes *)(in + i + 16);
+        __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+        memcpy(out + i, &both, sizeof both);
+    }
+#endif
+    for (; i < count; i++) out[i] = narrow(factor * in[i]);
 }
 
 /* out [rows, width] = factor * in; lines of out are `stride` apart */
-static void round_off(idx rows, idx width, const float *in, float factor, bf16 *out, idx stride) {
-    for (idx row = 0; row < rows; row++)
-        for (idx i = 0; i < width; i++) out[row * stride + i] = narrow(factor * in[row * SHORT + i]);
+static void round_off(idx rows, idx width, float factor, const float *in, bf16 *out, idx stride) {
+    for (idx row = 0; row < rows; row++) round_line(width, factor, in + row * SHORT, out + row * stride);
 }
 
 /* float32 in the order of its values, as `rank` of bfloat16 */
@@ -557,50 +691,69 @@ static inline float unorder(int32_t ordered) {
     return value;
 }
 
-/* scores [length, length] become their softmax over the keys each query sees, 0 up to whole tiles */
-static void softmax_short(idx length, int direction, float *scores) {
-    idx padded = up_to(length, 2 * LANES);
-    for (idx row = 0; row < up_to(length, ROWS); row++) {
+/* scores [length, length] become e^(factor * them), 0 where a query does not see a key, in units of
+ * their largest; inverse [length]: one over their sums; weights: the softmax as lines, 0 unless
+ * kept: numbers of the stream from `first` on in lines of `side` */
+static void softmax_short(int length, int side, int direction, float factor, float *scores,
+                          float *inverse, bf16 *weights, idx stream, idx first, int limit) {
+    int padded = whole(length);
+    for (int row = 0; row < length; row++) {
         float *s = scores + row * SHORT, sum = 0.0f;
+        bf16 *w = weights + row * SHORT;
+        int from = direction > 0 ? row : 0, to = direction < 0 ? row + 1 : length;
         int32_t best = INT32_MIN;
-        idx from, to;
-        visible(row, length, direction, &from, &to);
-        for (idx i = 0; i < padded; i++) {
-            int32_t one = i >= from && i < to ? order(s[i]) : INT32_MIN;
-            best = one > best ? one : best;
-        }
+        for (int i = from; i < to; i++) best = order(s[i]) > best ? order(s[i]) : best;
         float largest = unorder(best);
-        for (idx i = 0; i < padded; i++) {
-            float e = exponential(s[i] - largest);
+        for (int i = 0; i < padded; i++) {
+            float e = exponential(factor * (s[i] - largest));
             s[i] = i >= from && i < to ? e : 0.0f; /* by its place: NaN must be seen */
             sum += s[i];
         }
-        float inverse = 1.0f / (sum == 0.0f ? 1.0f : sum);
-        for (idx i = 0; i < padded; i++) s[i] *= inverse;
+        inverse[row] = 1.0f / sum;
+        round_line(padded, inverse[row], s, w);
+        if (limit) drop_into(w, w, padded, stream, first + row * side, limit);
     }
+    memset(weights + length * SHORT, 0, sizeof(bf16) * SHORT * (padded - length));
 }
 
-/* values [length, length], 0 unless kept: numbers of the stream from `first` on in lines of `side` */
-static void drop_short(idx length, idx side, float *values, idx stream, idx first, int limit) {
-    uint64_t words[SHORT / 4 + 2];
-    idx padded = up_to(length, LANES);
-    for (idx row = 0; limit && row < length; row++) {
-        const draw *d = drawn(stream, first + row * side, padded, words);
-        float *x = values + row * SHORT;
-        for (idx i = 0; i < padded; i++) x[i] = kept(d[i], limit) ? x[i] : 0.0f;
-    }
-}
-
-/* gradient [length, length] of the softmax `weights` becomes that of the scores */
-static void softmax_short_backward(idx length, const float *weights, float *gradient) {
-    idx padded = up_to(length, LANES);
-    for (idx row = 0; row < length; row++) {
-        const float *w = weights + row * SHORT;
+/* gradient [length, length], of `scale` times the weights kept, becomes that of the scores, as lines */
+static void softmax_short_backward(int length, float scale, float factor, const float *scores,
+                                   const float *inverse, float *gradient, bf16 *weights) {
+    int padded = whole(length);
+    for (int row = 0; row < length; row++) {
+        const float *s = scores + row * SHORT;
+        bf16 *w = weights + row * SHORT;
         float *g = gradient + row * SHORT, along = 0.0f;
-        for (idx i = 0; i < padded; i++) along += g[i] * w[i];
-        for (idx i = 0; i < padded; i++) g[i] = w[i] * (g[i] - along);
+        for (int i = 0; i < padded; i++) {
+            g[i] *= scale * wide(w[i]);
+            along += g[i];
+        }
+        along *= inverse[row];
+        for (int i = 0; i < padded; i++) g[i] -= s[i] * along;
+        round_line(padded, factor, g, w);
     }
-    memset(gradient + length * SHORT, 0, sizeof(float) * SHORT * (up_to(length, ROWS) - length));
+}
+
+typedef struct {
+    Lines query, key, value, gradient, weights, turned;
+    Pairs right;
+    Matrix scores, result;
+    float inverse[SHORT];
+} Workspace;
+
+/* What one thread works with, until it gives it back */
+static Workspace *take_workspace(void) {
+#if defined(__AMX_BF16__)
+    if (has_tiles()) use_tiles();
+#endif
+    return aligned_alloc(64, sizeof(Workspace));
+}
+
+static void give_back(Workspace *workspace) {
+#if defined(__AMX_BF16__)
+    if (has_tiles()) _tile_release();
+#endif
+    free(workspace);
 }
 
 /* parts [tokens, 3, heads, width <= SHORT]: query, key and value. Sequence number s has its
@@ -611,20 +764,25 @@ void short_attention_forward(idx sequences, idx heads, idx width, idx side, cons
                              idx first, int limit, float scale, bf16 *out) {
     idx line = heads * width;
     float factor = 1.0f / sqrtf(width);
-#pragma omp parallel for schedule(dynamic)
-    for (idx at = 0; at < sequences * heads; at++) {
-        idx length = lengths[at / heads], token = starts[at / heads], head = at % heads;
-        const bf16 *in = parts + 3 * token * line + head * width;
-        Matrix query, key, turned_key, value, weights, context;
-        widen(length, width, in, 3 * line, factor, query);
-        widen(length, width, in + line, 3 * line, 1.0f, key);
-        widen(length, width, in + 2 * line, 3 * line, 1.0f, value);
-        turn_short(length, width, key, turned_key);
-        multiply(length, length, width, query, SHORT, 1, turned_key, weights);
-        softmax_short(length, direction, weights);
-        drop_short(length, side, weights, stream, first + at * side * side, limit);
-        multiply(length, width, length, weights, SHORT, 1, value, context);
-        round_off(length, width, context, scale, out + token * line + head * width, line);
+#pragma omp parallel
+    {
+        Workspace *w = take_workspace();
+#pragma omp for schedule(dynamic)
+        for (idx at = 0; at < sequences * heads; at++) {
+            idx length = lengths[at / heads], token = starts[at / heads], head = at % heads;
+            const bf16 *in = parts + 3 * token * line + head * width;
+            copy_lines(length, width, in, 3 * line, w->query);
+            copy_lines(length, width, in + line, 3 * line, w->key);
+            copy_lines(length, width, in + 2 * line, 3 * line, w->value);
+            pair_columns(length, width, w->key, w->right);
+            multiply(length, length, width, w->query, w->right, w->scores);
+            softmax_short(length, side, direction, factor, w->scores, w->inverse, w->weights, stream,
+                          first + at * side * side, limit);
+            pair_lines(length, width, w->value, w->right);
+            multiply(length, width, length, w->weights, w->right, w->result);
+            round_off(length, width, scale, w->result, out + token * line + head * width, line);
+        }
+        give_back(w);
     }
 }
 
@@ -634,32 +792,43 @@ void short_attention_backward(idx sequences, idx heads, idx width, idx side, con
                               idx first, int limit, float scale, const bf16 *gradient, bf16 *out) {
     idx line = heads * width;
     float factor = 1.0f / sqrtf(width);
-#pragma omp parallel for schedule(dynamic)
-    for (idx at = 0; at < sequences * heads; at++) {
-        idx length = lengths[at / heads], token = starts[at / heads], head = at % heads;
-        idx number = first + at * side * side;
-        const bf16 *in = parts + 3 * token * line + head * width;
-        bf16 *into = out + 3 * token * line + head * width;
-        Matrix query, key, value, context, turned, weights, dropped, scores, result;
-        widen(length, width, in, 3 * line, factor, query);
-        widen(length, width, in + line, 3 * line, 1.0f, key);
-        widen(length, width, in + 2 * line, 3 * line, 1.0f, value);
-        widen(length, width, gradient + token * line + head * width, line, scale, context);
-        turn_short(length, width, key, turned);
-        multiply(length, length, width, query, SHORT, 1, turned, weights);
-        softmax_short(length, direction, weights);
-        memcpy(dropped, weights, sizeof(float) * SHORT * up_to(length, ROWS));
-        drop_short(length, side, dropped, stream, number, limit);
-        multiply(length, width, length, dropped, 1, SHORT, context, result);
-        round_off(length, width, result, 1.0f, into + 2 * line, 3 * line);
-        turn_short(length, width, value, turned);
-        multiply(length, length, width, context, SHORT, 1, turned, scores);
-        drop_short(length, side, scores, stream, number, limit);
-        softmax_short_backward(length, weights, scores);
-        multiply(length, width, length, scores, SHORT, 1, key, result);
-        round_off(length, width, result, factor, into, 3 * line);
-        multiply(length, width, length, scores, 1, SHORT, query, result);
-        round_off(length, width, result, 1.0f, into + line, 3 * line);
+#pragma omp parallel
+    {
+        Workspace *w = take_workspace();
+#pragma omp for schedule(dynamic)
+        for (idx at = 0; at < sequences * heads; at++) {
+            idx length = lengths[at / heads], token = starts[at / heads], head = at % heads;
+            const bf16 *in = parts + 3 * token * line + head * width;
+            bf16 *into = out + 3 * token * line + head * width;
+            copy_lines(length, width, in, 3 * line, w->query);
+            copy_lines(length, width, in + line, 3 * line, w->key);
+            copy_lines(length, width, in + 2 * line, 3 * line, w->value);
+            copy_lines(length, width, gradient + token * line + head * width, line, w->gradient);
+            pair_columns(length, width, w->key, w->right);
+            multiply(length, length, width, w->query, w->right, w->scores);
+            softmax_short(length, side, direction, factor, w->scores, w->inverse, w->weights, stream,
+                          first + at * side * side, limit);
+
+            pair_lines(length, length, w->weights, w->right);
+            turn_lines(length, length, w->right, w->turned);
+            pair_lines(length, width, w->gradient, w->right);
+            multiply(length, width, length, w->turned, w->right, w->result);
+            round_off(length, width, scale, w->result, into + 2 * line, 3 * line);
+
+            pair_columns(length, width, w->value, w->right);
+            multiply(length, length, width, w->gradient, w->right, w->result);
+            softmax_short_backward(length, scale, factor, w->scores, w->inverse, w->result,
+                                   w->weights);
+            pair_lines(length, width, w->key, w->right);
+            multiply(length, width, length, w->weights, w->right, w->result);
+            round_off(length, width, 1.0f, w->result, into, 3 * line);
+            pair_lines(length, length, w->weights, w->right);
+            turn_lines(length, length, w->right, w->turned);
+            pair_lines(length, width, w->query, w->right);
+            multiply(length, width, length, w->turned, w->right, w->result);
+            round_off(length, width, 1.0f, w->result, into + line, 3 * line);
+        }
+        give_back(w);
     }
 }
 

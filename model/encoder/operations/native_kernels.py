@@ -26,6 +26,7 @@ FLAGS = (
     "-mrecip",
     "-ffast-math",
     "-fno-finite-math-only",  # a diverged loss must be seen
+    "-fno-thread-jumps",  # a value clamped is two instructions, not a dozen
     "-fopenmp",
 )
 Choice = Literal["auto", "native", "torch"]

@@ -1,8 +1,10 @@
 """Compiled kernels: the numbers of plain torch, its NaNs too; and life without a compiler."""
 
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -174,16 +176,33 @@ def test_a_whole_model_is_as_near_to_float32_as_with_torch(
 @needs_compiler
 @pytest.mark.parametrize("direction", ["bidirectional", "left_to_right", "right_to_left"])
 @pytest.mark.parametrize("width", [16, 32, 64, 40])
-@pytest.mark.parametrize("longest", [64, 90])
+@pytest.mark.parametrize("longest", [64, 128, 150])
 def test_attention_of_short_sequences_is_that_of_their_groups(
     direction: str, width: int, longest: int
 ) -> None:
+    assert_short_attention_equals_torchs(direction, width=width, longest=longest)
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
+@pytest.mark.parametrize(
+    "flags", ["-mno-amx-bf16", "-mno-amx-bf16 -mno-avx512bf16", "-march=haswell"]
+)
+def test_attention_of_short_sequences_needs_no_instructions_for_bfloat16(
+    flags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOZE_KERNEL_FLAGS", flags)
+    monkeypatch.setattr(native, "_compiled", cache(native._compiled.__wrapped__))
+    assert_short_attention_equals_torchs("bidirectional", width=40, longest=100)
+
+
+def assert_short_attention_equals_torchs(direction: str, *, width: int, longest: int) -> None:
     heads = 2
     config = small_config(
         hidden_size=heads * width, num_attention_heads=heads, attention_direction=direction,
         attention_probs_dropout_prob=0.3,
     )  # fmt: skip
-    batch = pack(random_examples((1, 17, 64, 2, 3, 31, 33, 48, longest, 15, 16)))
+    batch = pack(random_examples((1, 17, 64, 2, 3, 31, 33, 48, longest, 15, 16, 96)))
     attention = GroupedAttention(batch, config)
     draws = attention.draw(Noise((5,)))
     tokens = len(batch.input_ids)
