@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from model.config import OptimizerConfig
-from model.finetune.approaches import Approach
-from model.training.optimizer import AdamW, build_optimizer, learning_rate
+from model.finetune.approaches import Approach, FineTuning
+from model.training.optimizer import AdamW, build_optimizer, clip, learning_rate
 
 
 class TrialOptimizer(Protocol):
@@ -69,6 +69,8 @@ class LocalOptimizer:
             zero_stage=0,
             precision=precision or "fp32",
         )
+        if isinstance(approach, FineTuning) and isinstance(self._optimizer, AdamW):
+            self._optimizer.compute_with(approach.call)
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of a part of the batch's loss."""
@@ -87,14 +89,13 @@ class LocalOptimizer:
         rate = learning_rate(number, steps=self.steps, optimizer=self.schedule)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        too_long = torch.clamp(norm / self.schedule.max_grad_norm, min=1.0)
         if isinstance(self._optimizer, AdamW):
             self._optimizer.updates = number  # no step is skipped
-            # Torch's fused kernel divides by it in the same pass.
-            self._optimizer.grad_scale = too_long  # type: ignore[attr-defined]  # not in its stubs
+            self._optimizer.shorten(self.schedule.max_grad_norm)
         else:
-            torch._foreach_div_(gradients, too_long)
+            clip(
+                [p.grad for p in self._parameters if p.grad is not None],
+                self.schedule.max_grad_norm,
+            )
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

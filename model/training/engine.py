@@ -205,6 +205,8 @@ class Engine:
                 )
                 if not machine.zero_stage:  # `GradientBuckets` reduces
                     self._engine.enable_backward_allreduce = False
+        elif isinstance(self._optimizer, AdamW):
+            self._optimizer.compute_with(computed)
         if machine.zero_stage in (1, 2):
             self._optimizer.create_state()  # DeepSpeed finds it only if all groups have theirs
         if machine.zero_stage and isinstance(self._optimizer, Lamb):
@@ -262,8 +264,11 @@ class Engine:
         else:
             if self._reduction is not None:
                 self._reduction.finish()
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            found = clip(gradients, self._max_grad_norm)
+            if isinstance(self._optimizer, AdamW) and self._world.device.type == "cpu":
+                found = self._optimizer.shorten(self._max_grad_norm)
+            else:
+                gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+                found = clip(gradients, self._max_grad_norm)
         values = found[None] if sums is None else torch.cat([sums, found[None]])
         *totals, norms = self._world.sum(values)
         norm = norms / self._world.ranks  # equal on all of them
@@ -313,6 +318,8 @@ class Engine:
         self.updates = updates
 
     def _set_masters(self, masters: Mapping[str, Tensor]) -> None:
+        if isinstance(self._optimizer, AdamW) and self._optimizer.kept is not None:
+            self._optimizer.kept.copies.clear()
         for name, parameter in self.model.named_parameters():
             master = masters[name].to(self._world.device)
             if not self._zero_stage:

@@ -20,10 +20,15 @@ from torch.nn import Parameter
 
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig
+from model.encoder.operations.native_kernels import Kernels, kernels
 from model.training.distributed import World
+from model.training.precision import Kept, Rounded
 
 ParameterGroup = dict[str, Any]
 """A parameter group as torch's optimizers take and keep it: `params` and their settings."""
+
+BLOCK = 4096
+"""Numbers whose squares are summed at once (kernels.c): the norm is the same for any threads."""
 
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 """Parameters with one of these in their name are not decayed (optimization.py:65)."""
@@ -117,21 +122,71 @@ def clip(gradients: list[Tensor], max_norm: float) -> Tensor:
     return norm
 
 
+def _kernels_for_update(parameters: list[Tensor]) -> Kernels | None:
+    """The kernels, if they fit all `parameters`: float32 on the CPU."""
+    fit = all(
+        p.device.type == "cpu" and p.dtype == torch.float32 and p.is_contiguous()
+        for p in parameters
+    )
+    return kernels() if fit else None
+
+
+def _addresses(tensors: Iterable[Tensor | None]) -> Tensor:
+    """Where contiguous tensors lie, [N] int64; 0 for one that is missing."""
+    return torch.tensor([0 if each is None else each.data_ptr() for each in tensors])
+
+
 class AdamW(torch.optim.AdamW):
-    """Torch's fused AdamW; without bias correction it is the reference's."""
+    """Torch's fused AdamW, on a CPU our own; without bias correction it is the reference's."""
 
     updates: int | None = None
     """Updates done before this step, where the caller counts; None: as the parameters' states say,
     which means waiting for a GPU."""
+
+    kept: Kept | None = None
+    """bf16 copies of the parameters, updated with them, and gradients in bf16."""
 
     def __init__(self, groups: list[ParameterGroup], *, config: OptimizerConfig) -> None:
         super().__init__(
             groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.eps, fused=True
         )
         self.bias_correction = config.bias_correction
+        self.grad_scale: Tensor | None = None  # what torch's kernel divides gradients by
+
+    def compute_with(self, module: object) -> None:
+        """Update a `Rounded` module's copies too, where the kernel does both in one pass."""
+        if isinstance(module, Rounded) and _kernels_for_update(self._parameters()):
+            self.kept = module.keep()
+
+    def shorten(self, max_norm: float) -> Tensor:
+        """Have the next step scale gradients down to a global norm of `max_norm`; theirs before."""
+        parameters = self._parameters()
+        native = _kernels_for_update(parameters)
+        if native is not None:
+            counts = [parameter.numel() for parameter in parameters]
+            sums = torch.empty(sum(-(-count // BLOCK) for count in counts), dtype=torch.float64)
+            addresses = self._gradient_addresses(parameters)
+            native("squared_gradients", len(counts), torch.tensor(counts), *addresses, sums)
+            norm = sums.sum().sqrt().float()
+        else:
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        self.grad_scale = torch.clamp(norm / max_norm, min=1.0)
+        return norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients."""
+        super().zero_grad(set_to_none)
+        if self.kept is not None:
+            self.kept.gradients.clear()
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
         """One update of every parameter that has a gradient."""
+        native = _kernels_for_update(self._parameters())
+        if native is not None:
+            for group in self.param_groups:
+                self._update(native, group)
+            return
         given = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
         try:
             for group in self.param_groups if not self.bias_correction else ():
@@ -146,6 +201,49 @@ class AdamW(torch.optim.AdamW):
         finally:
             for group, (rate, eps, decay) in zip(self.param_groups, given, strict=True):
                 group.update(lr=rate, eps=eps, weight_decay=decay)
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def _update(self, native: Kernels, group: ParameterGroup) -> None:
+        """The same by our kernel, in one pass, in which copies are renewed."""
+        kept = self.kept or Kept()
+        parameters = [p for p in group["params"] if p in kept.gradients or p.grad is not None]
+        if not parameters:
+            return
+        states = [self._state_of(parameter) for parameter in parameters]
+        updates = 1 + self._updates_done(group)
+        torch._foreach_add_([state["step"] for state in states], 1.0)
+        (beta1, beta2), root, scale = group["betas"], 1.0, 1.0
+        if self.bias_correction:
+            root = math.sqrt(1 - beta2**updates)
+            scale = root / (1 - beta1**updates)
+        native(
+            "adamw",
+            len(parameters),
+            torch.tensor([parameter.numel() for parameter in parameters]),
+            _addresses(parameters),
+            _addresses(state["exp_avg"] for state in states),
+            _addresses(state["exp_avg_sq"] for state in states),
+            *self._gradient_addresses(parameters),
+            _addresses(kept.copies.get(parameter) for parameter in parameters),
+            *(
+                1.0 if self.grad_scale is None else 1.0 / float(self.grad_scale),
+                scale * group["lr"],
+            ),
+            *(beta1, beta2, root * group["eps"], group["lr"] * group["weight_decay"]),
+        )
+
+    def _gradient_addresses(self, parameters: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Of the gradients in fp32, and of those in bf16."""
+        rounded = self.kept.gradients if self.kept is not None else {}
+        return _addresses(p.grad for p in parameters), _addresses(map(rounded.get, parameters))
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state.update(_no_state(parameter))
+        return state
 
     def _updates_done(self, group: ParameterGroup) -> int:
         if self.updates is not None:
@@ -196,7 +294,12 @@ class Muon(AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
         """One update of every parameter that has a gradient."""
         matrices, *rest = self.param_groups
+        if self.kept is not None:
+            self.kept.settle(matrices["params"])
         self._update_matrices(matrices)
+        if self.kept is not None:
+            copies = [self.kept.copies[parameter] for parameter in matrices["params"]]
+            torch._foreach_copy_(copies, matrices["params"])
         try:
             self.param_groups = rest
             super().step(closure)
@@ -213,21 +316,14 @@ class Muon(AdamW):
             states = [self._state_of(parameter) for parameter in parameters]
             momenta = [state["exp_avg"] for state in states]
             torch._foreach_add_([state["step"] for state in states], 1.0)
-            scale = getattr(self, "grad_scale", None)
-            if scale is not None:  # the fused kernel of AdamW divides by it on its way
-                torch._foreach_div_(gradients, scale)
+            if self.grad_scale is not None:  # the kernel of AdamW divides by it on its way
+                torch._foreach_div_(gradients, self.grad_scale)
             torch._foreach_lerp_(momenta, gradients, 1 - MUON_MOMENTUM)
             ahead = torch.stack(torch._foreach_lerp(gradients, momenta, MUON_MOMENTUM))
             moves = orthogonal(ahead.to(self._dtype)).to(ahead.dtype)
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
             length = group["lr"] * MUON_SCALE * math.sqrt(max(shape))
             torch._foreach_add_(parameters, list(moves.unbind()), alpha=-length)
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.state[parameter]
-        if not state:
-            state.update(_no_state(parameter))
-        return state
 
 
 def _no_state(parameter: Tensor) -> dict[str, Tensor]:

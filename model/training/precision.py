@@ -7,10 +7,14 @@ The parameters themselves are the masters: gradients reach them in fp32 and add 
 micro-batches. Rounding is one autograd node for all parameters, or one for each of several groups
 whose gradients are wanted as soon as they are there; with `autocast` it would be one for each use
 of each.
+
+Where an optimizer can read and write bf16, copies are kept from step to step and the last
+micro-batch's gradients stay as they are (`Kept`): on a CPU, rounding every parameter and widening
+every gradient would take as long as the update.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -62,6 +66,12 @@ class Rounded(nn.Module):
         given = [list(places)] if groups is None else groups
         self._groups = [[places[parameter] for parameter in group] for group in given]
         self._early = groups is not None
+        self._kept: Kept | None = None
+
+    def keep(self) -> "Kept":
+        """From now on keep both; whoever asks renews the copies and uses the gradients."""
+        self._kept = Kept()
+        return self._kept
 
     def forward(self, *arguments: object) -> object:
         """What `module` returns."""
@@ -70,7 +80,9 @@ class Rounded(nn.Module):
         early = self._early and torch.is_grad_enabled()
         try:
             for group, parameters in zip(self._groups, masters, strict=True):
-                copies = _Group(parameters).leaves if early else apply(_Round, *parameters)
+                copies = (
+                    _Group(parameters).leaves if early else apply(_Round, self._kept, *parameters)
+                )
                 for (held, name), copy_ in zip(group, copies, strict=True):
                     held[name] = copy_  # a tensor in a parameter's place
             return self.module(*arguments)
@@ -78,6 +90,26 @@ class Rounded(nn.Module):
             for group, parameters in zip(self._groups, masters, strict=True):
                 for (held, name), parameter in zip(group, parameters, strict=True):
                     held[name] = parameter
+
+
+class Kept:
+    """bf16 copies that last from step to step, and gradients that are not yet the parameters'."""
+
+    def __init__(self) -> None:
+        self.copies: dict[Tensor, Tensor] = {}
+        """By parameter; one that is missing is made by the next forward pass."""
+
+        self.gradients: dict[Tensor, Tensor] = {}
+        """By parameter: of the last backward pass, in bf16."""
+
+    def settle(self, parameters: Iterable[Tensor]) -> None:
+        """Add their kept gradients to those that they have, in fp32."""
+        for parameter in parameters:
+            gradient = self.gradients.pop(parameter, None)
+            if gradient is not None and parameter.grad is None:
+                parameter.grad = gradient.float()
+            elif gradient is not None:
+                parameter.grad += gradient
 
 
 class _Group:
@@ -89,7 +121,7 @@ class _Group:
     """
 
     def __init__(self, masters: Sequence[nn.Parameter | None]) -> None:
-        self._copies = list(apply(_Round, *masters))
+        self._copies = list(apply(_Round, None, *masters))
         self.leaves = [each.detach().requires_grad_() for each in self._copies]
         self._missing = len(self.leaves)
         for leaf in self.leaves:
@@ -114,21 +146,35 @@ class _Group:
 
 class _Context(FunctionCtx):
     masters: tuple[Tensor, ...]
+    kept: Kept | None
 
 
 class _Round(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: _Context, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: _Context, kept: Kept | None, *parameters: Tensor) -> tuple[Tensor, ...]:
         # What was not in use has zeros as its gradient, so that it decays like the rest: made here,
         # on the parameter's device, because autograd asks its own build for one.
         ctx.set_materialize_grads(False)
-        ctx.masters = parameters
-        copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in parameters]
-        torch._foreach_copy_(copies, list(parameters))
-        return tuple(copies)
+        ctx.masters, ctx.kept = parameters, kept
+        known = {} if kept is None else kept.copies
+        missing = [p for p in parameters if p not in known]
+        if missing:
+            copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in missing]
+            torch._foreach_copy_(copies, missing)
+            known.update(zip(missing, copies, strict=True))
+        # Kept ones by another name: every forward pass has a graph of its own.
+        return tuple(known[p] if kept is None else known[p].detach() for p in parameters)
 
     @staticmethod
-    def backward(ctx: _Context, *gradients: Tensor | None) -> tuple[Tensor, ...]:
+    def backward(ctx: _Context, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if ctx.kept is not None:
+            ctx.kept.settle(ctx.masters)
+            for parameter, gradient in zip(ctx.masters, gradients, strict=True):
+                copy_ = ctx.kept.copies[parameter]
+                ctx.kept.gradients[parameter] = (
+                    torch.zeros_like(copy_) if gradient is None else gradient.contiguous()
+                )
+            return (None, *(None for _ in gradients))
         exact = [
             torch.zeros_like(p) if g is None else torch.empty_like(g, dtype=torch.float32)
             for p, g in zip(ctx.masters, gradients, strict=True)
@@ -136,4 +182,4 @@ class _Round(torch.autograd.Function):
         pairs = zip(exact, gradients, strict=True)
         there = [each for each, gradient in pairs if gradient is not None]
         torch._foreach_copy_(there, [g for g in gradients if g is not None])
-        return tuple(exact)
+        return (None, *exact)

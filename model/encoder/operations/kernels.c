@@ -832,6 +832,62 @@ void short_attention_backward(idx sequences, idx heads, idx width, idx side, con
     }
 }
 
+/* What an update does to tensors of `counts` numbers, a block of them at a time. Their gradients are
+ * the sum of one in float32 and one in bfloat16, either of which may be missing (NULL). */
+#define BLOCK 4096
+
+static inline idx blocks_of(idx count) { return (count + BLOCK - 1) / BLOCK; }
+
+static inline idx gradient_block(const float *exact, const bf16 *rounded, idx begin, idx count,
+                                 float *out) {
+    idx some = count - begin < BLOCK ? count - begin : BLOCK;
+    for (idx i = 0; i < some; i++)
+        out[i] = (exact ? exact[begin + i] : 0.0f) + (rounded ? wide(rounded[begin + i]) : 0.0f);
+    return some;
+}
+
+/* sums: of each block's squared gradients, all tensors' one after another */
+void squared_gradients(idx tensors, const int64_t *counts, float *const *exact,
+                       bf16 *const *rounded, double *sums) {
+#pragma omp parallel firstprivate(sums)
+    for (idx t = 0; t < tensors; t++) {
+#pragma omp for schedule(static) nowait
+        for (idx block = 0; block < blocks_of(counts[t]); block++) {
+            float g[BLOCK], sum = 0.0f;
+            idx some = gradient_block(exact[t], rounded[t], block * BLOCK, counts[t], g);
+            for (idx i = 0; i < some; i++) sum += g[i] * g[i];
+            sums[block] = sum;
+        }
+        sums += blocks_of(counts[t]);
+    }
+}
+
+/* AdamW, with the gradients times `scale`: both moments; masters = (1 - decay) masters - rate *
+ * first / (sqrt(second) + eps); copies: these rounded, where there are any. */
+void adamw(idx tensors, const int64_t *counts, float *const *masters, float *const *first,
+           float *const *second, float *const *exact, bf16 *const *rounded, bf16 *const *copies,
+           float scale, float rate, float beta1, float beta2, float eps, float decay) {
+#pragma omp parallel
+    for (idx t = 0; t < tensors; t++) {
+#pragma omp for schedule(static) nowait
+        for (idx block = 0; block < blocks_of(counts[t]); block++) {
+            float g[BLOCK];
+            idx some = gradient_block(exact[t], rounded[t], block * BLOCK, counts[t], g);
+            float *p = masters[t] + block * BLOCK;
+            float *m = first[t] + block * BLOCK, *v = second[t] + block * BLOCK;
+#pragma GCC ivdep
+            for (idx i = 0; i < some; i++) {
+                float one = scale * g[i];
+                m[i] = beta1 * m[i] + (1.0f - beta1) * one;
+                v[i] = beta2 * v[i] + (1.0f - beta2) * one * one;
+                p[i] -= decay * p[i] + rate * m[i] / (sqrtf(v[i]) + eps);
+            }
+            for (idx i = 0; copies[t] && i < some; i++)
+                copies[t][block * BLOCK + i] = narrow(p[i]);
+        }
+    }
+}
+
 /* logits [rows, stride], width of them in use, become softmax minus one at the label, the others 0;
  * losses [rows] in nats; hits [rows]: whether the label's logit is the largest, of equal ones the
  * first. A negative label asks nothing. */

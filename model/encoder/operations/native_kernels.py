@@ -50,6 +50,8 @@ _SIGNATURES = {
     "short_attention_forward": "-nnnnppipnnifp",
     "short_attention_backward": "-nnnnppipnnifpp",
     "cross_entropy": "-nnnpppp",
+    "squared_gradients": "-npppp",
+    "adamw": "-npppppppffffff",
 }
 """Of each function in kernels.c."""
 

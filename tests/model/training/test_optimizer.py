@@ -1,11 +1,16 @@
 """The optimizers do what their papers and the reference say, number by number."""
 
+import copy
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig
+from model.encoder.operations.native_kernels import kernels
 from model.training.optimizer import (
     AdamW,
     Lamb,
@@ -15,6 +20,7 @@ from model.training.optimizer import (
     learning_rate,
     parameter_groups,
 )
+from model.training.precision import Rounded
 
 STEPS = 12
 
@@ -253,3 +259,55 @@ def test_further_steps_warm_up_a_second_time_to_the_line_of_the_longer_run() -> 
     assert rate(105) == pytest.approx(0.5 * 1e-4 * (1 - 105 / 200))
     assert rate(110) == pytest.approx(1e-4 * (1 - 110 / 200))
     assert rate(200) == 0.0
+
+
+class PartlyUsed(nn.Module):
+    """A matrix that Muon takes, and a head that is not asked. Gradients do not depend on weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(130, 140))
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layers(x)
+        return found
+
+
+@pytest.mark.skipif(kernels() is None, reason="no gcc here")
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_kept_copies_and_gradients_train_like_rounding_at_every_step(
+    name: Literal["adamw", "muon"], bias_correction: bool, micro_batches: int
+) -> None:
+    config = OptimizerConfig(name=name, bias_correction=bias_correction)
+    torch.manual_seed(0)
+    module, parts = PartlyUsed(), torch.randn(micro_batches, 16, 130).bfloat16()
+    weights = torch.randn(140)
+
+    def train(module: PartlyUsed, *, keep: bool) -> tuple[AdamW, list[float]]:
+        optimizer = build_optimizer(module.named_parameters(), config=config, zero_stage=0)
+        assert isinstance(optimizer, AdamW)
+        rounded, norms = Rounded(module), []
+        if keep:
+            optimizer.compute_with(rounded)
+        for _ in range(4):
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3
+            for part in parts:
+                (rounded(part).float() * weights).sum().backward()
+            norms.append(float(optimizer.shorten(1.0)))
+            optimizer.step()
+            optimizer.zero_grad()
+        return optimizer, norms
+
+    twin = copy.deepcopy(module)
+    optimizer, norms = train(module, keep=True)
+    _, expected_norms = train(twin, keep=False)
+    assert norms == pytest.approx(expected_norms, rel=1e-5)
+    assert optimizer.kept is not None
+    for found, expected in zip(module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-7)
+        assert torch.equal(optimizer.kept.copies[found], found.bfloat16())
+    assert not optimizer.kept.gradients
