@@ -4,8 +4,9 @@ In:  transformed vectors of the masked tokens [M, H], word embeddings [V, H], bi
 Out: the loss summed over the M tokens, and how many of them are predicted correctly.
 
 Softmax is the gradient up to the labels, so it is computed once, in the dtype of the logits, and
-kept; torch's own cross-entropy makes a float32 copy, its logarithm, and then the gradient. The
-upstream gradient scales the [M, H] side of the products, never the [M, V] one.
+kept; torch's own cross-entropy makes a float32 copy, its logarithm, and then the gradient. What a
+row is divided by, and the upstream gradient, scale the [M, H] side of the products, never the
+[M, V] one.
 
 The released vocabulary of 30,522 is not a multiple of 8, and a GPU's tensor cores need rows at
 multiples of 16 bytes. So on a GPU the products use a vocabulary padded to a multiple of 64 with
@@ -64,21 +65,21 @@ def hits(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 def softmax_gradient(
     logits_MV: Tensor, labels_M: Tensor, *, vocabulary: int
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradient of the summed loss with respect to the logits, which are overwritten; loss; hits.
 
-    Rows labelled `NOT_ASKED` contribute to neither, nor do columns from `vocabulary` on.
+    The gradient comes as a matrix and factors of its rows, float32 [M]. Rows labelled `NOT_ASKED` contribute to neither, nor do columns from `vocabulary` on.
 
     Without the native kernels a token's loss carries the rounding of its bfloat16 probability:
     0.002 nats, unbiased, a tenth of what the rounding of its logits is worth.
     """
     native = kernels_for(logits_MV)
     if native is not None:
-        losses = torch.empty(len(labels_M))
-        found = torch.empty(len(labels_M), dtype=torch.bool)
+        factors_M, losses_M = torch.empty(2, len(labels_M))
+        hits_M = torch.empty(len(labels_M), dtype=torch.bool)
         sizes = (len(labels_M), vocabulary, logits_MV.shape[1])
-        native("cross_entropy", *sizes, logits_MV, labels_M, losses, found)
-        return logits_MV, losses.sum(), found.sum()
+        native("cross_entropy", *sizes, logits_MV, labels_M, factors_M, losses_M, hits_M)
+        return logits_MV, factors_M, losses_M.sum(), hits_M.sum()
     correct = hits(logits_MV, labels_M)
     gradient_MV = logits_MV.softmax(-1)
     asked_M = labels_M != NOT_ASKED
@@ -88,7 +89,8 @@ def softmax_gradient(
     losses_M = -wide(probabilities_M).clamp_min(torch.finfo(logits_MV.dtype).tiny).log()
     gradient_MV.view(-1)[places_M] = probabilities_M - 1.0
     gradient_MV.masked_fill_(~asked_M[:, None], 0.0)
-    return gradient_MV, torch.where(asked_M, losses_M, 0.0).sum(), correct
+    loss = torch.where(asked_M, losses_M, 0.0).sum()
+    return gradient_MV, torch.ones_like(losses_M), loss, correct
 
 
 class _Context(Context):
@@ -108,25 +110,23 @@ class _SummedCrossEntropy(torch.autograd.Function):
             words_VH = functional.pad(words_VH, (0, 0, 0, missing))
             bias_V = functional.pad(bias_V, (0, missing), value=-torch.inf)
         logits_MV = affine(vectors_MH, words_VH, bias_V)
-        gradient_MV, loss, correct = softmax_gradient(
+        gradient_MV, factors_M, loss, correct = softmax_gradient(
             logits_MV, labels_M, vocabulary=ctx.vocabulary
         )
-        ctx.save_for_backward(vectors_MH, words_VH, gradient_MV)
+        ctx.save_for_backward(vectors_MH, words_VH, gradient_MV, factors_M)
         ctx.mark_non_differentiable(correct)
         return loss, correct
 
     @staticmethod
     def backward(ctx: _Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
-        vectors_MH, words_VH, gradient_MV = ctx.saved_tensors
-
-        def scaled(values: Tensor) -> Tensor:
-            # In float32: rounded to bfloat16 the factor would weigh this loss up to 0.4 % wrong
-            # against the next-sentence one.
-            return (wide(values) * upstream).to(values.dtype)
-
+        vectors_MH, words_VH, gradient_MV, factors_M = ctx.saved_tensors
+        # In float32: rounded to bfloat16 the upstream gradient would weigh this loss up to 0.4 %
+        # wrong against the next-sentence one.
+        factors_M1 = (factors_M * upstream)[:, None]
+        kind = vectors_MH.dtype
         return (
-            scaled(gradient_MV @ words_VH),
-            (gradient_MV.mT @ scaled(vectors_MH))[: ctx.vocabulary],
-            scaled(gradient_MV.sum(0))[: ctx.vocabulary],
+            (wide(gradient_MV @ words_VH) * factors_M1).to(kind),
+            (gradient_MV.mT @ (wide(vectors_MH) * factors_M1).to(kind))[: ctx.vocabulary],
+            (factors_M1.mT.to(kind) @ gradient_MV)[0, : ctx.vocabulary],
             None,
         )

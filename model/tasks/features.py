@@ -20,7 +20,7 @@ from artifacts.tokenizer import SubwordTokenizer
 from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
 from model.data.shards import ragged_indices
 
-CPU_TOKENS = 8192
+CPU_TOKENS = 2048
 GPU_TOKENS = 65_536
 """Larger batches are no faster."""
 

@@ -888,23 +888,20 @@ void adamw(idx tensors, const int64_t *counts, float *const *masters, float *con
     }
 }
 
-/* logits [rows, stride], width of them in use, become softmax minus one at the label, the others 0;
- * losses [rows] in nats; hits [rows]: whether the label's logit is the largest, of equal ones the
- * first. A negative label asks nothing. */
+/* logits [rows, stride], width of them in use, become the gradient of the summed loss divided by
+ * inverse [rows], the others 0: e^logit in units of the largest, at the label less all of these;
+ * inverse is one over that sum. losses [rows] in nats; hits [rows]: whether the label's logit is the
+ * largest, of equal ones the first. A negative label asks nothing. */
 void cross_entropy(idx rows, idx width, idx stride, bf16 *logits, const int64_t *labels,
-                   float *losses, uint8_t *hits) {
-#pragma omp parallel
-    {
-    float *e = malloc(sizeof(float) * width);
-#pragma omp for schedule(static)
+                   float *inverse, float *losses, uint8_t *hits) {
+#pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
         bf16 *x = logits + row * stride;
         idx label = labels[row];
         memset(x + width, 0, sizeof(bf16) * (stride - width));
+        inverse[row] = losses[row] = hits[row] = 0;
         if (label < 0) {
             memset(x, 0, sizeof(bf16) * width);
-            losses[row] = 0.0f;
-            hits[row] = 0;
             continue;
         }
         int16_t best = INT16_MIN;
@@ -913,15 +910,17 @@ void cross_entropy(idx rows, idx width, idx stride, bf16 *logits, const int64_t 
         hits[row] = wanted == largest;
         for (idx i = 0; hits[row] && i < label; i++)
             if (wide(x[i]) == largest) hits[row] = 0;
-        for (idx i = 0; i < width; i++) {
-            e[i] = exponential(wide(x[i]) - largest);
-            sum += e[i];
+        for (idx from = 0; from < width; from += DRAWN) {
+            float e[DRAWN];
+            idx some = width - from < DRAWN ? width - from : DRAWN;
+            for (idx i = 0; i < some; i++) {
+                e[i] = exponential(wide(x[from + i]) - largest);
+                sum += e[i];
+            }
+            round_line(some, 1.0f, e, x + from);
         }
-        float inverse = 1.0f / sum;
-        for (idx i = 0; i < width; i++) x[i] = narrow(e[i] * inverse);
         losses[row] = logf(sum) + largest - wanted;
-        x[label] = narrow(exponential(wanted - largest) * inverse - 1.0f);
-    }
-    free(e);
+        inverse[row] = 1.0f / sum;
+        x[label] = narrow(exponential(wanted - largest) - sum);
     }
 }

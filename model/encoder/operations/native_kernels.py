@@ -49,7 +49,7 @@ _SIGNATURES = {
     "softmax_backward": "-nnppnni",
     "short_attention_forward": "-nnnnppipnnifp",
     "short_attention_backward": "-nnnnppipnnifpp",
-    "cross_entropy": "-nnnpppp",
+    "cross_entropy": "-nnnppppp",
     "squared_gradients": "-npppp",
     "adamw": "-npppppppffffff",
 }
