@@ -68,7 +68,8 @@ def softmax_gradient(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradient of the summed loss with respect to the logits, which are overwritten; loss; hits.
 
-    The gradient comes as a matrix and factors of its rows, float32 [M]. Rows labelled `NOT_ASKED` contribute to neither, nor do columns from `vocabulary` on.
+    The gradient comes as a matrix and factors of its rows, float32 [M]. Rows labelled `NOT_ASKED`
+    contribute to neither, nor do columns from `vocabulary` on.
 
     Without the native kernels a token's loss carries the rounding of its bfloat16 probability:
     0.002 nats, unbiased, a tenth of what the rounding of its logits is worth.

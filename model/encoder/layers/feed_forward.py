@@ -84,13 +84,13 @@ class _FeedForward(torch.autograd.Function):
     ) -> Tensor:
         in_weight_HI, in_bias_I, out_weight_HI, out_bias_H, norm_weight_H, norm_bias_H = parameters
         inner_TI = affine(hidden_TH, in_weight_HI, in_bias_I, input_first=True)
-        active_TI = activate_(inner_TI, gelu)
+        active_TI, kept_TI = activate_(inner_TI, gelu)
         dense_TH = affine(active_TI, out_weight_HI, out_bias_H)
         output_TH, kept = residual_norm(
             dense_TH, hidden_TH, (norm_weight_H, norm_bias_H, eps), draws
         )
         ctx.save_for_backward(
-            *(hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, inner_TI, active_TI),
+            *(hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, kept_TI, active_TI),
             *(kept.sum_TH, kept.mean_T, kept.deviation_T),
         )
         ctx.draws, ctx.gelu = draws, gelu
@@ -98,13 +98,13 @@ class _FeedForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, inner_TI, active_TI, *kept = (
+        hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, kept_TI, active_TI, *kept = (
             ctx.saved_tensors
         )
         end = residual_norm_gradients(gradient_TH, ResidualNorm(*kept), norm_weight_H, ctx.draws)
         dout_weight_HI = end.dense_transposed_HT @ active_TI
         dinner_TI, din_bias_I = activation_gradients(
-            end.dense_TH @ out_weight_HI, inner_TI, ctx.gelu
+            end.dense_TH @ out_weight_HI, kept_TI, ctx.gelu
         )
         return (
             end.residual_TH.addmm_(dinner_TI, in_weight_HI.mT),
@@ -125,17 +125,18 @@ def activation(values: Tensor, name: str) -> Tensor:
     return functional.gelu(values, approximate=APPROXIMATION[name])
 
 
-def activate_(values_TI: Tensor, name: str) -> Tensor:
-    """`activation` without autograd, [T, I]; `values_TI` become what `activation_gradients` wants.
+def activate_(values_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """`activation` without autograd, [T, I], and what `activation_gradients` wants of it, [T, I].
 
-    The native kernel leaves slopes there: they come with the values for next to nothing.
+    That is the slopes from the native kernel: they come with the values for next to nothing. It
+    leaves the result in `values_TI`.
     """
     native = kernels_for(values_TI)
     if native is None:
-        return activation(values_TI, name)
-    result_TI = torch.empty_like(values_TI)
-    native("gelu_forward", values_TI.numel(), values_TI, result_TI, int(name == "gelu_tanh"))
-    return result_TI
+        return activation(values_TI, name), values_TI
+    slopes_TI = torch.empty_like(values_TI)
+    native("gelu_forward", values_TI.numel(), values_TI, slopes_TI, int(name == "gelu_tanh"))
+    return values_TI, slopes_TI
 
 
 def activation_gradients(gradient_TI: Tensor, kept_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:

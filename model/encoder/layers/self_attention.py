@@ -14,7 +14,7 @@ from model.encoder.operations.attention import Attend
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout
 from model.encoder.operations.fp8_products import fp8_affine
 from model.encoder.operations.grouped_attention import GroupedAttention, Kept
-from model.encoder.operations.products import Context, affine, apply, weight_gradient
+from model.encoder.operations.products import Context, affine, apply, bias_gradient, weight_gradient
 from model.encoder.operations.residual import (
     ResidualNorm,
     layer_norm,
@@ -140,7 +140,7 @@ class _SelfAttention(torch.autograd.Function):
             None,
             None,
             *dweight.chunk(3, dim=1),
-            *dparts.sum(0).chunk(3),
+            *bias_gradient(dparts).chunk(3),
             doutput_weight_HH,
             end.dense_bias_H,
             end.norm_weight_H,

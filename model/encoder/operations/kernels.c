@@ -44,6 +44,27 @@ static inline bf16 narrow(float x) {
     return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+/* Vectors of float32, as long as the processor's */
+#if defined(__AVX512F__)
+#define LANES 16
+#else
+#define LANES 8
+#endif
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* out = factor * in, [count] */
+static inline void round_line(idx count, float factor, const float *in, bf16 *out) {
+    idx i = 0;
+#if defined(__AVX512BF16__)
+    for (; i + 32 <= count; i += 32) {
+        lanes low = factor * *(const lanes *)(in + i), high = factor * *(const lanes *)(in + i + 16);
+        __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+        memcpy(out + i, &both, sizeof both);
+    }
+#endif
+    for (; i < count; i++) out[i] = narrow(factor * in[i]);
+}
+
 /* e^x as 2^n 2^r: of 2^r, |r| <= 1/2, the polynomial of least relative error, 1e-7. As much as that
  * is lost where |x| > 2, to the rounding of x / ln 2. */
 static inline float exponential(float x) {
@@ -125,23 +146,27 @@ void drop(idx count, bf16 *values, idx stream, int limit, float scale) {
     }
 }
 
-/* out = gelu(values), [count]; `values` become its slope there. */
-void gelu_forward(idx count, bf16 *values, bf16 *out, int is_tanh) {
+/* values [count] become gelu(values); slopes: its slope there. */
+void gelu_forward(idx count, bf16 *values, bf16 *slopes, int is_tanh) {
 #pragma omp parallel for schedule(static)
-    for (idx block = 0; block < (count + 4095) / 4096; block++) {
-        idx end = block * 4096 + 4096 < count ? block * 4096 + 4096 : count;
+    for (idx first = 0; first < count; first += DRAWN) {
+        float value[DRAWN], slope[DRAWN];
+        idx some = count - first < DRAWN ? count - first : DRAWN;
+        bf16 *x = values + first;
         if (is_tanh)
-            for (idx i = block * 4096; i < end; i++) {
-                Gelu gelu = gelu_tanh(wide(values[i]));
-                out[i] = narrow(gelu.value);
-                values[i] = narrow(gelu.slope);
+            for (idx i = 0; i < some; i++) {
+                Gelu gelu = gelu_tanh(wide(x[i]));
+                value[i] = gelu.value;
+                slope[i] = gelu.slope;
             }
         else
-            for (idx i = block * 4096; i < end; i++) {
-                Gelu gelu = gelu_erf(wide(values[i]));
-                out[i] = narrow(gelu.value);
-                values[i] = narrow(gelu.slope);
+            for (idx i = 0; i < some; i++) {
+                Gelu gelu = gelu_erf(wide(x[i]));
+                value[i] = gelu.value;
+                slope[i] = gelu.slope;
             }
+        round_line(some, 1.0f, value, x);
+        round_line(some, 1.0f, slope, slopes + first);
     }
 }
 
@@ -339,6 +364,17 @@ static void turn(idx rows, idx width, const bf16 *in, bf16 *out, idx stride) {
         for (idx row = 0; row < rows; row++) out[column * stride + row] = in[row * width + column];
 }
 
+/* sums [threads, width]: columns of in [rows, width] */
+void column_sums(idx rows, idx width, const bf16 *in, float *sums, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int thread = 0; thread < threads; thread++) {
+        float *sum = sums + thread * width;
+        memset(sum, 0, sizeof(float) * width);
+        for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++)
+            for (idx i = 0; i < width; i++) sum[i] += wide(in[row * width + i]);
+    }
+}
+
 /* out [width, rows] is the transpose of in [rows, width] */
 void transpose(idx rows, idx width, const bf16 *in, bf16 *out) {
 #pragma omp parallel for schedule(static)
@@ -492,13 +528,7 @@ void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, i
  * product are bfloat16, sums and softmax float32, and probabilities are computed again on the way
  * back. Lines are SHORT apart; sizes are filled up with zeros to multiples of TILE. */
 #define SHORT 128
-#if defined(__AVX512F__)
-#define LANES 16
-#else
-#define LANES 8
-#endif
 #define ROWS 4
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t pair __attribute__((may_alias));
 typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef bf16 Lines[SHORT * SHORT];     /* a left operand, [rows, depth] */
@@ -657,19 +687,6 @@ static void pair_columns(idx rows, idx width, const bf16 *in, pair *out) {
 /* Lines [width, rows] of pairs of lines [rows, width] */
 static void turn_lines(idx rows, idx width, const pair *in, bf16 *out) {
     turn_pairs(whole(rows) / 2, whole(width), in, SHORT, (pair *)out, SHORT / 2);
-}
-
-/* out = factor * in, [count] */
-static inline void round_line(idx count, float factor, const float *in, bf16 *out) {
-    idx i = 0;
-#if defined(__AVX512BF16__)
-    for (; i + 32 <= count; i += 32) {
-        lanes low = factor * *(const lanes *)(in + i), high = factor * *(const lanes *)(in + i + 16);
-        __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-        memcpy(out + i, &both, sizeof both);
-    }
-#endif
-    for (; i < count; i++) out[i] = narrow(factor * in[i]);
 }
 
 /* out [rows, width] = factor * in; lines of out are `stride` apart */

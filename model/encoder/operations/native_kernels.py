@@ -44,6 +44,7 @@ _SIGNATURES = {
     "geglu_backward": "-nnppp",
     "rotate": "-nnnpppp",
     "transpose": "-nnpp",
+    "column_sums": "-nnppi",
     "softmax_forward": "-nnnpippnni",
     "softmax_in_ranges": "-nnnppp",
     "softmax_backward": "-nnppnni",

@@ -101,6 +101,17 @@ def weight_gradient(x_TI: Tensor, dy_TO: Tensor, *, input_first: bool = False) -
     return transposed(left) @ right
 
 
+def bias_gradient(dy_TO: Tensor) -> Tensor:
+    """The columns summed, [O]."""
+    native = kernels_for(dy_TO)
+    if native is None:
+        return dy_TO.sum(0)
+    threads = torch.get_num_threads()
+    sums = torch.empty(threads, dy_TO.shape[1])
+    native("column_sums", *dy_TO.shape, dy_TO.contiguous(), sums, threads)
+    return sums.sum(0).to(dy_TO.dtype)
+
+
 def transposed(x_TN: Tensor) -> Tensor:
     """x^T, [N, T]: a copy where that pays, else a view."""
     tokens, width = x_TN.shape

@@ -262,7 +262,7 @@ def test_further_steps_warm_up_a_second_time_to_the_line_of_the_longer_run() -> 
 
 
 class PartlyUsed(nn.Module):
-    """A matrix that Muon takes, and a head that is not asked. Gradients do not depend on weights."""
+    """A matrix that Muon takes, an unused head; gradients that do not depend on weights."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from model.encoder.operations import native_kernels as native
 from model.encoder.operations.dropout import Noise, draw, dropped
 from model.encoder.operations.grouped_attention import GroupedAttention
 from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
-from model.encoder.operations.products import transposed
+from model.encoder.operations.products import bias_gradient, transposed
 from model.encoder.operations.residual import residual_norm, residual_norm_gradients
 from model.encoder.operations.rotary_attention import rotated
 from tests.model.encoder.encoder_builders import (
@@ -78,8 +78,8 @@ def test_gelu_is_rounded_from_the_exact_value(name: str) -> None:
     values = torch.linspace(-9, 9, 4001).bfloat16().view(1, -1)
     approximate = "tanh" if name == "gelu_tanh" else "none"
     expected = torch.nn.functional.gelu(values.double(), approximate=approximate)
-    kept = values.clone()
-    torch.testing.assert_close(activate_(kept, name).double(), expected, rtol=2.0**-8, atol=1e-6)
+    active, kept = activate_(values.clone(), name)
+    torch.testing.assert_close(active.double(), expected, rtol=2.0**-8, atol=1e-6)
     gradient = torch.ones_like(values)
     found, sums = activation_gradients(gradient.clone(), kept, name)
     slope = torch.ops.aten.gelu_backward(
@@ -145,6 +145,14 @@ def test_kernels_and_torch_drop_the_same_values(shape: tuple[int, int]) -> None:
 def test_a_compiled_transpose_is_the_transpose(shape: tuple[int, int]) -> None:
     values = random_bfloat16(*shape)
     assert torch.equal(transposed(values), values.mT)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(3307, 256), (1, 7), (5, 1000)])
+def test_a_biass_gradient_is_summed_in_float32(shape: tuple[int, int]) -> None:
+    values = random_bfloat16(*shape)
+    expected = values.double().sum(0)
+    torch.testing.assert_close(bias_gradient(values).double(), expected, rtol=2.0**-8, atol=1e-4)
 
 
 @needs_compiler
