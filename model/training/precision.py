@@ -106,10 +106,12 @@ class Kept:
         """Add their kept gradients to those that they have, in fp32."""
         for parameter in parameters:
             gradient = self.gradients.pop(parameter, None)
-            if gradient is not None and parameter.grad is None:
+            if gradient is None:
+                continue
+            if parameter.grad is None:
                 parameter.grad = gradient.float()
-            elif gradient is not None:
-                parameter.grad += gradient
+            else:
+                parameter.grad.add_(gradient)
 
 
 class _Group:
