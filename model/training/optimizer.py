@@ -207,8 +207,7 @@ class AdamW(torch.optim.AdamW):
 
     def _update(self, native: Kernels, group: ParameterGroup) -> None:
         """The same by our kernel, in one pass, in which copies are renewed."""
-        kept = self.kept or Kept()
-        parameters = [p for p in group["params"] if p in kept.gradients or p.grad is not None]
+        parameters = self._with_gradients(group)
         if not parameters:
             return
         states = [self._state_of(parameter) for parameter in parameters]
@@ -226,13 +225,23 @@ class AdamW(torch.optim.AdamW):
             _addresses(state["exp_avg"] for state in states),
             _addresses(state["exp_avg_sq"] for state in states),
             *self._gradient_addresses(parameters),
-            _addresses(kept.copies.get(parameter) for parameter in parameters),
-            *(
-                1.0 if self.grad_scale is None else 1.0 / float(self.grad_scale),
-                scale * group["lr"],
-            ),
+            self._copy_addresses(parameters),
+            *(self._gradient_factor(), scale * group["lr"]),
             *(beta1, beta2, root * group["eps"], group["lr"] * group["weight_decay"]),
         )
+
+    def _with_gradients(self, group: ParameterGroup) -> list[Tensor]:
+        """The group's parameters that have a gradient, in fp32 or in bf16."""
+        rounded = self.kept.gradients if self.kept is not None else {}
+        return [p for p in group["params"] if p in rounded or p.grad is not None]
+
+    def _gradient_factor(self) -> float:
+        """What the next step multiplies gradients by."""
+        return 1.0 if self.grad_scale is None else 1.0 / float(self.grad_scale)
+
+    def _copy_addresses(self, parameters: list[Tensor]) -> Tensor:
+        copies = self.kept.copies if self.kept is not None else {}
+        return _addresses(map(copies.get, parameters))
 
     def _gradient_addresses(self, parameters: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Of the gradients in fp32, and of those in bf16."""
@@ -294,12 +303,7 @@ class Muon(AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
         """One update of every parameter that has a gradient."""
         matrices, *rest = self.param_groups
-        if self.kept is not None:
-            self.kept.settle(matrices["params"])
         self._update_matrices(matrices)
-        if self.kept is not None:
-            copies = [self.kept.copies[parameter] for parameter in matrices["params"]]
-            torch._foreach_copy_(copies, matrices["params"])
         try:
             self.param_groups = rest
             super().step(closure)
@@ -309,20 +313,38 @@ class Muon(AdamW):
     @torch.no_grad()
     def _update_matrices(self, group: ParameterGroup) -> None:
         by_shape: dict[torch.Size, list[Tensor]] = {}
-        for parameter in (p for p in group["params"] if p.grad is not None):
+        for parameter in self._with_gradients(group):
             by_shape.setdefault(parameter.shape, []).append(parameter)
+        decay = group["lr"] * group["weight_decay"]
         for shape, parameters in by_shape.items():
-            gradients = [p.grad for p in parameters if p.grad is not None]
             states = [self._state_of(parameter) for parameter in parameters]
             momenta = [state["exp_avg"] for state in states]
             torch._foreach_add_([state["step"] for state in states], 1.0)
+            length = group["lr"] * MUON_SCALE * math.sqrt(max(shape))
+            native = _kernels_for_update(parameters)
+            if native is not None and (self.kept is not None or self._dtype == torch.bfloat16):
+                counts = torch.tensor([shape.numel()] * len(parameters))
+                ahead = torch.empty(len(parameters), *shape, dtype=torch.bfloat16)
+                native(
+                    "muon_momentum",
+                    *(len(parameters), counts, _addresses(momenta)),
+                    *(*self._gradient_addresses(parameters), _addresses(ahead)),
+                    *(self._gradient_factor(), MUON_MOMENTUM),
+                )
+                moves = orthogonal(ahead).contiguous()
+                native(
+                    "muon_move",
+                    *(len(parameters), counts, _addresses(parameters), _addresses(moves)),
+                    *(self._copy_addresses(parameters), length, decay),
+                )
+                continue
+            gradients = [p.grad for p in parameters if p.grad is not None]
             if self.grad_scale is not None:  # the kernel of AdamW divides by it on its way
                 torch._foreach_div_(gradients, self.grad_scale)
             torch._foreach_lerp_(momenta, gradients, 1 - MUON_MOMENTUM)
             ahead = torch.stack(torch._foreach_lerp(gradients, momenta, MUON_MOMENTUM))
             moves = orthogonal(ahead.to(self._dtype)).to(ahead.dtype)
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-            length = group["lr"] * MUON_SCALE * math.sqrt(max(shape))
+            torch._foreach_mul_(parameters, 1 - decay)
             torch._foreach_add_(parameters, list(moves.unbind()), alpha=-length)
 
 

@@ -899,8 +899,45 @@ void adamw(idx tensors, const int64_t *counts, float *const *masters, float *con
                 v[i] = beta2 * v[i] + (1.0f - beta2) * one * one;
                 p[i] -= decay * p[i] + rate * m[i] / (sqrtf(v[i]) + eps);
             }
-            for (idx i = 0; copies[t] && i < some; i++)
-                copies[t][block * BLOCK + i] = narrow(p[i]);
+            if (copies[t]) round_line(some, 1.0f, p, copies[t] + block * BLOCK);
+        }
+    }
+}
+
+/* Muon's momentum, first, moved towards the gradients times `scale`; ahead: as the next step would
+ * move it, rounded */
+void muon_momentum(idx tensors, const int64_t *counts, float *const *first, float *const *exact,
+                   bf16 *const *rounded, bf16 *const *ahead, float scale, float momentum) {
+#pragma omp parallel
+    for (idx t = 0; t < tensors; t++) {
+#pragma omp for schedule(static) nowait
+        for (idx block = 0; block < blocks_of(counts[t]); block++) {
+            float g[BLOCK];
+            idx some = gradient_block(exact[t], rounded[t], block * BLOCK, counts[t], g);
+            float *m = first[t] + block * BLOCK;
+            for (idx i = 0; i < some; i++) {
+                float towards = (1.0f - momentum) * scale * g[i];
+                m[i] = momentum * m[i] + towards;
+                g[i] = momentum * m[i] + towards;
+            }
+            round_line(some, 1.0f, g, ahead[t] + block * BLOCK);
+        }
+    }
+}
+
+/* masters = (1 - decay) masters - rate * moves; copies: these rounded, where there are any */
+void muon_move(idx tensors, const int64_t *counts, float *const *masters, bf16 *const *moves,
+               bf16 *const *copies, float rate, float decay) {
+#pragma omp parallel
+    for (idx t = 0; t < tensors; t++) {
+#pragma omp for schedule(static) nowait
+        for (idx block = 0; block < blocks_of(counts[t]); block++) {
+            idx begin = block * BLOCK;
+            idx some = counts[t] - begin < BLOCK ? counts[t] - begin : BLOCK;
+            float *p = masters[t] + begin;
+            const bf16 *move = moves[t] + begin;
+            for (idx i = 0; i < some; i++) p[i] -= decay * p[i] + rate * wide(move[i]);
+            if (copies[t]) round_line(some, 1.0f, p, copies[t] + begin);
         }
     }
 }

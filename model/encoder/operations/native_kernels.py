@@ -53,6 +53,8 @@ _SIGNATURES = {
     "cross_entropy": "-nnnppppp",
     "squared_gradients": "-npppp",
     "adamw": "-npppppppffffff",
+    "muon_momentum": "-npppppff",
+    "muon_move": "-nppppff",
 }
 """Of each function in kernels.c."""
 

@@ -279,15 +279,20 @@ class PartlyUsed(nn.Module):
 @pytest.mark.parametrize("bias_correction", [False, True])
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_kept_copies_and_gradients_train_like_rounding_at_every_step(
-    name: Literal["adamw", "muon"], bias_correction: bool, micro_batches: int
+    name: Literal["adamw", "muon"],
+    bias_correction: bool,
+    micro_batches: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = OptimizerConfig(name=name, bias_correction=bias_correction)
     torch.manual_seed(0)
-    module, parts = PartlyUsed(), torch.randn(micro_batches, 16, 130).bfloat16()
-    weights = torch.randn(140)
+    module, parts = PartlyUsed(), torch.randn(micro_batches, 200, 130).bfloat16()
+    weights = torch.randn(200, 140)  # so that gradients have full rank
 
     def train(module: PartlyUsed, *, keep: bool) -> tuple[AdamW, list[float]]:
-        optimizer = build_optimizer(module.named_parameters(), config=config, zero_stage=0)
+        optimizer = build_optimizer(
+            module.named_parameters(), config=config, zero_stage=0, precision="bf16"
+        )
         assert isinstance(optimizer, AdamW)
         rounded, norms = Rounded(module), []
         if keep:
@@ -302,12 +307,15 @@ def test_kept_copies_and_gradients_train_like_rounding_at_every_step(
             optimizer.zero_grad()
         return optimizer, norms
 
-    twin = copy.deepcopy(module)
+    twin, before = copy.deepcopy(module), copy.deepcopy(list(module.parameters()))
     optimizer, norms = train(module, keep=True)
+    monkeypatch.setattr("model.training.optimizer.kernels", lambda: None)
     _, expected_norms = train(twin, keep=False)
     assert norms == pytest.approx(expected_norms, rel=1e-5)
     assert optimizer.kept is not None
-    for found, expected in zip(module.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-7)
+    for start, found, expected in zip(before, module.parameters(), twin.parameters(), strict=True):
+        # Where Muon's momentum is rounded the other way, the whole matrix moves otherwise.
+        nearness = 0.02 if name == "muon" and found.shape == (140, 130) else 1e-5
+        assert (found - expected).norm() <= nearness * (found - start).norm()
         assert torch.equal(optimizer.kept.copies[found], found.bfloat16())
     assert not optimizer.kept.gradients
