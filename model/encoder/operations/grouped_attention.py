@@ -230,8 +230,12 @@ class Kept(NamedTuple):
 class GroupedAttention:
     """The attention of one batch, for all layers."""
 
-    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
+    def __init__(
+        self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
+    ) -> None:
+        """With `reach` a token sees so many to each side: only where all sequences are short."""
         self.heads = config.num_attention_heads
+        self.reach = reach
         self.dropout_prob = config.attention_probs_dropout_prob
         self.direction = config.attention_direction
         self.width = config.hidden_size // config.num_attention_heads
@@ -294,9 +298,14 @@ class GroupedAttention:
         return (
             *(group.sequences, self.heads, self.width, group.length),
             *(torch.from_numpy(group.starts), torch.from_numpy(group.lengths)),
-            *(DIRECTIONS[self.direction], parts_T3AK),
-            *(stream, group.first_score, limit, _scale(draws)),
+            *(*self._sight(), parts_T3AK, stream, group.first_score, limit, _scale(draws)),
         )
+
+    def _sight(self) -> tuple[int, int]:
+        """How many tokens a short sequence's token sees before it and after it."""
+        reach = SHORT if self.reach is None else self.reach
+        ahead = DIRECTIONS[self.direction]
+        return (0 if ahead > 0 else reach), (0 if ahead < 0 else reach)
 
     def _multiply(
         self, grouping: Grouping, parts_T3AK: Tensor, draws: Draws | None
@@ -357,9 +366,9 @@ class GroupedAttention:
             of_group = self._scores(scores, group)
             into = self._scores(weights, group)
             if native is None:
-                if group.is_padded or self.direction != "bidirectional":
+                if group.is_padded or self.direction != "bidirectional" or self.reach is not None:
                     shape = (group.sequences, self.heads, group.length, group.length)
-                    visible = visibility(group, self.direction)
+                    visible = visibility(group, self.direction, self.reach)
                     of_group.view(shape).add_(on(self.device, visible))
                 torch.softmax(of_group, -1, out=into)
                 continue
@@ -410,7 +419,7 @@ class GroupedAttention:
         return part.view(count, group.length, group.length)
 
 
-def visibility(group: Group, direction: str) -> Tensor:
+def visibility(group: Group, direction: str, reach: int | None = None) -> Tensor:
     """float32 [G, 1, 1 or S, S]: 0 where a query sees a key, `MASKED` where not."""
     places = torch.arange(group.length)
     visible = (places < torch.from_numpy(group.lengths)[:, None])[:, None, None, :]
@@ -418,6 +427,8 @@ def visibility(group: Group, direction: str) -> Tensor:
         visible = visible & (places <= places[:, None])
     elif direction == "right_to_left":
         visible = visible & (places >= places[:, None])
+    if reach is not None:
+        visible = visible & ((places - places[:, None]).abs() <= reach)
     return torch.zeros(visible.shape).masked_fill(~visible, MASKED)
 
 

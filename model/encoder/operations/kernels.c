@@ -708,16 +708,20 @@ static inline float unorder(int32_t ordered) {
     return value;
 }
 
+/* How many keys a query sees before its own place and after it */
+typedef struct { int before, after; } Sight;
+
 /* scores [length, length] become e^(factor * them), 0 where a query does not see a key, in units of
  * their largest; inverse [length]: one over their sums; weights: the softmax as lines, 0 unless
  * kept: numbers of the stream from `first` on in lines of `side` */
-static void softmax_short(int length, int side, int direction, float factor, float *scores,
+static void softmax_short(int length, int side, Sight sight, float factor, float *scores,
                           float *inverse, bf16 *weights, idx stream, idx first, int limit) {
     int padded = whole(length);
     for (int row = 0; row < length; row++) {
         float *s = scores + row * SHORT, sum = 0.0f;
         bf16 *w = weights + row * SHORT;
-        int from = direction > 0 ? row : 0, to = direction < 0 ? row + 1 : length;
+        int from = row > sight.before ? row - sight.before : 0;
+        int to = row + sight.after < length ? row + sight.after + 1 : length;
         int32_t best = INT32_MIN;
         for (int i = from; i < to; i++) best = order(s[i]) > best ? order(s[i]) : best;
         float largest = unorder(best);
@@ -774,11 +778,12 @@ static void give_back(Workspace *workspace) {
 }
 
 /* parts [tokens, 3, heads, width <= SHORT]: query, key and value. Sequence number s has its
- * lengths[s] <= side <= SHORT tokens from starts[s] on, and numbers of the stream like a line of
+ * lengths[s] <= side <= SHORT tokens from starts[s] on, each of which sees `before` and `after`, and numbers of the stream like a line of
  * scores [sequences, heads, side, side] from number `first` on. out [tokens, heads, width]. */
 void short_attention_forward(idx sequences, idx heads, idx width, idx side, const int64_t *starts,
-                             const int64_t *lengths, int direction, const bf16 *parts, idx stream,
-                             idx first, int limit, float scale, bf16 *out) {
+                             const int64_t *lengths, int before, int after, const bf16 *parts,
+                             idx stream, idx first, int limit, float scale, bf16 *out) {
+    Sight sight = {before, after};
     idx line = heads * width;
     float factor = 1.0f / sqrtf(width);
 #pragma omp parallel
@@ -793,7 +798,7 @@ void short_attention_forward(idx sequences, idx heads, idx width, idx side, cons
             copy_lines(length, width, in + 2 * line, 3 * line, w->value);
             pair_columns(length, width, w->key, w->right);
             multiply(length, length, width, w->query, w->right, w->scores);
-            softmax_short(length, side, direction, factor, w->scores, w->inverse, w->weights, stream,
+            softmax_short(length, side, sight, factor, w->scores, w->inverse, w->weights, stream,
                           first + at * side * side, limit);
             pair_lines(length, width, w->value, w->right);
             multiply(length, width, length, w->weights, w->right, w->result);
@@ -805,8 +810,10 @@ void short_attention_forward(idx sequences, idx heads, idx width, idx side, cons
 
 /* The gradient of parts [tokens, 3, heads, width] from that of short_attention_forward's output */
 void short_attention_backward(idx sequences, idx heads, idx width, idx side, const int64_t *starts,
-                              const int64_t *lengths, int direction, const bf16 *parts, idx stream,
-                              idx first, int limit, float scale, const bf16 *gradient, bf16 *out) {
+                              const int64_t *lengths, int before, int after, const bf16 *parts,
+                              idx stream, idx first, int limit, float scale, const bf16 *gradient,
+                              bf16 *out) {
+    Sight sight = {before, after};
     idx line = heads * width;
     float factor = 1.0f / sqrtf(width);
 #pragma omp parallel
@@ -823,7 +830,7 @@ void short_attention_backward(idx sequences, idx heads, idx width, idx side, con
             copy_lines(length, width, gradient + token * line + head * width, line, w->gradient);
             pair_columns(length, width, w->key, w->right);
             multiply(length, length, width, w->query, w->right, w->scores);
-            softmax_short(length, side, direction, factor, w->scores, w->inverse, w->weights, stream,
+            softmax_short(length, side, sight, factor, w->scores, w->inverse, w->weights, stream,
                           first + at * side * side, limit);
 
             pair_lines(length, length, w->weights, w->right);

@@ -18,8 +18,9 @@ from model.data.batch import PackedBatch
 from model.encoder.operations.attention import BACKENDS, Attend, FlashAttention, VarlenAttention
 from model.encoder.operations.block_attention import BlockAttention
 from model.encoder.operations.dropout import Noise
+from model.encoder.operations.grouped_attention import SHORT, GroupedAttention
 from model.encoder.operations.long_attention import LongAttention, is_long
-from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.native_kernels import kernels, kernels_for
 from model.encoder.operations.products import Context, apply, wide
 
 # T tokens of all sequences together, A heads, K width of one head
@@ -108,8 +109,15 @@ def _varlen_window(batch: PackedBatch, config: EncoderConfig) -> Attend:
     return VarlenAttention(batch, config, reach=config.local_attention // 2)
 
 
+def _window(batch: PackedBatch, config: EncoderConfig) -> Attend:
+    width = config.hidden_size // config.num_attention_heads
+    if kernels() is not None and max(*batch.lengths.tolist(), width) <= SHORT:
+        return GroupedAttention(batch, config, reach=config.local_attention // 2)
+    return BlockAttention(batch, config)
+
+
 WINDOWS: dict[str, Callable[[PackedBatch, EncoderConfig], Attend]] = {
-    "grouped": BlockAttention,
+    "grouped": _window,
     "flash": _flash_window,
     "varlen": _varlen_window,
 }

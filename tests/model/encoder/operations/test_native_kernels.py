@@ -205,14 +205,22 @@ def test_attention_of_short_sequences_needs_no_instructions_for_bfloat16(
     assert_short_attention_equals_torchs("bidirectional", width=40, longest=100)
 
 
-def assert_short_attention_equals_torchs(direction: str, *, width: int, longest: int) -> None:
+@needs_compiler
+@pytest.mark.parametrize("reach", [0, 1, 20, 64, 200])
+def test_short_sequences_see_as_far_as_their_window(reach: int) -> None:
+    assert_short_attention_equals_torchs("bidirectional", width=32, longest=128, reach=reach)
+
+
+def assert_short_attention_equals_torchs(
+    direction: str, *, width: int, longest: int, reach: int | None = None
+) -> None:
     heads = 2
     config = small_config(
         hidden_size=heads * width, num_attention_heads=heads, attention_direction=direction,
         attention_probs_dropout_prob=0.3,
     )  # fmt: skip
     batch = pack(random_examples((1, 17, 64, 2, 3, 31, 33, 48, longest, 15, 16, 96)))
-    attention = GroupedAttention(batch, config)
+    attention = GroupedAttention(batch, config, reach=reach)
     draws = attention.draw(Noise((5,)))
     tokens = len(batch.input_ids)
     parts = random_bfloat16(tokens, 3, heads, width)
