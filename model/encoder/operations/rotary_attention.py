@@ -111,7 +111,8 @@ def _varlen_window(batch: PackedBatch, config: EncoderConfig) -> Attend:
 
 def _window(batch: PackedBatch, config: EncoderConfig) -> Attend:
     width = config.hidden_size // config.num_attention_heads
-    if kernels() is not None and max(*batch.lengths.tolist(), width) <= SHORT:
+    native = batch.input_ids.device.type == "cpu" and kernels() is not None
+    if native and max(*batch.lengths.tolist(), width) <= SHORT:
         return GroupedAttention(batch, config, reach=config.local_attention // 2)
     return BlockAttention(batch, config)
 
