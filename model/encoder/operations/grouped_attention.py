@@ -36,7 +36,8 @@ Lengths = npt.NDArray[np.int64]
 MASKED = -10_000.0
 """Added to the score of a key that must not be seen (modeling.py:712)."""
 
-DIRECTIONS = {"bidirectional": 0, "left_to_right": -1, "right_to_left": 1}
+FAR = 1 << 30
+"""Places to a side that a token sees where nothing bounds them."""
 
 GROUP_COST = 100_000
 """What one more group costs per layer, in attention scores: launching a dozen small operations."""
@@ -233,11 +234,14 @@ class GroupedAttention:
     def __init__(
         self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
     ) -> None:
-        """With `reach` a token sees so many to each side: only where all sequences are short."""
+        """With `reach` a token sees so many places to each side; all scores are computed still."""
         self.heads = config.num_attention_heads
-        self.reach = reach
+        reach = FAR if reach is None else reach
+        self.sight = (
+            0 if config.attention_direction == "right_to_left" else reach,
+            0 if config.attention_direction == "left_to_right" else reach,
+        )
         self.dropout_prob = config.attention_probs_dropout_prob
-        self.direction = config.attention_direction
         self.width = config.hidden_size // config.num_attention_heads
         self.factor = 1 / math.sqrt(self.width)
         self.device = batch.input_ids.device
@@ -298,14 +302,8 @@ class GroupedAttention:
         return (
             *(group.sequences, self.heads, self.width, group.length),
             *(torch.from_numpy(group.starts), torch.from_numpy(group.lengths)),
-            *(*self._sight(), parts_T3AK, stream, group.first_score, limit, _scale(draws)),
+            *(*self.sight, parts_T3AK, stream, group.first_score, limit, _scale(draws)),
         )
-
-    def _sight(self) -> tuple[int, int]:
-        """How many tokens a short sequence's token sees before it and after it."""
-        reach = SHORT if self.reach is None else self.reach
-        ahead = DIRECTIONS[self.direction]
-        return (0 if ahead > 0 else reach), (0 if ahead < 0 else reach)
 
     def _multiply(
         self, grouping: Grouping, parts_T3AK: Tensor, draws: Draws | None
@@ -366,16 +364,16 @@ class GroupedAttention:
             of_group = self._scores(scores, group)
             into = self._scores(weights, group)
             if native is None:
-                if group.is_padded or self.direction != "bidirectional" or self.reach is not None:
+                if group.is_padded or self.sight != (FAR, FAR):
                     shape = (group.sequences, self.heads, group.length, group.length)
-                    visible = visibility(group, self.direction, self.reach)
+                    visible = visibility(group, self.sight)
                     of_group.view(shape).add_(on(self.device, visible))
                 torch.softmax(of_group, -1, out=into)
                 continue
             native(
                 "softmax_forward",
                 *(group.sequences, self.heads, group.length, torch.from_numpy(group.lengths)),
-                *(DIRECTIONS[self.direction], of_group, into, stream, group.first_score, limit),
+                *(*self.sight, of_group, into, stream, group.first_score, limit),
             )
         if native is not None:
             return weights, scores
@@ -419,16 +417,13 @@ class GroupedAttention:
         return part.view(count, group.length, group.length)
 
 
-def visibility(group: Group, direction: str, reach: int | None = None) -> Tensor:
+def visibility(group: Group, sight: tuple[int, int]) -> Tensor:
     """float32 [G, 1, 1 or S, S]: 0 where a query sees a key, `MASKED` where not."""
     places = torch.arange(group.length)
     visible = (places < torch.from_numpy(group.lengths)[:, None])[:, None, None, :]
-    if direction == "left_to_right":
-        visible = visible & (places <= places[:, None])
-    elif direction == "right_to_left":
-        visible = visible & (places >= places[:, None])
-    if reach is not None:
-        visible = visible & ((places - places[:, None]).abs() <= reach)
+    if sight != (FAR, FAR):
+        ahead = places - places[:, None]
+        visible = visible & (ahead >= -sight[0]) & (ahead <= sight[1])
     return torch.zeros(visible.shape).masked_fill(~visible, MASKED)
 
 

@@ -431,10 +431,13 @@ void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf1
     }
 }
 
+/* How many keys a query sees before its own place and after it */
+typedef struct { int before, after; } Sight;
+
 /* The keys [*from, *to) that the query at `place` of a sequence sees; none for padding. */
-static inline void visible(idx place, idx length, int direction, idx *from, idx *to) {
-    *from = direction > 0 ? place : 0;
-    *to = direction < 0 ? place + 1 : length;
+static inline void visible(int place, int length, Sight sight, int *from, int *to) {
+    *from = place > sight.before ? place - sight.before : 0;
+    *to = place + sight.after < length ? place + sight.after + 1 : length;
     if (place >= length) *to = *from = 0;
 }
 
@@ -471,19 +474,20 @@ static inline void drop_into(const bf16 *values, bf16 *out, idx count, idx strea
     }
 }
 
-/* Softmax of scores [sequences, heads, side, side] over the keys each query sees (direction: 0 all,
- * -1 left to right, 1 right to left): into weights, and with dropout, unscaled, into scores; where
- * nothing is dropped both may be one array. The first score is number `first` of the stream. */
-void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths, int direction,
-                     bf16 *scores, bf16 *weights, idx stream, idx first, int limit) {
+/* Softmax of scores [sequences, heads, side, side] over the keys each query sees: into weights, and
+ * with dropout, unscaled, into scores; where nothing is dropped both may be one array. The first
+ * score is number `first` of the stream. */
+void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths, int before,
+                     int after, bf16 *scores, bf16 *weights, idx stream, idx first, int limit) {
+    Sight sight = {before, after};
     idx rows = sequences * heads * side, step = rows_together(side);
 #pragma omp parallel for schedule(static)
     for (idx begin = 0; begin < rows; begin += step) {
         idx end = begin + step < rows ? begin + step : rows, count = (end - begin) * side;
         bf16 *s = scores + begin * side, *w = weights + begin * side;
         for (idx row = begin; row < end; row++) {
-            idx from, to;
-            visible(row % side, lengths[row / (heads * side)], direction, &from, &to);
+            int from, to;
+            visible(row % side, lengths[row / (heads * side)], sight, &from, &to);
             softmax_row(scores + row * side, weights + row * side, side, from, to);
         }
         if (limit)
@@ -708,9 +712,6 @@ static inline float unorder(int32_t ordered) {
     return value;
 }
 
-/* How many keys a query sees before its own place and after it */
-typedef struct { int before, after; } Sight;
-
 /* scores [length, length] become e^(factor * them), 0 where a query does not see a key, in units of
  * their largest; inverse [length]: one over their sums; weights: the softmax as lines, 0 unless
  * kept: numbers of the stream from `first` on in lines of `side` */
@@ -720,8 +721,8 @@ static void softmax_short(int length, int side, Sight sight, float factor, float
     for (int row = 0; row < length; row++) {
         float *s = scores + row * SHORT, sum = 0.0f;
         bf16 *w = weights + row * SHORT;
-        int from = row > sight.before ? row - sight.before : 0;
-        int to = row + sight.after < length ? row + sight.after + 1 : length;
+        int from, to;
+        visible(row, length, sight, &from, &to);
         int32_t best = INT32_MIN;
         for (int i = from; i < to; i++) best = order(s[i]) > best ? order(s[i]) : best;
         float largest = unorder(best);

@@ -45,7 +45,7 @@ _SIGNATURES = {
     "rotate": "-nnnpppp",
     "transpose": "-nnpp",
     "column_sums": "-nnppi",
-    "softmax_forward": "-nnnpippnni",
+    "softmax_forward": "-nnnpiippnni",
     "softmax_in_ranges": "-nnnppp",
     "softmax_backward": "-nnppnni",
     "short_attention_forward": "-nnnnppiipnnifp",

@@ -206,9 +206,10 @@ def test_attention_of_short_sequences_needs_no_instructions_for_bfloat16(
 
 
 @needs_compiler
+@pytest.mark.parametrize("longest", [128, 150])
 @pytest.mark.parametrize("reach", [0, 1, 20, 64, 200])
-def test_short_sequences_see_as_far_as_their_window(reach: int) -> None:
-    assert_short_attention_equals_torchs("bidirectional", width=32, longest=128, reach=reach)
+def test_grouped_sequences_see_as_far_as_their_window(reach: int, longest: int) -> None:
+    assert_short_attention_equals_torchs("bidirectional", width=32, longest=longest, reach=reach)
 
 
 def assert_short_attention_equals_torchs(
