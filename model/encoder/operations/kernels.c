@@ -455,7 +455,7 @@ static inline void softmax_row(const bf16 *s, bf16 *w, idx side, idx from, idx t
     }
     float inverse = 1.0f / sum;
     if (from) memset(w, 0, sizeof(bf16) * from);
-    for (idx i = from; i < to; i++) w[i] = narrow(e[i] * inverse);
+    round_line(to - from, inverse, e + from, w + from);
     if (to < side) memset(w + to, 0, sizeof(bf16) * (side - to));
     if (e != exponentials) free(e);
 }
