@@ -8,8 +8,6 @@ how a batch is cut (a documented departure: the reference averages per replica).
 reference (run_pretraining.py:240-305).
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -18,35 +16,12 @@ from model.config import EncoderConfig
 from model.data.batch import NO_NEXT_SENTENCE, PackedBatch
 from model.encoder.encoder import Encoder, initialise
 from model.encoder.layers.feed_forward import activation
-from model.encoder.masked_lm_loss import hits, masked_lm_loss
 from model.encoder.operations.dropout import Noise
 from model.encoder.operations.products import wide
 from model.encoder.operations.residual import layer_norm
+from model.encoder.pretraining_losses import PretrainingSums, hits, masked_lm_loss
 
 # T tokens of all sequences together, M masked tokens, B sequences, V vocabulary, H width
-
-
-class PretrainingSums(NamedTuple):
-    """Sums over one micro-batch; all are scalars on the model's device."""
-
-    masked_lm_loss: Tensor
-    """float32: cross-entropy in nats, summed over the M masked tokens."""
-
-    next_sentence_loss: Tensor
-    """float32: cross-entropy in nats, summed over the sequences that have a label."""
-
-    masked_lm_correct: Tensor
-    """int64: masked tokens whose most likely word-piece is the label."""
-
-    next_sentence_correct: Tensor
-    """int64: sequences whose more likely class is the label."""
-
-    def loss(self, masked: float | Tensor, labelled: float | Tensor) -> Tensor:
-        """The training objective: both sums divided by their counts; infinity leaves a loss out.
-
-        The parameters of that loss then get zero gradients: ranks would wait for missing ones.
-        """
-        return self.masked_lm_loss / masked + self.next_sentence_loss / labelled
 
 
 class PretrainingModel(nn.Module):

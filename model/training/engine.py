@@ -25,7 +25,7 @@ from model.config import MEASURING, OptimizerConfig, TrainingMachine
 from model.data.batch import PackedBatch
 from model.data.micro_batches import empty_micro_batch
 from model.encoder.operations.dropout import Noise
-from model.encoder.pretraining import PretrainingSums
+from model.encoder.pretraining_losses import PretrainingSums
 from model.training.checkpoints import ParameterState
 from model.training.distributed import GradientBuckets, World, gradient_buckets
 from model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from model.encoder.embeddings import look_up
-from model.encoder.masked_lm_loss import hits, masked_lm_loss
 from model.encoder.operations.grouped_attention import cuts, group_sequences
 from model.encoder.operations.native_kernels import choose_kernels
 from model.encoder.operations.products import transposed, weight_gradient
+from model.encoder.pretraining_losses import hits, masked_lm_loss
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,10 @@
-"""Cross-entropy over the whole vocabulary, with few passes over pre-training's widest tensor.
+"""Losses of pre-training: their sums, and a masked-language-model loss with few passes.
 
 In:  transformed vectors of the masked tokens [M, H], word embeddings [V, H], bias [V], labels [M].
 Out: the loss summed over the M tokens, and how many of them are predicted correctly.
+
+`masked_lm_loss` is the cross-entropy over the whole vocabulary; its logits are pre-training's
+widest tensor.
 
 Softmax is the gradient up to the labels, so it is computed once, in the dtype of the logits, and
 kept; torch's own cross-entropy makes a float32 copy, its logarithm, and then the gradient. What a
@@ -29,6 +32,29 @@ from model.encoder.operations.products import Context, affine, wide
 VOCABULARY_MULTIPLE, NATIVE_VOCABULARY_MULTIPLE = 64, 256
 """The vocabulary is padded to the first on a GPU: rows of 128 bytes in bfloat16, what one read
 fetches. With AMX, products with BERT's 30,522 columns have half the speed of those with 30,720."""
+
+
+class PretrainingSums(NamedTuple):
+    """Sums over one micro-batch; all are scalars on the model's device."""
+
+    masked_lm_loss: Tensor
+    """float32: cross-entropy in nats, summed over the M masked tokens."""
+
+    next_sentence_loss: Tensor
+    """float32: cross-entropy in nats, summed over the sequences that have a label."""
+
+    masked_lm_correct: Tensor
+    """int64: masked tokens whose most likely word-piece is the label."""
+
+    next_sentence_correct: Tensor
+    """int64: sequences whose more likely class is the label."""
+
+    def loss(self, masked: float | Tensor, labelled: float | Tensor) -> Tensor:
+        """The training objective: both sums divided by their counts; infinity leaves a loss out.
+
+        The parameters of that loss then get zero gradients: ranks would wait for missing ones.
+        """
+        return self.masked_lm_loss / masked + self.next_sentence_loss / labelled
 
 
 class Prediction(NamedTuple):
