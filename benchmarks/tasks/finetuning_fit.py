@@ -75,9 +75,9 @@ def ours(arguments: argparse.Namespace) -> Fit:
 
     from model.finetune.approaches import FineTuning
     from model.finetune.heads import TaskModel
-    from model.finetune.initial_encoder import read_initial_encoder
     from model.finetune.trainer import Recipe, Trainer
     from model.finetune.vocabulary_pruning import prune_vocabulary
+    from model.hugging_face.encoder_files import read_initial_encoder
     from model.tasks.problems import load_problem, load_tables
     from model.training.waiting import patient_threads
 

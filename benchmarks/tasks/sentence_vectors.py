@@ -53,9 +53,9 @@ def train_ours(arguments: argparse.Namespace) -> dict[str, float]:
     """Some steps of this project's trainer."""
     from model.finetune.approaches import FineTuning
     from model.finetune.heads import SentenceModel
-    from model.finetune.initial_encoder import read_initial_encoder
     from model.finetune.trainer import Recipe, Trainer
     from model.finetune.vocabulary_pruning import prune_vocabulary
+    from model.hugging_face.encoder_files import read_initial_encoder
     from model.tasks.problems import load_problem, load_tables
     from model.training.waiting import patient_threads
 

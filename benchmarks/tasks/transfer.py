@@ -31,7 +31,7 @@ from benchmarks.tasks.finetuning_fit import weights
 from model.config import FinetuneStage
 from model.evaluation.scores import task_scores
 from model.finetune.finetune import finetune
-from model.finetune.initial_encoder import read_initial_encoder
+from model.hugging_face.encoder_files import read_initial_encoder
 from model.inference.export import import_encoder
 
 RESULT = ROOT / "benchmarks" / "results" / "transfer.json"

@@ -31,7 +31,7 @@ from model.evaluation.masked_sentences import (
 )
 from model.evaluation.ngram import NgramModel, read_training_tokens, training_frequencies
 from model.evaluation.scores import glue_average, task_scores
-from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
+from model.hugging_face.encoder_files import InitialEncoder, read_initial_encoder
 from model.training.distributed import training_device
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.monitoring.health import entropy

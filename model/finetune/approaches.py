@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from model.data.batch import on
 from model.data.shards import ragged_indices
 from model.encoder.encoder import Encoder
-from model.finetune.heads import FeatureHead
 from model.tasks.base import Logits, Problem
 from model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
 from model.training.precision import Rounded, rounded
@@ -56,9 +55,10 @@ class FineTuning:
 class FeatureBased:
     """The encoders are frozen; a head is trained on their layers."""
 
-    def __init__(self, problem: Problem, head: FeatureHead, cache: "FeatureCache") -> None:
+    def __init__(self, problem: Problem, head: nn.Module, cache: "FeatureCache") -> None:
+        """`head`: a `FeatureHead`, or one with the same signature."""
         self.problem = problem
-        self.module: nn.Module = head
+        self.module = head
         self._cache = cache
 
     def logits(self, split: str, rows: Places, dropout_seed: int | None) -> Tensor:

@@ -31,12 +31,12 @@ from artifacts.store import (
 )
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
 from model.finetune.earlier_trials import take_over
-from model.finetune.initial_encoder import InitialEncoder, read_initial_encoder
 from model.finetune.local_optimizer import MakeOptimizer
 from model.finetune.trial_plan import TrialGroup, plan_trials
 from model.finetune.trials import TrialRunner
 from model.finetune.vocabulary_pruning import prune_vocabulary
 from model.finetune.workers import Worker, run_workers
+from model.hugging_face.encoder_files import InitialEncoder, read_initial_encoder
 from model.hugging_face.layout import encoder_config
 from model.hugging_face.source import open_source
 from model.tasks.base import Problem

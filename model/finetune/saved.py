@@ -22,8 +22,7 @@ from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, TaskConfig
 from model.encoder.encoder import Encoder
 from model.finetune.heads import SentenceModel, TaskModel
-from model.finetune.initial_encoder import ENCODER_PREFIX, InitialEncoder
-from model.hugging_face.encoder_files import read_tokenizer
+from model.hugging_face.encoder_files import ENCODER_PREFIX, InitialEncoder, read_tokenizer
 from model.hugging_face.layout import (
     LAYOUTS,
     from_hugging_face,

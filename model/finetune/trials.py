@@ -29,13 +29,13 @@ from model.finetune.approaches import (
 from model.finetune.earlier_trials import earlier_model
 from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
 from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
-from model.finetune.initial_encoder import ENCODER_PREFIX, InitialEncoder
 from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, missed_decay
 from model.finetune.saved import save_model
 from model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decoded
 from model.finetune.trial_plan import TrialGroup, TrialPlan
-from model.finetune.vocabulary_pruning import WORD_EMBEDDINGS, restore_rows
+from model.finetune.vocabulary_pruning import restore_rows
 from model.finetune.workers import Worker
+from model.hugging_face.encoder_files import ENCODER_PREFIX, WORD_EMBEDDINGS, InitialEncoder
 from model.tasks.base import Logits, Problem
 
 Weights = dict[str, Tensor]

@@ -17,8 +17,6 @@ from torch import Tensor
 from model.tasks.base import Problem
 from model.tasks.features import Places, Ragged
 
-WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
-
 
 def prune_vocabulary(problem: Problem) -> None:
     """Renumber the problem's ids from 0, in place; `used_ids` holds the original ones."""

@@ -1,16 +1,18 @@
 """A trained encoder, read and checked: configuration, tokenizer, weights.
 
 In:  a directory: an artifact of ours or Hugging Face's layout.
-Out: `EncoderFiles`, from which a model is built, exported or imported.
+Out: `EncoderFiles`, what is there, to be exported or imported; `InitialEncoder`, which makes fresh
+     models for fine-tuning and evaluation: pre-trained, or random in the same shape.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from pydantic import JsonValue
-from torch import Tensor
+from torch import Tensor, nn
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import Manifest
@@ -21,6 +23,7 @@ from artifacts.tokenizer import (
     read_vocab_txt,
 )
 from model.config import EncoderConfig, Objective
+from model.encoder.encoder import Encoder, initialise_parameter
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import (
     LAYOUTS,
@@ -32,9 +35,12 @@ from model.hugging_face.layout import (
 )
 from model.hugging_face.sentence_modules import SentenceModules, read_sentence_modules
 from model.hugging_face.source import Source, check_tied, open_source, read_weights
+from model.tasks.features import Places
 
 CARD = "README.md"
 CONFIG = "config.json"
+ENCODER_PREFIX = "encoder."
+WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
 PADDED_TO = (8, 16, 32, 64, 128)
 """Multiples to which vocabularies are padded for faster matrix products."""
 
@@ -110,6 +116,96 @@ class EncoderFiles:
         return not any(name.startswith(self.layout.heads) for name in self.missing)
 
 
+@dataclass(frozen=True)
+class InitialEncoder:
+    """The weights and tokenizer that every trial starts from."""
+
+    config: EncoderConfig
+    tokenizer: SubwordTokenizer
+    parameters: dict[str, Tensor]
+    """By our names; pooler and heads may be missing."""
+
+    objective: Objective = "masked_lm"
+    """What it was pre-trained to predict."""
+
+    modules: SentenceModules | None = None
+    """How sentence-transformers makes vectors with it, if it came from there."""
+
+    licence: str = ""
+    """The licence lines of its model card."""
+
+    @property
+    def pooling(self) -> Literal["mean", "cls"]:
+        """How a sequence is pooled: as it was trained to be, else the mean."""
+        return self.modules.pooling if self.modules else "mean"
+
+    @property
+    def word_embeddings(self) -> Tensor:
+        """Word embeddings of the whole vocabulary, [V, H]."""
+        return self.parameters[ENCODER_PREFIX + WORD_EMBEDDINGS]
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters of the encoder with both pre-training heads."""
+        with torch.device("meta"):
+            model = PretrainingModel(self.config, self.tokenizer.size)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it was trained as a masked language model and came with that head."""
+        return "masked_lm.output_bias" in self.parameters and self.objective == "masked_lm"
+
+    def reaching(self, positions: int) -> "InitialEncoder":
+        """The same for at least `positions` tokens, unless it has a position table."""
+        if self.config.has_position_table or self.config.max_position_embeddings >= positions:
+            return self
+        longer = self.config.model_copy(update={"max_position_embeddings": positions})
+        return replace(self, config=longer)
+
+    def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
+        """The encoder with both pre-training heads, in fp32; missing weights are initialised."""
+        with torch.device("meta"):
+            model = PretrainingModel(self.config, self.tokenizer.size)
+        self._fill(model, pretrained=pretrained, seed=seed)
+        return model
+
+    def encoder(self, *, pretrained: bool, seed: int, used_ids: Places | None = None) -> Encoder:
+        """The encoder alone, in fp32, its word embeddings those of `used_ids` only, if given.
+
+        Random weights, and a missing pooler, are initialised from `seed`.
+        """
+        size = self.tokenizer.size if used_ids is None else len(used_ids)
+        with torch.device("meta"):
+            encoder = Encoder(self.config, size)
+        self._fill(
+            encoder, pretrained=pretrained, seed=seed, prefix=ENCODER_PREFIX, used_ids=used_ids
+        )
+        return encoder
+
+    def _fill(
+        self,
+        module: nn.Module,
+        *,
+        pretrained: bool,
+        seed: int,
+        prefix: str = "",
+        used_ids: Places | None = None,
+    ) -> None:
+        """Materialise a module on the meta device: every parameter gets its value."""
+        torch.manual_seed(seed)
+        values = {}
+        for name, parameter in sorted(module.named_parameters()):
+            if pretrained and prefix + name in self.parameters:
+                whole = self.parameters[prefix + name]
+                cut = used_ids is not None and name == WORD_EMBEDDINGS
+                values[name] = whole[torch.from_numpy(used_ids)] if cut else whole.clone()
+            else:
+                values[name] = torch.empty(parameter.shape)
+                initialise_parameter(prefix + name, values[name], self.config)
+        module.load_state_dict(values, assign=True)
+
+
 def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, SubwordTokenizer]:
     """Shape and tokenizer of the model at `location`, whose weights are not read."""
     source = location if isinstance(location, Source) else open_source(location)
@@ -176,6 +272,19 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
             else "masked_lm"
         ),
         modules=read_sentence_modules(source, positions=config.max_position_embeddings),
+    )
+
+
+def read_initial_encoder(location: str | Path) -> InitialEncoder:
+    """The encoder at `location`."""
+    files = read_encoder_files(location)
+    return InitialEncoder(
+        config=files.config,
+        tokenizer=files.tokenizer,
+        parameters=files.parameters(),
+        objective=files.objective,
+        modules=files.modules,
+        licence=files.licence,
     )
 
 

@@ -18,10 +18,10 @@ from model.encoder.encoder import Encoder
 from model.finetune.approaches import FeatureCache, FineTuning, split_logits
 from model.finetune.finetune import finetune
 from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
-from model.finetune.initial_encoder import read_initial_encoder
 from model.finetune.local_optimizer import LocalOptimizer
 from model.finetune.trainer import Recipe, Trainer, TrialResult
 from model.finetune.vocabulary_pruning import prune_vocabulary
+from model.hugging_face.encoder_files import read_initial_encoder
 from model.tasks.base import Problem
 from model.tasks.problems import load_problem, load_tables
 from tests.model.task_builders import (
