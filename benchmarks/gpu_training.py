@@ -210,7 +210,11 @@ def hugging_face_steps(side: str, work: Workload, device: str) -> Steps:
         forward = torch.compile(model) if side == "compiled" else model
         divided = [_divided(side, work, batch, budget) for batch in work.batches]
         batches = [
-            [{k: _there(v, device) for k, v in part.items()} for part in parts] for parts in divided
+            [
+                {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in part.items()}
+                for part in parts
+            ]
+            for parts in divided
         ]
         number = 0
         while True:
@@ -260,10 +264,6 @@ def hugging_face_model(side: str, work: Workload) -> torch.nn.Module:
 
 Inputs = dict[str, torch.Tensor | int]
 MODERN_INPUTS = ("input_ids", "attention_mask", "labels")
-
-
-def _there(value: torch.Tensor | int, device: str) -> torch.Tensor | int:
-    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _divided(side: str, work: Workload, batch: list[Example], budget: int) -> list[Inputs]:

@@ -126,7 +126,13 @@ class Encoder(nn.Module):
         noise = self._noise(dropout)
         tokens = batch.tokens
         batch = batch.filled()
-        mixing = self._mixing(batch)
+        mixing: Mixing
+        if self.config.layer_type == "lstm":
+            mixing = Reading(batch, self.config)
+        elif self.config.family == "modern":
+            mixing = layer_attention(batch, self.config, backend=self.attention_backend)
+        else:
+            mixing = BACKENDS[self.attention_backend](batch, self.config)
         if self._is_compiled:
             attentions = mixing if isinstance(mixing, LayerAttention) else (mixing,)
             held = [value for attention in attentions for value in vars(attention).values()]
@@ -177,13 +183,6 @@ class Encoder(nn.Module):
             return hidden_PH
         read_PH: Tensor = self.pooler(hidden_PH)
         return read_PH
-
-    def _mixing(self, batch: PackedBatch) -> Mixing:
-        if self.config.layer_type == "lstm":
-            return Reading(batch, self.config)
-        if self.config.family == "modern":
-            return layer_attention(batch, self.config, backend=self.attention_backend)
-        return BACKENDS[self.attention_backend](batch, self.config)
 
     def _run(
         self, layer: nn.Module, hidden_TH: Tensor, mixing: Mixing, noise: Noise | None

@@ -116,13 +116,10 @@ class Counts:
         rows, places = np.repeat(np.arange(len(contexts_C)), kinds), ragged_indices(begin, kinds)
         weights = kinds + np.where(kinds > 0, self._sums[end] - self._sums[begin], 0)
         shares_CV = np.zeros((len(contexts_C), self.vocabulary_size), np.float32)
-        shares_CV[rows, self._words[places]] = self.counts[places] / weights[rows]
+        words = self.keys[places] % self.vocabulary_size
+        shares_CV[rows, words] = self.counts[places] / weights[rows]
         back_off = np.where(kinds > 0, kinds / np.maximum(weights, 1), 1.0)
         return shares_CV, back_off.astype(np.float32)
-
-    @cached_property
-    def _words(self) -> Int64:
-        return self.keys % self.vocabulary_size
 
     @cached_property
     def _sums(self) -> Int64:

@@ -167,22 +167,18 @@ def task_paths(config: TaskConfig, labels: Artifact | None = None) -> dict[str, 
         # GLUE's folders may lack test files; every other file that is named must be there.
         if path and (not config.glue or split in ("train", "dev") or filesystem.exists(path))
     }
-    if not config.train:
-        paths = {**_labelled_paths(config, labels), **paths}
-    return paths
-
-
-def _labelled_paths(config: TaskConfig, labels: Artifact | None) -> dict[str, str]:
+    if config.train:
+        return paths
     if labels is None:
         raise UsageError(
             f"task {config.name}: names no training file and there is no labels artifact; "
             'give train = "FILE", or add the table [labels]'
         )
-    paths = {}
+    labelled = {}
     for split in SPLITS:
         try:
-            paths[split] = labels.path(f"{config.name}/{split}.jsonl")
+            labelled[split] = labels.path(f"{config.name}/{split}.jsonl")
         except IntegrityError:
             if split == "train":
                 raise
-    return paths
+    return {**labelled, **paths}

@@ -121,16 +121,12 @@ def training_command(
 
 
 def _local_options(machine: TrainingMachine) -> list[str]:
-    ranks, port = str(machine.ranks), str(_free_port())
-    options = ["--quiet", "--num_accelerators", ranks, "--master_port", port]
+    # A port nobody listens on: DeepSpeed's default is the same for every run of a machine.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    options = ["--quiet", "--num_accelerators", str(machine.ranks), "--master_port", port]
     on_gpu = os.path.exists("/proc/driver/nvidia")
     if shutil.which("numactl") and not on_gpu and not machine.threads:
         options.append("--bind_cores_to_rank")
     return options
-
-
-def _free_port() -> int:
-    """A port nobody listens on; DeepSpeed's default is the same for every run of a machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
