@@ -14,7 +14,7 @@ from model.finetune.vocabulary_pruning import prune_vocabulary, restore_rows
 from model.tasks.base import Problem
 from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables
-from model.tasks.span_windows import cut_texts, max_context
+from model.tasks.span import cut_texts, max_context
 from tests.model.task_builders import TOKENIZER, write_lines
 
 
