@@ -22,6 +22,9 @@ from artifacts.store import Artifact
 
 StageFunction = Callable[[StageTable, list[str]], Artifact]
 
+ENDING_SECONDS = 60
+"""So long a program may take to end after SIGTERM before the kernel ends it."""
+
 
 class Terminated(BaseException):
     """SIGTERM arrived; raised in the main thread so that `finally` blocks run."""
@@ -65,4 +68,7 @@ def exit_code(stage: StageFunction, arguments: list[str]) -> int:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    # The exception may reach code that has just taken a lock, a library's too, and will wait for it
+    # for ever; a supervisor would then send SIGKILL, but it may be the one that was killed.
+    signal.alarm(ENDING_SECONDS)
     raise Terminated

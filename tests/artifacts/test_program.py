@@ -61,25 +61,41 @@ def test_a_wrong_stage_table_is_a_usage_error(tmp_path: Path, content: str | Non
 
 
 def test_sigterm_ends_a_stage_with_143_after_its_cleanup(table: Path, tmp_path: Path) -> None:
-    program = tmp_path / "waiting.py"
+    cleanup = "print('cleaned', flush=True)"
+    with waiting_stage(table, tmp_path, cleanup) as child:
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout is not None
+        assert child.stdout.read() == "cleaned\n"
+        assert child.wait(timeout=60) == 143
+
+
+def test_a_stage_that_cannot_end_after_sigterm_is_ended(table: Path, tmp_path: Path) -> None:
+    cleanup = "lock = threading.Lock(); lock.acquire(); lock.acquire()"
+    with waiting_stage(table, tmp_path, cleanup) as child:
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=60) == -signal.SIGALRM
+
+
+def waiting_stage(table: Path, folder: Path, cleanup: str) -> "subprocess.Popen[str]":
+    """A stage that waits, and runs `cleanup` at its end, for which it has a second."""
+    program = folder / "waiting.py"
     program.write_text(
-        "import sys, time\n"
-        "from artifacts.runtime.program import run_program\n"
+        "import threading, time\n"
+        "from artifacts.runtime import program\n"
+        "program.ENDING_SECONDS = 1\n"
         "def wait(table, options):\n"
         "    try:\n"
         "        print('ready', flush=True); time.sleep(60)\n"
         "    finally:\n"
-        "        print('cleaned', flush=True)\n"
-        "run_program(wait)\n"
+        f"        {cleanup}\n"
+        "program.run_program(wait)\n"
     )
-    with subprocess.Popen(
+    child = subprocess.Popen(
         [sys.executable, str(program), "--config", str(table)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        child.send_signal(signal.SIGTERM)
-        assert child.stdout.read() == "cleaned\n"
-        assert child.wait(timeout=60) == 143
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child
