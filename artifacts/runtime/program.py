@@ -8,6 +8,7 @@ terminated.
 """
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -22,8 +23,8 @@ from artifacts.store import Artifact
 
 StageFunction = Callable[[StageTable, list[str]], Artifact]
 
-ENDING_SECONDS = 60
-"""So long a program may take to end after SIGTERM before the kernel ends it."""
+ORPHAN_SECONDS = 60
+"""From SIGTERM to its end at the latest, for a program whose launcher is gone."""
 
 
 class Terminated(BaseException):
@@ -37,7 +38,16 @@ def run_program(stage: StageFunction, arguments: list[str] | None = None) -> NoR
 
 def exit_code(stage: StageFunction, arguments: list[str]) -> int:
     """Run `stage`; every outcome but a bug becomes one line and an exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    launcher = os.getppid()
+
+    def terminate(signum: int, frame: FrameType | None) -> NoReturn:
+        # The exception may reach code that has just taken a lock, a library's too, and will wait
+        # for it for ever. Launchers send SIGKILL after their grace, unless they have been killed.
+        if os.getppid() != launcher:
+            signal.alarm(ORPHAN_SECONDS)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
     started = time.monotonic()
     parser = argparse.ArgumentParser(description="Run one stage.", allow_abbrev=False)
     parser.add_argument(
@@ -65,10 +75,3 @@ def exit_code(stage: StageFunction, arguments: list[str]) -> int:
     say(f"{table.stage} finished in {took}, digest {artifact.digest[:12]}")
     print(artifact.digest, flush=True)
     return 0
-
-
-def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
-    # The exception may reach code that has just taken a lock, a library's too, and will wait for it
-    # for ever; a supervisor would then send SIGKILL, but it may be the one that was killed.
-    signal.alarm(ENDING_SECONDS)
-    raise Terminated

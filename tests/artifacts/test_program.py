@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import ClozeError, UsageError
+from artifacts.runtime.processes import ProcessId
 from artifacts.runtime.program import exit_code
 from artifacts.stage import StageTable, read_stage_table, write_stage_table
 from artifacts.store import Artifact, commit
+from tests.waiting import wait_for
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -61,28 +63,46 @@ def test_a_wrong_stage_table_is_a_usage_error(tmp_path: Path, content: str | Non
 
 
 def test_sigterm_ends_a_stage_with_143_after_its_cleanup(table: Path, tmp_path: Path) -> None:
-    cleanup = "print('cleaned', flush=True)"
-    with waiting_stage(table, tmp_path, cleanup) as child:
-        child.send_signal(signal.SIGTERM)
+    # longer than an orphan would have: how long it may take is its launcher's to say
+    argv = waiting_stage(table, tmp_path, cleanup="time.sleep(2); print('cleaned', flush=True)")
+    with python(*argv) as child:
         assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGTERM)
         assert child.stdout.read() == "cleaned\n"
         assert child.wait(timeout=60) == 143
 
 
-def test_a_stage_that_cannot_end_after_sigterm_is_ended(table: Path, tmp_path: Path) -> None:
-    cleanup = "lock = threading.Lock(); lock.acquire(); lock.acquire()"
-    with waiting_stage(table, tmp_path, cleanup) as child:
-        child.send_signal(signal.SIGTERM)
-        assert child.wait(timeout=60) == -signal.SIGALRM
+def test_a_stage_that_cannot_end_does_not_outlive_a_killed_launcher(
+    table: Path, tmp_path: Path
+) -> None:
+    deadlock = "lock = threading.Lock(); lock.acquire(); print('stuck', flush=True); lock.acquire()"
+    argv = waiting_stage(table, tmp_path, cleanup=deadlock)
+    launching = (
+        "import sys, time\n"
+        "from artifacts.runtime.processes import start\n"
+        "print(start([sys.executable, *sys.argv[1:]]).pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with python("-c", launching, *argv) as launcher:
+        assert launcher.stdout is not None
+        stage = ProcessId.of(int(launcher.stdout.readline()))
+        assert launcher.stdout.readline() == "ready\n"
+        launcher.kill()
+        assert launcher.stdout.readline() == "stuck\n"
+        try:
+            wait_for(lambda: not stage.alive, seconds=60, what="the stage's end")
+        finally:
+            stage.end(grace=0)
 
 
-def waiting_stage(table: Path, folder: Path, cleanup: str) -> "subprocess.Popen[str]":
-    """A stage that waits, and runs `cleanup` at its end, for which it has a second."""
+def waiting_stage(table: Path, folder: Path, *, cleanup: str) -> list[str]:
+    """Python's arguments for a stage that waits; as an orphan it has a second for `cleanup`."""
     program = folder / "waiting.py"
     program.write_text(
         "import threading, time\n"
         "from artifacts.runtime import program\n"
-        "program.ENDING_SECONDS = 1\n"
+        "program.ORPHAN_SECONDS = 1\n"
         "def wait(table, options):\n"
         "    try:\n"
         "        print('ready', flush=True); time.sleep(60)\n"
@@ -90,12 +110,13 @@ def waiting_stage(table: Path, folder: Path, cleanup: str) -> "subprocess.Popen[
         f"        {cleanup}\n"
         "program.run_program(wait)\n"
     )
-    child = subprocess.Popen(
-        [sys.executable, str(program), "--config", str(table)],
+    return [str(program), "--config", str(table)]
+
+
+def python(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *arguments],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
     )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    return child
