@@ -105,7 +105,8 @@ def waiting_stage(table: Path, folder: Path, *, cleanup: str) -> list[str]:
         "program.ORPHAN_SECONDS = 1\n"
         "def wait(table, options):\n"
         "    try:\n"
-        "        print('ready', flush=True); time.sleep(60)\n"
+        "        print('ready', flush=True)\n"
+        "        while True: time.sleep(0.01)\n"  # a signal just before one long sleep waits for it
         "    finally:\n"
         f"        {cleanup}\n"
         "program.run_program(wait)\n"
