@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATAFLOW := .venv-dataflow
 DOCS := .venv-docs
+TRACKERS := build/trackers
 CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
 SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
 
@@ -19,7 +20,7 @@ PIP_OPTIONS := -q --no-compile --use-pep517 -c constraints.txt
 # Many tests wait for a program of one thread; those of one file share ports and stay together.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help setup setup-dev demo test test-all test-dataflow fuzz schedules check format docs bench clean
+.PHONY: help setup setup-dev demo test test-all test-dataflow test-trackers fuzz schedules check format docs bench clean
 
 help: ## what can be done
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -49,6 +50,9 @@ fuzz: $(VENV)/.installed-dev ## damage what readers read, 20,000 times each; CI 
 test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
 	$(DATAFLOW)/bin/python -m pytest -W default tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow
 
+test-trackers: $(TRACKERS)/.installed ## log to the real MLflow and Weights & Biases, which `dev` leaves out
+	PYTHONPATH=$(abspath $(TRACKERS)) $(BIN)/python -m pytest tests/model/training/monitoring/test_trackers.py
+
 check: $(VENV)/.installed-dev ## lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -65,7 +69,7 @@ bench: $(VENV)/.installed-dev ## the benchmarks that need no peer's checkout
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the environments and caches; runs stay
-	rm -rf $(VENV) $(DATAFLOW) $(DOCS) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(DATAFLOW) $(DOCS) $(TRACKERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cloze needs Python 3.11 or newer; make PYTHON=python3.11 ...")'
@@ -83,6 +87,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 $(DATAFLOW)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DATAFLOW)
 	$(DATAFLOW)/bin/pip install $(PIP_OPTIONS) -e '.[pipeline,dataflow]' hypothesis psutil pytest
+	touch $@
+
+# Beside .venv, not in it: DeepSpeed imports MLflow wherever it finds it.
+$(TRACKERS)/.installed: $(VENV)/.installed-dev
+	$(BIN)/pip install $(PIP_OPTIONS) --target $(TRACKERS) --upgrade mlflow-skinny sqlalchemy wandb
 	touch $@
 
 # Reads the code as syntax, so it needs none of what the code needs.

@@ -1,7 +1,8 @@
 """Trackers: the real libraries, in a program of their own as a training run is.
 
-Skipped where a library is not installed. The extra `dev` has neither: Weights & Biases is large,
-and DeepSpeed imports MLflow wherever it is, which costs every start of a training two seconds.
+`make test-trackers` has them; where a library is missing, its test is skipped. The extra `dev` has
+neither: Weights & Biases is large, and DeepSpeed imports MLflow wherever it is, which costs every
+start of a training two seconds.
 """
 
 import json
@@ -17,6 +18,7 @@ from artifacts.errors import UsageError
 from artifacts.stage import StageTable, write_stage_table
 from model.config import TrainingMachine
 from model.training.monitoring import trackers
+from tests.conftest import PROJECT
 
 TABLE = StageTable(
     stage="pretrain",
@@ -39,7 +41,8 @@ def track(tmp_path: Path, setting: dict[str, str], steps: list[int], **environme
         "    tracker.log(step, {'masked_lm_loss': 9.0 - step})\n"
         "tracker.finish()\n"
     )
-    python = {"PYTHONPATH": str(Path(__file__).parents[3]), "HOME": str(tmp_path)}
+    path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    python = {"PYTHONPATH": path, "HOME": str(tmp_path)}
     answer(tmp_path, program, {**os.environ, **python, **environment})
 
 
