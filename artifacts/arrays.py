@@ -61,6 +61,13 @@ def digest_bytes(column: pa.ChunkedArray) -> Bytes:
     return np.concatenate(raw).reshape(-1, width)
 
 
+def digest_array(digests_D16: Bytes) -> pa.FixedSizeBinaryArray:
+    """Document digests as an Arrow array, (D,)."""
+    content = pa.py_buffer(np.ascontiguousarray(digests_D16))
+    form = pa.binary(TOKEN_DIGEST_BYTES)
+    return pa.FixedSizeBinaryArray.from_buffers(form, len(digests_D16), [None, content])
+
+
 def digest_halves(digests_D16: Bytes, byte_order: Literal[">", "<"] = ">") -> UInt64s:
     """Document digests as two numbers each, (D, 2).
 

@@ -148,7 +148,11 @@ def parse(model: type[ConfigT], table: object, *, source: str | Path) -> ConfigT
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        mistakes = error.errors()
+        found = error.errors()
+        places = [one["loc"] for one in found]
+        # A table or list with a mistake inside is often refused itself, as if it lacked that part.
+        within = {place[:depth] for place in places for depth in range(len(place))}
+        mistakes = [one for one in found if one["loc"] not in within]
         reasons = [_explain(model, detail) for detail in mistakes[:SHOWN_MISTAKES]]
         if len(mistakes) > SHOWN_MISTAKES:
             reasons.append(f"and {len(mistakes) - SHOWN_MISTAKES:,} more")

@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from artifacts.arrays import Int64s
+from artifacts.arrays import Int64s, digest_array
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import naming_full_disk
@@ -159,14 +159,11 @@ def drop_list(
     overlapping, clean = distinct_D[overlaps_D], distinct_D[~overlaps_D]
     stays = clean[found.kept_for(clean, near)] if near else clean
     alike = clean != stays
-    form = pa.binary(TOKEN_DIGEST_BYTES)
     digests_N16 = found.documents.digests_N16
-    dropped, kept = (
-        pa.array([digest.tobytes() for digest in digests_N16[rows]], form)
-        for rows in (np.concatenate((overlapping, clean[alike])), stays[alike])
-    )
+    dropped = digest_array(digests_N16[np.concatenate((overlapping, clean[alike]))])
+    kept = digest_array(digests_N16[stays[alike]])
     reasons = ["overlap"] * len(overlapping) + ["near_duplicate"] * len(kept)
-    kept = pa.concat_arrays([pa.nulls(len(overlapping), form), kept])
+    kept = pa.concat_arrays([pa.nulls(len(overlapping), kept.type), kept])
     listed = [dropped, pa.array(reasons, pa.string()), kept]
     return pa.Table.from_arrays(listed, schema=SCHEMA).sort_by("document_digest")
 

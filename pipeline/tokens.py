@@ -180,20 +180,19 @@ def _commit(
     by_split: dict[str, list[FileEntry]] = {}
     for entry in entries:
         by_split.setdefault(entry.statistics["split"], []).append(entry)
-    share = job.stage.corpus.heldout_share
+    share, rule = job.stage.corpus.heldout_share, division_of(backend, job).rule
     if share and by_split.keys() == {TRAIN}:
         say(
             "warning: nothing can be held out of documents of one sentence, so nothing can be "
             "evaluated on unseen text; give more text, or hold out a source"
         )
-    elif said := HELD_OUT_OF_FEW.get(division_of(backend, job).rule):
+    elif said := HELD_OUT_OF_FEW.get(rule):
         say(f"tokens: {said.format(share=share)}")
     with backend.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
         lists = chain(early, dropped_lists(groups, job.output, scratch=local))
         listed, dropped = put_dropped(lists, files.paths, output=job.output, scratch=local)
     kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
     lost = sum(found.documents for found in dropped.values())
-    rule = division_of(backend, job).rule
     if rule != "tails" and counts.documents != sum(kept.values()) + lost:
         raise IntegrityError(
             f"{job.output}: of {counts.documents} documents read, {sum(kept.values())} were kept "

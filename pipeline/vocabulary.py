@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from artifacts import filesystem
-from artifacts.arrays import digest_bytes, digest_halves, is_first_of_equals
+from artifacts.arrays import digest_array, digest_bytes, digest_halves, is_first_of_equals
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import naming_full_disk
@@ -240,11 +240,10 @@ def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
     bounds = zip(starts_D[which].tolist(), block.ends_D[which].tolist(), with_text, strict=True)
     raw = block.text.tobytes()
     texts = [raw[start:end] if is_wanted else b"" for start, end, is_wanted in bounds]
-    digests = [digest.tobytes() for digest in block.digests[which]]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(ranks_D[which]),
-            pa.array(digests, CANDIDATES_SCHEMA.field("document_digest").type),
+            digest_array(block.digests[which]),
             pa.array(splits_D[which]),
             pa.array(texts, pa.large_binary()),
         ],

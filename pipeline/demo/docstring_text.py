@@ -13,7 +13,7 @@ epytext.
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 PROSE_DIRECTIVE = re.compile(
     "note|warning|tip|hint|important|attention|caution|danger|admonition|seealso|topic|rubric|"
@@ -74,32 +74,26 @@ def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = Fals
     `examples`, the statements of its examples are paragraphs too.
     """
     found: list[str] = []
-    for is_example, lines in split_examples(docstring.expandtabs().split("\n")):
-        if not is_example:
-            found += _prose(lines, mark_code=mark_code)
-        elif examples:
-            found += lines
+    for is_example, part in split_examples(docstring.expandtabs().split("\n")):
+        if is_example:
+            found += part if examples else []
+            continue
+        lines: Iterable[str] = part
+        if len(part) > 1:
+            lines = _joined(list(_without_underlines(list(_without_code(part)))))
+        for line in lines:
+            text = _FIELD.sub(_field, line, count=1) if line.startswith(":") else line
+            text = _BULLET.sub("", text, count=1) if _BULLET.match(text) else text
+            text = without_markup(text, mark_code=mark_code)
+            others = len(_NOT_A_LETTER.findall(text))
+            is_prose = " " in text and others <= (1 - PROSE_SHARE) * len(text)
+            if is_prose or _is_heading(text):
+                found.append(text)
     return [
         text
         for text, following in itertools.zip_longest(found, found[1:], fillvalue="")
         if not _is_heading(text) or (following and not _is_heading(following))
     ]
-
-
-def _prose(lines: list[str], *, mark_code: bool) -> list[str]:
-    """The paragraphs and headings among lines without examples."""
-    if len(lines) > 1:
-        lines = list(_joined(list(_without_underlines(list(_without_code(lines))))))
-    found: list[str] = []
-    for line in lines:
-        text = _FIELD.sub(_field, line, count=1) if line.startswith(":") else line
-        text = _BULLET.sub("", text, count=1) if _BULLET.match(text) else text
-        text = without_markup(text, mark_code=mark_code)
-        others = len(_NOT_A_LETTER.findall(text))
-        is_prose = " " in text and others <= (1 - PROSE_SHARE) * len(text)
-        if is_prose or _is_heading(text):
-            found.append(text)
-    return found
 
 
 def _without_code(lines: list[str]) -> Iterator[str]:
@@ -147,21 +141,19 @@ def _without_underlines(lines: list[str]) -> Iterator[str]:
             place += 1
         elif (underlined or text.endswith(":")) and SECTION.fullmatch(name):
             yield from ("", text.rstrip(":"), "")
-            place = _behind_heading(lines, place, name=name, underlined=underlined)
+            if not DROPPED_SECTION.fullmatch(name):
+                place += 1
+            elif underlined:
+                rest = range(place + 2, len(lines))
+                rules = (line for line in rest if _RULE.match(lines[line].strip()))
+                place = next((line - 1 for line in rules), len(lines))
+            else:
+                place = _end_of_block(lines, place)
         else:
             yield lines[place]
             if underlined:
                 yield ""
             place += 1
-
-
-def _behind_heading(lines: list[str], place: int, *, name: str, underlined: bool) -> int:
-    if not DROPPED_SECTION.fullmatch(name):
-        return place + 1
-    if not underlined:
-        return _end_of_block(lines, place)
-    rest = range(place + 2, len(lines))
-    return next((line - 1 for line in rest if _RULE.match(lines[line].strip())), len(lines))
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
@@ -218,33 +210,26 @@ def split_examples(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
             prose.append(lines[place])
             place += 1
             continue
-        end = place
-        while end < len(lines) and lines[end].strip():
-            end += 1
         yield False, prose
-        yield True, list(_statements(lines[place:end]))
-        prose, place = [], end
+        example: list[list[str]] = []  # each statement's lines
+        while place < len(lines) and lines[place].strip():
+            if begun := _PROMPT.match(lines[place]):
+                example.append([begun[1].strip()])
+            elif more := _CONTINUATION.match(lines[place]):
+                example[-1].append(more[1].strip())
+            place += 1
+        joined = (" ".join(filter(None, parts)) for parts in example)
+        yield True, [statement for statement in joined if _shows_use(statement)]
+        prose = []
     yield False, prose
 
 
-def _statements(lines: list[str]) -> Iterator[str]:
-    """The statements of one example, each on one line."""
-    current: list[str] = []
-    for line in lines:
-        if begun := _PROMPT.match(line):
-            yield from _statement(current)
-            current = [begun[1].strip()]
-        elif current and (more := _CONTINUATION.match(line)):
-            current.append(more[1].strip())
-    yield from _statement(current)
-
-
-def _statement(parts: list[str]) -> Iterator[str]:
-    statement = " ".join(part for part in parts if part)
-    is_import = statement.startswith(("import ", "from "))
+def _shows_use(statement: str) -> bool:
+    """Whether an example's statement shows names in use: it is no import and no data."""
     letters = len(statement) - len(_NOT_A_LETTER.findall(statement))
-    if not is_import and STATEMENT_LETTERS * len(statement) <= letters <= MAX_STATEMENT and letters:
-        yield statement
+    is_import = statement.startswith(("import ", "from "))
+    is_data = not STATEMENT_LETTERS * len(statement) <= letters <= MAX_STATEMENT
+    return letters > 0 and not is_import and not is_data
 
 
 def without_markup(paragraph: str, *, mark_code: bool = False) -> str:

@@ -57,12 +57,20 @@ def module_files(distribution: str) -> list[ModuleFile]:
     """The documented modules of an installed distribution, sorted by name."""
     found = _installed(distribution)
     record(distribution)
-    files = sorted(found.files or [], key=str)
-    listed = [
-        ModuleFile(str(file), Path(str(found.locate_file(file))), file.size or 0)
-        for file in files
-        if _is_documented(str(file).split("/"))
-    ]
+    listed = []
+    for file in sorted(found.files or [], key=str):
+        *folders, name = str(file).split("/")
+        # its own modules, neither tests nor vendored code
+        if (
+            name.endswith(".py")
+            and not name.startswith("test_")
+            and not name.endswith("_test.py")
+            and not GENERATED_FILE.fullmatch(name)
+            and folders[:1] != [".."]
+            and not any(LEFT_OUT_FOLDER.fullmatch(folder) for folder in folders)
+        ):
+            path = Path(str(found.locate_file(file)))
+            listed.append(ModuleFile(str(file), path, file.size or 0))
     if not listed:
         raise UsageError(
             f"{distribution} {found.version}: its record names no Python module; "
@@ -121,16 +129,3 @@ def _installed(distribution: str) -> metadata.Distribution:
             f"{distribution}: not installed here, so its docstrings cannot be read; "
             f"pip install {distribution}, or take it out of the configuration"
         ) from None
-
-
-def _is_documented(path: list[str]) -> bool:
-    """Whether a file of a distribution is one of its own modules, not a test or vendored code."""
-    *folders, file = path
-    return (
-        file.endswith(".py")
-        and not file.startswith("test_")
-        and not file.endswith("_test.py")
-        and not GENERATED_FILE.fullmatch(file)
-        and folders[:1] != [".."]
-        and not any(LEFT_OUT_FOLDER.fullmatch(folder) for folder in folders)
-    )

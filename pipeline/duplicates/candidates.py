@@ -21,6 +21,7 @@ from artifacts.arrays import (
     Int64s,
     Mask,
     UInt64s,
+    digest_array,
     digest_bytes,
     digest_halves,
     is_first_of_equals,
@@ -78,12 +79,9 @@ def schema(bands: int) -> pa.Schema:
 def record_batch(documents: Documents, keys_DB: UInt64s, sets: ShingleSets) -> pa.RecordBatch:
     """The rows of a block's documents; `sets` lie one after another."""
     form = schema(keys_DB.shape[1])
-    digests = pa.array(
-        [digest.tobytes() for digest in documents.digests_N16], form.field("document_digest").type
-    )
     return pa.RecordBatch.from_arrays(
         [
-            digests,
+            digest_array(documents.digests_N16),
             pa.array(documents.preference_N),
             pa.array(documents.source_N),
             pa.array(documents.overlaps_N),
@@ -136,18 +134,12 @@ class CandidateFiles:
             count += len(np.unique(groups_P))
         candidates_C, candidates_P = np.unique(np.concatenate(members), return_inverse=True)
         stays_D = np.arange(len(rows_D))
-        if len(candidates_C):
-            sets = self._shingle_sets(rows_D[candidates_C])
-            groups_P = np.concatenate(groups)
-            stays_C = kept_for(candidates_P, groups_P, sets, threshold=near.threshold)
-            stays_D[candidates_C] = candidates_C[stays_C]
-        return stays_D
-
-    def _shingle_sets(self, rows_D: Int64s) -> ShingleSets:
-        """The sets of the documents at `rows_D`, on disk."""
+        if not len(candidates_C):
+            return stays_D
+        # the candidates' sets stay on disk, in the order of the files
         path = os.path.join(self._scratch, "shingles")
-        order = np.argsort(rows_D)
-        wanted, lengths = rows_D[order], [np.zeros(0, dtype=np.int64)]
+        order = np.argsort(rows_D[candidates_C])
+        wanted, lengths = rows_D[candidates_C][order], [np.zeros(0, dtype=np.int64)]
         first = 0
         with open(path, "wb") as spill:
             for table in self._tables():
@@ -157,10 +149,14 @@ class CandidateFiles:
                 lengths.append(list_lengths(found))
                 first += len(table)
         ends = np.cumsum(np.concatenate(lengths))
-        starts_D, ends_D = np.empty_like(ends), np.empty_like(ends)
-        ends_D[order] = ends
-        starts_D[order] = ends - np.concatenate(lengths)
-        return ShingleSets(np.memmap(path, np.uint32, mode="r"), starts_D, ends_D)
+        starts_C, ends_C = np.empty_like(ends), np.empty_like(ends)
+        ends_C[order] = ends
+        starts_C[order] = ends - np.concatenate(lengths)
+        sets = ShingleSets(np.memmap(path, np.uint32, mode="r"), starts_C, ends_C)
+        groups_P = np.concatenate(groups)
+        stays_C = kept_for(candidates_P, groups_P, sets, threshold=near.threshold)
+        stays_D[candidates_C] = candidates_C[stays_C]
+        return stays_D
 
     def _tables(self) -> Iterator[pa.Table]:
         """Each file's rows, mapped only until the next file's: copy what is to last."""

@@ -83,13 +83,22 @@ def evaluation_shingles(config: OverlapConfig) -> UInt64s:
     found = [np.zeros(0, dtype=np.uint64)]
     for path in config.paths:
         for file in find_files(path):
-            raw = b"".join(stream(file.path))
-            encoded = [
-                field.encode("utf-8", "replace") + b"\n" for field in _fields(raw, file.path)
-            ]
+            text = b"".join(stream(file.path)).decode("utf-8-sig", "replace")
+            name = file.path
+            for suffix in COMPRESSED_SUFFIXES:
+                name = name.removesuffix(suffix)
+            if name.endswith((".json", ".jsonl")):
+                try:
+                    value = json.loads(text)
+                except ValueError:
+                    value = [json.loads(line) for line in text.splitlines() if line.strip()]
+                fields = _strings(value)
+            else:
+                fields = (field for line in text.splitlines() for field in line.split("\t"))
+            encoded = [field.encode("utf-8", "replace") + b"\n" for field in fields]
             ends = np.cumsum([len(field) for field in encoded], dtype=np.int64)
-            text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-            found.append(shingles(text, ends, words=config.words).hashes_P)
+            joined = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+            found.append(shingles(joined, ends, words=config.words).hashes_P)
     return np.unique(np.concatenate(found))
 
 
@@ -108,22 +117,6 @@ def _powers(base: int, count: int) -> UInt64s:
     factors = np.full(count, base, dtype=np.uint64)
     factors[:1] = 1
     return np.cumprod(factors, dtype=np.uint64)
-
-
-def _fields(raw: bytes, path: str) -> Iterator[str]:
-    """The fields of an evaluation file."""
-    text = raw.decode("utf-8-sig", "replace")
-    for suffix in COMPRESSED_SUFFIXES:
-        path = path.removesuffix(suffix)
-    if not path.endswith((".json", ".jsonl")):
-        for line in text.splitlines():
-            yield from line.split("\t")
-        return
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = [json.loads(line) for line in text.splitlines() if line.strip()]
-    yield from _strings(value)
 
 
 def _strings(value: JsonValue) -> Iterator[str]:

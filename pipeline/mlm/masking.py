@@ -255,7 +255,18 @@ def words_of(block: Block, continuation_V: Mask, *, segments_break_words: bool) 
 def choose_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choice:
     """Whole words until the budget is full; a word that does not fit is skipped for a later one."""
     words = words_of(block, rule.continuation_V, segments_break_words=False)
-    order_W = _random_order(words, streams_N)
+    # One sort puts the words of every example into random order, example after example: the key is
+    # the example, then random bits, then the word.
+    example_W = words.example_W
+    rank_W = np.arange(len(example_W)) - words.offsets_N1[example_W]
+    example_bits = max(len(streams_N) - 1, 1).bit_length()
+    key_W = draw(streams_N[example_W], rank_W) >> np.uint64(example_bits)
+    key_W |= example_W.astype(np.uint64) << np.uint64(64 - example_bits)
+    key_W &= ~np.uint64((1 << _RANK_BITS) - 1)
+    key_W |= rank_W.astype(np.uint64)
+    key_W.sort()
+    shuffled_W = (key_W & np.uint64((1 << _RANK_BITS) - 1)).astype(np.int64)
+    order_W = words.offsets_N1[example_W] + shuffled_W
     words_N = np.diff(words.offsets_N1)
     chosen_W = np.zeros(len(order_W), dtype=bool)
     room_N = rule.budgets_N(block)
@@ -281,9 +292,27 @@ def choose_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choi
     room_N = rule.budgets_N(block)
     step = 0
     while len(example := np.flatnonzero(room_N > 0)):
+        # one span for each example, within a segment; empty if its first token is taken
         bits = draw(streams_N[example], step)
-        begin, end = _spans(block, words, example, bits=bits, span_T=span_T)
-        _take(span_T, room_N, example, begin=begin, end=end, step=step)
+        text_begin = words.token_offsets_W1[words.offsets_N1[example]]
+        anchor = text_begin + below(high_half(bits), block.text_lengths_N[example])
+        word = np.searchsorted(words.token_offsets_W1, anchor, side="right") - 1
+        second = words.second_N[example]
+        segment_end = np.where(word < second, second, words.offsets_N1[example + 1])
+        last = np.minimum(word + span_lengths(low_half(bits)), segment_end)
+        begin = words.token_offsets_W1[word]
+        end = np.where(span_T[anchor] < 0, words.token_offsets_W1[last], begin)
+        # its free tokens are taken as far as there is room
+        sizes = end - begin
+        row = np.repeat(np.arange(len(example)), sizes)
+        token = np.arange(len(row)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+        free = np.flatnonzero(span_T[token] < 0)
+        token, row = token[free], row[free]
+        free_before_row = np.searchsorted(row, np.arange(len(example)))
+        rank = np.arange(len(row)) - free_before_row[row]
+        taken = rank < room_N[example][row]
+        span_T[token[taken]] = step
+        room_N[example] -= np.bincount(row[taken], minlength=len(example))
         step += 1
     chosen = np.flatnonzero(span_T >= 0)
     stream_M = np.repeat(streams_N, block.text_lengths_N)[chosen]
@@ -300,53 +329,6 @@ def span_lengths(halves: UInt64s) -> Int64s:
     shares = (1 - SPAN_P) ** np.arange(LONGEST_SPAN)
     until = np.round(np.cumsum(shares / shares.sum()) * 2**32).astype(np.uint64)
     return 1 + np.searchsorted(until, halves, side="right")
-
-
-def _random_order(words: Words, streams_N: UInt64s) -> Int64s:
-    """The words of each example in random order, example after example.
-
-    One sort does it: the key is the example, then random bits, then the word.
-    """
-    example_W = words.example_W
-    rank_W = np.arange(len(example_W)) - words.offsets_N1[example_W]
-    example_bits = max(len(streams_N) - 1, 1).bit_length()
-    key_W = draw(streams_N[example_W], rank_W) >> np.uint64(example_bits)
-    key_W |= example_W.astype(np.uint64) << np.uint64(64 - example_bits)
-    key_W &= ~np.uint64((1 << _RANK_BITS) - 1)
-    key_W |= rank_W.astype(np.uint64)
-    key_W.sort()
-    shuffled_W = (key_W & np.uint64((1 << _RANK_BITS) - 1)).astype(np.int64)
-    return words.offsets_N1[example_W] + shuffled_W
-
-
-def _spans(
-    block: Block, words: Words, example: Int64s, *, bits: UInt64s, span_T: Int64s
-) -> tuple[Int64s, Int64s]:
-    """One span for each of the examples, within a segment; empty if its first token is taken."""
-    text_begin = words.token_offsets_W1[words.offsets_N1[example]]
-    anchor = text_begin + below(high_half(bits), block.text_lengths_N[example])
-    word = np.searchsorted(words.token_offsets_W1, anchor, side="right") - 1
-    second = words.second_N[example]
-    segment_end = np.where(word < second, second, words.offsets_N1[example + 1])
-    last = np.minimum(word + span_lengths(low_half(bits)), segment_end)
-    begin = words.token_offsets_W1[word]
-    return begin, np.where(span_T[anchor] < 0, words.token_offsets_W1[last], begin)
-
-
-def _take(
-    span_T: Int64s, room_N: Int64s, example: Int64s, *, begin: Int64s, end: Int64s, step: int
-) -> None:
-    """Give the free tokens from `begin` to `end` to span number `step`, as far as there is room."""
-    sizes = end - begin
-    row = np.repeat(np.arange(len(example)), sizes)
-    token = np.arange(len(row)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
-    free = np.flatnonzero(span_T[token] < 0)
-    token, row = token[free], row[free]
-    free_before_row = np.searchsorted(row, np.arange(len(example)))
-    rank = np.arange(len(row)) - free_before_row[row]
-    taken = rank < room_N[example][row]
-    span_T[token[taken]] = step
-    room_N[example] -= np.bincount(row[taken], minlength=len(example))
 
 
 def _choice(block: Block, chosen: Int64s, *, fate_M: UInt64s, word_M: UInt64s) -> Choice:

@@ -66,27 +66,23 @@ def _blocks(
     """The strings of (number of the first row, strings) as documents; a bomb is a `UsageError`."""
     packed, unpacked = opened.seek(0, os.SEEK_END), 0
     for first, strings in batches:
-        ends_R = np.cumsum(_lengths(strings))
+        # the bytes of each string, though many may be stored once; null has none
+        if pa.types.is_dictionary(strings.type):
+            lengths = pc.binary_length(strings.dictionary).take(strings.indices)
+        elif strings.type == pa.string_view():  # each begins with its length, in 4 of 16 bytes
+            views_R = np.frombuffer(strings.buffers()[1], dtype=np.int32)[::4]
+            here_R = views_R[strings.offset : strings.offset + len(strings)]
+            lengths = pc.if_else(strings.is_valid(), pa.array(here_R), 0)
+        else:
+            lengths = pc.binary_length(strings)
+        lengths_R = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        ends_R = np.cumsum(lengths_R)
         unpacked += int(ends_R[-1]) if len(ends_R) else 0
         require_plausible_size(piece.path, unpacked, packed)
         cuts = np.flatnonzero(np.diff(ends_R // BYTES_AT_A_TIME)) + 1
         for start, stop in pairwise([0, *cuts.tolist(), len(strings)]):
             rows = pa.chunked_array([strings[start:stop]])
             yield block_of_strings(rows, np.arange(first + start, first + stop))
-
-
-def _lengths(strings: pa.Array) -> Offsets:
-    """The bytes of each string, (R,), though many may be stored once; null has none."""
-    if pa.types.is_dictionary(strings.type):
-        lengths = pc.binary_length(strings.dictionary).take(strings.indices)
-    elif strings.type == pa.string_view():  # each begins with its length, in 4 of 16 bytes
-        views_R = np.frombuffer(strings.buffers()[1], dtype=np.int32)[::4]
-        here_R = views_R[strings.offset : strings.offset + len(strings)]
-        lengths = pc.if_else(strings.is_valid(), pa.array(here_R), 0)
-    else:
-        lengths = pc.binary_length(strings)
-    found: Offsets = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
 
 
 def _rows_of_parquet(

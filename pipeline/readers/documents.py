@@ -138,9 +138,7 @@ class Reader:
     """The source's files, sorted by path."""
 
 
-def pack(
-    documents: Iterable[tuple[int, bytes]], *, block_bytes: int = BLOCK_BYTES
-) -> Iterator[DocumentBlock]:
+def pack(documents: Iterable[tuple[int, bytes]]) -> Iterator[DocumentBlock]:
     """Blocks of (position, raw text) pairs: for readers of few or irregular documents."""
     positions: list[int] = []
     texts: list[bytes] = []
@@ -149,7 +147,7 @@ def pack(
         positions.append(position)
         texts.append(text if text.endswith(b"\n") else text + b"\n")
         size += len(texts[-1])
-        if size >= block_bytes:
+        if size >= BLOCK_BYTES:
             yield _block(positions, texts)
             positions, texts, size = [], [], 0
     if texts:

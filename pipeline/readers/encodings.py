@@ -10,6 +10,7 @@ UTF-8: they are replaced and counted when it is cleaned.
 
 import codecs
 import re
+from contextlib import suppress
 
 from charset_normalizer import from_bytes
 
@@ -78,24 +79,16 @@ def encoding_of(head: bytes, path: str) -> str:
         raise NotText(
             f"{path}: no text (begins with {head[:4]!r}); convert it to text, or take it away"
         )
-    return UTF_8 if _is_utf_8(head) else _legacy(head)
-
-
-def _is_utf_8(head: bytes) -> bool:
-    """Whether what is broken is damage: less than the characters beyond ASCII, or beside words."""
-    try:
+    with suppress(UnicodeDecodeError):
         codecs.getincrementaldecoder(UTF_8)().decode(head)  # the last character may be cut
-    except UnicodeDecodeError:
-        text = head.decode(UTF_8, "surrogateescape")
-        beyond = sum(not character.isascii() for character in text)
-        broken = sum("\udc80" <= character <= "\udcff" for character in text)
-        in_words = broken >= FEWEST_BROKEN or _BROKEN_IN_WORD.search(text)
-        return 2 * broken <= beyond or not in_words
-    return True
-
-
-def _legacy(head: bytes) -> str:
-    """The likeliest of the `_LEGACY` encodings; UTF-8 if it is none of them either."""
+        return UTF_8
+    # damaged UTF-8 has fewer broken characters than others beyond ASCII, or none beside letters
+    text = head.decode(UTF_8, "surrogateescape")
+    beyond = sum(not character.isascii() for character in text)
+    broken = sum("\udc80" <= character <= "\udcff" for character in text)
+    in_words = broken >= FEWEST_BROKEN or _BROKEN_IN_WORD.search(text)
+    if 2 * broken <= beyond or not in_words:
+        return UTF_8
     likely = [
         (match.chaos, _LEGACY.index(name))
         for match in from_bytes(head, cp_isolation=list(_LEGACY))

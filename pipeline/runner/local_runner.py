@@ -111,7 +111,13 @@ def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float
         for event in map(json.loads, lines):
             if event["event"] == "done":
                 return
-            raise _failure(event)
+            if event["event"] == "failed":
+                raise KINDS.get(event["kind"], JobFailed)(event["text"])
+            kind = WorkerKilled if event["cause"] == "SIGKILL" else JobFailed
+            raise kind(
+                f"worker {event['pid']} was ended by {event['cause']}, perhaps for memory; "
+                "finished parts are kept, the same command goes on"
+            )
         if ended and not received:
             raise WorkerKilled(
                 "the job's process was killed, perhaps for memory; "
@@ -119,17 +125,6 @@ def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float
             )
         if time.monotonic() - alive_at > stall_timeout:
             raise JobFailed(stalled(stall_timeout))
-
-
-def _failure(event: dict[str, str]) -> ClozeError:
-    """The error that an event of the group stands for."""
-    if event["event"] == "failed":
-        return KINDS.get(event["kind"], JobFailed)(event["text"])
-    kind = WorkerKilled if event["cause"] == "SIGKILL" else JobFailed
-    return kind(
-        f"worker {event['pid']} was ended by {event['cause']}, perhaps for memory; "
-        "finished parts are kept, the same command goes on"
-    )
 
 
 def _run_and_exit(

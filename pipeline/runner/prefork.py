@@ -77,7 +77,16 @@ def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
         readable, _, _ = select.select([listener, deaths], [], [])
         if deaths in readable:
             deaths.recv(1 << 10)
-            _reap(clients, on_death)
+            while clients:
+                worker, status = os.waitpid(-1, os.WNOHANG)
+                if not worker:
+                    break
+                code = os.waitstatus_to_exitcode(status)
+                if code:
+                    on_death(worker, _cause(code))
+                # the client may be gone, too; younger workers hold its connection open as well
+                with clients.pop(worker) as client, suppress(BrokenPipeError):
+                    client.sendall(b"\0")
         if listener in readable:
             client, _ = listener.accept()
             worker = os.fork()
@@ -88,18 +97,6 @@ def _serve(listener: socket.socket, on_death: OnDeath) -> NoReturn:
                 listener.close()
                 _work(client)
             clients[worker] = client
-
-
-def _reap(clients: dict[int, socket.socket], on_death: OnDeath) -> None:
-    while clients:
-        worker, status = os.waitpid(-1, os.WNOHANG)
-        if not worker:
-            return
-        code = os.waitstatus_to_exitcode(status)
-        if code:
-            on_death(worker, _cause(code))
-        with clients.pop(worker) as client, suppress(BrokenPipeError):  # it may be gone, too
-            client.sendall(b"\0")  # younger workers hold the connection open as well
 
 
 def _cause(code: int) -> str:

@@ -9,7 +9,6 @@ through the file system: a task belongs to the worker that creates its file, and
 appended lines, which the operating system never tears.
 """
 
-import math
 import os
 import signal
 import threading
@@ -23,6 +22,8 @@ from typing import TypeVar
 from artifacts.progress import Progress, say
 
 Task = TypeVar("Task")
+
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,7 @@ def stalled(stall_timeout: float) -> str:
 
 
 @contextmanager
-def polling(
-    reader: ReportReader, *, stall_timeout: float = math.inf, interval: float = 0.5
-) -> Iterator[None]:
+def polling(reader: ReportReader, *, stall_timeout: float) -> Iterator[None]:
     """Poll from a thread while the body runs a job in this very process.
 
     The process is terminated where nothing is reported for `stall_timeout` seconds.
@@ -112,7 +111,7 @@ def polling(
 
     def poll() -> None:
         alive_at = time.monotonic()
-        while not finished.wait(interval):
+        while not finished.wait(POLL_SECONDS):
             if reader.poll():
                 alive_at = time.monotonic()
             elif time.monotonic() - alive_at > stall_timeout:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from artifacts import filesystem
-from artifacts.arrays import Int64s, Mask, digest_bytes, list_lengths
+from artifacts.arrays import digest_bytes, list_lengths
 from artifacts.errors import IntegrityError
 from artifacts.tables import ipc_bytes
 from pipeline.duplicates.drop_list import read_drop_list
@@ -56,9 +56,6 @@ from pipeline.text.texts import assign_splits, read_texts, stronger_splits
 
 SHARDS_PER_ACCOUNT = 32
 """Shards whose dropped documents are listed in one file."""
-
-SAMPLE_KEYS = 256
-"""The sample is gathered by the first byte of the digest."""
 
 PLAN, SHARDS = "shuffle_plan.json", "shards.json"
 """Files of the stage's work folder: what the plan is made of; the shards, which may be more than an
@@ -159,7 +156,10 @@ class BeamGroupByKey:
 
 
 class _Count(Worker[InputShard, tuple[int, object]]):
-    """A shard becomes its smallest digests, under a key below `keys`, and its sample."""
+    """A shard becomes its smallest digests, under a key below `keys`, and its sample.
+
+    The sample is gathered by the first byte of the digest, under the keys from `keys` on.
+    """
 
     def __init__(self, backend: BeamGroupByKey, keys: int) -> None:
         self._job = backend.job
@@ -252,7 +252,7 @@ class _Scatter(Worker[InputShard, tuple[int, object]]):
         account = place // SHARDS_PER_ACCOUNT
         if place == 0:
             yield from ((key, b"") for key in range(len(plan)) if self._is_wanted(plan, key))
-        sent: set[Identity] = set()
+        sent: set[Identity] = set()  # the frequent texts that this shard has sent
         documents = 0
         for table in self._tokenizer.tables(shard):
             run = sort_run(table, splits=self._backend.job.splits)
@@ -261,7 +261,14 @@ class _Scatter(Worker[InputShard, tuple[int, object]]):
             splits_D = np.repeat(np.arange(len(run.by_split)), [*map(len, run.by_split)])
             rows = pa.concat_tables(run.by_split)
             rows = rows.append_column("split", pa.array(splits_D.astype(np.uint8)))
-            sends_D = _sends(rows, splits_D, plan, shard=shard.name, sent=sent)
+            # the tokens of a frequent text are sent by one shard, and once
+            sends_D = np.ones(len(rows), dtype=np.bool_)
+            digests = digest_bytes(rows["document_digest"]) if plan.carriers else ()
+            for row, digest in enumerate(digests):
+                identity = int(splits_D[row]), digest.tobytes()
+                if carrier := plan.carriers.get(identity):
+                    sends_D[row] = carrier == shard.name and identity not in sent
+                    sent.add(identity)
             found = plan.deliveries(rows[KEY].to_numpy(), splits_D)
             ends = [*np.flatnonzero(np.diff(found.keys_N)) + 1, len(found.keys_N)]
             full_N = found.with_tokens_N & sends_D[found.rows_N]
@@ -274,22 +281,6 @@ class _Scatter(Worker[InputShard, tuple[int, object]]):
 
     def _is_wanted(self, plan: ShufflePlan, key: int) -> bool:
         return plan.bucket(key)[0] not in self._done
-
-
-def _sends(
-    rows: pa.Table, splits_D: Int64s, plan: ShufflePlan, *, shard: str, sent: set[Identity]
-) -> Mask:
-    """Whether the shard sends a document's tokens; `sent` are frequent texts it has sent."""
-    sends_D = np.ones(len(rows), dtype=np.bool_)
-    if not plan.carriers:
-        return sends_D
-    for row, digest in enumerate(digest_bytes(rows["document_digest"])):
-        identity = int(splits_D[row]), digest.tobytes()
-        carrier = plan.carriers.get(identity)
-        if carrier:
-            sends_D[row] = carrier == shard and identity not in sent
-            sent.add(identity)
-    return sends_D
 
 
 @lru_cache(maxsize=1)

@@ -227,7 +227,21 @@ def write_bucket(
         counts_V += np.bincount(stretch, minlength=job.vocabulary_size)
     name = tokens_name(group.split, bucket.number)
     if finished_file(job.output, name) is None:
-        table = _tokens_table(rows, job)
+        weights = [source.weight for source in job.stage.corpus.sources]
+        columns = {
+            "document_digest": rows["document_digest"],
+            "copies": pa.array(np.array(weights, dtype=np.uint8)[rows["source"].to_numpy()]),
+            "token_ids": rows["token_ids"],
+            "sentence_lengths": rows["sentence_lengths"],
+        }
+        schema = tokens_schema(job.vocabulary_size)
+        cast = [
+            columns[field.name]
+            if columns[field.name].type == field.type
+            else pc.cast(columns[field.name], field.type)
+            for field in schema
+        ]
+        table = pa.Table.from_arrays(cast, schema=schema)
         statistics = statistics_of(
             table,
             text_bytes=int(rows["text_bytes"].to_numpy().sum()),
@@ -318,22 +332,3 @@ def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
             parts.append(row)
     parts.sort(key=lambda row: bytes(row["document_digest"]))
     return pa.Table.from_pylist(parts, schema=rows.schema)
-
-
-def _tokens_table(rows: pa.Table, job: TokensJob) -> pa.Table:
-    """The rows of a tokens file."""
-    weights = [source.weight for source in job.stage.corpus.sources]
-    columns = {
-        "document_digest": rows["document_digest"],
-        "copies": pa.array(np.array(weights, dtype=np.uint8)[rows["source"].to_numpy()]),
-        "token_ids": rows["token_ids"],
-        "sentence_lengths": rows["sentence_lengths"],
-    }
-    schema = tokens_schema(job.vocabulary_size)
-    cast = [
-        columns[field.name]
-        if columns[field.name].type == field.type
-        else pc.cast(columns[field.name], field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(cast, schema=schema)

@@ -151,9 +151,7 @@ def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
         os.replace(temporary, path)
 
 
-@lru_cache(maxsize=4096)
-def _open(run: str) -> list[pa.RecordBatch]:
-    return open_batches(run)
+_open = lru_cache(maxsize=4096)(open_batches)
 
 
 def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa.Table:

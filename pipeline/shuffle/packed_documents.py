@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from artifacts.arrays import (
     Mask,
+    digest_array,
     digest_bytes,
     digest_halves,
     list_array,
@@ -92,13 +93,10 @@ def unpack(stretches: Iterable[bytes], *, vocabulary_size: int) -> pa.Table:
     rows_N = np.concatenate(heads)
     digests = rows_N["document_digest"].tobytes()
     digests_N16 = np.frombuffer(digests, dtype=np.uint8).reshape(-1, TOKEN_DIGEST_BYTES)
-    shape = pa.binary(TOKEN_DIGEST_BYTES)
     return pa.table(
         {
             KEY: digest_halves(digests_N16)[:, 0],
-            "document_digest": pa.FixedSizeBinaryArray.from_buffers(
-                shape, len(rows_N), [None, pa.py_buffer(digests)]
-            ),
+            "document_digest": digest_array(digests_N16),
             **{name: np.ascontiguousarray(rows_N[name]) for name in _PLAIN},
             "token_ids": list_array(
                 np.concatenate(ids), np.cumsum(rows_N["tokens"], dtype=np.int64)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from artifacts.arrays import list_array, offsets
+from artifacts.arrays import digest_array, list_array, offsets
 from artifacts.store import open_artifact
-from artifacts.tables import TOKEN_DIGEST_BYTES
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.stage_tables import TokensStage
 from pipeline.readers.documents import InputShard
@@ -86,15 +85,12 @@ class ShardTokenizer:
         reasons_D = block.reasons_D.copy()
         without_D = np.diff(token_ends_D, prepend=0) == 0
         reasons_D[without_D & (reasons_D == Reason.KEPT)] = Reason.NO_TOKENS
-        digests = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(TOKEN_DIGEST_BYTES), len(block.digests), [None, pa.py_buffer(block.digests)]
-        )
         splits_D = assign_splits(block, corpus=self._stage.corpus, seed=self._stage.seed)
         sentences_before_S1 = offsets(kept_S.astype(np.int64))
         columns = [
             pa.array(block.digests_D2[:, 0]),
-            digests,
-            pa.array(np.full(len(digests), block.source, dtype=np.uint16)),
+            digest_array(block.digests),
+            pa.array(np.full(len(block.digests), block.source, dtype=np.uint16)),
             pa.array(block.files_D),
             pa.array(block.positions_D),
             pa.array(np.diff(block.ends_D, prepend=0).astype(np.uint32)),

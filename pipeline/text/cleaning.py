@@ -69,8 +69,15 @@ def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = Fals
     text, ends, replaced = _characters(block.text, block.ends)
     if from_html:
         text, ends = _without_html(text, ends)
-    text, ends = _white_space(text, ends, line_break)
-    return CleanBlock(text, ends, replaced)
+    kernel = library()
+    if kernel is None or line_break == "detect":
+        return CleanBlock(*_collapse(text, ends, line_break), replaced)
+    text, ends = np.ascontiguousarray(text), np.ascontiguousarray(ends, dtype=np.int64)
+    collapsed, moved = np.empty_like(text), np.empty_like(ends)
+    size = kernel.clean_white_space(
+        *(address(text), len(text), address(ends), len(ends)), address(collapsed), address(moved)
+    )
+    return CleanBlock(collapsed[:size], moved, replaced)
 
 
 @cache
@@ -94,19 +101,6 @@ def _characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offsets]:
         if size != _NOT_UTF8:
             return plain[:size], moved, replaced
     return _plain_characters(*_valid_utf8(text, ends))
-
-
-def _white_space(text: Bytes, ends: Offsets, line_break: LineBreak) -> tuple[Bytes, Offsets]:
-    """Single spaces, single line feeds, and moved ends."""
-    kernel = library()
-    if kernel is None or line_break == "detect":
-        return _collapse(text, ends, line_break)
-    text, ends = np.ascontiguousarray(text), np.ascontiguousarray(ends, dtype=np.int64)
-    collapsed, moved = np.empty_like(text), np.empty_like(ends)
-    size = kernel.clean_white_space(
-        *(address(text), len(text), address(ends), len(ends)), address(collapsed), address(moved)
-    )
-    return collapsed[:size], moved
 
 
 def _valid_utf8(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:

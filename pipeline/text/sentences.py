@@ -10,8 +10,6 @@ references (`end.[17]`) belong to the sentence they follow. How this compares wi
 in speed and accuracy: docs/decisions/sentences.md.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from artifacts.arrays import Bytes, Mask, Offsets, UInt64s
@@ -187,53 +185,20 @@ def _past_references(text: Bytes, places: Offsets) -> Offsets:
 def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
     """Which terminal marks end a sentence."""
     after = text[nexts]
-    digit = (after >= ord("0")) & (after <= ord("9"))
+    number_follows = (after >= ord("0")) & (after <= ord("9"))
     # no small letter may follow; of characters above U+07FF none counts as one
     two_bytes = (after & 0xE0) == 0xC0
     code = after.astype(np.int64)
     code[two_bytes] = ((code[two_bytes] & 0x1F) << 6) | (text[nexts[two_bytes] + 1] & 0x3F)
     small = (two_bytes | (after < 0x80)) & _SMALL[code]
     ends: Mask = ~small & (_KINDS[after] == _BEGINNER)
-    stops = np.flatnonzero((text[terminals] == ord(".")) & ends)
-    words = _words_before(text, terminals[stops])
-    starter = _among(_words_after(text, nexts[stops]), _STARTERS)
-    abbreviation = words.initial | words.dotted | _among(words.keys, _RARELY_LAST)
-    abbreviation |= words.capital & _among(words.keys, _RARELY_LAST_CAPITALISED)
-    abbreviation &= ~starter
-    abbreviation |= _among(words.keys, _NEVER_LAST) & ~words.initial | words.numbering
-    abbreviation |= _among(words.keys, _BEFORE_NUMBERS) & digit[stops]
-    ends[stops[abbreviation]] = False
-    return ends
-
-
-def _among(keys: UInt64s, words: UInt64s) -> Mask:
-    """Which of `keys` are in the ascending `words`."""
-    found: Mask = words[np.minimum(np.searchsorted(words, keys), len(words) - 1)] == keys
-    return found
-
-
-@dataclass(frozen=True)
-class _Words:
-    """The words before full stops.
-
-    keys:      the word in small letters as an integer, inner full stops included; 0 if too long.
-    capital:   its first letter is a capital.
-    initial:   a single capital letter.
-    dotted:    a full stop inside, as in U.S.
-    numbering: a number that begins its line.
-    """
-
-    keys: UInt64s
-    capital: Mask
-    initial: Mask
-    dotted: Mask
-    numbering: Mask
-
-
-def _words_before(text: Bytes, stops: Offsets) -> _Words:
+    # the word before each full stop, inner full stops included: in small letters as an integer, 0
+    # if it is too long
+    which = np.flatnonzero((text[terminals] == ord(".")) & ends)
+    stops = terminals[which]
     length = np.zeros(len(stops), dtype=np.int64)
     inside = np.ones(len(stops), dtype=np.bool_)
-    dotted = np.zeros(len(stops), dtype=np.bool_)
+    dotted = np.zeros(len(stops), dtype=np.bool_)  # as U.S
     digits = np.ones(len(stops), dtype=np.bool_)
     for back in range(1, _KEY_BYTES + 2):
         before = text[stops - back]
@@ -247,15 +212,23 @@ def _words_before(text: Bytes, stops: Offsets) -> _Words:
     keys = np.where(fits, raw >> np.minimum(shift, np.uint64(63)), np.uint64(0))
     first = text[stops - np.maximum(length, 1)]
     capital = (first >= ord("A")) & (first <= ord("Z"))
-    begins_line = text[stops - length - 1] == LINE_FEED
-    begins_line |= stops - length == _MARGIN
-    return _Words(
-        keys=keys,
-        capital=capital,
-        initial=(length == 1) & capital,
-        dotted=dotted & fits & ~digits,
-        numbering=digits & fits & begins_line,
-    )
+    initial = (length == 1) & capital
+    begins_line = (text[stops - length - 1] == LINE_FEED) | (stops - length == _MARGIN)
+    numbering = digits & fits & begins_line
+    # most abbreviations may end a sentence if the next word is one that often begins one
+    abbreviation = initial | (dotted & fits & ~digits) | _among(keys, _RARELY_LAST)
+    abbreviation |= capital & _among(keys, _RARELY_LAST_CAPITALISED)
+    abbreviation &= ~_among(_words_after(text, nexts[which]), _STARTERS)
+    abbreviation |= (_among(keys, _NEVER_LAST) & ~initial) | numbering
+    abbreviation |= _among(keys, _BEFORE_NUMBERS) & number_follows[which]
+    ends[which[abbreviation]] = False
+    return ends
+
+
+def _among(keys: UInt64s, words: UInt64s) -> Mask:
+    """Which of `keys` are in the ascending `words`."""
+    found: Mask = words[np.minimum(np.searchsorted(words, keys), len(words) - 1)] == keys
+    return found
 
 
 def _words_after(text: Bytes, places: Offsets) -> UInt64s:

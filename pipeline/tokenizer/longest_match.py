@@ -61,7 +61,15 @@ class LongestMatch:
             found_words.append(words)
             more = np.flatnonzero((taken > 0) & (taken < lengths))
             taken = taken[more]
-            keys = _without_beginnings([key[more] for key in keys], taken)
+            first, second = (key[more] for key in keys)
+            # the words without what was taken, at least a byte
+            bits = taken.astype(np.uint64) * _BITS
+            near = (first >> bits) | (second << (_WORD_BITS - bits))  # shifts of 64 give 0
+            far = second >> (bits - _WORD_BITS)
+            keys = [
+                np.where(taken <= KEY_BYTES, near, far),
+                np.where(taken < KEY_BYTES, second >> bits, ABSENT),
+            ]
             words, lengths, table = words[more], lengths[more] - taken, self._inner
         spoilt = np.flatnonzero(unknown)
         unknown[words] = True  # what has been found of the last few is found again
@@ -98,11 +106,3 @@ def _longest(table: WordTable, keys: list[UInt64s], lengths: Int64s) -> tuple[In
     values = table.find([first, second]).astype(np.int64)
     taken = np.maximum.reduceat(np.where(values > 0, prefix, 0), starts)
     return values[starts + np.maximum(taken - 1, 0)] - 1, taken
-
-
-def _without_beginnings(keys: list[UInt64s], by: Int64s) -> list[UInt64s]:
-    """The words without their first `by` bytes, at least one."""
-    bits = by.astype(np.uint64) * _BITS
-    near = (keys[0] >> bits) | (keys[1] << (_WORD_BITS - bits))  # shifts of 64 give 0
-    far = keys[1] >> (bits - _WORD_BITS)
-    return [np.where(by <= KEY_BYTES, near, far), np.where(by < KEY_BYTES, keys[1] >> bits, ABSENT)]

@@ -1,8 +1,10 @@
 """Configuration: read, overridden, refused with the remedy."""
 
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from pydantic import Field
 
 from artifacts.config import Config, override, parse, read_toml
 from artifacts.errors import UsageError
@@ -16,6 +18,7 @@ class Outer(Config):
     pretrain: Inner = Inner()
     tasks: tuple[Inner, ...] = ()
     optional: Inner | None = None
+    needed: Annotated[tuple[Inner, ...], Field(min_length=1)] = (Inner(),)
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:
@@ -34,7 +37,7 @@ def test_an_unknown_key_is_named_at_any_depth(table: dict[str, object]) -> None:
 
 
 def test_a_key_like_no_other_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="known are: optional, pretrain, tasks"):
+    with pytest.raises(UsageError, match="known are: needed, optional, pretrain, tasks"):
         parse(Outer, {"zzzz": 1}, source="run.toml")
 
 
@@ -48,6 +51,13 @@ def test_all_mistakes_are_named_on_one_line() -> None:
         parse(Outer, {"pretran": {}, "pretrain": {"steps": "x"}}, source="run.toml")
     assert "pretran" in str(caught.value) and "steps" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_list_is_not_called_empty_because_its_only_part_is_wrong() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(Outer, {"needed": [{"steps": "many"}]}, source="run.toml")
+    assert str(caught.value).startswith("run.toml: needed.0.steps: ")
+    assert "at least 1" not in str(caught.value)
 
 
 def test_override_sets_nested_values_without_touching_the_original() -> None:

@@ -256,7 +256,7 @@ def test_hostile_bytes_are_never_read_or_written_out_of_bounds(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["uncased", "cased"])
+@pytest.mark.parametrize("case", ["uncased", pytest.param("cased", marks=pytest.mark.long)])
 def test_the_whole_corpus_gives_the_ids_of_tokenizers(shared_data: Path, case: str) -> None:
     path = shared_data / "vocab" / f"bert-base-{case}-vocab.txt"
     real = read_vocab_txt(path, lowercase=case == "uncased")
