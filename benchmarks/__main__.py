@@ -21,6 +21,7 @@ from pathlib import Path
 from artifacts.config import parse, read_toml
 from artifacts.store import Artifact, open_artifact
 from benchmarks.corpus import write_corpus
+from benchmarks.cpu_training import BEST
 from benchmarks.measuring import ROOT
 from flows.config import RunConfig
 
@@ -54,7 +55,7 @@ TINY = Scale(
     large_megabytes=3.0,
     repeats=1,
     training=(
-        *("--presets", "tiny", "--sides", "ours", "deepspeed", "huggingface_bf16"),
+        *("--presets", "tiny", "--sides", "ours", "deepspeed", BEST[0]),
         *("--rounds", "1", "--batch-size", "8"),
     ),
     race=("--preset", "tiny", "--steps", "24", "--batch-size", "8", "--max-seq-length", "64"),

@@ -8,6 +8,7 @@ Out: benchmarks/results/cpu_training.json, and a table on standard output.
 Every side runs in a process of its own with the same allocator settings and cores; the sides take
 turns, so that a machine that slows down slows all of them. A side's figure is the median of all its
 steps. FLOPs count matrix products on real tokens only; the matrix rate is measured between steps.
+Precision is what `auto` stands for on this machine, and Hugging Face's best computes in it too.
 A turn during which somebody else used the machine, so that its matrix rate fell below 0.8 of the
 best seen, is measured again, twice at most; how often is in the result.
 Models measured by an earlier call stay in the result file, each with its own machine and date.
@@ -29,33 +30,22 @@ from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measuring import ROOT, machine, measure, write_result
+from benchmarks.measuring import PRECISION, ROOT, machine, measure, write_result
 from model.config import TrainingMachine
 from model.training.environment import training_environment
 
-HUGGING_FACE = ("huggingface_bf16", "huggingface_bf16_compiled", "huggingface_fp32")
-SIDES = ("ours", "deepspeed", *HUGGING_FACE)
-"""`deepspeed` is ours through DeepSpeed, as several ranks are; the best of Hugging Face is the
-faster of its two in bf16."""
+BEST = (f"huggingface_{PRECISION}", f"huggingface_{PRECISION}_compiled")
+"""The best of Hugging Face is the faster of the two."""
+SIDES = ("ours", "deepspeed", *dict.fromkeys((*BEST, "huggingface_fp32")))
+"""`deepspeed` is ours through DeepSpeed, as several ranks are; unasked, the Trainer takes fp32."""
 GOALS = {"mini": (6.0, 5.5), "base": (2.8, 4.3)}
 """How much faster than Hugging Face's best, and than its default."""
 STEPS = {
-    "tiny": dict.fromkeys(SIDES, 2),  # only whether it runs
-    "mini": {
-        "ours": 16,
-        "deepspeed": 16,
-        "huggingface_bf16": 5,
-        "huggingface_bf16_compiled": 5,
-        "huggingface_fp32": 4,
-    },
-    "base": {
-        "ours": 5,
-        "deepspeed": 5,
-        "huggingface_bf16": 2,
-        "huggingface_bf16_compiled": 2,
-        "huggingface_fp32": 2,
-    },
+    "tiny": (2, 2),  # only whether it runs
+    "mini": (16, 5),
+    "base": (5, 2),
 }
+"""Of a turn: ours, and theirs."""
 UNDISTURBED = 0.8
 REPEATS = 2
 WARM_UP = {"tiny": 1, "mini": 4, "base": 2}
@@ -140,7 +130,9 @@ class Comparison:
 def run_side(preset: str, side: str, arguments: argparse.Namespace) -> Turn:
     """One turn of one side."""
     command = [sys.executable, str(ROOT / "benchmarks" / "training_steps.py"), side]
-    command += ["--preset", preset, "--steps", str(STEPS[preset][side])]
+    ours, theirs = STEPS[preset]
+    steps = theirs if side.startswith("huggingface") else ours
+    command += ["--preset", preset, "--steps", str(steps)]
     command += ["--warm-up", str(WARM_UP[preset]), "--batch-size", str(arguments.batch_size)]
     command += ["--activation", arguments.activation]
     taken = measure(command, cores=arguments.cores, env=training_environment(TrainingMachine()))
@@ -241,7 +233,11 @@ def circumstances(arguments: argparse.Namespace) -> dict[str, object]:
     return {
         "machine": machine(),
         "versions": {name: metadata.version(name) for name in packages},
-        "settings": {"batch_size": arguments.batch_size, "hidden_act": arguments.activation},
+        "settings": {
+            "batch_size": arguments.batch_size,
+            "hidden_act": arguments.activation,
+            "precision": PRECISION,
+        },
     }
 
 

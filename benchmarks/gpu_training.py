@@ -39,7 +39,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.gpu_product import DISTINCT, Workload, encoder_config, trainer, training_steps
-from benchmarks.measuring import ROOT, write_result
+from benchmarks.measuring import PRECISION, ROOT, write_result
 from benchmarks.realistic import VOCABULARY, cut, padded
 from model.config import TrainingMachine
 from model.data.batch import Example, pack
@@ -73,7 +73,6 @@ OURS = {
     "ours_graphs": {"compiled": True, "graphs": True},
     "ours_eager": {},
 }
-HUGGING_FACE = ("huggingface", "compiled", "grouped", "padding_free")
 GAIN = 1.02
 """A larger micro-batch must be faster by so much for the search to go on."""
 
@@ -145,7 +144,7 @@ GPU = Scale(
 SELF_TEST = Scale(
     "cpu",
     budgets=(512, 1024),
-    sequences={128: 16},
+    sequences={128: 8},
     seconds=0.2,
     limit=240.0,
     cases=(
@@ -189,8 +188,8 @@ Steps = Callable[[int], Generator[object]]
 
 def our_steps(side: str, work: Workload, device: str) -> Steps:
     """The product; what is compiled once serves all sizes of a micro-batch."""
-    options = dict(OURS[side])
-    if options.get("precision") == "fp8" and device == "cuda":
+    options = {"precision": PRECISION, **OURS[side]}
+    if options["precision"] == "fp8" and device == "cuda":
         require_fp8(torch.device(device))
     if device == "cpu":
         options.pop("compiled", None)
@@ -221,7 +220,7 @@ def hugging_face_steps(side: str, work: Workload, device: str) -> Steps:
             parts = batches[number % DISTINCT]
             total = torch.zeros((), device=device)
             for part in parts:
-                with torch.autocast(device, dtype=torch.bfloat16):
+                with torch.autocast(device, dtype=torch.bfloat16, enabled=PRECISION == "bf16"):
                     loss = forward(**part).loss / len(parts)
                 loss.backward()
                 total += loss.detach()

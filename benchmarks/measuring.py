@@ -18,7 +18,11 @@ from pathlib import Path
 import psutil
 from pydantic import JsonValue
 
+from model.hardware import machine_precision
+
 ROOT = Path(__file__).resolve().parent.parent
+PRECISION = machine_precision()[0]
+"""What `precision = "auto"` stands for here; all sides of a comparison compute in it."""
 SAMPLE_SECONDS = 0.2
 
 

@@ -21,12 +21,12 @@ from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.cpu_training import Comparison, Turn, compare, table
-from benchmarks.measuring import ROOT, machine, measure, write_result
+from benchmarks.cpu_training import BEST, Comparison, Turn, compare, table
+from benchmarks.measuring import PRECISION, ROOT, machine, measure, write_result
 from model.config import TrainingMachine
 from model.training.environment import training_environment
 
-SIDES = ("ours", "huggingface_bf16", "huggingface_bf16_compiled")
+SIDES = ("ours", *BEST)
 SEQUENCES = {128: 64, 1024: 8, 4096: 2, 8192: 1}
 """Of a step, so that it has 8,192 tokens."""
 GOALS = {128: 2.0, 1024: 2.0, 4096: 4.0, 8192: 4.0}
@@ -64,6 +64,7 @@ def main() -> None:
         where = {
             "machine": machine(),
             "versions": {name: metadata.version(name) for name in ("torch", "transformers")},
+            "settings": {"precision": PRECISION},
         }
         goal = GOALS.get(int(case.rpartition("-")[2]))
         found[case] = compare(

@@ -2,14 +2,15 @@
 
     python benchmarks/modern_steps.py SIDE --task train --preset 17M --length 1024 --steps 5
 
-In:  which side: `ours`, `huggingface_bf16`, `huggingface_bf16_compiled`.
+In:  which side: `ours`, `huggingface`, `huggingface_compiled`; they may name the precision between.
 Out: one JSON line: seconds, tokens and FLOPs of each step, the matrix rate meanwhile.
 
 Both sides see the same sequences and have no dropout (transformers exports 0 and has none on the
 attention's output alone). Sequences of 128 tokens have the lengths of real text, sorted, so that
 theirs pads least; longer ones are full, as packing makes them, so that theirs pads nothing and
 needs no mask in its global layers. Training: fp32 masters, fused AdamW, clipping; theirs computes
-in bf16 by autocast. Embedding: weights in bf16, the mean of the last layer's vectors.
+in bf16 by autocast. Embedding: weights in bf16, the mean of the last layer's vectors. On a machine
+without bf16 products all of it is fp32.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM, ModernBertMode
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cpu_training import Turn
+from benchmarks.measuring import PRECISION
 from benchmarks.realistic import FIRST_WORD, VOCABULARY, lengths
 from benchmarks.training_steps import matrix_rate
 from model.config import EncoderConfig, PretrainConfig, TrainingMachine
@@ -43,6 +45,7 @@ from model.training.waiting import patient_threads
 
 LEARNING_RATE = 1e-4
 MASKED = 0.3
+DTYPE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 MICRO_TOKENS = 4096
 """Of a micro-batch, at least one sequence; both sides."""
 
@@ -102,7 +105,7 @@ def our_training(config: EncoderConfig) -> Step:
         PretrainingModel(config, VOCABULARY),
         world=join_world(threads=torch.get_num_threads(), timeout=60.0),
         machine=TrainingMachine(),
-        recipe=PretrainConfig(precision="bf16"),
+        recipe=PretrainConfig(precision=PRECISION),
     )
 
     def step(batch: Sequence[Batch], number: int) -> None:
@@ -132,7 +135,7 @@ def their_training(config: EncoderConfig, *, compiled: bool) -> Step:
 
     def step(batch: Sequence[Batch], number: int) -> None:
         for part in batch:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=PRECISION == "bf16"):
                 loss = forward(**padded(part)).loss
             (loss / len(batch)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -144,7 +147,7 @@ def their_training(config: EncoderConfig, *, compiled: bool) -> Step:
 
 def our_embedding(config: EncoderConfig) -> Step:
     """The encoder as `cloze embed` runs it."""
-    encoder = Encoder(config, VOCABULARY).bfloat16().eval()
+    encoder = Encoder(config, VOCABULARY).to(DTYPE).eval()
 
     @torch.inference_mode()
     def step(batch: Sequence[Batch], number: int) -> None:
@@ -157,7 +160,7 @@ def our_embedding(config: EncoderConfig) -> Step:
 
 def their_embedding(config: EncoderConfig, *, compiled: bool) -> Step:
     """`ModernBertModel`; nothing is padded."""
-    model = ModernBertModel(their_config(config)).bfloat16().eval()
+    model = ModernBertModel(their_config(config)).to(DTYPE).eval()
     forward = torch.compile(model) if compiled else model
 
     @torch.inference_mode()

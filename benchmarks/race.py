@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import open_artifact
-from benchmarks.measuring import ROOT, machine, write_result
+from benchmarks.measuring import PRECISION, ROOT, machine, write_result
 from model.config import PretrainStage, TrainingMachine
 from model.training.environment import training_environment
 
@@ -42,7 +42,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, object]:
             "steps": arguments.steps,
             "batch_size": arguments.batch_size,
             "phases": [{"max_seq_length": arguments.max_seq_length, "share": 1.0}],
-            "precision": "bf16",
+            "precision": PRECISION,
             "evaluate_every": max(1, arguments.steps // 12),
             "evaluation_examples": 512,
             "optimizer": {
@@ -157,7 +157,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         our_points = ours(config, examples, threads, scratch)
         their_points = theirs(config, examples, threads, scratch, compiled=arguments.compile)
-    curves = {"Cloze": our_points, "Hugging Face Trainer, bf16": their_points}
+    curves = {"Cloze": our_points, f"Hugging Face Trainer, {PRECISION}": their_points}
     ratio = sooner(our_points, their_points)
     write_result(
         arguments.output,

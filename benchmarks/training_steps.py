@@ -3,7 +3,7 @@
     python benchmarks/training_steps.py SIDE --preset mini --steps 12 --warm-up 3
 
 In:  which side: `ours` (the trainer's engine), `deepspeed` (the same through DeepSpeed, which one
-     rank does without), `huggingface_bf16`, `huggingface_bf16_compiled`, `huggingface_fp32`.
+     rank does without), `huggingface_bf16` or `huggingface_fp32`, with `_compiled` behind or not.
 Out: one JSON line: seconds of each step, real tokens and FLOPs of each, the matrix rate meanwhile.
 
 All sides see the same examples, dropout 0.1, exact GELU, AdamW, clipping, fp32 masters; gradients
@@ -25,6 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cpu_training import Turn
+from benchmarks.measuring import PRECISION
 from benchmarks.realistic import VOCABULARY, cut, examples, padded
 from model.config import EncoderConfig, PretrainConfig, TrainingMachine
 from model.data.batch import Example, pack
@@ -56,7 +57,7 @@ def our_step(config: EncoderConfig, token_budget: int, machine: TrainingMachine)
         PretrainingModel(config, VOCABULARY),
         world=join_world(threads=torch.get_num_threads(), timeout=60.0),
         machine=machine,
-        recipe=PretrainConfig(),
+        recipe=PretrainConfig(precision=PRECISION),
     )
 
     def step(batch: list[Example], number: int) -> None:
@@ -102,8 +103,9 @@ def counts(batch: list[Example]) -> tuple[int, int]:
 
 
 def matrix_rate() -> float:
-    """FLOP/s of a square bf16 product, median."""
-    left = torch.randn(MATRIX, MATRIX, dtype=torch.bfloat16)
+    """FLOP/s of a square product in the machine's precision, median."""
+    dtype = torch.bfloat16 if PRECISION == "bf16" else torch.float32
+    left = torch.randn(MATRIX, MATRIX, dtype=dtype)
     seconds = []
     for _ in range(15):
         started = time.perf_counter()
@@ -116,22 +118,13 @@ def run(side: str, arguments: argparse.Namespace) -> Turn:
     """Warm up, then time every step."""
     config = encoder_config(arguments.preset, arguments.activation)
     micro_batch, budget = arguments.micro_batch, cpu_token_budget(config)
-    makers: dict[str, Callable[[], Step]] = {
-        "ours": lambda: our_step(config, budget, TrainingMachine()),
-        "deepspeed": lambda: our_step(
-            config, budget, TrainingMachine(deepspeed={"steps_per_print": None})
-        ),
-        "huggingface_bf16": lambda: hugging_face_step(
-            config, micro_batch, bf16=True, compiled=False
-        ),
-        "huggingface_bf16_compiled": lambda: hugging_face_step(
-            config, micro_batch, bf16=True, compiled=True
-        ),
-        "huggingface_fp32": lambda: hugging_face_step(
-            config, micro_batch, bf16=False, compiled=False
-        ),
-    }
-    step = makers[side]()
+    if side.startswith("huggingface"):
+        step = hugging_face_step(
+            config, micro_batch, bf16="bf16" in side, compiled=side.endswith("compiled")
+        )
+    else:
+        through_deepspeed = {"steps_per_print": None} if side == "deepspeed" else {}
+        step = our_step(config, budget, TrainingMachine(deepspeed=through_deepspeed))
     batches = [examples(arguments.batch_size, longest=128, seed=seed) for seed in range(4)]
     seconds, tokens, flops, rates = [], [], [], []
     for number in range(arguments.warm_up + arguments.steps):

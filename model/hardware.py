@@ -13,6 +13,9 @@ import os
 from pathlib import Path
 from typing import Literal
 
+DRIVER = Path("/proc/driver/nvidia")
+"""Exists while NVIDIA's driver is loaded, also in containers."""
+
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 BF16_SETS = ("BF16", "FP16", "AMX", "AVX10")
 """Parts of oneDNN's names of the instruction sets that include bf16 products."""
@@ -23,7 +26,7 @@ PRODUCTS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16", "bf16": "Arm BF16"
 
 def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
     """The precision that trains fastest here, and the reason in a few words."""
-    if Path("/proc/driver/nvidia").exists():
+    if DRIVER.exists():
         return "bf16", "there is a GPU"
     for name in LIMITS:
         limit = os.environ.get(name, "").upper()

@@ -50,30 +50,24 @@ def workloads(device: str) -> dict[str, Workload]:
 
 def syncs(device: str) -> Finding:
     """How often the host waited for the GPU in each of ten steps, and where."""
-    found = {name: _syncs(device, work) for name, work in workloads(device).items()}
+    found: dict[str, dict[str, int]] = {}
+    for name, work in workloads(device).items():
+        steps = training_steps(trainer(work, device=device), work, token_budget=16384)
+        with closing(steps):
+            for _ in range(3):
+                next(steps)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                if device == "cuda":
+                    torch.cuda.set_sync_debug_mode("warn")
+                for _ in range(10):
+                    next(steps)
+                if device == "cuda":
+                    torch.cuda.set_sync_debug_mode("default")
+        waited = [one for one in caught if "synchroniz" in str(one.message)]
+        found[name] = dict(collections.Counter(f"{one.filename}:{one.lineno}" for one in waited))
     waits = {name: sum(places.values()) / 10 for name, places in found.items()}
     return {"waits_a_step": waits, "places": found, "passed": max(waits.values()) <= 1}
-
-
-def _syncs(device: str, work: Workload) -> dict[str, int]:
-    """Host waits of ten steps, by place."""
-    steps = training_steps(trainer(work, device=device), work, token_budget=16384)
-    with closing(steps):
-        for _ in range(3):
-            next(steps)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            if device == "cuda":
-                torch.cuda.set_sync_debug_mode("warn")
-            for _ in range(10):
-                next(steps)
-            if device == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
-    return dict(
-        collections.Counter(
-            f"{one.filename}:{one.lineno}" for one in caught if "synchroniz" in str(one.message)
-        )
-    )
 
 
 KINDS = {"bert": 1, "modern": 3}

@@ -78,25 +78,22 @@ def s3_server(folder: Path) -> Iterator[psutil.Process]:
             stderr=subprocess.STDOUT,
         )
     try:
-        _make_bucket()
+        access = {"key": KEYS["accessKey"], "secret": KEYS["secretKey"]}
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                address = STORE["AWS_ENDPOINT_URL"]
+                store = S3FileSystem(**access, endpoint_url=address, skip_instance_cache=True)
+                store.mkdir("store")
+                break
+            except Exception:  # whatever its libraries raise while the server starts
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
         yield psutil.Process(server.pid)
     finally:
         server.kill()  # asked to end, it may wait for itself for ever
         server.wait()
-
-
-def _make_bucket() -> None:
-    access = {"key": KEYS["accessKey"], "secret": KEYS["secretKey"]}
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            address = STORE["AWS_ENDPOINT_URL"]
-            S3FileSystem(**access, endpoint_url=address, skip_instance_cache=True).mkdir("store")
-            return
-        except Exception:  # whatever its libraries raise while the server starts
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)
 
 
 def prepare(config: Path, workspace: str) -> dict[str, Stage]:

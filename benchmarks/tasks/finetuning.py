@@ -4,9 +4,9 @@
     python benchmarks/tasks/finetuning.py speed --data GLUE --task MRPC [--steps 60] [--rounds 3]
 
 `scores`: the whole recipe with several seeds, and the time it took; with `--steps` one epoch over
-as much of the training data as they take. `speed`: a few steps of ours (bf16), of the Trainer at
-its best (bf16, batches of like length), of the Trainer with bf16 and as it comes (fp32), in turn,
-several rounds.
+as much of the training data as they take. `speed`: a few steps of ours, of the Trainer at its best
+(batches of like length), of the Trainer without these and as it comes (fp32), in turn, several
+rounds. Precision is bf16 where the processor has products for it, else fp32.
 Both add to benchmarks/results/finetuning-*.json, so that tasks and systems may be measured one at a
 time. The fits themselves are those of `finetuning_fit.py`, each a process of its own.
 """
@@ -21,7 +21,7 @@ from typing import Literal, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import ROOT, machine, measure, write_result
+from benchmarks.measuring import PRECISION, ROOT, machine, measure, write_result
 from benchmarks.tasks.finetuning_fit import BATCH, RECIPES, Fit
 from model.config import TrainingMachine
 from model.training.environment import training_environment
@@ -29,10 +29,10 @@ from model.training.environment import training_environment
 RESULTS = ROOT / "benchmarks" / "results"
 FIT = str(ROOT / "benchmarks" / "tasks" / "finetuning_fit.py")
 SYSTEMS = {
-    "ours": ("ours", "bf16"),
-    "trainer bf16 by length": ("trainer_by_length", "bf16"),
-    "trainer bf16": ("trainer", "bf16"),
-    "trainer": ("trainer", "fp32"),
+    "ours": ("ours", PRECISION),
+    f"trainer {PRECISION} by length": ("trainer_by_length", PRECISION),
+    f"trainer {PRECISION}": ("trainer", PRECISION),
+    "trainer fp32": ("trainer", "fp32"),  # as it comes
 }
 HEADLINES = {"MRPC": "f1", "SST-2": "accuracy"}
 CLOCKS: tuple[Literal["seconds", "cpu_seconds"], ...] = ("seconds", "cpu_seconds")
@@ -127,7 +127,8 @@ def main() -> None:
     parser.add_argument("what", choices=("scores", "speed"))
     parser.add_argument("--data", required=True, help="folder with MRPC/ and SST-2/ in TSV")
     parser.add_argument("--task", default="MRPC", choices=tuple(RECIPES))
-    parser.add_argument("--systems", default="ours,trainer bf16", help="scores: which, by comma")
+    usual = f"ours,trainer {PRECISION}"
+    parser.add_argument("--systems", default=usual, help="scores: which, by comma")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=0, help="one epoch of so many; scores: all")
     parser.add_argument("--rounds", type=int, default=3)

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
@@ -75,20 +76,16 @@ TASKS = {"squad": squad, "names": names}
 
 def _sentences(folder: Path) -> Iterator[dict[str, list[str]]]:
     for path in sorted(folder.iterdir()):
-        for paragraph in path.read_text().splitlines():
-            if not paragraph.startswith("<"):
-                for sentence in _SENTENCE_END.split(paragraph):
-                    words = _WORD.findall(sentence)
-                    if 8 <= len(words) <= 40:
-                        yield {"words": words, "tags": _tags(words)}
-
-
-def _tags(words: list[str]) -> list[str]:
-    capital = [False, *(word[0].isupper() for word in words[1:])]
-    return [
-        "O" if not now else "I-NAME" if before else "B-NAME"
-        for before, now in zip([False, *capital], capital, strict=False)
-    ]
+        paragraphs = (line for line in path.read_text().splitlines() if not line.startswith("<"))
+        for sentence in chain.from_iterable(map(_SENTENCE_END.split, paragraphs)):
+            words = _WORD.findall(sentence)
+            if 8 <= len(words) <= 40:
+                capital = [False, *(word[0].isupper() for word in words[1:])]
+                tags = [
+                    "O" if not now else "I-NAME" if before else "B-NAME"
+                    for before, now in zip([False, *capital], capital, strict=False)
+                ]
+                yield {"words": words, "tags": tags}
 
 
 def configuration(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:

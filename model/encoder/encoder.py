@@ -5,10 +5,13 @@ Out: one vector per token, and one per sequence.
 """
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from artifacts.errors import UsageError
@@ -21,6 +24,7 @@ from model.encoder.layers.modern import ModernLayer, PredictionHead
 from model.encoder.layers.self_attention import SelfAttention
 from model.encoder.operations.attention import BACKENDS, Attend, backend_name
 from model.encoder.operations.dropout import Noise, noise_from
+from model.encoder.operations.grouped_attention import attention_kernel
 from model.encoder.operations.residual import layer_norm
 from model.encoder.operations.rotary_attention import LayerAttention, layer_attention
 
@@ -93,13 +97,17 @@ class Encoder(nn.Module):
         if config.layer_type == "lstm":
             return "attention=none"
         device = self.embeddings.word_embeddings.weight.device
-        name = backend_name(self.attention, device=device, dtype=dtype)
+        name = local_name = backend_name(self.attention, device=device, dtype=dtype)
+        if name == "grouped":
+            width = config.hidden_size // config.num_attention_heads
+            has_kernel = attention_kernel(device, dtype, width=width) is not None
+            name, local_name = ("kernel", "kernel") if has_kernel else ("grouped", "blocks")
         if config.family == "bert":
             return f"attention={name} layers={config.num_hidden_layers}"
         local = config.num_hidden_layers - config.global_layers
         return (
             f"attention={name} layers={config.global_layers} "
-            f"local_attention={'blocks' if name == 'grouped' else name} "
+            f"local_attention={local_name} "
             f"reach={config.local_attention // 2} local_layers={local}"
         )
 
@@ -243,6 +251,33 @@ def _let_vary(*tensors: Tensor) -> None:
     """Tell torch's compiler that the first dimension of each is dynamic."""
     for tensor in tensors:
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out what torch's own modules do to initialise themselves."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """The tensor as it is, where `func` would initialise it."""
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Modules made inside are on the meta device: names and shapes, values come from elsewhere.
+
+    Nothing is drawn for them either: on that device torch imports its compiler to do so, which
+    takes seconds.
+    """
+    with torch.device("meta"), _NothingDrawn():
+        yield
 
 
 def initialise(module: nn.Module, config: EncoderConfig) -> None:

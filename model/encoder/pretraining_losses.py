@@ -11,6 +11,10 @@ kept; torch's own cross-entropy makes a float32 copy, its logarithm, and then th
 row is divided by, and the upstream gradient, scale the [M, H] side of the products, never the
 [M, V] one.
 
+With native kernels logits are [V, M]: maxima and sums run down the columns, a lane of a vector for
+each, and the products that give logits and the words' gradient run at twice the speed of those with
+the vocabulary as columns.
+
 The released vocabulary of 30,522 is not a multiple of 8, and a GPU's tensor cores need rows at
 multiples of 16 bytes. So on a GPU the products use a vocabulary padded to a multiple of 64 with
 word-pieces whose bias is minus infinity: they get no probability and no gradient. Parameters,
@@ -25,13 +29,12 @@ from torch.nn import functional
 
 from model.data.batch import NOT_ASKED
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import Context, affine, wide
+from model.encoder.operations.products import Context, affine, transposed, wide
 
 # M masked tokens, V vocabulary, H width
 
-VOCABULARY_MULTIPLE, NATIVE_VOCABULARY_MULTIPLE = 64, 256
-"""The vocabulary is padded to the first on a GPU: rows of 128 bytes in bfloat16, what one read
-fetches. With AMX, products with BERT's 30,522 columns have half the speed of those with 30,720."""
+VOCABULARY_MULTIPLE = 64
+"""The vocabulary is padded to it on a GPU: rows of 128 bytes in bfloat16, what one read fetches."""
 
 
 class PretrainingSums(NamedTuple):
@@ -71,7 +74,9 @@ def masked_lm_loss(
     vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
 ) -> Prediction:
     """Summed loss and number of correct predictions."""
-    loss, correct = _SummedCrossEntropy.apply(vectors_MH, words_VH, bias_V, labels_M)  # type: ignore[no-untyped-call]  # torch has no types here
+    native = kernels_for(vectors_MH) is not None
+    function = _NativeCrossEntropy if native else _SummedCrossEntropy
+    loss, correct = function.apply(vectors_MH, words_VH, bias_V, labels_M)  # type: ignore[no-untyped-call]  # torch has no types here
     return Prediction(loss, correct)
 
 
@@ -89,24 +94,12 @@ def hits(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
     return (logits_NC.argmax(-1) == labels_N).sum()
 
 
-def softmax_gradient(
-    logits_MV: Tensor, labels_M: Tensor, *, vocabulary: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradient of the summed loss with respect to the logits, which are overwritten; loss; hits.
+def softmax_gradient(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient of the summed loss with respect to the logits; loss; hits.
 
-    The gradient comes as a matrix and factors of its rows, float32 [M]. Rows labelled `NOT_ASKED`
-    contribute to neither, nor do columns from `vocabulary` on.
-
-    Without the native kernels a token's loss carries the rounding of its bfloat16 probability:
-    0.002 nats, unbiased, a tenth of what the rounding of its logits is worth.
+    Rows labelled `NOT_ASKED` contribute to neither. A token's loss carries the rounding of its
+    bfloat16 probability: 0.002 nats, unbiased, a tenth of what the rounding of its logits is worth.
     """
-    native = kernels_for(logits_MV)
-    if native is not None:
-        factors_M, losses_M = torch.empty(2, len(labels_M))
-        hits_M = torch.empty(len(labels_M), dtype=torch.bool)
-        sizes = (len(labels_M), vocabulary, logits_MV.shape[1])
-        native("cross_entropy", *sizes, logits_MV, labels_M, factors_M, losses_M, hits_M)
-        return logits_MV, factors_M, losses_M.sum(), hits_M.sum()
     correct = hits(logits_MV, labels_M)
     gradient_MV = logits_MV.softmax(-1)
     asked_M = labels_M != NOT_ASKED
@@ -116,8 +109,26 @@ def softmax_gradient(
     losses_M = -wide(probabilities_M).clamp_min(torch.finfo(logits_MV.dtype).tiny).log()
     gradient_MV.view(-1)[places_M] = probabilities_M - 1.0
     gradient_MV.masked_fill_(~asked_M[:, None], 0.0)
-    loss = torch.where(asked_M, losses_M, 0.0).sum()
-    return gradient_MV, torch.ones_like(losses_M), loss, correct
+    return gradient_MV, torch.where(asked_M, losses_M, 0.0).sum(), correct
+
+
+def native_softmax_gradient(
+    logits_VM: Tensor, bias_V: Tensor, labels_M: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of logits turned, without their bias: factors, float32 [M]; loss; hits.
+
+    The logits become the gradient, but for the factors of its columns.
+    """
+    native = kernels_for(logits_VM, bias_V)
+    assert native is not None
+    factors_M, losses_M = torch.empty(2, len(labels_M))
+    hits_M = torch.empty(len(labels_M), dtype=torch.bool)
+    native(
+        "cross_entropy",
+        *(*logits_VM.shape, logits_VM, bias_V.contiguous(), labels_M.contiguous()),
+        *(factors_M, losses_M, hits_M),
+    )
+    return factors_M, losses_M.sum(), hits_M.sum()
 
 
 class _Context(Context):
@@ -130,30 +141,53 @@ class _SummedCrossEntropy(torch.autograd.Function):
         ctx: _Context, vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
     ) -> tuple[Tensor, Tensor]:
         ctx.vocabulary = len(bias_V)
-        native = kernels_for(vectors_MH) is not None
-        multiple = NATIVE_VOCABULARY_MULTIPLE if native else VOCABULARY_MULTIPLE
-        missing = -len(bias_V) % multiple
-        if missing and (native or bias_V.device.type != "cpu"):
+        missing = -len(bias_V) % VOCABULARY_MULTIPLE
+        if missing and bias_V.device.type != "cpu":
             words_VH = functional.pad(words_VH, (0, 0, 0, missing))
             bias_V = functional.pad(bias_V, (0, missing), value=-torch.inf)
         logits_MV = affine(vectors_MH, words_VH, bias_V)
-        gradient_MV, factors_M, loss, correct = softmax_gradient(
-            logits_MV, labels_M, vocabulary=ctx.vocabulary
-        )
-        ctx.save_for_backward(vectors_MH, words_VH, gradient_MV, factors_M)
+        gradient_MV, loss, correct = softmax_gradient(logits_MV, labels_M)
+        ctx.save_for_backward(vectors_MH, words_VH, gradient_MV)
         ctx.mark_non_differentiable(correct)
         return loss, correct
 
     @staticmethod
     def backward(ctx: _Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
-        vectors_MH, words_VH, gradient_MV, factors_M = ctx.saved_tensors
+        vectors_MH, words_VH, gradient_MV = ctx.saved_tensors
         # In float32: rounded to bfloat16 the upstream gradient would weigh this loss up to 0.4 %
         # wrong against the next-sentence one.
-        factors_M1 = (factors_M * upstream)[:, None]
-        kind = vectors_MH.dtype
+        kind, factors_M1 = vectors_MH.dtype, upstream.expand(len(vectors_MH), 1)
         return (
-            (wide(gradient_MV @ words_VH) * factors_M1).to(kind),
-            (gradient_MV.mT @ (wide(vectors_MH) * factors_M1).to(kind))[: ctx.vocabulary],
+            (wide(gradient_MV @ words_VH) * upstream).to(kind),
+            (gradient_MV.mT @ (wide(vectors_MH) * upstream).to(kind))[: ctx.vocabulary],
             (factors_M1.mT.to(kind) @ gradient_MV)[0, : ctx.vocabulary],
+            None,
+        )
+
+
+class _NativeCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Context, vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logits_VM = words_VH @ vectors_MH.mT
+        factors_M, loss, correct = native_softmax_gradient(logits_VM, bias_V, labels_M)
+        ctx.save_for_backward(vectors_MH, words_VH, logits_VM, factors_M)
+        ctx.mark_non_differentiable(correct)
+        return loss, correct
+
+    @staticmethod
+    def backward(ctx: Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
+        vectors_MH, words_VH, gradient_VM, factors_M = ctx.saved_tensors
+        kind, factors_M1 = vectors_MH.dtype, (factors_M * upstream)[:, None]
+        # A transposed left operand halves a product's speed: the smaller one is copied.
+        if words_VH.shape[1] < len(factors_M):
+            dvectors_MH = (transposed(words_VH) @ gradient_VM).mT
+        else:
+            dvectors_MH = transposed(gradient_VM) @ words_VH
+        return (
+            (wide(dvectors_MH) * factors_M1).to(kind),
+            gradient_VM @ (wide(vectors_MH) * factors_M1).to(kind),
+            (gradient_VM @ factors_M1.to(kind))[:, 0],
             None,
         )

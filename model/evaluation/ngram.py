@@ -49,7 +49,7 @@ class TokenStream:
     """[T] whether a token begins a document."""
 
 
-def read_training_tokens(tokens: Artifact, *, limit: int, cache: str = "") -> TokenStream:
+def read_training_tokens(tokens: Artifact, *, limit: int) -> TokenStream:
     """The first `limit` tokens of the training documents, bucket by bucket.
 
     Documents are assigned to buckets by a hash of their text, so the first buckets are a fair
@@ -61,7 +61,7 @@ def read_training_tokens(tokens: Artifact, *, limit: int, cache: str = "") -> To
         if (match := TOKENS_FILE.fullmatch(entry.name)) and match["split"] == TRAIN_SPLIT
     ]
     ids, first, total = [], [], 0
-    for batch in (batch for name in names for batch in token_batches(tokens, name, cache)):
+    for batch in (batch for name in names for batch in token_batches(tokens, name)):
         column = batch.column("token_ids")
         part = column.flatten().to_numpy().astype(np.int64)
         starts = column.offsets.to_numpy()[:-1] - column.offsets[0].as_py()
@@ -85,9 +85,9 @@ def training_frequencies(tokens: Artifact) -> Int64:
     return counts
 
 
-def token_batches(tokens: Artifact, name: str, cache: str = "") -> Iterator[pa.RecordBatch]:
+def token_batches(tokens: Artifact, name: str) -> Iterator[pa.RecordBatch]:
     """The documents in one file of a tokens artifact."""
-    path = tokens.stage_files(cache, [name]).path(name)
+    path = tokens.stage_files("", [name]).path(name)
     with pa.ipc.open_file(pa.memory_map(path)) as reader:
         for index in range(reader.num_record_batches):
             yield reader.get_batch(index)

@@ -9,7 +9,6 @@ Out: `models/TASK/`: model.safetensors in Hugging Face's names for the task's cl
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from pydantic import JsonValue
 from safetensors.torch import save
 from torch import Tensor
@@ -20,7 +19,7 @@ from artifacts.manifest import FileEntry
 from artifacts.store import Artifact, put_bytes, put_json
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, TaskConfig
-from model.encoder.encoder import Encoder
+from model.encoder.encoder import Encoder, shapes_alone
 from model.finetune.heads import SentenceModel, TaskModel
 from model.hugging_face.encoder_files import ENCODER_PREFIX, InitialEncoder, read_tokenizer
 from model.hugging_face.layout import (
@@ -160,7 +159,7 @@ def read_model(
     encoder_config = parse(EncoderConfig, config["cloze"], source=where)
     family = encoder_config.family
     tokenizer, tensors = read_tokenizer(source), read_weights(source, LAYOUTS[family])
-    with torch.device("meta"):
+    with shapes_alone():
         encoder = Encoder(encoder_config, tokenizer.size)
         model: TaskModel | SentenceModel
         if saved.task.kind == "retrieval":

@@ -62,14 +62,32 @@ class Worker:
 
 
 def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
-    """`work` in this process and `size` - 1 forked ones; this one's result."""
+    """`work` in this process and `size` - 1 forked ones; this one's result.
+
+    A worker that fails ends the launch.
+    """
     shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
     children = {_fork(work, Worker(number, size, shared)) for number in range(1, size)}
     first = Worker(0, size, shared)
     try:
         result = work(first)
         while children:
-            _reap(children)
+            for child in tuple(children):
+                found, status = os.waitpid(child, os.WNOHANG)
+                if not found:
+                    continue
+                children.remove(child)
+                code = os.waitstatus_to_exitcode(status)
+                if code < 0:
+                    raise WorkerKilled(
+                        f"a process of the launch was ended by {signal.Signals(-code).name}, "
+                        "perhaps for memory; finished trials are kept"
+                    )
+                if code:
+                    raise ClozeError(
+                        f"a process of the launch ended with {code}; "
+                        "its message is above; finished trials are kept"
+                    )
             first.report()
             time.sleep(POLL_SECONDS if children else 0.0)
     finally:
@@ -96,22 +114,3 @@ def _fork(work: Callable[[Worker], object], worker: Worker) -> int:
     finally:
         sys.stderr.flush()
         os._exit(code)  # skips the exit handlers of the first process
-
-
-def _reap(children: set[int]) -> None:
-    """Remove exited processes from `children`; a failed one ends the launch."""
-    for child in tuple(children):
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            children.remove(child)
-            code = os.waitstatus_to_exitcode(status)
-            if code < 0:
-                raise WorkerKilled(
-                    f"a process of the launch was ended by {signal.Signals(-code).name}, perhaps "
-                    "for memory; finished trials are kept"
-                )
-            if code:
-                raise ClozeError(
-                    f"a process of the launch ended with {code}; "
-                    "its message is above; finished trials are kept"
-                )

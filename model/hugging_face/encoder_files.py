@@ -23,7 +23,7 @@ from artifacts.tokenizer import (
     read_vocab_txt,
 )
 from model.config import EncoderConfig, Objective
-from model.encoder.encoder import Encoder, initialise_parameter
+from model.encoder.encoder import Encoder, initialise_parameter, shapes_alone
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import (
     LAYOUTS,
@@ -92,7 +92,7 @@ class EncoderFiles:
 
     def parameters(self) -> dict[str, Tensor]:
         """The parameters of `PretrainingModel` that the source has, by our names."""
-        with torch.device("meta"):
+        with shapes_alone():
             names = PretrainingModel(self.config, self.tokenizer.size).state_dict()
         family = self.config.family
         known = [name for name in names if hugging_face_name(name, family) in self.tensors]
@@ -147,7 +147,7 @@ class InitialEncoder:
     @property
     def parameter_count(self) -> int:
         """Parameters of the encoder with both pre-training heads."""
-        with torch.device("meta"):
+        with shapes_alone():
             model = PretrainingModel(self.config, self.tokenizer.size)
         return sum(parameter.numel() for parameter in model.parameters())
 
@@ -165,7 +165,7 @@ class InitialEncoder:
 
     def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
         """The encoder with both pre-training heads, in fp32; missing weights are initialised."""
-        with torch.device("meta"):
+        with shapes_alone():
             model = PretrainingModel(self.config, self.tokenizer.size)
         self._fill(model, pretrained=pretrained, seed=seed)
         return model
@@ -176,7 +176,7 @@ class InitialEncoder:
         Random weights, and a missing pooler, are initialised from `seed`.
         """
         size = self.tokenizer.size if used_ids is None else len(used_ids)
-        with torch.device("meta"):
+        with shapes_alone():
             encoder = Encoder(self.config, size)
         self._fill(
             encoder, pretrained=pretrained, seed=seed, prefix=ENCODER_PREFIX, used_ids=used_ids
@@ -242,7 +242,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     tensors = read_weights(source, layout)
     check_tied(tensors, layout, source=source.directory)
     tensors = _without_padding(tensors, layout, tokenizer.size)
-    with torch.device("meta"):
+    with shapes_alone():
         model = PretrainingModel(config, tokenizer.size)
     wanted = to_hugging_face(model.state_dict(), config.family)
     missing = tuple(name for name in wanted if name not in tensors)

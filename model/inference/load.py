@@ -23,7 +23,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig
-from model.encoder.encoder import Pooling
+from model.encoder.encoder import Pooling, shapes_alone
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.hugging_face.sentence_modules import MODULES, SentenceModules
@@ -179,7 +179,7 @@ def placed(device: str, precision: str) -> tuple[torch.device, str]:
 
 def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> PretrainingModel:
     """The module with the files' weights, float32 on the CPU; missing ones are zero."""
-    with torch.device("meta"):
+    with shapes_alone():
         module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
     parameters = files.parameters()
     for name, parameter in module.state_dict().items():

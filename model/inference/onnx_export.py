@@ -13,8 +13,6 @@ onnxruntime's dynamic quantisation: weights ahead of time, activations at run ti
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -91,29 +89,24 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
     graph = folder / GRAPH
     graph.parent.mkdir()
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with _quiet():
-        torch.onnx.export(
-            Traced(their_class.from_pretrained(folder), modules).eval(),
-            tuple(torch.ones(EXAMPLE, dtype=torch.int64) for _ in names),
-            graph,
-            input_names=names,
-            output_names=["sentence_embedding" if modules else output],
-            dynamic_shapes=tuple(free for _ in names),
-            external_data=False,
-            verbose=False,
-        )
-        if int8:
-            quantize_dynamic(graph, folder / INT8, weight_type=QuantType.QInt8, per_channel=True)
-    return [graph, folder / INT8] if int8 else [graph]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence warnings of the exporter and the quantiser about their own internals."""
+    # The exporter and the quantiser warn about their own internals.
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        with warnings.catch_warnings(action="ignore"):
+            torch.onnx.export(
+                Traced(their_class.from_pretrained(folder), modules).eval(),
+                tuple(torch.ones(EXAMPLE, dtype=torch.int64) for _ in names),
+                graph,
+                input_names=names,
+                output_names=["sentence_embedding" if modules else output],
+                dynamic_shapes=tuple(free for _ in names),
+                external_data=False,
+                verbose=False,
+            )
+            if int8:
+                quantize_dynamic(
+                    graph, folder / INT8, weight_type=QuantType.QInt8, per_channel=True
+                )
     finally:
         logging.disable(logging.NOTSET)
+    return [graph, folder / INT8] if int8 else [graph]

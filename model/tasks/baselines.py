@@ -4,6 +4,7 @@ In:  a task's tables.
 Out: predictions of the majority, of look-up, of word overlap, of BM25; scored like a model's.
 
 A neural score means little without them: the majority class reaches 81 F1 on MRPC's test set.
+Their libraries are imported by those that need them: scikit-learn takes longer than torch.
 """
 
 from collections import Counter
@@ -14,8 +15,6 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from sklearn.feature_extraction.text import HashingVectorizer
-from sklearn.linear_model import LogisticRegression
 
 from artifacts.results import Baseline
 from model.tasks.base import Prediction, Problem
@@ -55,6 +54,9 @@ def mean_label(train: TaskTable) -> Predict:
 
 def bag_of_words(train: TaskTable) -> Predict:
     """Logistic regression over the words and word pairs of a text."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.linear_model import LogisticRegression
+
     vectorizer = HashingVectorizer(ngram_range=(1, 2), alternate_sign=False)
     model = LogisticRegression(C=10.0, max_iter=200)
     model.fit(
@@ -72,6 +74,9 @@ def frequent_label(train: TaskTable) -> Predict:
 
 def bag_of_words_by_label(train: TaskTable) -> Predict:
     """For each label a logistic regression over the words and word pairs of a text."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.linear_model import LogisticRegression
+
     vectorizer = HashingVectorizer(ngram_range=(1, 2), alternate_sign=False)
     rows = _lists(train, "label")
     texts = vectorizer.transform(train.texts("text_a"))
@@ -97,6 +102,8 @@ def bag_of_words_by_label(train: TaskTable) -> Predict:
 
 def word_overlap(train: TaskTable) -> Predict:
     """Logistic regression over features of word overlap."""
+    from sklearn.linear_model import LogisticRegression
+
     model = LogisticRegression(C=10.0, max_iter=200)
     model.fit(_overlaps(train), [str(label) for label in train.columns["label"]])
     return lambda table: list(model.predict(_overlaps(table)))
@@ -132,7 +139,7 @@ def lookup_tag(train: TaskTable) -> Predict:
 
 def bm25(train: TaskTable) -> Predict:
     """BM25 as Lucene computes it (k1 1.5, b 0.75), without stemming; nothing is learnt."""
-    import bm25s  # only needed here
+    import bm25s
 
     def ranked(table: TaskTable) -> list[Prediction]:
         texts = RetrievalTexts(table)

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from sklearn.metrics import precision_recall_fscore_support
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,7 +25,7 @@ from model.config import TaskConfig
 from model.data.batch import on
 from model.tasks.base import Gold, Logits, Prediction
 from model.tasks.classification import Classification
-from model.tasks.metrics.classification_metrics import measure
+from model.tasks.metrics.classification_metrics import measure, precision_recall_f1
 from model.tasks.task_table import TaskTable
 
 MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
@@ -90,9 +89,8 @@ class MultiLabel(Classification):
         )
         gold = self._present(split)
         scores = measure(self.metrics, gold, predicted)
-        by_label = precision_recall_fscore_support(gold, predicted, zero_division=0.0)
-        for name, values in zip(("precision", "recall", "f1"), by_label[:3], strict=True):
-            for label, value in zip(self.labels, values.tolist(), strict=True):
+        for name, values in precision_recall_f1(gold, predicted).items():
+            for label, value in zip(self.labels, values, strict=True):
                 scores[f"label_{name}_{label}"] = value
         return scores
 

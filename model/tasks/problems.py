@@ -106,7 +106,14 @@ def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     for row, unit in enumerate(units):
         groups[str(unit)].append(row)
     members = list(groups.values())
-    strata = _strata(table)
+    labels = [
+        [str(one) for one in label] if isinstance(label, list) else [str(label)]
+        for label in table.columns.get("label", [""] * len(table))
+    ]
+    counts = Counter(chain.from_iterable(labels))
+    strata = [  # a row with several labels is drawn by the rarest
+        min(several, key=lambda label: (counts[label], label), default="") for several in labels
+    ]
     by_label: dict[str, list[list[int]]] = defaultdict(list)
     for number in permutation(address(SAMPLE_SEED, "dev"), len(members)).tolist():
         by_label[strata[members[number][0]]].append(members[number])
@@ -128,16 +135,6 @@ def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     )
     kept = table.take(sorted(set(range(len(table))) - set(chosen)))
     return replace(kept, remarks=(said,)), table.take(sorted(chosen))
-
-
-def _strata(table: TaskTable) -> list[str]:
-    """For each row the label by which it is drawn: of several the rarest."""
-    rows = [
-        [str(one) for one in label] if isinstance(label, list) else [str(label)]
-        for label in table.columns.get("label", [""] * len(table))
-    ]
-    counts = Counter(chain.from_iterable(rows))
-    return [min(labels, key=lambda label: (counts[label], label), default="") for labels in rows]
 
 
 def _refuse_blanks(table: TaskTable, name: str) -> None:

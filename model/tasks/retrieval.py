@@ -40,12 +40,22 @@ class RetrievalTexts:
 
     def __init__(self, table: TaskTable) -> None:
         self.lines = [
-            [query, passage, *negatives]
-            for query, passage, negatives in zip(
-                table.texts("query"), table.texts("passage"), _negatives(table), strict=True
-            )
+            [query, passage]
+            for query, passage in zip(table.texts("query"), table.texts("passage"), strict=True)
         ]
         """Of each row: query, passage, hard negatives."""
+
+        if table.has("negative"):
+            for row, text in enumerate(table.texts("negative")):
+                self.lines[row] += [text] if text else []
+        elif table.has("negatives"):
+            for row, values in enumerate(table.columns["negatives"]):
+                if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+                    raise UsageError(
+                        f"{table.place(row)}: negatives are {values!r}, expected a list of "
+                        "passages; one passage belongs in a column `negative`"
+                    )
+                self.lines[row] += [well_formed(str(value)) for value in values]
 
         candidates = dict.fromkeys(line[1] for line in self.lines)
         candidates |= dict.fromkeys(text for line in self.lines for text in line[2:])
@@ -61,6 +71,12 @@ class RetrievalTexts:
             by_query[line[0]].add(number[line[1]])
         self.relevant = list(by_query.values())
         """Numbers of the relevant passages of each query."""
+
+        numbers: dict[str, int] = {}
+        self.ids = np.full((len(self.lines), max(map(len, self.lines))), -1, np.int64)
+        """[U, S]: of each row's texts a number, equal for equal ones; -1 where it has fewer."""
+        for row, line in enumerate(self.lines):
+            self.ids[row, : len(line)] = [numbers.setdefault(text, len(numbers)) for text in line]
 
 
 class Retrieval(GroupedProblem):
@@ -90,7 +106,6 @@ class Retrieval(GroupedProblem):
             name: offsets_of(np.array([len(line) for line in split.lines]))
             for name, split in self._texts.items()
         }
-        self._ids = {name: _text_ids(split.lines) for name, split in self._texts.items()}
         self.sequences = {
             name: single_sequences(
                 tokenizer,
@@ -125,7 +140,7 @@ class Retrieval(GroupedProblem):
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
         """[U, S] int64: numbers of each row's texts, equal for equal ones; -1 for none."""
-        return self._ids[split][units]
+        return self._texts[split].ids[units]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of each query over the batch's passages; the mean over vector lengths."""
@@ -207,29 +222,3 @@ def rankings_of(prediction: Prediction) -> list[list[int]]:
     if not isinstance(ranked, list):
         raise AssertionError(f"a prediction of retrieval has rankings, this one is {prediction!r}")
     return [[int(str(number)) for number in one] for one in ranked if isinstance(one, list)]
-
-
-def _negatives(table: TaskTable) -> list[list[str]]:
-    """The hard negatives of every row, none where there is no such column."""
-    if table.has("negative"):
-        return [[text] if text else [] for text in table.texts("negative")]
-    if not table.has("negatives"):
-        return [[] for _ in range(len(table))]
-    found = []
-    for row, values in enumerate(table.columns["negatives"]):
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise UsageError(
-                f"{table.place(row)}: negatives are {values!r}, expected a list of passages; one "
-                "passage belongs in a column `negative`"
-            )
-        found.append([well_formed(str(value)) for value in values])
-    return found
-
-
-def _text_ids(lines: Sequence[Sequence[str]]) -> Places:
-    """[U, S] a number for each different text, -1 where a row has fewer."""
-    numbers: dict[str, int] = {}
-    ids = np.full((len(lines), max(map(len, lines))), -1, np.int64)
-    for row, line in enumerate(lines):
-        ids[row, : len(line)] = [numbers.setdefault(text, len(numbers)) for text in line]
-    return ids

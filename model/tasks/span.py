@@ -18,6 +18,7 @@ from typing import ClassVar, NamedTuple, TypedDict, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
@@ -115,7 +116,15 @@ class SpanSplit:
         self.table = table
         self.config = config
         self.impossible = [bool(flag) for flag in table.columns.get("is_impossible", [])]
-        self.answers = self._read_answers()
+        nothing: JsonValue = {"text": [], "answer_start": []}
+        column = table.columns.get("answers", [nothing] * len(table))
+        for row, answers in enumerate(column):
+            if not isinstance(answers, dict) or set(answers) != {"text", "answer_start"}:
+                raise UsageError(
+                    f"{table.place(row)}: answers is {answers!r}, expected the lists text and "
+                    "answer_start"
+                )
+        self.answers = cast(list[Answers], list(column))
         numbers: dict[str, int] = {}
         contexts = table.texts("context")
         self.context = np.array([numbers.setdefault(text, len(numbers)) for text in contexts])
@@ -128,9 +137,9 @@ class SpanSplit:
         # [Q, 2] first and last token of the first answer, -1 without
         self.spans = np.full((len(table), 2), -1, np.int64)
         self.unusable = np.zeros(len(table), np.bool_)
-        for row, answers in enumerate(self.answers):
-            if answers["text"]:
-                found = self._locate(row, answers["text"][0], int(answers["answer_start"][0]))
+        for row, given in enumerate(self.answers):
+            if given["text"]:
+                found = self._locate(row, given["text"][0], int(given["answer_start"][0]))
                 self.unusable[row] = found is None
                 self.spans[row] = found or (-1, -1)
         # [windows, 2] start and end in the sequence; 0, 0 where the answer is not inside
@@ -173,18 +182,6 @@ class SpanSplit:
         number = int(self.context[question])
         begin, end = self.begins.row(number)[first], self.ends.row(number)[last]
         return self.contexts[number][int(begin) : int(end)].strip()  # of a byte-level token's space
-
-    def _read_answers(self) -> list[Answers]:
-        column = self.table.columns.get("answers")
-        if column is None:
-            return [{"text": [], "answer_start": []} for _ in range(len(self.table))]
-        for row, answers in enumerate(column):
-            if not isinstance(answers, dict) or set(answers) != {"text", "answer_start"}:
-                raise UsageError(
-                    f"{self.table.place(row)}: answers is {answers!r}, expected the lists text and "
-                    "answer_start"
-                )
-        return cast(list[Answers], list(column))
 
     def _cut(self, tokenizer: SubwordTokenizer) -> None:
         """Cut the contexts into windows and append each to its question."""

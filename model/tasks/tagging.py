@@ -78,10 +78,10 @@ class Tagging(Problem):
             pieces = _pieces(tokenizer, list(words))
             counts = np.array([len(sentence) for sentence in self.words[name]])
             room = self.config.max_seq_length - 2
-            windows = _windows(pieces, offsets_of(counts), room=room)
+            documents = None
             if self.config.document_context:
                 documents = np.repeat(_documents(table), counts)
-                windows = _widened(windows, pieces, documents, room=room)
+            windows = _windows(pieces, offsets_of(counts), documents, room=room)
             lengths = windows.last - windows.first
             read = Ragged(
                 pieces.values[ragged_indices(windows.first, lengths)], offsets_of(lengths)
@@ -218,8 +218,12 @@ def _pieces(tokenizer: SubwordTokenizer, words: list[str]) -> Ragged:
     return ragged(lists).take(inverse)
 
 
-def _windows(pieces: Ragged, sentences: Places, *, room: int) -> _Windows:
-    """A sequence per sentence; of one longer than `room`, parts as long as fit."""
+def _windows(pieces: Ragged, sentences: Places, documents: Places | None, *, room: int) -> _Windows:
+    """A sequence per sentence; of one longer than `room`, parts as long as fit.
+
+    With `documents`, the number of each word's document, a sequence is extended by text of its own
+    document, as evenly as possible on both sides.
+    """
     bounds = [0]
     for start, end in itertools.pairwise(sentences.tolist()):
         fits = pieces.offsets[end] - pieces.offsets[start] <= room
@@ -229,15 +233,13 @@ def _windows(pieces: Ragged, sentences: Places, *, room: int) -> _Windows:
         bounds.append(end)
     words = np.array(bounds, np.int64)
     first = pieces.offsets[words[:-1]]
-    return _Windows(first, np.minimum(pieces.offsets[words[1:]], first + room), words)
-
-
-def _widened(windows: _Windows, pieces: Ragged, documents: Places, *, room: int) -> _Windows:
-    """The windows extended by text of the same document, as evenly as possible on both sides."""
-    documents_of = documents[windows.words[:-1]]
-    starts = pieces.offsets[np.searchsorted(documents, documents_of, "left")]
-    ends = pieces.offsets[np.searchsorted(documents, documents_of, "right")]
-    spare = np.maximum(room - (windows.last - windows.first), 0)
-    left = np.minimum(windows.first - starts, np.maximum(spare // 2, spare - (ends - windows.last)))
-    right = np.minimum(ends - windows.last, spare - left)
-    return _Windows(windows.first - left, windows.last + right, windows.words)
+    last = np.minimum(pieces.offsets[words[1:]], first + room)
+    if documents is not None:
+        own = documents[words[:-1]]
+        starts = pieces.offsets[np.searchsorted(documents, own, "left")]
+        ends = pieces.offsets[np.searchsorted(documents, own, "right")]
+        spare = np.maximum(room - (last - first), 0)
+        left = np.minimum(first - starts, np.maximum(spare // 2, spare - (ends - last)))
+        right = np.minimum(ends - last, spare - left)
+        first, last = first - left, last + right
+    return _Windows(first, last, words)

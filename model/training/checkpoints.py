@@ -199,7 +199,7 @@ class Checkpoints:
         self._thread.shutdown()
 
     def save(self, parameters: Mapping[str, ParameterState], state: RunState) -> Path:
-        """Write the checkpoint of a step, then remove outdated ones."""
+        """Write the checkpoint of a step, the list of files last, then remove outdated ones."""
         self._copies.wait()
         step = state["step"]
         self.fault("checkpoint.begin", step)
@@ -208,7 +208,19 @@ class Checkpoints:
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(parents=True)
-            self._write(temporary, parameters, state)
+            for index, part in enumerate(PARTS):
+                path = temporary / f"{part}.safetensors"
+                save_file({name: kept[index] for name, kept in parameters.items()}, path)
+                self.fault("checkpoint.after_file" if index else "checkpoint.mid_file", step)
+                _flush(path)
+            (temporary / "state.json").write_text(json.dumps(state, indent=1) + "\n")
+            facts = {
+                path.name: (path.stat().st_size, digest_of_file(path))
+                for path in sorted(temporary.iterdir())
+            }
+            (temporary / "files.json").write_text(json.dumps(facts, indent=1) + "\n")
+            for path in (temporary / "state.json", temporary / "files.json", temporary):
+                _flush(path)
             self.fault("checkpoint.before_commit", step)
             # Saved before: a step has one state, so an intact checkpoint of it will do.
             if final.exists() and damage(final) is not None:
@@ -261,25 +273,6 @@ class Checkpoints:
         if self.directory.is_dir():
             for entry in self.directory.glob(f"{_TEMPORARY}*"):
                 shutil.rmtree(entry, ignore_errors=True)
-
-    def _write(
-        self, directory: Path, parameters: Mapping[str, ParameterState], state: RunState
-    ) -> None:
-        """Write and flush every file, the list of files last."""
-        for index, part in enumerate(PARTS):
-            path = directory / f"{part}.safetensors"
-            save_file({name: kept[index] for name, kept in parameters.items()}, path)
-            site = "checkpoint.mid_file" if index == 0 else "checkpoint.after_file"
-            self.fault(site, state["step"])
-            _flush(path)
-        (directory / "state.json").write_text(json.dumps(state, indent=1) + "\n")
-        facts = {
-            path.name: (path.stat().st_size, digest_of_file(path))
-            for path in sorted(directory.iterdir())
-        }
-        (directory / "files.json").write_text(json.dumps(facts, indent=1) + "\n")
-        for path in (directory / "state.json", directory / "files.json", directory):
-            _flush(path)
 
     def _purge(self, newest: int) -> None:
         """Keep the last few and the one with the lowest held-out loss."""

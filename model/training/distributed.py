@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -22,9 +21,7 @@ from torch.nn import Parameter
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.progress import say
-
-DRIVER = Path("/proc/driver/nvidia")
-"""Exists while NVIDIA's driver is loaded, also in containers."""
+from model.hardware import DRIVER
 
 BUCKET_BYTES = 25 << 20
 """Size of a bucket, as in torch's DistributedDataParallel: large enough for full bandwidth, small

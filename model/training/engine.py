@@ -15,6 +15,8 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -31,19 +33,6 @@ from model.training.distributed import GradientBuckets, World, gradient_buckets
 from model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip
 from model.training.precision import Rounded
 
-with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard output is at import
-    import deepspeed
-    import deepspeed.ops
-    from deepspeed.utils import (
-        safe_get_full_fp32_param,
-        safe_get_full_optimizer_state,
-        safe_get_local_fp32_param,
-        safe_set_full_fp32_param,
-        safe_set_full_optimizer_state,
-        safe_set_local_fp32_param,
-        safe_set_local_optimizer_state,
-    )
-
 # DeepSpeed calls collectives by names that torch 2.13 wants to rename; nothing to do for a user.
 warnings.filterwarnings("ignore", message=".*_tensor` is deprecated", category=FutureWarning)
 
@@ -51,6 +40,19 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 REDUCED_AT_ONCE = 25_000_000
 """Numbers of a bucket at ZeRO 2 and 3: a layer of BERT-large has 13 million."""
+
+
+@cache
+def deepspeed() -> ModuleType:
+    """DeepSpeed; imported where it is needed, for a rank that does without it starts sooner."""
+    with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard output is at import
+        import deepspeed
+        import deepspeed.ops
+        import deepspeed.utils
+    # Its JIT-compiled operator for sums within one machine needs a compiler; gloo will do.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    library: ModuleType = deepspeed
+    return library
 
 
 class Recipe(Protocol):
@@ -189,8 +191,6 @@ class Engine:
         reduced = not machine.zero_stage and world.ranks > 1
         self._reduction = GradientBuckets(buckets) if reduced else None
         masters = {name: p.detach().clone() for name, p in model.named_parameters()}
-        # Its JIT-compiled operator for sums within one machine needs a compiler; gloo will do.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         rounded = not machine.zero_stage and recipe.precision != "fp32"
         computed = Rounded(model, buckets if reduced else None) if rounded else model
         on_gpu = world.device.type == "cuda"
@@ -198,7 +198,7 @@ class Engine:
         self._engine: Any = OneRank(computed, self._optimizer)
         if world.ranks > 1 or machine.zero_stage or machine.deepspeed:
             with contextlib.redirect_stdout(sys.stderr):
-                self._engine, *_ = deepspeed.initialize(
+                self._engine, *_ = deepspeed().initialize(
                     model=computed,
                     optimizer=self._optimizer,
                     config=configuration,
@@ -291,9 +291,9 @@ class Engine:
                 moments = [kept.get(part, torch.zeros_like(parameter)) for part in MOMENTS]
                 whole = (parameter, *moments)
             else:
-                master = safe_get_full_fp32_param(parameter)
+                master = deepspeed().utils.safe_get_full_fp32_param(parameter)
                 moments = [
-                    safe_get_full_optimizer_state(parameter, part)
+                    deepspeed().utils.safe_get_full_optimizer_state(parameter, part)
                     if self.updates
                     else torch.zeros_like(master)
                     for part in MOMENTS
@@ -311,7 +311,14 @@ class Engine:
             self.step(0.0)
             for name, parameter in self.model.named_parameters():
                 for part in MOMENTS:
-                    self._write_moment(parameter, part, getattr(state[name], part))
+                    moment = getattr(state[name], part).to(self._world.device)
+                    if not self._zero_stage:
+                        self._optimizer.state[parameter][part].copy_(moment)
+                    elif self._zero_stage == 3:
+                        own = self._slice(parameter, moment)
+                        deepspeed().utils.safe_set_local_optimizer_state(parameter, own, part)
+                    else:
+                        deepspeed().utils.safe_set_full_optimizer_state(parameter, moment, part)
             for kept in self._optimizer.state.values():
                 kept["step"].fill_(updates)
         self._set_masters({name: kept.master for name, kept in state.items()})
@@ -325,34 +332,27 @@ class Engine:
             if not self._zero_stage:
                 parameter.data.copy_(master)
             elif self._zero_stage == 3:
-                safe_set_local_fp32_param(parameter, self._slice(parameter, master))
+                deepspeed().utils.safe_set_local_fp32_param(
+                    parameter, self._slice(parameter, master)
+                )
             else:
-                safe_set_full_fp32_param(parameter, master)
+                deepspeed().utils.safe_set_full_fp32_param(parameter, master)
 
     def _part(self, parameter: nn.Parameter) -> Tensor | None:
         """ZeRO 1 to 3: this rank's part of the fp32 master, a view; None where it has none."""
         if self._zero_stage == 3:
-            part: Tensor = safe_get_local_fp32_param(parameter)
+            part: Tensor = deepspeed().utils.safe_get_local_fp32_param(parameter)
             return part
         mapping: Any = parameter._hp_mapping  # type: ignore[attr-defined]  # DeepSpeed's
         found: Tensor | None = mapping and mapping.hp_fragment
         return found
-
-    def _write_moment(self, parameter: nn.Parameter, part: str, value: Tensor) -> None:
-        there = value.to(self._world.device)
-        if not self._zero_stage:
-            self._optimizer.state[parameter][part].copy_(there)
-        elif self._zero_stage == 3:
-            safe_set_local_optimizer_state(parameter, self._slice(parameter, there), part)
-        else:
-            safe_set_full_optimizer_state(parameter, there, part)
 
     def _slice(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
         """ZeRO 3: this rank's part of a whole tensor.
 
         DeepSpeed's setters of whole tensors fail where the ranks do not divide their size.
         """
-        size = safe_get_local_fp32_param(parameter).numel()
+        size = deepspeed().utils.safe_get_local_fp32_param(parameter).numel()
         padding = size * self._world.ranks - whole.numel()
         padded = torch.nn.functional.pad(whole.flatten(), (0, padding))
         return padded.narrow(0, size * self._world.rank, size)

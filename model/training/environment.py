@@ -22,6 +22,7 @@ from artifacts.config import parse
 from artifacts.errors import ClozeError
 from artifacts.stage import read_stage_table
 from model.config import TrainingMachine
+from model.hardware import DRIVER
 
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "300000"}
 """libgomp's threads spin for some milliseconds, unless `model.training.waiting` has switched that
@@ -116,17 +117,13 @@ def training_command(
     if machine.ranks == 1 and not launcher_options:
         return [sys.executable, "-P", "-m", module, *program]
     launcher = [sys.executable, "-P", "-m", "deepspeed.launcher.runner"]
-    options = [*launcher_options] or _local_options(machine)
+    options = [*launcher_options]
+    if not options:
+        # A port nobody listens on: DeepSpeed's default is the same for every run of a machine.
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        options = ["--quiet", "--num_accelerators", str(machine.ranks), "--master_port", port]
+        if shutil.which("numactl") and not DRIVER.exists() and not machine.threads:
+            options.append("--bind_cores_to_rank")
     return [*launcher, *options, "--module", module, *program]
-
-
-def _local_options(machine: TrainingMachine) -> list[str]:
-    # A port nobody listens on: DeepSpeed's default is the same for every run of a machine.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    options = ["--quiet", "--num_accelerators", str(machine.ranks), "--master_port", port]
-    on_gpu = os.path.exists("/proc/driver/nvidia")
-    if shutil.which("numactl") and not on_gpu and not machine.threads:
-        options.append("--bind_cores_to_rank")
-    return options

@@ -9,8 +9,9 @@ c2 = 1 - β2^t
     lr · m / (√v + ε)  =  [lr · c1/√c2] / c1 · m / (√v/√c2 + ε/√c2).
 """
 
+import inspect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +135,16 @@ def _kernels_for_update(parameters: list[Tensor]) -> Kernels | None:
 def _addresses(tensors: Iterable[Tensor | None]) -> Tensor:
     """Where contiguous tensors lie, [N] int64; 0 for one that is missing."""
     return torch.tensor([0 if each is None else each.data_ptr() for each in tensors])
+
+
+# torch's optimizers import its compiler, seconds of a program's start, only to be left out of what
+# it compiles. Ours are called from nothing that is compiled.
+for _method in (
+    *(torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad),
+    *(torch.optim.Optimizer.state_dict, torch.optim.Optimizer.load_state_dict),
+):
+    _plain = inspect.unwrap(_method)
+    setattr(_plain, "__dynamo_disable", _plain)
 
 
 class AdamW(torch.optim.AdamW):
@@ -387,10 +398,16 @@ class Slices:
 
     def pieces(self, flat: Tensor) -> "_Pieces":
         """The parts inside `flat`; what fills gaps counts as one parameter more."""
+        inside: list[tuple[int, int, int]] = []  # start, length and number of each part
+        for number, part in enumerate(self.parts):
+            if part is not None and part.numel():
+                start = (part.data_ptr() - flat.data_ptr()) // flat.element_size()
+                if 0 <= start < flat.numel():
+                    inside.append((start, part.numel(), number))
         lengths: list[int] = []
         numbers: list[int] = []
-        inside, filling = sorted(self._inside(flat)), len(self.sizes)
-        for start, length, number in (*inside, (flat.numel(), 0, filling)):
+        filling = len(self.sizes)
+        for start, length, number in (*sorted(inside), (flat.numel(), 0, filling)):
             missing = start - sum(lengths)
             lengths += [missing] * (missing > 0) + [length] * (length > 0)
             numbers += [filling] * (missing > 0) + [number] * (length > 0)
@@ -402,14 +419,6 @@ class Slices:
             sizes.to(place),
             torch.tensor(numbers).to(place),
         )
-
-    def _inside(self, flat: Tensor) -> Iterator[tuple[int, int, int]]:
-        """Start, length and number of each parameter's part in `flat`."""
-        for number, part in enumerate(self.parts):
-            if part is not None and part.numel():
-                start = (part.data_ptr() - flat.data_ptr()) // flat.element_size()
-                if 0 <= start < flat.numel():
-                    yield start, part.numel(), number
 
 
 @dataclass(frozen=True)

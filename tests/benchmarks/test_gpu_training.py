@@ -19,6 +19,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_first_hour.sh
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_first_hours_self_test_passes_every_part(tmp_path: Path) -> None:
     run = subprocess.run(
         [str(SCRIPT), "--self-test", str(tmp_path)],

@@ -115,23 +115,24 @@ def examples_artifact(
 def masked_examples(count: int, seed: int) -> list[dict[str, Any]]:
     """Random pairs with two masked tokens each."""
     rng = np.random.default_rng(seed)
-    return [_masked_example(rng) for _ in range(count)]
-
-
-def _masked_example(rng: np.random.Generator) -> dict[str, Any]:
-    a, b = (rng.integers(FIRST_WORD, TOKENIZER.size, rng.integers(2, 9)).tolist() for _ in "ab")
-    ids = [TOKENIZER.cls_id, *a, TOKENIZER.sep_id, *b, TOKENIZER.sep_id]
-    places = [1, len(a) + 2]
-    answers = [ids[place] for place in places]
-    for place in places:
-        ids[place] = TOKENIZER.mask_id
-    return {
-        "input_ids": ids,
-        "segment_a_length": len(a) + 2,
-        "masked_lm_positions": places,
-        "masked_lm_ids": answers,
-        "next_sentence_label": int(rng.integers(2)),
-    }
+    examples = []
+    for _ in range(count):
+        a, b = (rng.integers(FIRST_WORD, TOKENIZER.size, rng.integers(2, 9)).tolist() for _ in "ab")
+        ids = [TOKENIZER.cls_id, *a, TOKENIZER.sep_id, *b, TOKENIZER.sep_id]
+        places = [1, len(a) + 2]
+        answers = [ids[place] for place in places]
+        for place in places:
+            ids[place] = TOKENIZER.mask_id
+        examples.append(
+            {
+                "input_ids": ids,
+                "segment_a_length": len(a) + 2,
+                "masked_lm_positions": places,
+                "masked_lm_ids": answers,
+                "next_sentence_label": int(rng.integers(2)),
+            }
+        )
+    return examples
 
 
 def _put_table(

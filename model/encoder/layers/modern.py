@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.layers.feed_forward import APPROXIMATION
+from model.encoder.layers.feed_forward import activation
 from model.encoder.operations.attention import Attend
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
 from model.encoder.operations.native_kernels import kernels_for
@@ -101,7 +101,7 @@ class GatedFeedForward(nn.Module):
         if self.gated:
             active_TI = gated_gelu(inner_T2I, self.activation)
         else:
-            active_TI = functional.gelu(inner_T2I, approximate=APPROXIMATION[self.activation])
+            active_TI = activation(inner_T2I, self.activation)
         return residual_product(residual_TH, active_TI, self.output_weight)
 
 
@@ -113,11 +113,11 @@ class PredictionHead(nn.Module):
         width = config.hidden_size
         self.dense = nn.Linear(width, width, bias=False)
         self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=False)
-        self.approximate = APPROXIMATION[config.hidden_act]
+        self.activation = config.hidden_act
 
     def forward(self, hidden_PH: Tensor) -> Tensor:
         """[P, H]."""
-        active_PH = functional.gelu(self.dense(hidden_PH), approximate=self.approximate)
+        active_PH = activation(self.dense(hidden_PH), self.activation)
         return layer_norm(active_PH, self.layer_norm.weight, None, self.layer_norm.eps)
 
 
@@ -137,9 +137,10 @@ def norm_product(
 def gated_gelu(inner_T2I: Tensor, name: str) -> Tensor:
     """GELU of the first half times the second half, [T, I]."""
     if kernels_for(inner_T2I) is not None:
-        return apply(_GatedGelu, inner_T2I, name)
+        is_kept = torch.is_grad_enabled() and inner_T2I.requires_grad
+        return apply(_GatedGelu, inner_T2I, name, is_kept)
     inner_TI, gate_TI = inner_T2I.chunk(2, dim=-1)
-    return functional.gelu(inner_TI, approximate=APPROXIMATION[name]) * gate_TI
+    return activation(inner_TI, name) * gate_TI
 
 
 def residual_product(
@@ -191,27 +192,28 @@ class _NormProduct(torch.autograd.Function):
 
 
 class _GatedGelu(torch.autograd.Function):
-    """Native kernels; the input becomes what the gradient is multiplied with."""
+    """Native kernels; the input, if it is kept, becomes what the gradient is multiplied with."""
 
     @staticmethod
-    def forward(ctx: Context, inner_T2I: Tensor, name: str) -> Tensor:
+    def forward(ctx: Context, inner_T2I: Tensor, name: str, is_kept: bool) -> Tensor:
         ctx.save_for_backward(inner_T2I)
         tokens, width = inner_T2I.shape
         gated_TI = inner_T2I.new_empty(tokens, width // 2)
         native = kernels_for(inner_T2I)
         assert native is not None
-        native("geglu_forward", *gated_TI.shape, inner_T2I, gated_TI, int(name == "gelu_tanh"))
+        flags = (name == "gelu_tanh", is_kept)
+        native("geglu_forward", *gated_TI.shape, inner_T2I, gated_TI, *flags)
         return gated_TI
 
     @staticmethod
-    def backward(ctx: Context, gradient_TI: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Context, gradient_TI: Tensor) -> tuple[Tensor, None, None]:
         (factors_T2I,) = ctx.saved_tensors
         dinner_T2I = torch.empty_like(factors_T2I)
         native = kernels_for(gradient_TI)
         assert native is not None
         gradient_TI = gradient_TI.contiguous()
         native("geglu_backward", *gradient_TI.shape, gradient_TI, factors_T2I, dinner_T2I)
-        return dinner_T2I, None
+        return dinner_T2I, None, None
 
 
 class _ResidualContext(Context):

@@ -13,7 +13,7 @@ from model.config import EncoderConfig
 from model.encoder.operations.attention import Attend
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout
 from model.encoder.operations.fp8_products import fp8_affine
-from model.encoder.operations.grouped_attention import GroupedAttention, Kept
+from model.encoder.operations.grouped_attention import GroupedAttention
 from model.encoder.operations.products import Context, affine, apply, bias_gradient, weight_gradient
 from model.encoder.operations.residual import (
     ResidualNorm,
@@ -117,8 +117,8 @@ class _SelfAttention(torch.autograd.Function):
             dense_TH, hidden_TH, (norm_weight_H, norm_bias_H, eps), draws[1]
         )
         ctx.save_for_backward(
-            *(hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH),
-            *(*kept_inside, kept.sum_TH, kept.mean_T, kept.deviation_T),
+            *(hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept_inside),
+            *(kept.sum_TH, kept.mean_T, kept.deviation_T),
         )
         ctx.attend, ctx.draws = attend, draws
         return output_TH
@@ -126,7 +126,8 @@ class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
-        attend, inside, outside = ctx.attend, Kept(*kept[:4]), ResidualNorm(*kept[4:])
+        attend, (parts, weights, other, *of_norm) = ctx.attend, kept
+        inside, outside = (parts, weights, other), ResidualNorm(*of_norm)
         end = residual_norm_gradients(gradient_TH, outside, norm_weight_H, ctx.draws[1])
         doutput_weight_HH = end.dense_transposed_HT @ context_TH
         dcontext_TH = end.dense_TH @ output_weight_HH

@@ -14,7 +14,6 @@ from typing import cast
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.varlen import varlen_attn
 
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
@@ -87,6 +86,15 @@ class FlashAttention:
 class VarlenAttention(FlashAttention):
     """torch.nn.attention.varlen: public and newer kernels, but without dropout."""
 
+    def __init__(
+        self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
+    ) -> None:
+        super().__init__(batch, config, reach=reach)
+        # Not above: it brings torch's compiler, which takes half of a program's start to import.
+        from torch.nn.attention.varlen import varlen_attn
+
+        self.varlen_attn = varlen_attn
+
     def attend(
         self, query_TAK: Tensor, key_TAK: Tensor, value_TAK: Tensor, dropout_prob: float
     ) -> Tensor:
@@ -97,7 +105,7 @@ class VarlenAttention(FlashAttention):
                 f"is {dropout_prob}; use the backend flash, or set it to 0"
             )
         reach = -1 if self.reach is None else self.reach
-        context_TAK = varlen_attn(
+        context_TAK = self.varlen_attn(
             query_TAK,
             key_TAK,
             value_TAK,

@@ -7,9 +7,11 @@ The packed tokens are one row, cut without looking where the sequences begin: wh
 range of its block's keys, and softmax has no other. So the work grows with the tokens and not with
 their square, and nothing is padded but the ends. All heads lie one behind the other, so that blocks
 of keys, which overlap, are one view with one stride; a few blocks between two heads are wasted.
+The compiled kernel needs none of this.
 """
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,8 +20,6 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch, on
 from model.encoder.operations.dropout import Noise
-from model.encoder.operations.long_attention import softmax_gradient_
-from model.encoder.operations.native_kernels import kernels_for
 from model.encoder.operations.products import through
 
 # T tokens of all sequences together, A heads, K width of one head, M blocks of a head, N of all
@@ -36,20 +36,24 @@ class BlockAttention:
         self.reach = config.local_attention // 2
         self.behind = -(-2 * self.reach // BLOCK)
         self.blocks = -(-batch.tokens // BLOCK) + self.behind
-        ends = np.cumsum(batch.lengths)
-        end, start = np.repeat(ends, batch.lengths), np.repeat(ends - batch.lengths, batch.lengths)
-        place = np.arange(batch.tokens)
-        # A token's row is `reach` behind its place, a block's keys begin where its queries would.
-        first = self.reach - place // BLOCK * BLOCK
-        seen = (np.maximum(place - self.reach, start), np.minimum(place + self.reach + 1, end))
-        fillers = self.blocks * BLOCK - batch.tokens
-        self.seen_2MQ = torch.from_numpy(
-            np.stack([np.pad(at + first, (0, fillers)) for at in seen])
-        )
+        self.lengths = batch.lengths
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
         return through(self, parts_T3AK)
+
+    @cached_property
+    def seen_2MQ(self) -> Tensor:
+        """[2, M, Q]: the first of its block's keys that a query sees, and the first after these."""
+        ends = np.cumsum(self.lengths)
+        starts = np.repeat(ends - self.lengths, self.lengths)
+        place = np.arange(ends[-1])
+        # A token's row is `reach` behind its place, a block's keys begin where its queries would.
+        first = self.reach - place // BLOCK * BLOCK
+        stop = np.minimum(place + self.reach + 1, np.repeat(ends, self.lengths))
+        seen = (np.maximum(place - self.reach, starts), stop)
+        fillers = self.blocks * BLOCK - len(place)
+        return torch.from_numpy(np.stack([np.pad(at + first, (0, fillers)) for at in seen]))
 
     def forward(self, parts_T3AK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Context vectors, [T, A, K]; rows [3, R, K] and probabilities [N, Q, S] to keep."""
@@ -74,7 +78,7 @@ class BlockAttention:
         gradient_NQK = gradient_AMK.view(-1, BLOCK, width)
         query_NQK, key_NSK, value_NSK = self._blocks(rows_3RK)
         dscores_NQS = torch.bmm(gradient_NQK, value_NSK.mT)
-        softmax_gradient_(dscores_NQS, weights_NQS)
+        dscores_NQS = torch._softmax_backward_data(dscores_NQS, weights_NQS, -1, weights_NQS.dtype)
         factor = 1 / math.sqrt(width)
         dparts_T3AK = gradient_TAK.new_empty(tokens, 3, heads, width)
         for part, rows_RK in enumerate(
@@ -108,16 +112,11 @@ class BlockAttention:
         return rows.view(-1, width)
 
     def _softmax(self, scores_NQS: Tensor, heads: int) -> Tensor:
-        """Probabilities over the keys that each query sees, in the scores' place."""
-        native = kernels_for(scores_NQS)
+        """Probabilities over the keys that each query sees."""
         keys = scores_NQS.shape[2]
-        if native is not None:
-            rows = self.blocks * BLOCK
-            native("softmax_in_ranges", heads, rows, keys, *self.seen_2MQ, scores_NQS)
-            return scores_NQS
-        places = torch.arange(keys)
-        first, stop = on(scores_NQS.device, self.seen_2MQ[:, :, None])
-        places = places.to(scores_NQS.device)
+        device = scores_NQS.device
+        places = torch.arange(keys, device=device)
+        first, stop = on(device, self.seen_2MQ[:, :, None])
         hidden = ((places < first) | (places >= stop)).view(1, -1, BLOCK, keys)
         by_head = scores_NQS.view(heads, -1, BLOCK, keys)
         weights = by_head.masked_fill(hidden, -torch.inf).softmax(-1)

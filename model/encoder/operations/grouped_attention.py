@@ -1,21 +1,18 @@
-"""Attention as plain matrix products over groups of sequences: what measures fastest on a CPU.
+"""Attention on a CPU: one kernel where there is one, else matrix products over groups of sequences.
 
 In:  query, key, value of all tokens, [T, 3, A, K].
 Out: context vectors, [T, A, K]; on the way back the gradient of the first from that of the second.
 
-One gather brings all tokens to their groups, one brings the results back. torch's fused CPU
-attention has no dropout. A group is padded to its longest member, inside attention only. Few groups
-waste little: with Wikipedia at 128 tokens more than half of the sequences are full and need no
-padding at all.
-
-Products of short sequences are too small for a library: where there is a kernel for them, groups of
-up to `SHORT` tokens are not gathered, and the kernel reads and writes them where they lie.
+The kernel (kernels.c) reads and writes sequences of any length where they lie, keeps no scores, and
+computes only those in sight. Without a compiler one gather brings all tokens to their groups, one
+brings the results back. torch's fused CPU attention has no dropout. A group is padded
+to its longest member, inside attention only. Few groups waste little: with Wikipedia at 128 tokens
+more than half of the sequences are full and need no padding at all.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +22,7 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch, ladder, on
 from model.encoder.operations.dropout import Draws, Noise, draw, keep_
-from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.native_kernels import Kernels, kernels
 from model.encoder.operations.products import Context, apply
 
 # B sequences, G of them in a group, T tokens, A heads, K width of one head, S longest length of a
@@ -45,8 +42,8 @@ GROUP_COST = 100_000
 GRANULE = 16
 """Lengths between two multiples are not told apart: a group's length is one of them."""
 
-SHORT = 128
-"""Tokens of a sequence, and width of a head, that the kernel for short ones takes (kernels.c)."""
+WIDEST = 128
+"""Width of a head that the kernel takes, `SIDE` in kernels.c."""
 
 GROUP_RUNGS, GROUP_PLACES = 4, 256
 """Sizes of groups in an octave, and what their sequences times their length come to at least: what
@@ -119,21 +116,6 @@ class Grouping:
         """[T * 3 * A]: where query, key and value of every token lie in the rows' [3, R]."""
         row = self.row_of_token_head.view(-1, 1, self.heads)
         return torch.cat((row, row + self.rows, row + 2 * self.rows), dim=1).view(-1)
-
-    def without_last(self, count: int) -> "Grouping":
-        """The same without its last groups, whose tokens have the first row of all instead."""
-        kept = self.groups[: len(self.groups) - count]
-        scores = sum(g.sequences * self.heads * g.length**2 for g in kept)
-        rows = sum(g.sequences * self.heads * g.length for g in kept)
-        row = self.row_of_token_head
-        return replace(
-            self,
-            groups=kept,
-            scores=scores,
-            token_head_of_row=self.token_head_of_row[:rows],
-            row_of_token_head=torch.where(row < rows, row, 0),
-            padding_rows=self.padding_rows[self.padding_rows < rows],
-        )
 
     def to(self, device: torch.device) -> "Grouping":
         """The same with its indices on `device`."""
@@ -212,29 +194,33 @@ def cuts(descending: Lengths, *, heads: int) -> list[int]:
     return found[::-1]
 
 
-class Kept(NamedTuple):
-    """What the way back needs of groups that are gathered, and of those that are not; or empty."""
+def attention_kernel(device: torch.device, dtype: torch.dtype, *, width: int) -> Kernels | None:
+    """The kernel's library, where it takes heads of this width."""
+    return kernels(dtype) if device.type == "cpu" and width <= WIDEST else None
 
-    rows_3RK: Tensor
-    """Query, key, value in their groups."""
 
-    weights: Tensor
-    """Attention probabilities of all groups."""
-
-    dropped: Tensor
-    """The same after dropout, not scaled up."""
-
-    parts_T3AK: Tensor
-    """Query, key, value where they lie."""
+Kept = tuple[Tensor, Tensor, Tensor]
+"""What the way back needs. Of the kernel: query, key and value [T, 3, A, K], the context vectors,
+and logarithms of sums [A, T]. Else: query, key and value in their groups [3, R, K], the attention
+probabilities of all groups, and the same after dropout, not scaled up."""
 
 
 class GroupedAttention:
     """The attention of one batch, for all layers."""
 
     def __init__(
-        self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
+        self,
+        batch: PackedBatch,
+        config: EncoderConfig,
+        *,
+        reach: int | None = None,
+        rotation: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """With `reach` a token sees so many places to each side; all scores are computed still."""
+        """With `reach` a token sees so many places to each side; groups compute all scores.
+
+        `rotation`: cosine and sine, [T, K / 2], of the angles by which the kernel turns queries and
+        keys.
+        """
         self.heads = config.num_attention_heads
         reach = FAR if reach is None else reach
         self.sight = (
@@ -245,78 +231,96 @@ class GroupedAttention:
         self.width = config.hidden_size // config.num_attention_heads
         self.factor = 1 / math.sqrt(self.width)
         self.device = batch.input_ids.device
-        self.grouping = group_sequences(batch.lengths, heads=self.heads).to(self.device)
+        self.lengths = batch.lengths
+        self.rotation = rotation or (None, None)
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
         return apply(_GroupedAttention, parts_T3AK, self, self.draw(noise))
 
+    @cached_property
+    def grouping(self) -> Grouping:
+        """The groups; also of the kernel, where scores are numbered for dropout."""
+        return group_sequences(self.lengths, heads=self.heads).to(self.device)
+
     def draw(self, noise: Noise | None) -> Draws | None:
         """What is dropped of the probabilities of one layer."""
+        if noise is None or self.dropout_prob == 0.0:
+            return None
         return draw(noise, self.grouping.scores, probability=self.dropout_prob, device=self.device)
 
-    @cached_property
-    def _short(self) -> tuple[Group, ...]:
-        """The groups that a kernel can take; groups are sorted by length, so the last ones."""
-        return tuple(g for g in self.grouping.groups if max(g.length, self.width) <= SHORT)
-
-    @cached_property
-    def _long(self) -> Grouping:
-        """The others."""
-        return self.grouping.without_last(len(self._short))
+    def kernel(self, tensor_TAK: Tensor) -> Kernels | None:
+        """The kernel's library, where it takes these vectors."""
+        return attention_kernel(tensor_TAK.device, tensor_TAK.dtype, width=self.width)
 
     def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
         """Context vectors, [T, A, K], and what to keep."""
-        native, nothing = kernels_for(parts_T3AK), parts_T3AK.new_empty(0)
-        if native is None or not self._short:
-            context_TAK, gathered = self._multiply(self.grouping, parts_T3AK, draws)
-            return context_TAK, Kept(*gathered, nothing)
+        native = self.kernel(parts_T3AK)
+        if native is None:
+            return self._multiply(parts_T3AK, draws)
+        parts_T3AK = parts_T3AK.contiguous()
         context_TAK = torch.empty_like(parts_T3AK[:, 0])
-        gathered = (nothing, nothing, nothing)
-        if self._long.groups:
-            context_TAK, gathered = self._multiply(self._long, parts_T3AK, draws)
-        for group in self._short:
-            arguments = self._of_short(group, parts_T3AK, draws)
-            native("short_attention_forward", *arguments, context_TAK)
-        return context_TAK, Kept(*gathered, parts_T3AK)
+        log_sums_AT = torch.empty(self.heads, len(parts_T3AK))
+        arguments = self._arguments(parts_T3AK, draws)
+        native("attention_forward", *arguments, context_TAK, log_sums_AT)
+        return context_TAK, (parts_T3AK, context_TAK, log_sums_AT)
 
     def backward(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
         """Gradient of query, key and value, [T, 3, A, K]."""
-        native = kernels_for(gradient_TAK)
-        if native is None or not self._short:
-            return self._multiply_back(self.grouping, gradient_TAK, kept, draws)
-        dparts_T3AK = torch.empty_like(kept.parts_T3AK)
-        if self._long.groups:
-            dparts_T3AK = self._multiply_back(self._long, gradient_TAK, kept, draws)
-        gradient_TAK = gradient_TAK.contiguous()
-        for group in self._short:
-            arguments = self._of_short(group, kept.parts_T3AK, draws)
-            native("short_attention_backward", *arguments, gradient_TAK, dparts_T3AK)
+        native = self.kernel(gradient_TAK)
+        if native is None:
+            return self._multiply_back(gradient_TAK, kept, draws)
+        parts_T3AK, context_TAK, log_sums_AT = kept
+        dparts_T3AK = torch.empty_like(parts_T3AK)
+        native(
+            "attention_backward",
+            *(*self._arguments(parts_T3AK, draws), context_TAK, log_sums_AT),
+            *(gradient_TAK.contiguous(), dparts_T3AK),
+        )
         return dparts_T3AK
 
-    def _of_short(
-        self, group: Group, parts_T3AK: Tensor, draws: Draws | None
-    ) -> tuple[Tensor | float, ...]:
-        """What both kernels are told of a group."""
+    def _arguments(
+        self, parts_T3AK: Tensor, draws: Draws | None
+    ) -> tuple[Tensor | float | None, ...]:
+        """What the kernel is told both ways."""
+        places = self._places if draws is None else self._drawn_places
         stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
         return (
-            *(group.sequences, self.heads, self.width, group.length),
-            *(torch.from_numpy(group.starts), torch.from_numpy(group.lengths)),
-            *(*self.sight, parts_T3AK, stream, group.first_score, limit, _scale(draws)),
+            *(places.shape[1], self.heads, self.width, places, len(parts_T3AK)),
+            *(*self.sight, parts_T3AK, *self.rotation, stream, limit, _scale(draws)),
         )
 
-    def _multiply(
-        self, grouping: Grouping, parts_T3AK: Tensor, draws: Draws | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """Context vectors, [T, A, K], and of `grouping` the rows, the weights, the same dropped."""
+    @cached_property
+    def _places(self) -> Tensor:
+        """[4, B]: each sequence's first token and length; its scores have no numbers."""
+        starts, nothing = np.cumsum(self.lengths) - self.lengths, np.zeros_like(self.lengths)
+        return torch.from_numpy(np.stack((starts, self.lengths, nothing, nothing)))
+
+    @cached_property
+    def _drawn_places(self) -> Tensor:
+        """[4, B]: first token, length, number of the first score, numbers of a query's scores."""
+        columns = []
+        for group in self.grouping.groups:
+            of_sequence = self.heads * group.length**2
+            numbers = group.first_score + of_sequence * np.arange(group.sequences)
+            sides = np.full(group.sequences, group.length)
+            columns.append(np.stack((group.starts, group.lengths, numbers, sides)))
+        return torch.from_numpy(np.concatenate(columns, axis=1))
+
+    def _multiply(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
+        grouping = self.grouping
         tokens, _, heads, width = parts_T3AK.shape
         rows_3RK = parts_T3AK.reshape(-1, width).index_select(0, grouping.gather_index)
         rows_3RK = rows_3RK.view(3, -1, width)
-        scores = rows_3RK.new_empty(grouping.scores)
+        weights = rows_3RK.new_empty(grouping.scores)
         for group in grouping.groups:
             query, key, _ = self._parts(rows_3RK, group)
-            _multiply(query, key.mT, self.factor, out=self._scores(scores, group))
-        weights, dropped = self._softmax(grouping, scores, draws)
+            scores = _multiply(query, key.mT, self.factor, out=self._scores(weights, group))
+            if group.is_padded or self.sight != (FAR, FAR):
+                shape = (group.sequences, heads, group.length, group.length)
+                scores.view(shape).add_(on(self.device, visibility(group, self.sight)))
+            torch.softmax(scores, -1, out=scores)
+        dropped = weights if draws is None else keep_(weights.clone(), draws.mask())
         context_RK = torch.empty_like(rows_3RK[0])
         for group in grouping.groups:
             _, _, value = self._parts(rows_3RK, group)
@@ -325,80 +329,31 @@ class GroupedAttention:
         context_TAK = context_RK.index_select(0, grouping.row_of_token_head)
         return context_TAK.view(tokens, heads, width), (rows_3RK, weights, dropped)
 
-    def _multiply_back(
-        self, grouping: Grouping, gradient_TAK: Tensor, kept: Kept, draws: Draws | None
-    ) -> Tensor:
-        """Gradient of query, key and value, [T, 3, A, K], of the tokens in `grouping`."""
-        width = gradient_TAK.shape[-1]
+    def _multiply_back(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
+        grouping, width = self.grouping, gradient_TAK.shape[-1]
+        rows_3RK, weights, dropped = kept
         index = grouping.token_head_of_row
         gradient_RK = gradient_TAK.reshape(-1, width).index_select(0, index)
         gradient_RK.index_fill_(0, grouping.padding_rows, 0.0)
-        drows_3RK = torch.empty_like(kept.rows_3RK)
-        dscores = torch.empty_like(kept.weights)
+        drows_3RK = torch.empty_like(rows_3RK)
+        dscores = torch.empty_like(weights)
         for group in grouping.groups:
-            _, _, value = self._parts(kept.rows_3RK, group)
+            _, _, value = self._parts(rows_3RK, group)
             _, _, dvalue = self._parts(drows_3RK, group)
             gradient = self._rows(gradient_RK, group)
-            _multiply(self._scores(kept.dropped, group).mT, gradient, _scale(draws), out=dvalue)
+            _multiply(self._scores(dropped, group).mT, gradient, _scale(draws), out=dvalue)
             _multiply(gradient, value.mT, _scale(draws), out=self._scores(dscores, group))
-        dscores = self._softmax_gradient(grouping, dscores, kept.weights, draws)
+        if draws is not None:
+            keep_(dscores, draws.mask())
         for group in grouping.groups:
-            query, key, _ = self._parts(kept.rows_3RK, group)
+            query, key, _ = self._parts(rows_3RK, group)
             dquery, dkey, _ = self._parts(drows_3RK, group)
-            of_group = self._scores(dscores, group)
-            _multiply(of_group, key, self.factor, out=dquery)
-            _multiply(of_group.mT, query, self.factor, out=dkey)
+            of_group, of_weights = self._scores(dscores, group), self._scores(weights, group)
+            of_scores = torch._softmax_backward_data(of_group, of_weights, -1, weights.dtype)
+            _multiply(of_scores, key, self.factor, out=dquery)
+            _multiply(of_scores.mT, query, self.factor, out=dkey)
         dparts = drows_3RK.view(-1, width).index_select(0, grouping.scatter_index)
         return dparts.view(-1, 3, self.heads, width)
-
-    def _softmax(
-        self, grouping: Grouping, scores: Tensor, draws: Draws | None
-    ) -> tuple[Tensor, Tensor]:
-        """Probabilities, and the same after dropout; may overwrite the scores."""
-        native = kernels_for(scores)
-        # At 4,096 tokens a layer's scores are hundreds of megabytes: no second array without need.
-        in_place = native is not None and draws is None
-        weights = scores if in_place else torch.empty_like(scores)
-        stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
-        for group in grouping.groups:
-            of_group = self._scores(scores, group)
-            into = self._scores(weights, group)
-            if native is None:
-                if group.is_padded or self.sight != (FAR, FAR):
-                    shape = (group.sequences, self.heads, group.length, group.length)
-                    visible = visibility(group, self.sight)
-                    of_group.view(shape).add_(on(self.device, visible))
-                torch.softmax(of_group, -1, out=into)
-                continue
-            native(
-                "softmax_forward",
-                *(group.sequences, self.heads, group.length, torch.from_numpy(group.lengths)),
-                *(*self.sight, of_group, into, stream, group.first_score, limit),
-            )
-        if native is not None:
-            return weights, scores
-        return weights, weights if draws is None else keep_(weights.clone(), draws.mask())
-
-    def _softmax_gradient(
-        self, grouping: Grouping, gradient: Tensor, weights: Tensor, draws: Draws | None
-    ) -> Tensor:
-        """Gradient of the scores from that of the dropped probabilities, overwritten."""
-        native = kernels_for(gradient)
-        stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
-        if native is None and draws is not None:
-            keep_(gradient, draws.mask())
-        for group in grouping.groups:
-            of_group, of_weights = self._scores(gradient, group), self._scores(weights, group)
-            if native is None:
-                through = torch._softmax_backward_data(of_group, of_weights, -1, weights.dtype)
-                of_group.copy_(through)
-                continue
-            native(
-                "softmax_backward",
-                *(group.sequences * self.heads * group.length, group.length, of_group, of_weights),
-                *(stream, group.first_score, limit),
-            )
-        return gradient
 
     def _rows(self, rows_RK: Tensor, group: Group) -> Tensor:
         """[G A, S, K]: one group's part, without a copy."""
@@ -453,5 +408,6 @@ class _GroupedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Context, gradient_TAK: Tensor) -> tuple[Tensor, None, None]:
-        kept = Kept(*ctx.saved_tensors)
+        parts, weights, other = ctx.saved_tensors
+        kept = (parts, weights, other)
         return ctx.attention.backward(gradient_TAK, kept, ctx.draws), None, None

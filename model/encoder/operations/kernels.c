@@ -1,15 +1,17 @@
-/* The element-wise work of the encoder in bfloat16, each tensor touched once.
+/* The element-wise work and the attention of the encoder, each tensor touched once.
  *
  * In:  addresses of contiguous arrays, sizes.
  * Out: written in place of the arrays named in the comments.
  *
  * Every function here has a twin in plain torch, which tests compare it with and which runs where
- * there is no compiler (native_kernels.py). Arithmetic is float32; bfloat16 is what is read and written.
+ * there is no compiler (native_kernels.py). Arithmetic is float32. What is read and written is bfloat16,
+ * or, in a library of its own, compiled with -DFLOAT32, float32.
  * Loops are plain so that any compiler can turn them into vector instructions; threads are those
  * that torch already runs (native_kernels.py says how).
  */
 
 #include <math.h>
+#include <omp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,30 +21,39 @@
 #include <unistd.h>
 #endif
 
-typedef uint16_t bf16;
 typedef int64_t idx;
 
 #define TILE 32
 
-static inline float wide(bf16 x) {
+#if defined(FLOAT32)
+typedef float real;
+
+static inline float wide(real x) { return x; }
+static inline real narrow(float x) { return x; }
+#else
+typedef uint16_t real;
+
+static inline float wide(real x) {
     uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
+    float exact;
+    memcpy(&exact, &bits, 4);
+    return exact;
 }
-
-/* bfloat16 in the order of its values: integers have maxima that vector instructions can find.
- * NaN is the largest. */
-static inline int16_t rank(bf16 x) { return (int16_t)(x ^ (((int16_t)x >> 15) & 0x7fff)); }
-
-static inline float unrank(int16_t r) { return wide((bf16)(r ^ ((r >> 15) & 0x7fff))); }
 
 /* round to nearest, ties to even; quiet NaNs stay NaNs */
-static inline bf16 narrow(float x) {
+static inline real narrow(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    return (bf16)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    return (real)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
+
+#if defined(__AVX512BF16__)
+#define HAS_BF16_PRODUCTS
+#endif
+#if defined(__AMX_BF16__)
+#define MAY_HAVE_TILES
+#endif
+#endif
 
 /* Vectors of float32, as long as the processor's */
 #if defined(__AVX512F__)
@@ -53,9 +64,9 @@ static inline bf16 narrow(float x) {
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 /* out = factor * in, [count] */
-static inline void round_line(idx count, float factor, const float *in, bf16 *out) {
+static inline void round_line(idx count, float factor, const float *in, real *out) {
     idx i = 0;
-#if defined(__AVX512BF16__)
+#if defined(HAS_BF16_PRODUCTS)
     for (; i + 32 <= count; i += 32) {
         lanes low = factor * *(const lanes *)(in + i), high = factor * *(const lanes *)(in + i + 16);
         __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
@@ -90,11 +101,16 @@ static inline float exponential(float x) {
 #define DRAWN 1024
 typedef uint16_t __attribute__((may_alias)) draw;
 
-static inline uint64_t random_word(uint64_t stream, uint64_t number) {
-    uint64_t x = stream + (number + 1) * 0x9E3779B97F4A7C15u;
+#define GOLDEN 0x9E3779B97F4A7C15u
+
+static inline uint64_t mixed(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return x ^ (x >> 31);
+}
+
+static inline uint64_t random_word(uint64_t stream, uint64_t number) {
+    return mixed(stream + (number + 1) * GOLDEN);
 }
 
 /* The bits of `count` values from number `first` on, somewhere in `words` [count / 4 + 2] */
@@ -135,24 +151,24 @@ void random_words(idx count, idx stream, uint64_t *words) {
 }
 
 /* values [count] *= scale where kept, else 0 */
-void drop(idx count, bf16 *values, idx stream, int limit, float scale) {
+void drop(idx count, real *values, idx stream, int limit, float scale) {
 #pragma omp parallel for schedule(static)
     for (idx block = 0; block < (count + DRAWN - 1) / DRAWN; block++) {
         uint64_t words[DRAWN / 4 + 2];
         idx first = block * DRAWN, some = count - first < DRAWN ? count - first : DRAWN;
         const draw *d = drawn(stream, first, some, words);
-        bf16 *x = values + first;
+        real *x = values + first;
         for (idx i = 0; i < some; i++) x[i] = narrow(kept(d[i], limit) ? scale * wide(x[i]) : 0.0f);
     }
 }
 
 /* values [count] become gelu(values); slopes: its slope there. */
-void gelu_forward(idx count, bf16 *values, bf16 *slopes, int is_tanh) {
+void gelu_forward(idx count, real *values, real *slopes, int is_tanh) {
 #pragma omp parallel for schedule(static)
     for (idx first = 0; first < count; first += DRAWN) {
         float value[DRAWN], slope[DRAWN];
         idx some = count - first < DRAWN ? count - first : DRAWN;
-        bf16 *x = values + first;
+        real *x = values + first;
         if (is_tanh)
             for (idx i = 0; i < some; i++) {
                 Gelu gelu = gelu_tanh(wide(x[i]));
@@ -171,17 +187,17 @@ void gelu_forward(idx count, bf16 *values, bf16 *slopes, int is_tanh) {
 }
 
 /* gradient *= slope, [rows, width]; sums [threads, width]: its columns */
-void gelu_backward(idx rows, idx width, bf16 *gradient, const bf16 *slope, float *sums,
+void gelu_backward(idx rows, idx width, real *gradient, const real *slope, float *sums,
                    int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *sum = sums + thread * width;
         memset(sum, 0, sizeof(float) * width);
         for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
-            bf16 *g = gradient + row * width;
-            const bf16 *s = slope + row * width;
+            real *g = gradient + row * width;
+            const real *s = slope + row * width;
             for (idx i = 0; i < width; i++) {
-                bf16 rounded = narrow(wide(g[i]) * wide(s[i]));
+                real rounded = narrow(wide(g[i]) * wide(s[i]));
                 g[i] = rounded;
                 sum[i] += wide(rounded);
             }
@@ -191,13 +207,13 @@ void gelu_backward(idx rows, idx width, bf16 *gradient, const bf16 *slope, float
 
 /* dense becomes residual + scale * dropout(dense); out is its layer norm; [rows, width] each.
  * mean, deviation: [rows], for the way back. */
-void residual_norm_forward(idx rows, idx width, bf16 *dense, const bf16 *residual, idx stream,
+void residual_norm_forward(idx rows, idx width, real *dense, const real *residual, idx stream,
                            int limit, float scale, const float *weight, const float *bias,
-                           float eps, bf16 *out, float *mean, float *deviation) {
+                           float eps, real *out, float *mean, float *deviation) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
-        bf16 *x = dense + row * width, *y = out + row * width;
-        const bf16 *r = residual + row * width;
+        real *x = dense + row * width, *y = out + row * width;
+        const real *r = residual + row * width;
         float sum = 0.0f, squares = 0.0f;
         if (!limit)
             for (idx i = 0; i < width; i++) x[i] = narrow(wide(r[i]) + wide(x[i]));
@@ -224,12 +240,12 @@ void residual_norm_forward(idx rows, idx width, bf16 *dense, const bf16 *residua
 }
 
 /* out = layer norm of in, without a shift; [rows, width]. mean, deviation: [rows]. */
-void norm_forward(idx rows, idx width, const bf16 *in, const float *weight, float eps, bf16 *out,
+void norm_forward(idx rows, idx width, const real *in, const float *weight, float eps, real *out,
                   float *mean, float *deviation) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
-        const bf16 *x = in + row * width;
-        bf16 *y = out + row * width;
+        const real *x = in + row * width;
+        real *y = out + row * width;
         float sum = 0.0f, squares = 0.0f;
         for (idx i = 0; i < width; i++) sum += wide(x[i]);
         float average = sum / width;
@@ -247,17 +263,17 @@ void norm_forward(idx rows, idx width, const bf16 *in, const float *weight, floa
 
 /* Back through norm_forward; out = residual + the gradient of in. sums [threads, width]: columns of
  * the gradient of weight. out may be gradient or residual. */
-void norm_backward(idx rows, idx width, const bf16 *gradient, const bf16 *in, const float *weight,
-                   const float *mean, const float *deviation, const bf16 *residual, bf16 *out,
+void norm_backward(idx rows, idx width, const real *gradient, const real *in, const float *weight,
+                   const float *mean, const float *deviation, const real *residual, real *out,
                    float *sums, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *of_weight = sums + thread * width;
         memset(of_weight, 0, sizeof(float) * width);
         for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
-            const bf16 *g = gradient + row * width, *x = in + row * width;
-            const bf16 *r = residual + row * width;
-            bf16 *o = out + row * width;
+            const real *g = gradient + row * width, *x = in + row * width;
+            const real *r = residual + row * width;
+            real *o = out + row * width;
             float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
             for (idx i = 0; i < width; i++) {
                 float weighted = wide(g[i]) * weight[i];
@@ -275,38 +291,39 @@ void norm_backward(idx rows, idx width, const bf16 *gradient, const bf16 *in, co
     }
 }
 
-/* out [rows, width] = gelu(first half of values) * second half; values [rows, 2 width] become what
- * the gradient of out is multiplied with for that of either half. */
-void geglu_forward(idx rows, idx width, bf16 *values, bf16 *out, int is_tanh) {
-#pragma omp parallel for schedule(static)
-    for (idx row = 0; row < rows; row++) {
-        bf16 *x = values + 2 * row * width, *gate = x + width, *y = out + row * width;
-        if (is_tanh) {
-            for (idx i = 0; i < width; i++) {
-                Gelu gelu = gelu_tanh(wide(x[i]));
-                float factor = wide(gate[i]);
-                y[i] = narrow(gelu.value * factor);
-                x[i] = narrow(gelu.slope * factor);
-                gate[i] = narrow(gelu.value);
-            }
-        } else {
-            for (idx i = 0; i < width; i++) {
-                Gelu gelu = gelu_erf(wide(x[i]));
-                float factor = wide(gate[i]);
-                y[i] = narrow(gelu.value * factor);
-                x[i] = narrow(gelu.slope * factor);
-                gate[i] = narrow(gelu.value);
-            }
+/* One line of geglu_forward; loops become vector instructions where both choices are constants */
+static inline __attribute__((always_inline)) void gate_line(idx width, real *x, real *gate, real *y,
+                                                            int is_tanh, int is_kept) {
+    for (idx i = 0; i < width; i++) {
+        float factor = wide(gate[i]);
+        Gelu gelu = is_tanh ? gelu_tanh(wide(x[i])) : gelu_erf(wide(x[i]));
+        y[i] = narrow(gelu.value * factor);
+        if (is_kept) {
+            x[i] = narrow(gelu.slope * factor);
+            gate[i] = narrow(gelu.value);
         }
     }
 }
 
-/* out [rows, 2 width]: both halves of factors times gradient [rows, width] */
-void geglu_backward(idx rows, idx width, const bf16 *gradient, const bf16 *factors, bf16 *out) {
+/* out [rows, width] = gelu(first half of values) * second half; values [rows, 2 width], where they are
+ * kept for the way back, become what the gradient of out is multiplied with for that of either half. */
+void geglu_forward(idx rows, idx width, real *values, real *out, int is_tanh, int is_kept) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
-        const bf16 *g = gradient + row * width, *f = factors + 2 * row * width;
-        bf16 *o = out + 2 * row * width;
+        real *x = values + 2 * row * width, *gate = x + width, *y = out + row * width;
+        if (is_tanh && is_kept) gate_line(width, x, gate, y, 1, 1);
+        if (is_tanh && !is_kept) gate_line(width, x, gate, y, 1, 0);
+        if (!is_tanh && is_kept) gate_line(width, x, gate, y, 0, 1);
+        if (!is_tanh && !is_kept) gate_line(width, x, gate, y, 0, 0);
+    }
+}
+
+/* out [rows, 2 width]: both halves of factors times gradient [rows, width] */
+void geglu_backward(idx rows, idx width, const real *gradient, const real *factors, real *out) {
+#pragma omp parallel for schedule(static)
+    for (idx row = 0; row < rows; row++) {
+        const real *g = gradient + row * width, *f = factors + 2 * row * width;
+        real *o = out + 2 * row * width;
         for (idx i = 0; i < width; i++) {
             o[i] = narrow(wide(g[i]) * wide(f[i]));
             o[width + i] = narrow(wide(g[i]) * wide(f[width + i]));
@@ -314,34 +331,13 @@ void geglu_backward(idx rows, idx width, const bf16 *gradient, const bf16 *facto
     }
 }
 
-/* in, out [rows, 3, heads, width]: queries and keys rotated by each row's angles, values copied;
- * cosine, sine: [rows, width / 2]. */
-void rotate(idx rows, idx heads, idx width, const bf16 *in, const float *cosine, const float *sine,
-            bf16 *out) {
-    idx half = width / 2, part = heads * width;
-#pragma omp parallel for schedule(static)
-    for (idx row = 0; row < rows; row++) {
-        const float *c = cosine + row * half, *s = sine + row * half;
-        for (idx vector = 0; vector < 2 * heads; vector++) {
-            const bf16 *x = in + 3 * row * part + vector * width;
-            bf16 *y = out + 3 * row * part + vector * width;
-            for (idx i = 0; i < half; i++) {
-                float first = wide(x[i]), second = wide(x[half + i]);
-                y[i] = narrow(first * c[i] - second * s[i]);
-                y[half + i] = narrow(second * c[i] + first * s[i]);
-            }
-        }
-        memcpy(out + (3 * row + 2) * part, in + (3 * row + 2) * part, sizeof(bf16) * part);
-    }
-}
-
 /* [rows <= TILE, width] to [width, stride], column `first` on: each line of the output whole */
-static void turn(idx rows, idx width, const bf16 *in, bf16 *out, idx stride) {
+static void turn(idx rows, idx width, const real *in, real *out, idx stride) {
     idx column = 0;
-#if defined(__SSE2__)
+#if defined(__SSE2__) && !defined(FLOAT32)
     for (; rows == TILE && column + 8 <= width; column += 8)
         for (idx row = 0; row < TILE; row += 8) {
-            const bf16 *p = in + row * width + column;
+            const real *p = in + row * width + column;
             __m128i a[8], b[8];
             for (int i = 0; i < 8; i++) a[i] = _mm_loadu_si128((const __m128i *)(p + i * width));
             for (int i = 0; i < 4; i++) {
@@ -354,7 +350,7 @@ static void turn(idx rows, idx width, const bf16 *in, bf16 *out, idx stride) {
                     a[4 * i + 2 * j + 1] = _mm_unpackhi_epi32(b[4 * i + j], b[4 * i + j + 2]);
                 }
             for (int i = 0; i < 4; i++) {
-                bf16 *q = out + (column + 2 * i) * stride + row;
+                real *q = out + (column + 2 * i) * stride + row;
                 _mm_storeu_si128((__m128i *)q, _mm_unpacklo_epi64(a[i], a[i + 4]));
                 _mm_storeu_si128((__m128i *)(q + stride), _mm_unpackhi_epi64(a[i], a[i + 4]));
             }
@@ -365,7 +361,7 @@ static void turn(idx rows, idx width, const bf16 *in, bf16 *out, idx stride) {
 }
 
 /* sums [threads, width]: columns of in [rows, width] */
-void column_sums(idx rows, idx width, const bf16 *in, float *sums, int threads) {
+void column_sums(idx rows, idx width, const real *in, float *sums, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *sum = sums + thread * width;
@@ -376,7 +372,7 @@ void column_sums(idx rows, idx width, const bf16 *in, float *sums, int threads) 
 }
 
 /* out [width, rows] is the transpose of in [rows, width] */
-void transpose(idx rows, idx width, const bf16 *in, bf16 *out) {
+void transpose(idx rows, idx width, const real *in, real *out) {
 #pragma omp parallel for schedule(static)
     for (idx tile = 0; tile < (rows + TILE - 1) / TILE; tile++) {
         idx first = tile * TILE, count = rows - first < TILE ? rows - first : TILE;
@@ -385,12 +381,12 @@ void transpose(idx rows, idx width, const bf16 *in, bf16 *out) {
 }
 
 /* Back through residual_norm_forward. gradient, sum: [rows, width].
- * Out: residual [rows, width]; dense [rows, width] and its transpose; sums [threads, 3, width]:
+ * Out: residual [rows, width]; dense [rows, width] and its transpose, if wanted; sums [threads, 3, width]:
  * columns of the gradients of weight, bias and dense. */
-void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf16 *sum, idx stream,
+void residual_norm_backward(idx rows, idx width, const real *gradient, const real *sum, idx stream,
                             int limit, float scale, const float *weight, const float *mean,
-                            const float *deviation, bf16 *residual, bf16 *dense,
-                            bf16 *dense_transposed, float *sums, int threads) {
+                            const float *deviation, real *residual, real *dense,
+                            real *dense_transposed, float *sums, int threads) {
     idx tiles = (rows + TILE - 1) / TILE;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
@@ -400,8 +396,8 @@ void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf1
         for (idx tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; tile++) {
             idx first = tile * TILE, count = rows - first < TILE ? rows - first : TILE;
             for (idx row = first; row < first + count; row++) {
-                const bf16 *g = gradient + row * width, *s = sum + row * width;
-                bf16 *r = residual + row * width, *d = dense + row * width;
+                const real *g = gradient + row * width, *s = sum + row * width;
+                real *r = residual + row * width, *d = dense + row * width;
                 float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
                 for (idx i = 0; i < width; i++) {
                     float weighted = wide(g[i]) * weight[i];
@@ -416,7 +412,7 @@ void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf1
                     of_bias[i] += one;
                     r[i] = narrow(inverse * (one * weight[i] - level - normal * along));
                 }
-                if (!limit) memcpy(d, r, sizeof(bf16) * width);
+                if (!limit) memcpy(d, r, sizeof(real) * width);
                 for (idx from = 0; limit && from < width; from += DRAWN) {
                     uint64_t words[DRAWN / 4 + 2];
                     idx some = width - from < DRAWN ? width - from : DRAWN;
@@ -426,131 +422,53 @@ void residual_norm_backward(idx rows, idx width, const bf16 *gradient, const bf1
                 }
                 for (idx i = 0; i < width; i++) of_dense[i] += wide(d[i]);
             }
-            turn(count, width, dense + first * width, dense_transposed + first, rows);
+            if (dense_transposed)
+                turn(count, width, dense + first * width, dense_transposed + first, rows);
         }
     }
 }
 
-/* How many keys a query sees before its own place and after it */
-typedef struct { int before, after; } Sight;
-
-/* The keys [*from, *to) that the query at `place` of a sequence sees; none for padding. */
-static inline void visible(int place, int length, Sight sight, int *from, int *to) {
-    *from = place > sight.before ? place - sight.before : 0;
-    *to = place + sight.after < length ? place + sight.after + 1 : length;
-    if (place >= length) *to = *from = 0;
-}
-
-/* w = softmax of s over the keys [from, to), 0 elsewhere; both [side], and may be one array */
-static inline void softmax_row(const bf16 *s, bf16 *w, idx side, idx from, idx to) {
-    int16_t best = INT16_MIN;
-    float sum = 0.0f;
-    float exponentials[4096];
-    float *e = side <= 4096 ? exponentials : malloc(sizeof(float) * side);
-    for (idx i = from; i < to; i++) best = rank(s[i]) > best ? rank(s[i]) : best;
-    float largest = unrank(best);
-    for (idx i = from; i < to; i++) {
-        e[i] = exponential(wide(s[i]) - largest);
-        sum += e[i];
-    }
-    float inverse = 1.0f / sum;
-    if (from) memset(w, 0, sizeof(bf16) * from);
-    round_line(to - from, inverse, e + from, w + from);
-    if (to < side) memset(w + to, 0, sizeof(bf16) * (side - to));
-    if (e != exponentials) free(e);
-}
-
-/* Short rows of scores are worked on together: as many as have DRAWN of them. */
-static inline idx rows_together(idx side) { return side < DRAWN ? DRAWN / side : 1; }
-
-/* out [count] = values where kept, from number `first` of the stream on, else 0; may be one array */
-static inline void drop_into(const bf16 *values, bf16 *out, idx count, idx stream, idx first,
-                             int limit) {
-    for (idx from = 0; from < count; from += DRAWN) {
-        uint64_t words[DRAWN / 4 + 2];
-        idx some = count - from < DRAWN ? count - from : DRAWN;
-        const draw *d = drawn(stream, first + from, some, words);
-        for (idx i = 0; i < some; i++) out[from + i] = kept(d[i], limit) ? values[from + i] : 0;
-    }
-}
-
-/* Softmax of scores [sequences, heads, side, side] over the keys each query sees: into weights, and
- * with dropout, unscaled, into scores; where nothing is dropped both may be one array. The first
- * score is number `first` of the stream. */
-void softmax_forward(idx sequences, idx heads, idx side, const int64_t *lengths, int before,
-                     int after, bf16 *scores, bf16 *weights, idx stream, idx first, int limit) {
-    Sight sight = {before, after};
-    idx rows = sequences * heads * side, step = rows_together(side);
-#pragma omp parallel for schedule(static)
-    for (idx begin = 0; begin < rows; begin += step) {
-        idx end = begin + step < rows ? begin + step : rows, count = (end - begin) * side;
-        bf16 *s = scores + begin * side, *w = weights + begin * side;
-        for (idx row = begin; row < end; row++) {
-            int from, to;
-            visible(row % side, lengths[row / (heads * side)], sight, &from, &to);
-            softmax_row(scores + row * side, weights + row * side, side, from, to);
-        }
-        if (limit)
-            drop_into(w, s, count, stream, first + begin * side, limit);
-        else if (s != w)
-            memcpy(s, w, sizeof(bf16) * count);
-    }
-}
-
-/* Softmax of scores [heads, rows, side] in their place, each row over the keys [from, to) of its
- * own, which are the same for all heads; the others get 0. */
-void softmax_in_ranges(idx heads, idx rows, idx side, const int64_t *from, const int64_t *to,
-                       bf16 *scores) {
-#pragma omp parallel for schedule(static)
-    for (idx at = 0; at < heads * rows; at++) {
-        bf16 *s = scores + at * side;
-        softmax_row(s, s, side, from[at % rows], to[at % rows]);
-    }
-}
-
-/* gradient [rows, side], of the dropped weights, becomes that of the scores */
-void softmax_backward(idx rows, idx side, bf16 *gradient, const bf16 *weights, idx stream,
-                      idx first, int limit) {
-    idx step = rows_together(side);
-#pragma omp parallel for schedule(static)
-    for (idx begin = 0; begin < rows; begin += step) {
-        idx end = begin + step < rows ? begin + step : rows;
-        bf16 *block = gradient + begin * side;
-        if (limit)
-            drop_into(block, block, (end - begin) * side, stream, first + begin * side, limit);
-        for (idx row = begin; row < end; row++) {
-            bf16 *g = gradient + row * side;
-            const bf16 *w = weights + row * side;
-            float along = 0.0f;
-            for (idx i = 0; i < side; i++) along += wide(g[i]) * wide(w[i]);
-            for (idx i = 0; i < side; i++) g[i] = narrow(wide(w[i]) * (wide(g[i]) - along));
-        }
-    }
-}
-
-/* Attention of sequences so short that one head's numbers stay in the second cache. Operands of a
- * product are bfloat16, sums and softmax float32, and probabilities are computed again on the way
- * back. Lines are SHORT apart; sizes are filled up with zeros to multiples of TILE. */
-#define SHORT 128
+/* Attention: SIDE queries and SIDE keys at a time, whose scores never leave the cache (FlashAttention;
+ * Dao et al. 2022). Operands of a product are of the type that is read, sums and softmax float32. Scores stand
+ * turned, [keys, queries]: each lane has a query of its own, so that softmax needs no sum across
+ * lanes, and probabilities are an operand of the next product as they are. The way back computes
+ * them again. Sizes are filled up with zeros to multiples of TILE. */
+#define SIDE 128
+/* Products read their operands in units of 32 bits: pairs of bfloat16, or one float32 each */
+#define PAIR ((idx)(4 / sizeof(real)))
+/* From one line to the next, of operands and of 32 bits: an odd number of cache lines, so that a
+ * tile's sixteen are in sets of their own */
+#define LINE (SIDE + 16 * PAIR)
+#define ROW (SIDE + 16)
 #define ROWS 4
 typedef uint32_t pair __attribute__((may_alias));
 typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef bf16 Lines[SHORT * SHORT];     /* a left operand, [rows, depth] */
-typedef pair Pairs[SHORT / 2 * SHORT]; /* a right one, [depth / 2, columns]: two of its lines in one */
-typedef float Matrix[SHORT * SHORT];
+typedef int32_t integers __attribute__((vector_size(4 * LANES)));
+/* Of each array unused, so that what is read from one is not taken for what was just written to the
+ * same place of another page */
+#define UNUSED 336
+typedef real Lines[SIDE * LINE + PAIR * UNUSED]; /* a left operand, [rows, depth] */
+typedef pair Pairs[SIDE / PAIR * ROW + UNUSED];   /* a right one, [depth / PAIR, columns]: lines in pairs */
+typedef float Matrix[SIDE * ROW + UNUSED];
 
+static inline idx least(idx a, idx b) { return a < b ? a : b; }
+static inline idx most(idx a, idx b) { return a > b ? a : b; }
 static inline idx whole(idx count) { return (count + TILE - 1) / TILE * TILE; }
 
 /* sum += of each column the product of a pair and a pair */
 static inline lanes add_products(lanes sum, pair x, pairs line) {
-#if defined(__AVX512BF16__)
+#if defined(FLOAT32)
+    float factor;
+    memcpy(&factor, &x, 4);
+    return sum + factor * (lanes)line;
+#elif defined(HAS_BF16_PRODUCTS)
     return (lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(x), (__m512bh)line);
 #else
     return sum + wide(x) * (lanes)(line << 16) + wide(x >> 16) * (lanes)(line & 0xffff0000);
 #endif
 }
 
-#if defined(__AMX_BF16__)
+#if defined(MAY_HAVE_TILES)
 /* Whether the system lets this process use the matrix unit, which must be asked for */
 static int has_tiles(void) {
     const int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
@@ -573,59 +491,72 @@ static void use_tiles(void) {
     _tile_loadconfig(&tiles);
 }
 
-static void multiply_tiles(idx rows, idx columns, idx depth, const bf16 *a, const pair *b,
-                           float *c) {
-    for (idx i = 0; i < rows; i += TILE)
-        for (idx j = 0; j < columns; j += TILE) {
-            const bf16 *left = a + i * SHORT;
-            float *out = c + i * SHORT + j;
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
+static void multiply_tiles(idx rows, idx columns, idx depth, const real *a, const pair *b,
+                           int is_added, float *c) {
+    for (idx j = 0; j < columns; j += TILE)
+        for (idx i = 0; i < rows; i += TILE) {
+            const real *left = a + i * LINE;
+            float *out = c + i * ROW + j;
+            if (is_added) {
+                _tile_loadd(0, out, 4 * ROW);
+                _tile_loadd(1, out + 16, 4 * ROW);
+                _tile_loadd(2, out + 16 * ROW, 4 * ROW);
+                _tile_loadd(3, out + 16 * ROW + 16, 4 * ROW);
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
+            }
             for (idx k = 0; k < depth; k += TILE) {
-                const pair *right = b + k / 2 * SHORT + j;
-                _tile_loadd(4, left + k, 2 * SHORT);
-                _tile_loadd(5, left + 16 * SHORT + k, 2 * SHORT);
-                _tile_loadd(6, right, 4 * SHORT);
-                _tile_loadd(7, right + 16, 4 * SHORT);
+                const pair *right = b + k / 2 * ROW + j;
+                _tile_loadd(4, left + k, 2 * LINE);
+                _tile_loadd(5, left + 16 * LINE + k, 2 * LINE);
+                _tile_loadd(6, right, 4 * ROW);
+                _tile_loadd(7, right + 16, 4 * ROW);
                 _tile_dpbf16ps(0, 4, 6);
                 _tile_dpbf16ps(1, 4, 7);
                 _tile_dpbf16ps(2, 5, 6);
                 _tile_dpbf16ps(3, 5, 7);
             }
-            _tile_stored(0, out, 4 * SHORT);
-            _tile_stored(1, out + 16, 4 * SHORT);
-            _tile_stored(2, out + 16 * SHORT, 4 * SHORT);
-            _tile_stored(3, out + 16 * SHORT + 16, 4 * SHORT);
+            _tile_stored(0, out, 4 * ROW);
+            _tile_stored(1, out + 16, 4 * ROW);
+            _tile_stored(2, out + 16 * ROW, 4 * ROW);
+            _tile_stored(3, out + 16 * ROW + 16, 4 * ROW);
         }
 }
 #endif
 
-/* c [rows, columns] = a b, in whole tiles */
-static void multiply(idx rows, idx columns, idx depth, const bf16 *a, const pair *b, float *c) {
+/* c [rows, columns] = a b, or the sum of that and what is there; in whole tiles */
+static void multiply(idx rows, idx columns, idx depth, const real *a, const pair *b, int is_added,
+                     float *c) {
     rows = whole(rows), columns = whole(columns), depth = whole(depth);
-#if defined(__AMX_BF16__)
+#if defined(MAY_HAVE_TILES)
     if (has_tiles()) {
-        multiply_tiles(rows, columns, depth, a, b, c);
+        multiply_tiles(rows, columns, depth, a, b, is_added, c);
         return;
     }
 #endif
-    for (idx i = 0; i < rows; i += ROWS)
-        for (idx j = 0; j < columns; j += 2 * LANES) {
+    for (idx j = 0; j < columns; j += 2 * LANES)
+        for (idx i = 0; i < rows; i += ROWS) {
             lanes left[ROWS] = {0}, right[ROWS] = {0};
-            for (idx k = 0; k < depth / 2; k++) {
-                const pairs *line = (const pairs *)(b + k * SHORT + j);
+            for (idx k = 0; k < depth / PAIR; k++) {
+                const pairs *line = (const pairs *)(b + k * ROW + j);
+                pairs first = line[0], second = line[1];
+#if defined(__AVX__)
+                __asm__("" : "+x"(first), "+x"(second)); /* in registers, not read ROWS times */
+#endif
 #pragma GCC unroll 4
                 for (int r = 0; r < ROWS; r++) {
-                    pair x = ((const pair *)(a + (i + r) * SHORT))[k];
-                    left[r] = add_products(left[r], x, line[0]);
-                    right[r] = add_products(right[r], x, line[1]);
+                    pair x = ((const pair *)(a + (i + r) * LINE))[k];
+                    left[r] = add_products(left[r], x, first);
+                    right[r] = add_products(right[r], x, second);
                 }
             }
 #pragma GCC unroll 4
             for (int r = 0; r < ROWS; r++) {
-                lanes *line = (lanes *)(c + (i + r) * SHORT + j);
+                lanes *line = (lanes *)(c + (i + r) * ROW + j);
+                if (is_added) left[r] += line[0], right[r] += line[1];
                 line[0] = left[r];
                 line[1] = right[r];
             }
@@ -633,25 +564,36 @@ static void multiply(idx rows, idx columns, idx depth, const bf16 *a, const pair
 }
 
 /* out [rows, width] = in, whose lines are `stride` apart */
-static void copy_lines(idx rows, idx width, const bf16 *in, idx stride, bf16 *out) {
+static void copy_lines(idx rows, idx width, const real *in, idx stride, real *out) {
     for (idx row = 0; row < whole(rows); row++)
         for (idx i = 0; i < width; i += TILE) {
-            bf16 *to = out + row * SHORT + i;
-            const bf16 *from = in + row * stride + i;
+            real *to = out + row * LINE + i;
+            const real *from = in + row * stride + i;
+            __builtin_prefetch(from + 12 * stride);
             if (row < rows && i + TILE <= width) {
-                memcpy(to, from, sizeof(bf16) * TILE);
+                memcpy(to, from, sizeof(real) * TILE);
             } else {
-                memset(to, 0, sizeof(bf16) * TILE);
-                if (row < rows) memcpy(to, from, sizeof(bf16) * (width - i));
+                memset(to, 0, sizeof(real) * TILE);
+                if (row < rows) memcpy(to, from, sizeof(real) * least(width - i, TILE));
             }
         }
 }
 
+static inline pair paired(real first, real second) {
+#if defined(FLOAT32)
+    pair only;
+    memcpy(&only, &first, 4);
+    return only;
+#else
+    return first | (pair)second << 16;
+#endif
+}
+
 /* The lines [rows, width] as a right operand */
-static void pair_lines(idx rows, idx width, const bf16 *in, pair *out) {
-    for (idx row = 0; row < whole(rows); row += 2)
+static void pair_lines(idx rows, idx width, const real *in, pair *out) {
+    for (idx row = 0; row < whole(rows); row += PAIR)
         for (idx i = 0; i < whole(width); i++)
-            out[row / 2 * SHORT + i] = in[row * SHORT + i] | (pair)in[(row + 1) * SHORT + i] << 16;
+            out[row / PAIR * ROW + i] = paired(in[row * LINE + i], in[(row + PAIR - 1) * LINE + i]);
 }
 
 /* out [columns, rows] is the transpose of in [rows, columns], in multiples of LANES */
@@ -684,174 +626,539 @@ static void turn_pairs(idx rows, idx columns, const pair *in, idx stride, pair *
 }
 
 /* The transpose of the lines [rows, width] as a right operand */
-static void pair_columns(idx rows, idx width, const bf16 *in, pair *out) {
-    turn_pairs(whole(rows), whole(width) / 2, (const pair *)in, SHORT / 2, out, SHORT);
+static void pair_columns(idx rows, idx width, const real *in, pair *out) {
+    turn_pairs(whole(rows), whole(width) / PAIR, (const pair *)in, LINE / PAIR, out, ROW);
 }
 
-/* Lines [width, rows] of pairs of lines [rows, width] */
-static void turn_lines(idx rows, idx width, const pair *in, bf16 *out) {
-    turn_pairs(whole(rows) / 2, whole(width), in, SHORT, (pair *)out, SHORT / 2);
+/* out [width, rows] is the transpose of the lines [rows, width]; pairs is overwritten */
+static void turn_lines(idx rows, idx width, const real *in, pair *pairs, real *out) {
+    pair_lines(rows, width, in, pairs);
+    turn_pairs(whole(rows) / PAIR, whole(width), pairs, ROW, (pair *)out, LINE / PAIR);
 }
 
-/* out [rows, width] = factor * in; lines of out are `stride` apart */
-static void round_off(idx rows, idx width, float factor, const float *in, bf16 *out, idx stride) {
-    for (idx row = 0; row < rows; row++) round_line(width, factor, in + row * SHORT, out + row * stride);
-}
-
-/* float32 in the order of its values, as `rank` of bfloat16 */
-static inline int32_t order(float x) {
-    int32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits ^ ((bits >> 31) & 0x7fffffff);
-}
-
-static inline float unorder(int32_t ordered) {
-    int32_t bits = ordered ^ ((ordered >> 31) & 0x7fffffff);
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
-/* scores [length, length] become e^(factor * them), 0 where a query does not see a key, in units of
- * their largest; inverse [length]: one over their sums; weights: the softmax as lines, 0 unless
- * kept: numbers of the stream from `first` on in lines of `side` */
-static void softmax_short(int length, int side, Sight sight, float factor, float *scores,
-                          float *inverse, bf16 *weights, idx stream, idx first, int limit) {
-    int padded = whole(length);
-    for (int row = 0; row < length; row++) {
-        float *s = scores + row * SHORT, sum = 0.0f;
-        bf16 *w = weights + row * SHORT;
-        int from, to;
-        visible(row, length, sight, &from, &to);
-        int32_t best = INT32_MIN;
-        for (int i = from; i < to; i++) best = order(s[i]) > best ? order(s[i]) : best;
-        float largest = unorder(best);
-        for (int i = 0; i < padded; i++) {
-            float e = exponential(factor * (s[i] - largest));
-            s[i] = i >= from && i < to ? e : 0.0f; /* by its place: NaN must be seen */
-            sum += s[i];
+/* Values [rows, columns] as a right operand, rounded to nearest */
+static void pair_values(idx rows, idx columns, const float *in, pair *out) {
+#if defined(FLOAT32)
+    for (idx row = 0; row < rows; row++) memcpy(out + row * ROW, in + row * ROW, 4 * columns);
+#else
+    for (idx row = 0; row < rows; row += 2)
+        for (idx i = 0; i < columns; i += LANES) {
+            const float *at = in + row * ROW + i;
+            pairs low = *(const pairs *)at + 0x8000, high = *(const pairs *)(at + ROW) + 0x8000;
+            *(pairs *)(out + row / 2 * ROW + i) = low >> 16 | (high & 0xffff0000);
         }
-        inverse[row] = 1.0f / sum;
-        round_line(padded, inverse[row], s, w);
-        if (limit) drop_into(w, w, padded, stream, first + row * side, limit);
-    }
-    memset(weights + length * SHORT, 0, sizeof(bf16) * SHORT * (padded - length));
+#endif
 }
 
-/* gradient [length, length], of `scale` times the weights kept, becomes that of the scores, as lines */
-static void softmax_short_backward(int length, float scale, float factor, const float *scores,
-                                   const float *inverse, float *gradient, bf16 *weights) {
-    int padded = whole(length);
-    for (int row = 0; row < length; row++) {
-        const float *s = scores + row * SHORT;
-        bf16 *w = weights + row * SHORT;
-        float *g = gradient + row * SHORT, along = 0.0f;
-        for (int i = 0; i < padded; i++) {
-            g[i] *= scale * wide(w[i]);
-            along += g[i];
-        }
-        along *= inverse[row];
-        for (int i = 0; i < padded; i++) g[i] -= s[i] * along;
-        round_line(padded, factor, g, w);
-    }
+/* out [rows, columns] = 0, in whole tiles */
+static void clear(idx rows, idx columns, float *out) {
+    for (idx row = 0; row < whole(rows); row++)
+        memset(out + row * ROW, 0, sizeof(float) * whole(columns));
 }
 
+/* Values [rows, columns] as lines */
+static void round_lines(idx rows, idx columns, const float *in, real *out) {
+    for (idx row = 0; row < rows; row++) round_line(columns, 1.0f, in + row * ROW, out + row * LINE);
+}
+
+/* out [rows, width], lines `stride` apart, = factor [rows] * the transpose of in; turned is
+ * overwritten */
+static void round_turned(idx rows, idx width, const float *factor, const float *in, float *turned,
+                         real *out, idx stride) {
+    turn_pairs(whole(width), whole(rows), (const pair *)in, ROW, (pair *)turned, ROW);
+    for (idx row = 0; row < rows; row++)
+        round_line(width, factor[row], turned + row * ROW, out + row * stride);
+}
+
+static inline lanes larger(lanes a, lanes b) {
+#if defined(__AVX512F__)
+    return (lanes)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (lanes)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    for (int i = 0; i < LANES; i++) a[i] = a[i] > b[i] ? a[i] : b[i];
+    return a;
+#endif
+}
+
+/* 2^x; of minus infinity 0, and NaN stays NaN. 2^n 2^r: of 2^r a polynomial of least relative error,
+ * for bfloat16 on AVX-512 3e-6, a thousandth of what that tells apart, else that of `exponential`. */
+static inline lanes power_of_two(lanes x) {
+#if defined(__AVX512F__) && !defined(FLOAT32)
+    lanes r = (lanes)_mm512_reduce_ps((__m512)x, 1);
+    lanes p = 1.342669e-2f * r + 5.224246e-2f;
+    p = p * r + 2.4128021e-1f;
+    p = p * r + 6.9304484e-1f;
+    p = p * r + 1.0f;
+    return (lanes)_mm512_scalef_ps((__m512)p, (__m512)x);
+#else
+    lanes lowest = (lanes){0} - 126.0f;
+    pairs n = (pairs)__builtin_convertvector(larger(x, lowest) + 126.5f, integers); /* n + 126 >= 0 */
+    lanes r = x - (__builtin_convertvector((integers)n, lanes) - 126.0f);
+    lanes p = 1.3264727e-3f * r + 9.6715129e-3f;
+    p = p * r + 5.5507337e-2f;
+    p = p * r + 2.4022242e-1f;
+    p = p * r + 6.9314698e-1f;
+    p = p * r + 1.0f;
+    return (lanes)((pairs)(p * (lanes)((n + 1) << 23)) & ~(pairs)(x < lowest));
+#endif
+}
+
+#define LOG2E 1.44269504f
+
+/* What both ways are given: see attention_forward */
 typedef struct {
-    Lines query, key, value, gradient, weights, turned;
-    Pairs right;
-    Matrix scores, result;
-    float inverse[SHORT];
+    idx sequences, heads, width, tokens, before, after;
+    const int64_t *starts, *lengths, *numbers, *sides;
+    const real *parts;
+    const float *cosine, *sine;
+    idx stream;
+    int limit;
+    float scale;
+} Attention;
+
+/* One head of one sequence */
+typedef struct {
+    const Attention *of;
+    idx length, first, statistics; /* its token's place in [T, A, K] and [A, T] */
+    idx number, side;
+    const real *query, *key, *value;
+    idx stride; /* between lines of these three */
+    const float *cosine, *sine;
+} Head;
+
+static Head head_of(const Attention *a, idx at) {
+    idx s = at / a->heads, head = at % a->heads, line = a->heads * a->width;
+    const real *query = a->parts + 3 * a->starts[s] * line + head * a->width;
+    return (Head){
+        .of = a, .length = a->lengths[s], .first = a->starts[s] * line + head * a->width,
+        .statistics = head * a->tokens + a->starts[s],
+        .number = a->numbers[s] + head * a->sides[s] * a->sides[s], .side = a->sides[s],
+        .query = query, .key = query + line, .value = query + 2 * line, .stride = 3 * line,
+        .cosine = a->cosine ? a->cosine + a->starts[s] * a->width / 2 : NULL,
+        .sine = a->sine ? a->sine + a->starts[s] * a->width / 2 : NULL};
+}
+
+/* Queries or keys `in` of the tokens from `at` on as lines, turned by the angles of their places */
+static void copy_turned(const Head *h, idx at, idx tokens, const real *in, real *out) {
+    idx half = h->of->width / 2;
+    copy_lines(tokens, h->of->width, in + at * h->stride, h->stride, out);
+    for (idx row = 0; h->cosine && row < tokens; row++) {
+        const float *c = h->cosine + (at + row) * half, *s = h->sine + (at + row) * half;
+        real *x = out + row * LINE, *y = x + half;
+#pragma GCC ivdep
+        for (idx i = 0; i < half; i++) {
+            float first = wide(x[i]), second = wide(y[i]);
+            x[i] = narrow(first * c[i] - second * s[i]);
+            y[i] = narrow(second * c[i] + first * s[i]);
+        }
+    }
+}
+
+/* The gradient of what was turned, in [tokens, width], turned back; times factor it is out */
+static void round_back(const Head *h, idx at, idx tokens, float factor, float *in, real *out) {
+    idx half = h->of->width / 2;
+    for (idx row = 0; row < tokens; row++) {
+        float *x = in + row * ROW, *y = x + half;
+        if (h->cosine) {
+            const float *c = h->cosine + (at + row) * half, *s = h->sine + (at + row) * half;
+#pragma GCC ivdep
+            for (idx i = 0; i < half; i++) {
+                float first = x[i], second = y[i];
+                x[i] = first * c[i] + second * s[i];
+                y[i] = second * c[i] - first * s[i];
+            }
+        }
+        round_line(h->of->width, factor, x, out + (at + row) * h->stride);
+    }
+}
+
+/* Some queries, SIDE at most, and some keys in whole tiles */
+typedef struct { idx query, queries, key, keys; } Part;
+
+/* The block of queries from `query` on, and those keys of the block from `key` on that they see */
+static Part visible_part(const Head *h, idx query, idx key) {
+    idx queries = least(SIDE, h->length - query);
+    idx from = most(query - h->of->before - key, 0) / TILE * TILE;
+    idx to = least(least(h->length, query + queries + h->of->after) - key, SIDE);
+    return (Part){query, queries, key + from, most(whole(to) - from, 0)};
+}
+
+/* TILE keys of a part */
+static Part strip_of(Part part, idx from) {
+    return (Part){part.query, part.queries, part.key + from, TILE};
+}
+
+/* scores [keys, queries] become minus infinity where a query does not see a key */
+static void hide(const Head *h, Part part, float *scores) {
+    idx columns = whole(part.queries), last = part.key + part.keys - 1;
+    int is_seen = last - h->of->after <= part.query && last < h->length &&
+                  part.query + part.queries - 1 - h->of->before <= part.key;
+    for (idx row = 0; !is_seen && row < part.keys; row++) {
+        idx key = part.key + row;
+        idx from = least(most(key - h->of->after - part.query, 0), columns);
+        idx to = most(key + h->of->before + 1 - part.query, 0);
+        if (key >= h->length) from = columns;
+        for (idx i = 0; i < from; i++) scores[row * ROW + i] = -INFINITY;
+        for (idx i = to; i < columns; i++) scores[row * ROW + i] = -INFINITY;
+    }
+}
+
+/* out [TILE, queries]: 1 where a probability is kept, 0 where it is dropped; four keys of a query
+ * share a random word */
+static void draw_strip(const Head *h, Part strip, float *out) {
+    uint64_t step = h->side / 4 * GOLDEN;
+    for (idx row = 0; row < TILE; row += 4) {
+        uint64_t number = (h->number + strip.query * h->side + strip.key + row) / 4;
+        uint64_t first = h->of->stream + (number + 1) * GOLDEN;
+        uint32_t bits[2][SIDE];
+        for (int i = 0; i < whole(strip.queries); i++) {
+            uint64_t word = mixed(first + i * step);
+            bits[0][i] = word;
+            bits[1][i] = word >> 32;
+        }
+        for (int j = 0; j < 4; j++)
+            for (idx i = 0; i < whole(strip.queries); i++)
+                out[(row + j) * ROW + i] = kept(bits[j / 2][i] >> 16 * (j % 2), h->of->limit);
+    }
+}
+
+/* values [TILE, queries] *= factors */
+static void scale_strip(idx queries, const float *factors, float *values) {
+    for (idx row = 0; row < TILE; row++)
+        for (idx i = 0; i < whole(queries); i++) values[row * ROW + i] *= factors[row * ROW + i];
+}
+
+/* Of some queries: their largest scores, in units of ln 2, and the sums of 2^(score - largest) */
+typedef struct { float largest[SIDE], sum[SIDE]; } Softmax;
+
+/* How far a score may be above what is called the largest: 2^8 is far from where float32 ends */
+#define SLACK 8.0f
+
+/* Whether factor * scores [TILE, queries] have any that is too large; largest: with these */
+static int exceeds(idx queries, float factor, const float *scores, const Softmax *softmax,
+                   float *largest) {
+    pairs beyond = {0};
+    for (idx i = 0; i < whole(queries); i += 2 * LANES) {
+        lanes best[4]; /* two columns of lanes, two rows: a maximum waits for the one before it */
+        for (int j = 0; j < 4; j++)
+            best[j] = *(const lanes *)(scores + j / 2 * ROW + i + j % 2 * LANES);
+        for (idx row = 2; row < TILE; row += 2)
+            for (int j = 0; j < 4; j++) {
+                const float *at = scores + (row + j / 2) * ROW + i + j % 2 * LANES;
+                best[j] = larger(best[j], *(const lanes *)at);
+            }
+        for (int j = 0; j < 2; j++) {
+            lanes found = factor * larger(best[j], best[j + 2]);
+            lanes before = *(const lanes *)(softmax->largest + i + j * LANES);
+            beyond |= (pairs)(found > before + SLACK);
+            *(lanes *)(largest + i + j * LANES) = larger(found, before);
+        }
+    }
+    pair any = 0;
+    for (int i = 0; i < LANES; i++) any |= beyond[i];
+    return any != 0;
+}
+
+/* What was summed up, also in values [width, queries], in units of other largest scores */
+static void rescale(idx queries, const float *largest, Softmax *softmax, idx width,
+                    float *values) {
+    for (idx i = 0; i < whole(queries); i += LANES) {
+        lanes now = *(const lanes *)(largest + i), *before = (lanes *)(softmax->largest + i);
+        lanes shrink = power_of_two(*before - now);
+        *before = now;
+        *(lanes *)(softmax->sum + i) *= shrink;
+        for (idx row = 0; row < width; row++) *(lanes *)(values + row * ROW + i) *= shrink;
+    }
+}
+
+/* scores [TILE, queries] become 2^(factor * scores - largest) */
+static void soften(idx queries, float factor, float *scores, Softmax *softmax) {
+    for (idx i = 0; i < whole(queries); i += LANES) {
+        lanes largest = *(lanes *)(softmax->largest + i), sum = *(lanes *)(softmax->sum + i);
+        for (idx row = 0; row < TILE; row++) {
+            lanes *s = (lanes *)(scores + row * ROW + i);
+            *s = power_of_two(factor * *s - largest);
+            sum += *s;
+        }
+        *(lanes *)(softmax->sum + i) = sum;
+    }
+}
+
+/* A block of queries as a right operand, and what is summed up for it: context vectors, turned */
+typedef struct {
+    Pairs query;
+    Matrix context;
+    Softmax softmax;
+} Queries;
+
+/* Blocks of queries, and on the way back of keys, for which the others are fetched once: these come
+ * from the third cache */
+#define GROUP 4
+
+/* What one thread works with, until it gives it back; behind it are the blocks of a head */
+typedef struct {
+    Lines lines;
+    Pairs pairs, weights;
+    Matrix scores, kept, gradient;
+    union {
+        Queries queries[GROUP];
+        struct { Matrix key, value; } gradients[GROUP];
+    };
 } Workspace;
 
-/* What one thread works with, until it gives it back */
-static Workspace *take_workspace(void) {
-#if defined(__AMX_BF16__)
+static Workspace *take_workspace(idx length, size_t block) {
+#if defined(MAY_HAVE_TILES)
     if (has_tiles()) use_tiles();
 #endif
-    return aligned_alloc(64, sizeof(Workspace));
+    return aligned_alloc(64, sizeof(Workspace) + block * ((length + SIDE - 1) / SIDE));
 }
 
 static void give_back(Workspace *workspace) {
-#if defined(__AMX_BF16__)
+#if defined(MAY_HAVE_TILES)
     if (has_tiles()) _tile_release();
 #endif
     free(workspace);
 }
 
-/* parts [tokens, 3, heads, width <= SHORT]: query, key and value. Sequence number s has its
- * lengths[s] <= side <= SHORT tokens from starts[s] on, each of which sees `before` and `after`, and numbers of the stream like a line of
- * scores [sequences, heads, side, side] from number `first` on. out [tokens, heads, width]. */
-void short_attention_forward(idx sequences, idx heads, idx width, idx side, const int64_t *starts,
-                             const int64_t *lengths, int before, int after, const bf16 *parts,
-                             idx stream, idx first, int limit, float scale, bf16 *out) {
-    Sight sight = {before, after};
-    idx line = heads * width;
-    float factor = 1.0f / sqrtf(width);
+static idx longest_of(const Attention *a) {
+    idx longest = 0;
+    for (idx s = 0; s < a->sequences; s++) longest = most(longest, a->lengths[s]);
+    return longest;
+}
+
+/* Keys and values as left operands of scores and of context vectors */
+typedef struct { Lines key, value; } Keys;
+
+/* What a part adds for its queries. What was multiplied with old weights is added before these
+ * change. */
+static void part_forward(const Head *h, Part part, Workspace *w, const Keys *of_keys, idx key,
+                         Queries *q) {
+    idx width = h->of->width, queries = part.queries, skipped = part.key - key, summed = 0;
+    float factor = LOG2E / sqrtf(width), *scores = w->scores;
+    for (idx from = 0; from < part.keys; from += TILE) {
+        Part strip = strip_of(part, from);
+        float largest[SIDE];
+        multiply(TILE, queries, width, of_keys->key + (skipped + from) * LINE, q->query, 0, scores);
+        hide(h, strip, scores);
+        if (exceeds(queries, factor, scores, &q->softmax, largest)) {
+            multiply(width, queries, from - summed, of_keys->value + skipped + summed,
+                     w->weights + summed / PAIR * ROW, 1, q->context);
+            summed = from;
+            rescale(queries, largest, &q->softmax, whole(width), q->context);
+        }
+        soften(queries, factor, scores, &q->softmax);
+        if (h->of->limit) {
+            draw_strip(h, strip, w->kept);
+            scale_strip(queries, w->kept, scores);
+        }
+        pair_values(TILE, whole(queries), scores, w->weights + from / PAIR * ROW);
+    }
+    multiply(width, queries, part.keys - summed, of_keys->value + skipped + summed,
+             w->weights + summed / PAIR * ROW, 1, q->context);
+}
+
+/* out [queries, width] of the queries [begin, end) */
+static void head_forward(const Head *h, idx begin, idx end, Workspace *w, Keys *blocks, real *out,
+                         float *log_sums) {
+    idx width = h->of->width, line = h->of->heads * width;
+    idx first = most(begin - h->of->before, 0) / SIDE * SIDE;
+    for (idx key = first; key < least(end + h->of->after, h->length); key += SIDE) {
+        Keys *block = blocks + (key - first) / SIDE;
+        idx keys = least(SIDE, h->length - key);
+        copy_turned(h, key, keys, h->key, block->key);
+        copy_lines(keys, width, h->value + key * h->stride, h->stride, w->lines);
+        turn_lines(keys, width, w->lines, w->pairs, block->value);
+    }
+    for (idx group = begin; group < end; group += GROUP * SIDE) {
+        idx group_end = least(group + GROUP * SIDE, end);
+        for (idx query = group; query < group_end; query += SIDE) {
+            Queries *q = w->queries + (query - group) / SIDE;
+            idx queries = least(SIDE, h->length - query);
+            copy_turned(h, query, queries, h->query, w->lines);
+            pair_columns(queries, width, w->lines, q->query);
+            clear(width, queries, q->context);
+            for (int i = 0; i < SIDE; i++) q->softmax.largest[i] = -1e30f, q->softmax.sum[i] = 0;
+        }
+        idx stop = least(group_end + h->of->after, h->length);
+        for (idx key = most(group - h->of->before, 0) / SIDE * SIDE; key < stop; key += SIDE)
+            for (idx query = group; query < group_end; query += SIDE)
+                part_forward(h, visible_part(h, query, key), w, blocks + (key - first) / SIDE, key,
+                             w->queries + (query - group) / SIDE);
+        for (idx query = group; query < group_end; query += SIDE) {
+            Queries *q = w->queries + (query - group) / SIDE;
+            idx queries = least(SIDE, h->length - query);
+            float *sum = q->softmax.sum;
+            for (idx i = 0; i < queries; i++) {
+                log_sums[query + i] = q->softmax.largest[i] + log2f(sum[i]);
+                sum[i] = h->of->scale / sum[i];
+            }
+            round_turned(queries, width, sum, q->context, w->scores, out + query * line, line);
+        }
+    }
+}
+
+/* parts [tokens, 3, heads, width <= SIDE]: query, key and value. places [4, sequences]: of each
+ * sequence its first token and its length, the first number of the stream that is its own, and how
+ * many of these, a multiple of four, a query has; a head has that squared. A query sees `before`
+ * keys before its own place and `after` after it. cosine, sine [tokens, width / 2], or NULL: of the
+ * angles by which queries and keys are turned. out [tokens, heads, width]; log_sums [heads, tokens]:
+ * to base 2, of the powers of a query's scores. */
+void attention_forward(idx sequences, idx heads, idx width, const int64_t *places, idx tokens,
+                       idx before, idx after, const real *parts, const float *cosine,
+                       const float *sine, idx stream, int limit, float scale, real *out,
+                       float *log_sums) {
+    Attention a = {sequences, heads, width, tokens, before, after, places, places + sequences,
+                   places + 2 * sequences, places + 3 * sequences, parts, cosine, sine, stream,
+                   limit, scale};
+    /* Keys are prepared once for all queries of a head, unless there are fewer heads than threads. */
+    idx longest = longest_of(&a), of_all = most(sequences * heads, 1), threads = omp_get_max_threads();
+    idx pieces = most(least((longest + SIDE - 1) / SIDE, (threads + of_all - 1) / of_all), 1);
 #pragma omp parallel
     {
-        Workspace *w = take_workspace();
+        Workspace *w = take_workspace(longest, sizeof(Keys));
 #pragma omp for schedule(dynamic)
-        for (idx at = 0; at < sequences * heads; at++) {
-            idx length = lengths[at / heads], token = starts[at / heads], head = at % heads;
-            const bf16 *in = parts + 3 * token * line + head * width;
-            copy_lines(length, width, in, 3 * line, w->query);
-            copy_lines(length, width, in + line, 3 * line, w->key);
-            copy_lines(length, width, in + 2 * line, 3 * line, w->value);
-            pair_columns(length, width, w->key, w->right);
-            multiply(length, length, width, w->query, w->right, w->scores);
-            softmax_short(length, side, sight, factor, w->scores, w->inverse, w->weights, stream,
-                          first + at * side * side, limit);
-            pair_lines(length, width, w->value, w->right);
-            multiply(length, width, length, w->weights, w->right, w->result);
-            round_off(length, width, scale, w->result, out + token * line + head * width, line);
+        for (idx at = 0; at < sequences * heads * pieces; at++) {
+            Head h = head_of(&a, at / pieces);
+            idx blocks = (h.length + SIDE - 1) / SIDE, piece = at % pieces;
+            idx begin = blocks * piece / pieces * SIDE, end = blocks * (piece + 1) / pieces * SIDE;
+            if (begin < end)
+                head_forward(&h, begin, least(end, h.length), w, (Keys *)(w + 1), out + h.first,
+                             log_sums + h.statistics);
         }
         give_back(w);
     }
 }
 
-/* The gradient of parts [tokens, 3, heads, width] from that of short_attention_forward's output */
-void short_attention_backward(idx sequences, idx heads, idx width, idx side, const int64_t *starts,
-                              const int64_t *lengths, int before, int after, const bf16 *parts,
-                              idx stream, idx first, int limit, float scale, const bf16 *gradient,
-                              bf16 *out) {
-    Sight sight = {before, after};
-    idx line = heads * width;
+/* Some tokens as each operand that they are, and what is known of their softmax */
+typedef struct {
+    Lines key, key_turned, value;
+    Pairs query, query_turned, gradient, gradient_turned;
+    Matrix dquery; /* turned */
+    float log_sums[SIDE], along[SIDE];
+} Block;
+
+/* along: of each query the gradient of its context vector times that, which is the sum of its
+ * probabilities times theirs */
+static void prepare_block(const Head *h, idx at, Workspace *w, const real *out,
+                          const float *log_sums, const real *gradient, Block *block) {
+    idx width = h->of->width, line = h->of->heads * width, tokens = least(SIDE, h->length - at);
+    copy_turned(h, at, tokens, h->key, block->key);
+    turn_lines(tokens, width, block->key, w->pairs, block->key_turned);
+    copy_lines(tokens, width, h->value + at * h->stride, h->stride, block->value);
+    copy_turned(h, at, tokens, h->query, w->lines);
+    pair_lines(tokens, width, w->lines, block->query);
+    pair_columns(tokens, width, w->lines, block->query_turned);
+    copy_lines(tokens, width, gradient + at * line, line, w->lines);
+    pair_lines(tokens, width, w->lines, block->gradient);
+    pair_columns(tokens, width, w->lines, block->gradient_turned);
+    clear(width, tokens, block->dquery);
+    memset(block->log_sums, 0, sizeof block->log_sums);
+    memset(block->along, 0, sizeof block->along);
+    memcpy(block->log_sums, log_sums + at, sizeof(float) * tokens);
+    for (idx i = 0; i < tokens; i++)
+        for (idx j = 0; j < width; j++)
+            block->along[i] += wide(w->lines[i * LINE + j]) * wide(out[(at + i) * line + j]);
+}
+
+/* scores [TILE, queries] become weights; gradient, that of scale times these where they are kept,
+ * becomes that of scores */
+static void soften_backward(Part strip, float scale, float factor, const Block *of_queries,
+                            float *scores, float *gradient) {
+    for (idx i = 0; i < whole(strip.queries); i += LANES) {
+        lanes log_sum = *(const lanes *)(of_queries->log_sums + i);
+        lanes along = *(const lanes *)(of_queries->along + i);
+        for (idx row = 0; row < TILE; row++) {
+            lanes *s = (lanes *)(scores + row * ROW + i), *g = (lanes *)(gradient + row * ROW + i);
+            *s = power_of_two(LOG2E * factor * *s - log_sum);
+            *g = *s * (scale * *g - along);
+        }
+    }
+}
+
+/* What a part adds to the gradients of its queries, and of keys and values of the block from `key`
+ * on, of which it has some */
+static void part_backward(const Head *h, Part part, Workspace *w, Block *of_queries,
+                          const Block *of_keys, idx key, float *dkey, float *dvalue) {
+    idx width = h->of->width, queries = part.queries, columns = whole(queries);
+    idx skipped = part.key - key;
+    for (idx from = 0; from < part.keys; from += TILE) {
+        Part strip = strip_of(part, from);
+        idx first = skipped + from;
+        multiply(TILE, queries, width, of_keys->key + first * LINE, of_queries->query_turned, 0, w->scores);
+        hide(h, strip, w->scores);
+        multiply(TILE, queries, width, of_keys->value + first * LINE, of_queries->gradient_turned, 0,
+                 w->gradient);
+        if (h->of->limit) {
+            draw_strip(h, strip, w->kept);
+            scale_strip(queries, w->kept, w->gradient);
+        }
+        soften_backward(strip, h->of->scale, 1.0f / sqrtf(width), of_queries, w->scores,
+                        w->gradient);
+        if (h->of->limit) scale_strip(queries, w->kept, w->scores);
+        round_lines(TILE, columns, w->scores, w->lines);
+        multiply(TILE, width, queries, w->lines, of_queries->gradient, 1, dvalue + first * ROW);
+        round_lines(TILE, columns, w->gradient, w->lines);
+        multiply(TILE, width, queries, w->lines, of_queries->query, 1, dkey + first * ROW);
+        pair_values(TILE, columns, w->gradient, w->weights + from / PAIR * ROW);
+    }
+    if (part.keys)
+        multiply(width, queries, part.keys, of_keys->key_turned + skipped, w->weights, 1,
+                 of_queries->dquery);
+}
+
+/* The gradients of query, key and value from that of out */
+static void head_backward(const Head *h, Workspace *w, Block *blocks, const real *out,
+                          const float *log_sums, const real *gradient, real *dparts) {
+    idx width = h->of->width, line = h->of->heads * width;
     float factor = 1.0f / sqrtf(width);
+    for (idx at = 0; at < h->length; at += SIDE)
+        prepare_block(h, at, w, out, log_sums, gradient, blocks + at / SIDE);
+    for (idx group = 0; group < h->length; group += GROUP * SIDE) {
+        idx end = least(group + GROUP * SIDE, h->length);
+        for (idx key = group; key < end; key += SIDE) {
+            clear(SIDE, width, w->gradients[(key - group) / SIDE].key);
+            clear(SIDE, width, w->gradients[(key - group) / SIDE].value);
+        }
+        idx stop = least(end + h->of->before, h->length);
+        for (idx query = most(group - h->of->after, 0) / SIDE * SIDE; query < stop; query += SIDE)
+            for (idx key = group; key < end; key += SIDE)
+                part_backward(h, visible_part(h, query, key), w, blocks + query / SIDE,
+                              blocks + key / SIDE, key, w->gradients[(key - group) / SIDE].key,
+                              w->gradients[(key - group) / SIDE].value);
+        for (idx key = group; key < end; key += SIDE) {
+            idx block = (key - group) / SIDE, keys = least(SIDE, h->length - key);
+            round_back(h, key, keys, factor, w->gradients[block].key, dparts + line);
+            for (idx row = 0; row < keys; row++)
+                round_line(width, h->of->scale, w->gradients[block].value + row * ROW,
+                           dparts + (key + row) * h->stride + 2 * line);
+        }
+    }
+    for (idx at = 0; at < h->length; at += SIDE) {
+        idx queries = least(SIDE, h->length - at);
+        turn_pairs(whole(width), whole(queries), (const pair *)blocks[at / SIDE].dquery, ROW,
+                   (pair *)w->scores, ROW);
+        round_back(h, at, queries, factor, w->scores, dparts);
+    }
+}
+
+/* The gradient of parts [tokens, 3, heads, width] from that of attention_forward's out */
+void attention_backward(idx sequences, idx heads, idx width, const int64_t *places, idx tokens,
+                        idx before, idx after, const real *parts, const float *cosine,
+                        const float *sine, idx stream, int limit, float scale, const real *out,
+                        const float *log_sums, const real *gradient, real *dparts) {
+    Attention a = {sequences, heads, width, tokens, before, after, places, places + sequences,
+                   places + 2 * sequences, places + 3 * sequences, parts, cosine, sine, stream,
+                   limit, scale};
+    idx longest = longest_of(&a);
 #pragma omp parallel
     {
-        Workspace *w = take_workspace();
+        Workspace *w = take_workspace(longest, sizeof(Block));
 #pragma omp for schedule(dynamic)
         for (idx at = 0; at < sequences * heads; at++) {
-            idx length = lengths[at / heads], token = starts[at / heads], head = at % heads;
-            const bf16 *in = parts + 3 * token * line + head * width;
-            bf16 *into = out + 3 * token * line + head * width;
-            copy_lines(length, width, in, 3 * line, w->query);
-            copy_lines(length, width, in + line, 3 * line, w->key);
-            copy_lines(length, width, in + 2 * line, 3 * line, w->value);
-            copy_lines(length, width, gradient + token * line + head * width, line, w->gradient);
-            pair_columns(length, width, w->key, w->right);
-            multiply(length, length, width, w->query, w->right, w->scores);
-            softmax_short(length, side, sight, factor, w->scores, w->inverse, w->weights, stream,
-                          first + at * side * side, limit);
-
-            pair_lines(length, length, w->weights, w->right);
-            turn_lines(length, length, w->right, w->turned);
-            pair_lines(length, width, w->gradient, w->right);
-            multiply(length, width, length, w->turned, w->right, w->result);
-            round_off(length, width, scale, w->result, into + 2 * line, 3 * line);
-
-            pair_columns(length, width, w->value, w->right);
-            multiply(length, length, width, w->gradient, w->right, w->result);
-            softmax_short_backward(length, scale, factor, w->scores, w->inverse, w->result,
-                                   w->weights);
-            pair_lines(length, width, w->key, w->right);
-            multiply(length, width, length, w->weights, w->right, w->result);
-            round_off(length, width, 1.0f, w->result, into, 3 * line);
-            pair_lines(length, length, w->weights, w->right);
-            turn_lines(length, length, w->right, w->turned);
-            pair_lines(length, width, w->query, w->right);
-            multiply(length, width, length, w->turned, w->right, w->result);
-            round_off(length, width, 1.0f, w->result, into + line, 3 * line);
+            Head h = head_of(&a, at);
+            head_backward(&h, w, (Block *)(w + 1), out + h.first, log_sums + h.statistics,
+                          gradient + h.first, dparts + (h.query - parts));
         }
         give_back(w);
     }
@@ -863,7 +1170,7 @@ void short_attention_backward(idx sequences, idx heads, idx width, idx side, con
 
 static inline idx blocks_of(idx count) { return (count + BLOCK - 1) / BLOCK; }
 
-static inline idx gradient_block(const float *exact, const bf16 *rounded, idx begin, idx count,
+static inline idx gradient_block(const float *exact, const real *rounded, idx begin, idx count,
                                  float *out) {
     idx some = count - begin < BLOCK ? count - begin : BLOCK;
     for (idx i = 0; i < some; i++)
@@ -873,7 +1180,7 @@ static inline idx gradient_block(const float *exact, const bf16 *rounded, idx be
 
 /* sums: of each block's squared gradients, all tensors' one after another */
 void squared_gradients(idx tensors, const int64_t *counts, float *const *exact,
-                       bf16 *const *rounded, double *sums) {
+                       real *const *rounded, double *sums) {
 #pragma omp parallel firstprivate(sums)
     for (idx t = 0; t < tensors; t++) {
 #pragma omp for schedule(static) nowait
@@ -890,7 +1197,7 @@ void squared_gradients(idx tensors, const int64_t *counts, float *const *exact,
 /* AdamW, with the gradients times `scale`: both moments; masters = (1 - decay) masters - rate *
  * first / (sqrt(second) + eps); copies: these rounded, where there are any. */
 void adamw(idx tensors, const int64_t *counts, float *const *masters, float *const *first,
-           float *const *second, float *const *exact, bf16 *const *rounded, bf16 *const *copies,
+           float *const *second, float *const *exact, real *const *rounded, real *const *copies,
            float scale, float rate, float beta1, float beta2, float eps, float decay) {
 #pragma omp parallel
     for (idx t = 0; t < tensors; t++) {
@@ -915,7 +1222,7 @@ void adamw(idx tensors, const int64_t *counts, float *const *masters, float *con
 /* Muon's momentum, first, moved towards the gradients times `scale`; ahead: as the next step would
  * move it, rounded */
 void muon_momentum(idx tensors, const int64_t *counts, float *const *first, float *const *exact,
-                   bf16 *const *rounded, bf16 *const *ahead, float scale, float momentum) {
+                   real *const *rounded, real *const *ahead, float scale, float momentum) {
 #pragma omp parallel
     for (idx t = 0; t < tensors; t++) {
 #pragma omp for schedule(static) nowait
@@ -934,8 +1241,8 @@ void muon_momentum(idx tensors, const int64_t *counts, float *const *first, floa
 }
 
 /* masters = (1 - decay) masters - rate * moves; copies: these rounded, where there are any */
-void muon_move(idx tensors, const int64_t *counts, float *const *masters, bf16 *const *moves,
-               bf16 *const *copies, float rate, float decay) {
+void muon_move(idx tensors, const int64_t *counts, float *const *masters, real *const *moves,
+               real *const *copies, float rate, float decay) {
 #pragma omp parallel
     for (idx t = 0; t < tensors; t++) {
 #pragma omp for schedule(static) nowait
@@ -943,46 +1250,87 @@ void muon_move(idx tensors, const int64_t *counts, float *const *masters, bf16 *
             idx begin = block * BLOCK;
             idx some = counts[t] - begin < BLOCK ? counts[t] - begin : BLOCK;
             float *p = masters[t] + begin;
-            const bf16 *move = moves[t] + begin;
+            const real *move = moves[t] + begin;
             for (idx i = 0; i < some; i++) p[i] -= decay * p[i] + rate * wide(move[i]);
             if (copies[t]) round_line(some, 1.0f, p, copies[t] + begin);
         }
     }
 }
 
-/* logits [rows, stride], width of them in use, become the gradient of the summed loss divided by
- * inverse [rows], the others 0: e^logit in units of the largest, at the label less all of these;
- * inverse is one over that sum. losses [rows] in nats; hits [rows]: whether the label's logit is the
- * largest, of equal ones the first. A negative label asks nothing. */
-void cross_entropy(idx rows, idx width, idx stride, bf16 *logits, const int64_t *labels,
-                   float *inverse, float *losses, uint8_t *hits) {
-#pragma omp parallel for schedule(static)
-    for (idx row = 0; row < rows; row++) {
-        bf16 *x = logits + row * stride;
-        idx label = labels[row];
-        memset(x + width, 0, sizeof(bf16) * (stride - width));
-        inverse[row] = losses[row] = hits[row] = 0;
-        if (label < 0) {
-            memset(x, 0, sizeof(bf16) * width);
-            continue;
+/* Some lines of logits [words, count], each with its own bias */
+typedef struct { idx first, end, count; real *logits; const real *bias; } Words;
+
+#define WORDS 256
+
+static Words words_of(idx block, idx words, idx count, real *logits, const real *bias) {
+    return (Words){block * WORDS, least((block + 1) * WORDS, words), count, logits, bias};
+}
+
+/* best, place [count]: the largest logit of each column, and its word, of equal ones the first */
+static void largest_logits(Words w, float *best, int32_t *place) {
+    for (idx i = 0; i < w.count; i++) best[i] = -INFINITY, place[i] = w.first;
+    for (idx word = w.first; word < w.end; word++) {
+        const real *x = w.logits + word * w.count;
+        float bias = wide(w.bias[word]);
+        for (idx i = 0; i < w.count; i++) {
+            float logit = wide(x[i]) + bias;
+            place[i] = logit > best[i] ? word : place[i];
+            best[i] = logit > best[i] ? logit : best[i];
         }
-        int16_t best = INT16_MIN;
-        for (idx i = 0; i < width; i++) best = rank(x[i]) > best ? rank(x[i]) : best;
-        float largest = unrank(best), sum = 0.0f, wanted = wide(x[label]);
-        hits[row] = wanted == largest;
-        for (idx i = 0; hits[row] && i < label; i++)
-            if (wide(x[i]) == largest) hits[row] = 0;
-        for (idx from = 0; from < width; from += DRAWN) {
-            float e[DRAWN];
-            idx some = width - from < DRAWN ? width - from : DRAWN;
-            for (idx i = 0; i < some; i++) {
-                e[i] = exponential(wide(x[from + i]) - largest);
-                sum += e[i];
-            }
-            round_line(some, 1.0f, e, x + from);
-        }
-        losses[row] = logf(sum) + largest - wanted;
-        inverse[row] = 1.0f / sum;
-        x[label] = narrow(exponential(wanted - largest) - sum);
     }
+}
+
+/* Logits become e^(logit - largest [count]); sum [count]: of these */
+static void raise_logits(Words w, const float *largest, float *sum) {
+    memset(sum, 0, sizeof(float) * w.count);
+    for (idx word = w.first; word < w.end; word++)
+        for (idx from = 0; from < w.count; from += DRAWN) {
+            float e[DRAWN], bias = wide(w.bias[word]);
+            real *x = w.logits + word * w.count + from;
+            idx some = least(DRAWN, w.count - from);
+            for (idx i = 0; i < some; i++) {
+                e[i] = exponential(wide(x[i]) + bias - largest[from + i]);
+                sum[from + i] += e[i];
+            }
+            round_line(some, 1.0f, e, x);
+        }
+}
+
+/* logits [words, count], with bias [words], become the gradient of the summed loss divided by inverse
+ * [count], a column each: e^logit in units of the largest, at the label less all of these; inverse is
+ * one over that sum. losses [count] in nats; hits [count]: whether the label's logit is the largest,
+ * of equal ones the first. A negative label asks nothing, and all three are 0. */
+void cross_entropy(idx words, idx count, real *logits, const real *bias, const int64_t *labels,
+                   float *inverse, float *losses, uint8_t *hits) {
+    idx blocks = (words + WORDS - 1) / WORDS;
+    float *found = malloc(sizeof(float) * (blocks + 1) * count), *largest = found + blocks * count;
+    int32_t *places = malloc(sizeof(int32_t) * blocks * count);
+#pragma omp parallel for schedule(static)
+    for (idx block = 0; block < blocks; block++)
+        largest_logits(words_of(block, words, count, logits, bias), found + block * count,
+                       places + block * count);
+    for (idx i = 0; i < count; i++) {
+        idx best = i, label = labels[i];
+        for (idx at = i; at < blocks * count; at += count)
+            if (found[at] > found[best]) best = at;
+        hits[i] = places[best] == label;
+        largest[i] = label < 0 ? INFINITY : found[best];
+        losses[i] = 0.0f;
+        if (label >= 0) losses[i] = found[best] - wide(logits[label * count + i]) - wide(bias[label]);
+    }
+#pragma omp parallel for schedule(static)
+    for (idx block = 0; block < blocks; block++)
+        raise_logits(words_of(block, words, count, logits, bias), largest, found + block * count);
+    for (idx i = 0; i < count; i++) {
+        idx label = labels[i];
+        float sum = 0.0f;
+        for (idx block = 0; block < blocks; block++) sum += found[block * count + i];
+        inverse[i] = 0.0f;
+        if (label < 0) continue;
+        inverse[i] = 1.0f / sum;
+        logits[label * count + i] = narrow(exponential(-losses[i]) - sum);
+        losses[i] += logf(sum);
+    }
+    free(found);
+    free(places);
 }

@@ -1,8 +1,8 @@
 """Kernels compiled on the machine they run on, where it has a compiler.
 
 In:  kernels.c beside this file; GCC (artifacts/runtime/native.py).
-Out: `kernels()`, or None: then everything runs in plain torch, with the same masks and the same
-     results but for rounding.
+Out: `kernels()`, for bfloat16 or float32, or None: then everything runs in plain torch, with the
+     same masks and the same results but for rounding.
 
 The threads are torch's own: the OpenMP symbols stay undefined when the library is linked and are
 found in the runtime that torch has already loaded.
@@ -40,23 +40,22 @@ _SIGNATURES = {
     "residual_norm_backward": "-nnppnifpppppppi",
     "norm_forward": "-nnppfppp",
     "norm_backward": "-nnppppppppi",
-    "geglu_forward": "-nnppi",
+    "geglu_forward": "-nnppii",
     "geglu_backward": "-nnppp",
-    "rotate": "-nnnpppp",
     "transpose": "-nnpp",
     "column_sums": "-nnppi",
-    "softmax_forward": "-nnnpiippnni",
-    "softmax_in_ranges": "-nnnppp",
-    "softmax_backward": "-nnppnni",
-    "short_attention_forward": "-nnnnppiipnnifp",
-    "short_attention_backward": "-nnnnppiipnnifpp",
-    "cross_entropy": "-nnnppppp",
+    "attention_forward": "-nnnpnnnpppnifpp",
+    "attention_backward": "-nnnpnnnpppnifpppp",
+    "cross_entropy": "-nnpppppp",
     "squared_gradients": "-npppp",
     "adamw": "-npppppppffffff",
     "muon_momentum": "-npppppff",
     "muon_move": "-nppppff",
 }
 """Of each function in kernels.c."""
+
+_TYPES = {torch.bfloat16: (), torch.float32: ("-DFLOAT32",)}
+"""What each type of tensors is compiled with; the libraries differ in nothing else."""
 
 _choice: list[Choice] = ["auto"]
 
@@ -77,30 +76,31 @@ class Kernels:
         )
 
 
-def kernels() -> Kernels | None:
-    """The compiled kernels, or None where they cannot be had or are not wanted."""
-    return None if _choice[0] == "torch" else _compiled()
+def kernels(dtype: torch.dtype = torch.bfloat16) -> Kernels | None:
+    """The kernels for tensors of `dtype`, or None where they cannot be had or are not wanted."""
+    return None if _choice[0] == "torch" or dtype not in _TYPES else _compiled(dtype)
 
 
 def kernels_for(*tensors: Tensor) -> Kernels | None:
-    """The kernels, if they fit all `tensors`: bfloat16 on the CPU."""
-    fit = all(t.device.type == "cpu" and t.dtype == torch.bfloat16 for t in tensors)
-    return kernels() if fit else None
+    """The kernels for all `tensors`, if these are of one type and on the CPU."""
+    dtype = tensors[0].dtype
+    fit = all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
+    return kernels(dtype) if fit else None
 
 
 def choose_kernels(choice: Choice) -> None:
     """`auto`: native where possible; `native`: an error where not; `torch`: never."""
-    if choice == "native" and _compiled() is None:
+    if choice == "native" and _compiled(torch.bfloat16) is None:
         raise UsageError("native kernels want Linux and GCC on the PATH; install gcc, or use auto")
     _choice[0] = choice
 
 
 def kernels_in_use() -> Literal["native", "torch"]:
-    """What bfloat16 on a CPU runs with, by name."""
+    """What a CPU runs with, by name."""
     return "torch" if kernels() is None else "native"
 
 
 @cache
-def _compiled() -> Kernels | None:
-    library = load(SOURCE, _SIGNATURES, *FLAGS)
+def _compiled(dtype: torch.dtype) -> Kernels | None:
+    library = load(SOURCE, _SIGNATURES, *FLAGS, *_TYPES[dtype])
     return None if library is None else Kernels(library)

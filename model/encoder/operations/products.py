@@ -115,18 +115,17 @@ def bias_gradient(dy_TO: Tensor) -> Tensor:
 def transposed(x_TN: Tensor) -> Tensor:
     """x^T, [N, T]: a copy where that pays, else a view."""
     tokens, width = x_TN.shape
+    whole = tokens // TILE * TILE
     native = kernels_for(x_TN)
+    if x_TN.dtype != torch.bfloat16 or (native is None and not whole):
+        return x_TN.mT
+    result = x_TN.new_empty(width, tokens)
     if native is not None:
-        result = x_TN.new_empty(width, tokens)
         native("transpose", tokens, width, x_TN.contiguous(), result)
         return result
-    whole = tokens // TILE * TILE
-    if x_TN.dtype != torch.bfloat16 or not whole:
-        return x_TN.mT
     # First inside tiles of 32 rows, then the tiles as pieces of 64 bytes: in one step every read or
     # every write would jump by a whole row.
     tiles = x_TN[:whole].view(whole // TILE, TILE, width).mT.contiguous()
-    result = x_TN.new_empty(width, tokens)
     result[:, :whole].view(width, whole // TILE, TILE).copy_(tiles.transpose(0, 1))
     result[:, whole:].copy_(x_TN[whole:].mT)
     return result

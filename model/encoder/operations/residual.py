@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.encoder.operations.dropout import Draws, keep_
-from model.encoder.operations.native_kernels import Kernels, kernels_for
+from model.encoder.operations.native_kernels import kernels_for
 from model.encoder.operations.products import Context, apply, transposed, wide
 
 # T tokens, H width
@@ -124,20 +124,34 @@ def residual_norm_gradients(
     """Back through `residual_norm`."""
     gradient_TH = gradient_TH.contiguous()
     native = kernels_for(gradient_TH, kept.sum_TH)
-    if native is not None:
-        return _native_gradients(native, gradient_TH, kept, norm_weight_H, draws)
-    residual_TH = _norm_input_gradient(gradient_TH, kept, norm_weight_H)
-    dense_TH = residual_TH
-    if draws is not None:
-        dense_TH = keep_(residual_TH * draws.scale, draws.mask())
-    return ResidualGradients(
-        residual_TH,
-        dense_TH,
-        transposed(dense_TH),
-        dense_TH.sum(0),
-        _norm_weight_gradient(gradient_TH, kept),
-        gradient_TH.sum(0),
+    if native is None:
+        residual_TH = _norm_input_gradient(gradient_TH, kept, norm_weight_H)
+        dense_TH = residual_TH
+        if draws is not None:
+            dense_TH = keep_(residual_TH * draws.scale, draws.mask())
+        return ResidualGradients(
+            residual_TH,
+            dense_TH,
+            transposed(dense_TH),
+            dense_TH.sum(0),
+            _norm_weight_gradient(gradient_TH, kept),
+            gradient_TH.sum(0),
+        )
+    tokens, width = gradient_TH.shape
+    threads = torch.get_num_threads()
+    residual_TH, dense_TH = torch.empty_like(gradient_TH), torch.empty_like(gradient_TH)
+    is_turned = gradient_TH.dtype == torch.bfloat16  # see `transposed`
+    turned_HT = gradient_TH.new_empty(width, tokens) if is_turned else dense_TH.mT
+    sums = torch.empty(threads, 3, width)
+    dropping = (draws.stream, draws.limit, draws.scale) if draws else _NOTHING_DROPPED
+    native(
+        "residual_norm_backward",
+        *(tokens, width, gradient_TH, kept.sum_TH, *dropping, wide(norm_weight_H)),
+        *(kept.mean_T, kept.deviation_T, residual_TH, dense_TH),
+        *(turned_HT if is_turned else None, sums, threads),
     )
+    weight_H, bias_H, dense_H = sums.sum(0).to(gradient_TH.dtype)
+    return ResidualGradients(residual_TH, dense_TH, turned_HT, dense_H, weight_H, bias_H)
 
 
 def _norm_input_gradient(gradient_TH: Tensor, kept: ResidualNorm, norm_weight_H: Tensor) -> Tensor:
@@ -158,28 +172,6 @@ def _norm_weight_gradient(gradient_TH: Tensor, kept: ResidualNorm) -> Tensor:
     deviation_1T = kept.deviation_T.view(1, -1).to(gradient_TH.dtype)
     shift_1T = (kept.mean_T * kept.deviation_T).view(1, -1).to(gradient_TH.dtype)
     return (deviation_1T @ (gradient_TH * kept.sum_TH) - shift_1T @ gradient_TH)[0]
-
-
-def _native_gradients(
-    native: Kernels,
-    gradient_TH: Tensor,
-    kept: ResidualNorm,
-    norm_weight_H: Tensor,
-    draws: Draws | None,
-) -> ResidualGradients:
-    tokens, width = gradient_TH.shape
-    threads = torch.get_num_threads()
-    residual_TH, dense_TH = torch.empty_like(gradient_TH), torch.empty_like(gradient_TH)
-    turned_HT = gradient_TH.new_empty(width, tokens)
-    sums = torch.empty(threads, 3, width)
-    dropping = (draws.stream, draws.limit, draws.scale) if draws else _NOTHING_DROPPED
-    native(
-        "residual_norm_backward",
-        *(tokens, width, gradient_TH, kept.sum_TH, *dropping, wide(norm_weight_H)),
-        *(kept.mean_T, kept.deviation_T, residual_TH, dense_TH, turned_HT, sums, threads),
-    )
-    weight_H, bias_H, dense_H = sums.sum(0).to(gradient_TH.dtype)
-    return ResidualGradients(residual_TH, dense_TH, turned_HT, dense_H, weight_H, bias_H)
 
 
 class _Context(Context):

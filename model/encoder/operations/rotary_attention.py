@@ -12,18 +12,20 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch
 from model.encoder.operations.attention import BACKENDS, Attend, FlashAttention, VarlenAttention
 from model.encoder.operations.block_attention import BlockAttention
 from model.encoder.operations.dropout import Noise
-from model.encoder.operations.grouped_attention import SHORT, GroupedAttention
-from model.encoder.operations.long_attention import LongAttention, is_long
-from model.encoder.operations.native_kernels import kernels, kernels_for
-from model.encoder.operations.products import Context, apply, wide
+from model.encoder.operations.grouped_attention import GroupedAttention
+from model.encoder.operations.products import wide
 
 # T tokens of all sequences together, A heads, K width of one head
+
+LONG = 1024
+"""Tokens from which on a sequence is worth operations of its own."""
 
 
 class LayerAttention(NamedTuple):
@@ -41,12 +43,38 @@ def layer_attention(batch: PackedBatch, config: EncoderConfig, *, backend: str) 
     full, local = BACKENDS[backend](batch, config), WINDOWS[backend](batch, config)
     if backend == "grouped" and is_long(batch):
         full = LongAttention(batch, config)
-    if config.positions == "learned":
-        return LayerAttention(full, local)
-    return LayerAttention(
-        RotaryAttention(full, batch, config, config.global_rope_theta),
-        RotaryAttention(local, batch, config, config.local_rope_theta),
-    )
+    if config.positions != "learned":
+        full = RotaryAttention(full, batch, config, config.global_rope_theta)
+        local = RotaryAttention(local, batch, config, config.local_rope_theta)
+    if backend == "grouped" and batch.input_ids.device.type == "cpu":
+        full = FusedAttention(full, batch, config)
+        local = FusedAttention(local, batch, config, reach=config.local_attention // 2)
+    return LayerAttention(full, local)
+
+
+class FusedAttention:
+    """An attention by the kernel, rotations included; without dropout."""
+
+    def __init__(
+        self,
+        otherwise: Attend,
+        batch: PackedBatch,
+        config: EncoderConfig,
+        *,
+        reach: int | None = None,
+    ) -> None:
+        """`otherwise`: the same for vectors that the kernel does not take."""
+        self.otherwise = otherwise
+        rotation = None
+        if isinstance(otherwise, RotaryAttention):
+            rotation = (otherwise.cosine, otherwise.sine)
+        self.grouped = GroupedAttention(batch, config, reach=reach, rotation=rotation)
+
+    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
+        """Context vectors, [T, A, K]."""
+        if self.grouped.kernel(parts_T3AK) is None:
+            return self.otherwise(parts_T3AK, noise)
+        return self.grouped(parts_T3AK, None)
 
 
 class RotaryAttention:
@@ -68,8 +96,6 @@ class RotaryAttention:
 
 def rotated(parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
     """Queries and keys turned by each token's angles, one for each of K / 2 pairs; [T, 3, A, K]."""
-    if kernels_for(parts_T3AK) is not None:
-        return apply(_Rotation, parts_T3AK, cosine_TK, sine_TK)
     first, second = wide(parts_T3AK[:, :2]).chunk(2, dim=-1)
     cosine, sine = cosine_TK[:, None, None], sine_TK[:, None, None]
     turned = (first * cosine - second * sine, second * cosine + first * sine)
@@ -77,49 +103,38 @@ def rotated(parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
     return torch.cat((turned_T2AK, parts_T3AK[:, 2:]), dim=1)
 
 
-class _Rotation(torch.autograd.Function):
-    """Native; the way back turns the other way."""
-
-    @staticmethod
-    def forward(ctx: Context, parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
-        ctx.save_for_backward(cosine_TK, sine_TK)
-        return _turn(parts_T3AK, cosine_TK, sine_TK)
-
-    @staticmethod
-    def backward(ctx: Context, gradient_T3AK: Tensor) -> tuple[Tensor, None, None]:
-        cosine_TK, sine_TK = ctx.saved_tensors
-        return _turn(gradient_T3AK, cosine_TK, -sine_TK), None, None
+def is_long(batch: PackedBatch) -> bool:
+    """Whether most of attention's work is in long sequences, and these are on a CPU."""
+    squares = batch.lengths**2
+    on_cpu = batch.input_ids.device.type == "cpu"
+    return on_cpu and bool(2 * squares[batch.lengths >= LONG].sum() > squares.sum())
 
 
-def _turn(parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
-    native = kernels_for(parts_T3AK)
-    assert native is not None
-    tokens, _, heads, width = parts_T3AK.shape
-    parts_T3AK = parts_T3AK.contiguous()
-    result_T3AK = torch.empty_like(parts_T3AK)
-    native("rotate", tokens, heads, width, parts_T3AK, cosine_TK, sine_TK, result_T3AK)
-    return result_T3AK
+class LongAttention:
+    """Whole long sequences on a CPU, one at a time; without dropout.
 
+    The scores of 8,192 tokens are 256 MB a head in float32. Neither the compiled kernel nor torch's
+    own fused attention, which takes its place without a compiler, has them in memory.
+    """
 
-def _flash_window(batch: PackedBatch, config: EncoderConfig) -> Attend:
-    return FlashAttention(batch, config, reach=config.local_attention // 2)
+    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
+        self.lengths: list[int] = batch.lengths.tolist()
 
-
-def _varlen_window(batch: PackedBatch, config: EncoderConfig) -> Attend:
-    return VarlenAttention(batch, config, reach=config.local_attention // 2)
-
-
-def _window(batch: PackedBatch, config: EncoderConfig) -> Attend:
-    width = config.hidden_size // config.num_attention_heads
-    native = batch.input_ids.device.type == "cpu" and kernels() is not None
-    if native and max(*batch.lengths.tolist(), width) <= SHORT:
-        return GroupedAttention(batch, config, reach=config.local_attention // 2)
-    return BlockAttention(batch, config)
+    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
+        """Context vectors, [T, A, K]."""
+        contexts = []
+        for parts_S3AK in torch.split(parts_T3AK, self.lengths):
+            parts_31ASK = parts_S3AK.permute(1, 2, 0, 3).unsqueeze(1)
+            context_1ASK = functional.scaled_dot_product_attention(*parts_31ASK)
+            contexts.append(context_1ASK[0].transpose(0, 1))
+        return torch.cat(contexts)
 
 
 WINDOWS: dict[str, Callable[[PackedBatch, EncoderConfig], Attend]] = {
-    "grouped": _window,
-    "flash": _flash_window,
-    "varlen": _varlen_window,
+    "grouped": BlockAttention,
+    "flash": lambda batch, config: FlashAttention(batch, config, reach=config.local_attention // 2),
+    "varlen": lambda batch, config: VarlenAttention(
+        batch, config, reach=config.local_attention // 2
+    ),
 }
 """Local attention of each backend; on CUDA the kernels have windows of their own."""

@@ -7,48 +7,64 @@ Matthews, F1 and accuracy are scikit-learn's, the correlations scipy's, as in GL
 """
 
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import numpy as np
+import scipy  # which imports `scipy.stats` when it is first used
 from numpy.typing import NDArray
-from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 Values = NDArray[np.generic]
 
 
+def _sklearn() -> ModuleType:
+    """scikit-learn's metrics; importing them takes longer than torch, and predicting wants none."""
+    import sklearn.metrics
+
+    metrics: ModuleType = sklearn.metrics
+    return metrics
+
+
 def accuracy(gold: Values, predicted: Values) -> float:
     """Share of examples with the correct label, or with all labels correct."""
-    return float(accuracy_score(gold, predicted))
+    return float(_sklearn().accuracy_score(gold, predicted))
 
 
 def f1(gold: Values, predicted: Values) -> float:
     """F1 of label 1 (MRPC, QQP)."""
-    return float(f1_score(gold, predicted, zero_division=0.0))
+    return float(_sklearn().f1_score(gold, predicted, zero_division=0.0))
 
 
 def f1_macro(gold: Values, predicted: Values) -> float:
     """Mean of every label's F1."""
-    return float(f1_score(gold, predicted, average="macro", zero_division=0.0))
+    return float(_sklearn().f1_score(gold, predicted, average="macro", zero_division=0.0))
 
 
 def f1_micro(gold: Values, predicted: Values) -> float:
     """F1 over all labels of all examples pooled."""
-    return float(f1_score(gold, predicted, average="micro", zero_division=0.0))
+    return float(_sklearn().f1_score(gold, predicted, average="micro", zero_division=0.0))
 
 
 def matthews(gold: Values, predicted: Values) -> float:
     """Matthews correlation (CoLA); 0 where all predictions are equal."""
-    return float(matthews_corrcoef(gold, predicted))
+    return float(_sklearn().matthews_corrcoef(gold, predicted))
 
 
 def pearson(gold: Values, predicted: Values) -> float:
     """Pearson correlation (STS-B); 0 where one side is constant."""
-    return float(pearsonr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
+    return _correlation(scipy.stats.pearsonr, gold, predicted)
 
 
 def spearman(gold: Values, predicted: Values) -> float:
     """Spearman rank correlation (STS-B); 0 where one side is constant."""
-    return float(spearmanr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
+    return _correlation(scipy.stats.spearmanr, gold, predicted)
+
+
+def precision_recall_f1(gold: Values, predicted: Values) -> dict[str, list[float]]:
+    """`precision`, `recall` and `f1` of every label, where a text may have several."""
+    found = _sklearn().precision_recall_fscore_support(gold, predicted, zero_division=0.0)
+    named = zip(("precision", "recall", "f1"), found[:3], strict=True)
+    return {name: values.tolist() for name, values in named}
 
 
 METRICS: dict[str, Callable[[Values, Values], float]] = {
@@ -67,5 +83,6 @@ def measure(metrics: tuple[str, ...], gold: Values, predicted: Values) -> dict[s
     return {name: METRICS[name](gold, predicted) for name in metrics}
 
 
-def _vary(gold: Values, predicted: Values) -> bool:
-    return len(np.unique(gold)) > 1 and len(np.unique(predicted)) > 1
+def _correlation(correlate: Callable[..., Any], gold: Values, predicted: Values) -> float:
+    vary = len(np.unique(gold)) > 1 and len(np.unique(predicted)) > 1
+    return float(correlate(gold, predicted).statistic) if vary else 0.0

@@ -168,7 +168,19 @@ class Telemetry:
         self._window.append(record)
         if record.step % self.log_every == 0 or last:
             numbers = summary(self._window, self.flops_per_second)
-            self._write(record.step, {**numbers, "memory_bytes": peak_memory(self.device)})
+            numbers["memory_bytes"] = peak_memory(self.device)
+            if self.log is not None:
+                timed = {"step": record.step, "seconds": round(self.spent, 3), **numbers}
+                try:
+                    self.log.write(json.dumps(timed) + "\n")
+                    self.log.flush()
+                except OSError as error:
+                    raise ClozeError(
+                        f"{self.log.name}: cannot write the log of step {record.step}: {error}; "
+                        "the checkpoints are intact: make room and start the same command again"
+                    ) from error
+            for tracker in self.trackers:
+                tracker.log(record.step, numbers)
             self._window = []
         now = time.monotonic()
         if now - self._printed >= 1.0 or last:
@@ -192,20 +204,6 @@ class Telemetry:
         )
         for tracker in self.trackers:
             tracker.log(step, {f"heldout_{name}": value for name, value in scores.items()})
-
-    def _write(self, step: int, numbers: Mapping[str, float]) -> None:
-        if self.log is not None:
-            timed = {"step": step, "seconds": round(self.spent, 3), **numbers}
-            try:
-                self.log.write(json.dumps(timed) + "\n")
-                self.log.flush()
-            except OSError as error:
-                raise ClozeError(
-                    f"{self.log.name}: cannot write the log of step {step}: {error}; the "
-                    "checkpoints are intact: make room and start the same command again"
-                ) from error
-        for tracker in self.trackers:
-            tracker.log(step, numbers)
 
 
 @contextmanager

@@ -23,13 +23,6 @@ def shards(artifact: Artifact) -> ExampleShards:
     return ExampleShards(artifact, split="train", max_seq_length=32)
 
 
-def _rows(artifact: Artifact, shard: int, copy: int) -> list[dict[str, object]]:
-    path = artifact.path(f"train-32-{shard:05}.arrow")
-    with pa.ipc.open_file(path) as reader:
-        rows: list[dict[str, object]] = reader.get_batch(copy).to_pylist()
-    return rows
-
-
 def test_rows_are_counted_by_copy_and_shard_from_the_manifest(shards: ExampleShards) -> None:
     assert shards.rows == ((6, 0, 3), (4, 5, 3))
 
@@ -43,7 +36,8 @@ def test_gathered_rows_are_those_written_in_the_order_asked(
     masked = np.split(found.masked_lm_ids, np.cumsum(found.masked_counts)[:-1])
     places = np.split(found.masked_lm_positions, np.cumsum(found.masked_counts)[:-1])
     for i, (shard, row) in enumerate(zip(which, rows, strict=True)):
-        written = _rows(artifact, shard, 1)[row]
+        with pa.ipc.open_file(artifact.path(f"train-32-{shard:05}.arrow")) as reader:
+            written = reader.get_batch(1).to_pylist()[row]
         assert tokens[i].tolist() == written["input_ids"]
         assert masked[i].tolist() == written["masked_lm_ids"]
         assert places[i].tolist() == written["masked_lm_positions"]

@@ -103,6 +103,7 @@ def _stage(**changes: Any) -> PretrainStage:
         "phases": [{"max_seq_length": 32, "share": 1.0}],
         "optimizer": {"learning_rate": 2e-3, "warmup_steps": 1, **changes.pop("optimizer", {})},
         "evaluation_examples": 16,
+        "precision": "bf16",  # as on a GPU, whatever this processor has
         **changes,
     }
     return PretrainStage.model_validate({"seed": 7, "encoder": encoder, "pretrain": recipe})

@@ -8,7 +8,7 @@ import pytest
 from model.config import PretrainConfig, TrainingMachine
 from model.training.engine import engine_configuration
 
-RECIPE = PretrainConfig()
+RECIPE = PretrainConfig(precision="bf16")
 
 
 def test_zero_0_is_a_plain_fp32_engine_that_leaves_clipping_to_us() -> None:

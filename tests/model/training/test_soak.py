@@ -26,6 +26,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_thirty_kills_leave_the_same_bytes(examples: Artifact, tmp_path: Path) -> None:
     for name in ("golden", "struck"):
         (tmp_path / name).mkdir()

@@ -12,6 +12,7 @@ from artifacts.stage import StageTable, write_stage_table
 from model.training.environment import ALLOCATOR, KERNEL_CACHES, WAITING
 from tests.conftest import SMOKE, GoldenRun, cloze
 from tests.running import RunFolder
+from tests.waiting import PATIENCE
 
 PROGRAM = """
 import json, os, sys
@@ -76,3 +77,61 @@ def test_openmp_takes_the_settings_in_every_stage_that_cloze_starts(
         log = (run.job(stage) / "log").read_text()
         for name, value in WAITING.items():
             assert f"{name} = '{value}'" in log, f"{stage}: {log[:2000]}"
+
+
+LEAN = """
+import sys
+import torch
+import model.evaluation.evaluate, model.finetune.finetune, model.inference.load
+import model.training.pretrain
+from model.config import EncoderConfig, OptimizerConfig
+from model.encoder.encoder import Encoder, initialise, shapes_alone
+from model.encoder.pretraining import PretrainingModel
+from model.finetune.heads import TaskModel
+from model.training.optimizer import build_optimizer
+
+for family in ("bert", "modern"):
+    config = EncoderConfig(family=family, preset="tiny")
+    with shapes_alone():
+        shapes = PretrainingModel(config, 100).state_dict()
+        TaskModel(Encoder(config, 100), outputs=3, bilstm=True)
+    module = PretrainingModel(config, 100)
+    assert {name: value.shape for name, value in module.state_dict().items()} == {
+        name: value.shape for name, value in shapes.items()
+    }
+    assert all(value.is_meta for value in shapes.values())
+    initialise(module, config)
+    for name in ("adamw", "muon", "lamb", "stable_adamw"):
+        named = list(module.named_parameters())
+        recipe = OptimizerConfig(name=name)
+        optimizer = build_optimizer(named, config=recipe, zero_stage=0, precision="fp32")
+        for parameter in module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.load_state_dict(optimizer.state_dict())
+print([name for name in ("torch._dynamo", "sympy", "deepspeed") if name in sys.modules])
+"""
+
+
+def test_programs_start_without_importing_torchs_compiler_or_deepspeed() -> None:
+    """The first two are more than half of a start; a rank alone trains without the third."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAN], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_predicting_does_not_wait_for_the_libraries_of_metrics() -> None:
+    source = (
+        "import sys, cloze.inference.prediction, model.finetune.finetune, model.tasks.problems\n"
+        "print([name for name in ('sklearn', 'scipy.stats', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert done.stdout == "[]\n", done.stderr

@@ -177,11 +177,27 @@ def run_ranks(
 
     Waits for the first `wait_for` of them (0: all), and kills the others.
     """
-    port = free_port()
     started = time.monotonic()
     argument = wishes if isinstance(wishes, str) else json.dumps(wishes)
     command = [sys.executable, str(Path(__file__).with_name(program)), argument]
-    processes = [_start_rank(rank, ranks, port, command) for rank in range(ranks)]
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
     found = []
     try:
         for process in processes[: wait_for or ranks]:
@@ -194,26 +210,6 @@ def run_ranks(
             process.kill()
             process.communicate()
     return found
-
-
-def _start_rank(rank: int, ranks: int, port: int, command: list[str]) -> "subprocess.Popen[str]":
-    environment = {
-        **os.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[3]),
-    }
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def losses(directory: Path) -> list[float]:

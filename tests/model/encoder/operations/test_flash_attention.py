@@ -126,6 +126,7 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     monkeypatch.setitem(BACKENDS, "grouped", FlashAttention)
     monkeypatch.setattr(Encoder, "_noise", lambda encoder, seed: DeviceNoise())
     monkeypatch.setitem(rotary_attention.WINDOWS, "grouped", FlashAttention)
+    monkeypatch.setattr(rotary_attention, "FusedAttention", lambda attend, *_, **__: attend)
     monkeypatch.setattr(products, "_has_bf16_products", lambda: False)
     for module in (feed_forward, self_attention, modern):
         monkeypatch.setattr(module, "dropout", lambda x, p, noise: functional.dropout(x, p))

@@ -113,13 +113,6 @@ def test_nothing_is_answered_where_that_is_best() -> None:
     assert not any(margin <= threshold for margin in margins)  # what is answered has a margin below
 
 
-def _noisy(tags: list[str], seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    rng = random.Random(seed)
-    gold = [[rng.choice(tags) for _ in range(rng.randint(1, 9))] for _ in range(300)]
-    guess = [[tag if rng.random() < 0.6 else rng.choice(tags) for tag in row] for row in gold]
-    return gold, guess
-
-
 # Counted by conlleval.pl (version 2004-01-26) on the same tags.
 @pytest.mark.parametrize(
     ("tags", "seed", "expected"),
@@ -131,7 +124,10 @@ def _noisy(tags: list[str], seed: int) -> tuple[list[list[str]], list[list[str]]
 def test_entities_are_counted_as_conlleval_counts_them(
     tags: list[str], seed: int, expected: tuple[int, int, int, str]
 ) -> None:
-    counts = count_entities(*_noisy(tags, seed))
+    rng = random.Random(seed)
+    gold = [[rng.choice(tags) for _ in range(rng.randint(1, 9))] for _ in range(300)]
+    guess = [[tag if rng.random() < 0.6 else rng.choice(tags) for tag in row] for row in gold]
+    counts = count_entities(gold, guess)
     assert (counts.gold, counts.predicted, counts.correct, f"{100 * counts.f1:.2f}") == expected
 
 
