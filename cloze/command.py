@@ -214,7 +214,16 @@ FORMER_NAMES = {"unwanted": "dedup"}
 
 def main() -> NoReturn:
     """Entry point."""
-    _open_missing_streams()
+    # closed streams are opened: after `2>&-` the next file opened would be standard error
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, mode))  # noqa: SIM115 - as long as the process
+        elif mode == "w":
+            getattr(sys, name).reconfigure(errors="backslashreplace")  # LC_ALL=en_US.ISO-8859-1
     sys.exit(exit_code(sys.argv[1:]))
 
 
@@ -266,19 +275,6 @@ def application() -> App:
         text = f"{verb.purpose}\n\nExample: `{verb.example}`"
         app.command(verb.where, name=name, help=text, sort_key=position)
     return app
-
-
-def _open_missing_streams() -> None:
-    """Open closed standard streams: after `2>&-` the next file opened would be standard error."""
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere != number:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
-            setattr(sys, name, open(number, mode))  # noqa: SIM115 - as long as the process
-        elif mode == "w":
-            getattr(sys, name).reconfigure(errors="backslashreplace")  # LC_ALL=en_US.ISO-8859-1
 
 
 def _explained(error: BaseException) -> tuple[str, int]:

@@ -37,17 +37,11 @@ HELDOUT_EXAMPLES = "evaluate.heldout_examples"
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Output:
-    """How the result is printed."""
+class Place:
+    """Where artifacts and runs are stored, and how the result is printed."""
 
     json: Annotated[bool, Parameter(negative="", show_default=False)] = False
     """Print the result as one JSON document."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Place(Output):
-    """Where artifacts and runs are stored."""
 
     on: Path | None = None
     """Machine file (TOML): workspace, workers, ranks, launcher. Never changes a result."""
@@ -110,7 +104,6 @@ def _is_of_the_machine(assignment: str) -> bool:
     return re.split(r"[.=]", assignment)[0] in MachineConfig.model_fields
 
 
-OUTPUT = Output()
 PLACE = Place()
 TARGET = Target()
 """The options if none is given."""

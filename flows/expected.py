@@ -16,6 +16,7 @@ import math
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +37,7 @@ from flows.forecast import (
     WORD_PIECES_PER_BYTE,
     example_flops,
     expected_yield,
+    length_flops,
     sequences_to_read,
     steps_to_do,
 )
@@ -196,7 +198,14 @@ class Work:
 
     def __init__(self, run: RunConfig) -> None:
         self.run = run
-        self.encoder = _encoder_of(run) if run.finetune.encoder else run.encoder
+        self.encoder = run.encoder
+        if run.finetune.encoder:  # whose shape counts, where it can be read
+            with suppress(OSError, ValueError, LookupError, ClozeError):
+                table = json.loads(read_model_config(located(run.finetune.encoder)))
+                sizes = {name: table[name] for name in SIZE_NAMES}
+                family = "modern" if table.get("model_type") == "modernbert" else "bert"
+                shape = {"preset": None, "family": family, **sizes}
+                self.encoder = EncoderConfig.model_validate(shape)
         self.text_bytes, self.unparsed_bytes = 0.0, 0.0
         parsed = parsed_distributions()
         for source in run.corpus.sources if run.corpus else ():
@@ -221,16 +230,8 @@ class Work:
             "pretrain": self._pretraining_flops(),
             "finetune": self._finetuning_flops(),
             # forward only, by the encoder and by its random twin; tasks are only scored
-            "evaluate": 2 / 3 * heldout * self._flops(self._longest()),
+            "evaluate": 2 / 3 * heldout * length_flops(self.run, self._longest()),
         }.get(stage, 0.0)
-
-    def _flops(self, length: int, *, masked: bool = True) -> float:
-        """Of one example of at most `length` tokens, forward and backward."""
-        tokens = expected_yield(length, packed=self.run.examples.pack_documents).mean_length
-        predicted = self.run.examples.masking.masked_lm_prob * tokens if masked else 0.0
-        return example_flops(
-            self.encoder, self.run.vocabulary.size, tokens=tokens, masked=predicted
-        )
 
     def _longest(self) -> int:
         return max(self.run.examples.max_seq_lengths)
@@ -239,7 +240,7 @@ class Work:
         recipe = self.run.pretrain
         steps = steps_to_do(self.run)
         trained = sum(
-            count * self._flops(phase.max_seq_length)
+            count * length_flops(self.run, phase.max_seq_length)
             for phase, count in zip(recipe.phases, sequences_to_read(self.run), strict=True)
         )
         if recipe.optimizer.name == "muon":
@@ -248,7 +249,8 @@ class Work:
             matrices = 25.0 * encoder.num_hidden_layers * encoder.hidden_size
             trained += sum(steps) * (matrices * encoder.layer_weights)
         looks = sum(steps) // recipe.evaluate_every if recipe.evaluate_every else 0
-        return trained + looks * recipe.evaluation_examples * self._flops(self._longest()) / 3
+        looked_at = looks * recipe.evaluation_examples
+        return trained + looked_at * length_flops(self.run, self._longest()) / 3
 
     def _finetuning_flops(self) -> float:
         config, total = self.run.finetune, 0.0
@@ -328,14 +330,3 @@ def bf16_gain() -> float:
     precision, reason = machine_precision()
     gains = (gain for name, gain in BF16_GAIN.items() if reason.endswith(name))
     return next(gains, 1.0) if precision == "bf16" else 1.0
-
-
-def _encoder_of(run: RunConfig) -> EncoderConfig:
-    """The shape that is trained: the run's own, or that of the encoder which is given."""
-    try:
-        table = json.loads(read_model_config(located(run.finetune.encoder)))
-        sizes = {name: table[name] for name in SIZE_NAMES}
-        family = "modern" if table.get("model_type") == "modernbert" else "bert"
-        return EncoderConfig.model_validate({"preset": None, "family": family, **sizes})
-    except (OSError, ValueError, LookupError, ClozeError):
-        return run.encoder

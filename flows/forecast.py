@@ -119,6 +119,18 @@ def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast
     a_copy = sum(count * yields[length].mean_length for length, count in examples.items())
     written = config.copies * len(config.max_seq_lengths)
     core_seconds = text_bytes * (1 / TOKENS_RATE + written / EXAMPLES_RATE)
+    documents = text_bytes / MEAN_DOCUMENT
+    moved = text_bytes * PACKED_RATIO + documents * ROW_BYTES
+    wanted = max(int(min(text_bytes / BUCKET_BYTES, MOST_BUCKETS)), 1)
+    buckets = 1 << (wanted.bit_length() - 1)
+    # the fullest bucket or disk: the largest of n normal draws is sqrt(2 ln n) deviations off
+    spread = math.sqrt((VARIATION**2 + 1) * buckets / max(documents, 1.0))
+    worker_disk = {
+        workers: min(
+            moved, moved / workers * (1 + math.sqrt(2 * math.log(workers) * workers / buckets))
+        )
+        for workers in WORKERS
+    }
     return CorpusForecast(
         text_bytes=text_bytes,
         word_pieces=word_pieces,
@@ -126,28 +138,13 @@ def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast
         core_seconds=core_seconds,
         tokens_bytes=text_bytes * TOKENS_RATIO,
         examples_bytes=config.copies * a_copy * BYTES_PER_TOKEN,
-        engine=_forecast_engine(text_bytes, core_seconds),
-    )
-
-
-def _forecast_engine(text_bytes: float, core_seconds: float) -> EngineForecast:
-    """The same on an engine; the largest of n normal draws is sqrt(2 ln n) deviations off."""
-    documents = text_bytes / MEAN_DOCUMENT
-    moved = text_bytes * PACKED_RATIO + documents * ROW_BYTES
-    wanted = max(int(min(text_bytes / BUCKET_BYTES, MOST_BUCKETS)), 1)
-    buckets = 1 << (wanted.bit_length() - 1)
-    spread = math.sqrt((VARIATION**2 + 1) * buckets / max(documents, 1.0))
-    return EngineForecast(
-        core_seconds=core_seconds + text_bytes / READ_RATE,
-        read_bytes=3 * text_bytes + text_bytes * TOKENS_RATIO,
-        shuffle_bytes=moved,
-        largest_key=moved / buckets * (1 + spread * math.sqrt(2 * math.log(buckets))),
-        worker_disk={
-            workers: min(
-                moved, moved / workers * (1 + math.sqrt(2 * math.log(workers) * workers / buckets))
-            )
-            for workers in WORKERS
-        },
+        engine=EngineForecast(
+            core_seconds=core_seconds + text_bytes / READ_RATE,
+            read_bytes=3 * text_bytes + text_bytes * TOKENS_RATIO,
+            shuffle_bytes=moved,
+            largest_key=moved / buckets * (1 + spread * math.sqrt(2 * math.log(buckets))),
+            worker_disk=worker_disk,
+        ),
     )
 
 
@@ -221,14 +218,18 @@ def example_flops(
     return 6.0 * weights * tokens + attention + head
 
 
+def length_flops(run: RunConfig, max_seq_length: int) -> float:
+    """FLOPs of a pre-training example of at most so many tokens, on average."""
+    tokens = expected_yield(max_seq_length, packed=run.examples.pack_documents).mean_length
+    masked = run.examples.masking.masked_lm_prob * tokens
+    return example_flops(run.encoder, run.vocabulary.size, tokens=tokens, masked=masked)
+
+
 def step_flops(run: RunConfig) -> float:
     """FLOPs of a step of pre-training, the mean over its phases."""
     flops = 0.0
     for phase in run.pretrain.phases:
-        packed = run.examples.pack_documents
-        tokens = expected_yield(phase.max_seq_length, packed=packed).mean_length
-        masked = run.examples.masking.masked_lm_prob * tokens
-        one = example_flops(run.encoder, run.vocabulary.size, tokens=tokens, masked=masked)
+        one = length_flops(run, phase.max_seq_length)
         flops += phase.share * run.pretrain.batch_size * one
     return flops
 

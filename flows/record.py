@@ -26,7 +26,9 @@ from flows.locks.on_disk import holder_of
 from flows.workspace import Workspace
 
 RECORD_NAME = "run.json"
-REPORT_FILES = ("report.html", "summary.json")
+PAGE_NAME = "report.html"
+SUMMARY_NAME = "summary.json"
+REPORT_FILES = (PAGE_NAME, SUMMARY_NAME)
 """Files of the report that are copied into the run's folder."""
 ATTEMPTS_NAME = "attempts.json"
 

@@ -95,6 +95,7 @@ def test_a_flow_killed_while_training_is_continued_to_the_same_digests(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_in_every_stage_a_served_run_ends_with_the_same_digests(
     served: Deployment, golden: GoldenRun
 ) -> None:

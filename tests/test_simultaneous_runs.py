@@ -34,9 +34,9 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     "pauses",
     [
         pytest.param((0, 0, 0, 0), id="four at once"),
-        pytest.param((0, 0), id="at once", marks=pytest.mark.slow),
-        pytest.param((0, 1), id="1 s apart", marks=pytest.mark.slow),
-        pytest.param((0, 4), id="4 s apart", marks=pytest.mark.slow),
+        pytest.param((0, 0), id="at once", marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param((0, 1), id="1 s apart", marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param((0, 4), id="4 s apart", marks=[pytest.mark.slow, pytest.mark.long]),
     ],
 )
 def test_of_runs_of_a_name_started_together_one_works_and_the_others_are_told_who(

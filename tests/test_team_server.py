@@ -191,6 +191,7 @@ print(block.save("cloze"))
 """
 
 
+@pytest.mark.long
 def test_a_worker_killed_with_its_flow_is_noticed_told_of_and_continued_by_another(
     team: Team, golden: GoldenRun, tmp_path: Path
 ) -> None:

@@ -52,9 +52,9 @@ def refuse_contradictions(
             ) from None
     if "pretrain" in stages:
         _check_training(run, machine)
-    if "pretrain" in stages and run.pretrain.init:
-        made = next((stage.directory for stage in planned if stage.stage == "vocabulary"), "")
-        _check_initial_encoder(run, made)
+        if run.pretrain.init:
+            made = next((stage.directory for stage in planned if stage.stage == "vocabulary"), "")
+            _check_initial_encoder(run, made)
     if "finetune" in stages:
         _check_tasks(run)
 

@@ -34,7 +34,6 @@ WithoutPrefect = Annotated[
     Parameter(negative="", show_default=False, help="Run without a Prefect server to watch it on."),
 ]
 
-
 Seeds = Annotated[
     list[int] | None,
     Parameter(
@@ -74,7 +73,7 @@ def run(
         if without_prefect:
             records = [execute(one, machine) for one in runs]
         else:
-            records = _run_with_prefect(runs, machine)
+            records = _run_with_prefect(runs, machine, space)
     if seeds or sweep:
         return _table(chosen, space, as_json=target.json)
     (record,) = records
@@ -91,8 +90,9 @@ def run(
     return Answer(record.model_dump(mode="json"), "\n".join(lines), target.json)
 
 
-def _run_with_prefect(runs: Sequence[RunConfig], machine: MachineConfig) -> list[RunRecord]:
-    space = writable_workspace(machine.workspace)
+def _run_with_prefect(
+    runs: Sequence[RunConfig], machine: MachineConfig, space: Workspace
+) -> list[RunRecord]:
     server_starting = prefect_server(
         space, run=runs[0].name, meanwhile=lambda: import_module("flows.prefect.flows")
     )

@@ -124,6 +124,8 @@ class Size:
 
     below: float
     """Bytes of text."""
+    heldout_share: float
+    """Of the documents: of more text a smaller one is enough."""
     settings: str
     """Tables of the configuration."""
 
@@ -195,7 +197,7 @@ FINETUNE = """\
 encoder = {encoder}  # a run's name, an artifact's directory, or a Hugging Face folder
 seeds = [0, 1, 2]
 """
-SIZES = (Size(2e8, TOY), Size(2e9, MIDDLE), Size(float("inf"), PAPER))
+SIZES = (Size(2e8, 0.02, TOY), Size(2e9, 0.01, MIDDLE), Size(float("inf"), 0.001, PAPER))
 
 
 def init(
@@ -217,11 +219,9 @@ def init(
     data: dict[str, object]
     task = labelled_files(find_files(source))
     if task:
-        text, why, facts = (
-            task_configuration(task, name, encoder=initial or "bert-base-uncased"),
-            task.description if initial else "set finetune.encoder",
-            [task.description],
-        )
+        text = task_configuration(task, name, encoder=initial or "bert-base-uncased")
+        why = task.description if initial else "set finetune.encoder"
+        facts = [task.description]
         parse(RunConfig, tomllib.loads(text), source="the new configuration")
         data = {"task": asdict(task), "facts": facts}
     else:
@@ -264,9 +264,8 @@ def configuration(
 ) -> str:
     """The configuration as TOML, with `settings`, or those that suit the amount of text."""
     size = next(size for size in SIZES if found.text_bytes < size.below)
-    # a smaller share of more text; a larger one of few documents, or there would be none
-    share = 0.02 if found.text_bytes < 2e8 else 0.01 if found.text_bytes < 2e9 else 0.001
-    share = max(share, min(0.2, 20 / max(found.documents, 1)))
+    # a larger share of few documents, or none of them would be held out
+    share = max(size.heldout_share, min(0.2, 20 / max(found.documents, 1)))
     others, copies = beside.tables(found)
     return (
         f"{_headline(found, name)}\n{sources_table(found, 'corpus', weight=copies)}\n{others}"
@@ -279,7 +278,7 @@ def _headline(found: Look, name: str) -> str:
     """What the configuration is about, its name and its seed."""
     import tomli_w
 
-    files = f"{found.files:,} file{'s' if found.files > 1 else ''}"
+    files = _counted(found.files, "file")
     return (
         f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
         f"{tomli_w.dumps({'name': name, 'seed': 12345})}"

@@ -267,15 +267,14 @@ def _table(file: InputFile) -> tuple[str, tuple[str, ...], int]:
         try:
             if file.path.endswith(".parquet"):
                 parquet = pyarrow.parquet.ParquetFile(opened)
-                column, count = (
-                    _text_column(parquet.schema_arrow, file.path),
-                    parquet.metadata.num_rows,
-                )
+                count = parquet.metadata.num_rows
+                column = _text_column(parquet.schema_arrow, file.path)
                 batch = next(parquet.iter_batches(SAMPLED_ROWS, columns=[column]), None)
                 texts = batch[column].to_pylist() if batch else []
             else:
                 table = _arrow_table(opened)
-                column, count = _text_column(table.schema, file.path), len(table)
+                count = len(table)
+                column = _text_column(table.schema, file.path)
                 texts = table[column].slice(0, SAMPLED_ROWS).to_pylist()
         except (pa.ArrowException, OSError) as error:
             raise IntegrityError(

@@ -8,7 +8,6 @@ Out: `LabelledFiles`: the kind of task, its columns and its labels; None where t
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -102,12 +101,9 @@ def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | 
         own: dict[str, str | list[str]] = {"labels": [*marked]}
         return LabelledFiles("multi_label_classification", paths, columns, marked, own)
     label = named[0] if named else min(header, key=lambda name: len(set(values[name])))
-    labels = Counter(values[label])
-    separator, several = _separated(labels)
-    if separator:
-        labels = several
+    separator, labels = _separated(Counter(values[label]))
     numbers = all(value.strip().lstrip("-").replace(".", "", 1).isdigit() for value in labels)
-    regression = numbers and any("." in value for value in labels)
+    regression = not separator and numbers and any("." in value for value in labels)
     if not regression and len(labels) > MOST_LABELS:
         return None
     length = {name: sum(map(len, values[name])) / len(rows) for name in header if name != label}
@@ -116,18 +112,20 @@ def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | 
     texts = [name for name in header if name in texts] if pair else texts[:1]
     columns = dict(zip(("text_a", "text_b"), texts, strict=False)) | {"label": label}
     kind: TaskKind = "pair_classification" if pair else "classification"
-    kind = "regression" if regression else kind
+    if regression:
+        kind = "regression"
     if separator:
-        settings: dict[str, str | list[str]] = {"label_separator": separator}
-        kind, counts = "multi_label_classification", dict(labels.most_common())
-        return LabelledFiles(kind, paths, columns, counts, settings)
-    return LabelledFiles(kind, paths, columns, {} if regression else dict(labels.most_common()))
+        kind = "multi_label_classification"
+    counts = {} if regression else dict(labels.most_common())
+    settings: dict[str, str | list[str]] = {"label_separator": separator} if separator else {}
+    return LabelledFiles(kind, paths, columns, counts, settings)
 
 
-def _separated(cells: Mapping[str, int]) -> tuple[str, Counter[str]]:
-    """What separates several labels in a cell, and how often each label occurs; "" if nothing does.
+def _separated(cells: Counter[str]) -> tuple[str, Counter[str]]:
+    """What separates several labels in a cell, and how often each label occurs.
 
-    Labels come together in different ways, so there are fewer of them than different cells.
+    Where nothing does it is "", and the cells are the labels. Labels come together in different
+    ways, so there are fewer of them than different cells.
     """
     for separator in SEPARATORS:
         labels: Counter[str] = Counter()
@@ -138,4 +136,4 @@ def _separated(cells: Mapping[str, int]) -> tuple[str, Counter[str]]:
         together = any(separator in cell for cell in cells)
         if together and 1 < len(labels) < len(cells) and len(labels) <= MOST_LABELS:
             return separator, labels
-    return "", Counter()
+    return "", cells

@@ -46,7 +46,16 @@ class Check:
 
 def doctor(*, place: Place = PLACE) -> Answer:
     """Check this machine."""
-    checks = [*_installation(), *_hardware(), *_tools()]
+    checks = [*_installation(), *_hardware()]
+    for tool, purpose in TOOLS.items():
+        path = shutil.which(tool)
+        state: Literal["good", "note"] = "good" if path else "note"
+        checks.append(Check(tool, state, path or f"not found; {purpose}"))
+    # a build of an operator that was killed leaves a lock, and later runs wait for it forever
+    base = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
+    for lock in Path(base).glob("**/lock"):
+        remedy = f"unless a build is running now, rm {lock}, or training waits for it forever"
+        checks.append(Check("build lock", "bad", remedy))
     space = place.space()  # not created for the check
     existing = next(path for path in (space.local, *space.local.parents) if path.exists())
     if os.access(existing, os.W_OK):
@@ -109,14 +118,3 @@ def _hardware() -> Iterator[Check]:
     count = torch.cuda.device_count()
     names = {torch.cuda.get_device_name(index) for index in range(count)}
     yield Check("accelerator", "good", f"{count} × {', '.join(names)}")
-
-
-def _tools() -> Iterator[Check]:
-    for tool, purpose in TOOLS.items():
-        path = shutil.which(tool)
-        yield Check(tool, "good" if path else "note", path or f"not found; {purpose}")
-    # a build of an operator that was killed leaves a lock, and later runs wait for it forever
-    base = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
-    for lock in Path(base).glob("**/lock"):
-        remedy = f"unless a build is running now, rm {lock}, or training waits for it forever"
-        yield Check("build lock", "bad", remedy)

@@ -98,12 +98,11 @@ def example_text(row: ExampleRow, tokenizer: SubwordTokenizer) -> RowText:
         words[position] = f"{joint}[{seen}:{word.removeprefix(CONTINUATION)}]"
     documents = row.get("document_lengths")
     if documents is None:
-        ends, what = [row["segment_a_length"], len(words)], LABELS[row["next_sentence_label"]]
+        ends = [row["segment_a_length"], len(words)]
+        what = LABELS[row["next_sentence_label"]]
     else:
-        ends, what = (
-            list(accumulate(documents)),
-            f"{len(documents)} document{'s' * (len(documents) > 1)}",
-        )
+        ends = list(accumulate(documents))
+        what = f"{len(documents)} document{'s' * (len(documents) > 1)}"
     title = f"{what}, {len(words)} tokens, {len(row['masked_lm_ids'])} masked"
     segments = [_joined(words[first:end]) for first, end in pairwise([0, *ends])]
     return RowText(title, "\n".join(segment for segment in segments if segment))

@@ -81,7 +81,23 @@ def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place
         steps.append(Step("score", found["evaluate"].digest, words))
     steps += _model_steps(found)
     if "examples" in found:
-        steps += _data_steps(found["examples"], found["tokens"], split=split, row=row)
+        examples, tokens = found["examples"], found["tokens"]
+        example = find_example(examples, split=split, row=row)
+        origin = find_origin(example, tokens)
+        tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
+        masked = example_text(example.values, tokenizer)
+        document = document_text(origin.values, tokenizer)
+        digest = origin.values["document_digest"].hex()
+        position = f"row {example.row} of {example.file.rows}, copy {example.copy}"
+        steps += [
+            Step("examples", examples.digest, f"{len(examples.manifest.files)} files"),
+            Step("shard", example.file.sha256, f"{example.file.name}, {position}: {masked.title}"),
+            Step("example", "", masked.text.replace("\n", " ")),
+            Step("tokens", tokens.digest, f"from corpus {tokens.manifest.inputs['corpus'][:12]}"),
+            Step("shard", origin.file.sha256, f"{origin.file.name}, row {origin.row}"),
+            Step("document", digest, document.title.partition(", ")[2]),
+            Step("text", "", document.text.replace("\n", " ")),
+        ]
     shown = [
         replace(step, words=f"{step.words[:SHOWN_CHARACTERS]}…")
         if len(step.words) > SHOWN_CHARACTERS
@@ -106,25 +122,6 @@ def _model_steps(found: dict[str, Artifact]) -> list[Step]:
     return [
         Step("model", found["pretrain"].digest, words),
         Step("weights", weights.sha256, f"{weights.stored_name}, {weights.size:,} bytes"),
-    ]
-
-
-def _data_steps(examples: Artifact, tokens: Artifact, *, split: str, row: int) -> list[Step]:
-    example = find_example(examples, split=split, row=row)
-    origin = find_origin(example, tokens)
-    tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
-    shown = example_text(example.values, tokenizer)
-    document = document_text(origin.values, tokenizer)
-    digest = origin.values["document_digest"].hex()
-    position = f"row {example.row} of {example.file.rows}, copy {example.copy}"
-    return [
-        Step("examples", examples.digest, f"{len(examples.manifest.files)} files"),
-        Step("shard", example.file.sha256, f"{example.file.name}, {position}: {shown.title}"),
-        Step("example", "", shown.text.replace("\n", " ")),
-        Step("tokens", tokens.digest, f"from corpus {tokens.manifest.inputs['corpus'][:12]}"),
-        Step("shard", origin.file.sha256, f"{origin.file.name}, row {origin.row}"),
-        Step("document", digest, document.title.partition(", ")[2]),
-        Step("text", "", document.text.replace("\n", " ")),
     ]
 
 

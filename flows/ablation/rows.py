@@ -219,13 +219,12 @@ def _sizes(run: RunConfig) -> dict[str, RowSettings]:
         (max(1, layers // 2), width // 2, max(1, heads // 2), inner // 2),
         own,
     ]
-    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     return {
         f"{shape[0]}x{shape[1]}": RowSettings(
             f"{shape[0]} layers × {shape[1]}",
             {
                 "encoder.preset": None,
-                **{f"encoder.{name}": size for name, size in zip(names, shape, strict=True)},
+                **{f"encoder.{name}": size for name, size in zip(SIZE_NAMES, shape, strict=True)},
             }
             if shape != own  # whose encoder other tables have made already, under the preset's key
             else {},

@@ -76,17 +76,12 @@ class KubernetesJob(Job):
     """Digest of what was asked for: another argv or stage table is another Job."""
 
 
-class _JobCondition(TypedDict):
-    """One of the conditions in a Job's status."""
-
-    type: str
-    status: str
-
-
 class _JobStatus(TypedDict, total=False):
     """The fields of a Job's status that we read (Kubernetes API, batch/v1 JobStatus)."""
 
-    conditions: list[_JobCondition] | None
+    conditions: list[dict[str, str]] | None
+    """Of each its `type`, its `status`, and more."""
+
     ready: int
 
 

@@ -22,7 +22,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from artifacts import filesystem
 from flows.prefect.server import SHOWN_WORKSPACE
-from flows.record import list_runs
+from flows.record import PAGE_NAME, list_runs
 from flows.workspace import Workspace
 
 LOCAL_NAMES = ("127.0.0.1", "localhost")
@@ -49,7 +49,7 @@ def report(
     if not secrets.compare_digest(f"{given.username}:{given.password}".encode(), known):
         raise HTTPException(401, "not the secret", {"WWW-Authenticate": 'Basic realm="Cloze"'})
     space = Workspace(os.environ[SHOWN_WORKSPACE])
-    path = filesystem.join(space.run_folder(run), "report.html")
+    path = filesystem.join(space.run_folder(run), PAGE_NAME)
     if run not in list_runs(space) or not filesystem.exists(path):
         raise HTTPException(404, f"{run}: no report in workspace {space.root}")
     return HTMLResponse(filesystem.read_bytes(path), headers=SANDBOX)

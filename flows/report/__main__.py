@@ -8,11 +8,9 @@ from artifacts.errors import UsageError
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
+from flows.record import PAGE_NAME, SUMMARY_NAME
 from flows.report.collect import collect
 from flows.report.page import render
-
-PAGE = "report.html"
-SUMMARY = "summary.json"
 
 
 def make_report(table: StageTable, options: list[str]) -> Artifact:
@@ -21,8 +19,8 @@ def make_report(table: StageTable, options: list[str]) -> Artifact:
         raise UsageError(f"report takes no engine options, got {' '.join(options)}; leave them out")
     summary = collect(table)
     files = [
-        put_bytes(table.output, render(summary).encode(), name=PAGE),
-        put_json(table.output, summary.model_dump(mode="json"), name=SUMMARY),
+        put_bytes(table.output, render(summary).encode(), name=PAGE_NAME),
+        put_json(table.output, summary.model_dump(mode="json"), name=SUMMARY_NAME),
     ]
     return commit(table, files)
 

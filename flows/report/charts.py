@@ -162,11 +162,8 @@ def drawing(
         yield axes, drawn
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
-    drawn.append(_inline(written.getvalue(), width=width, height=height, label=label))
-
-
-def _inline(svg: str, *, width: float, height: float, label: str) -> Markup:
-    """The graphic as a part of a page: its colours and its font are the page's own."""
+    # as a part of a page its colours and its font are the page's own
+    svg = written.getvalue()
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r" font-family: [^;\"]*;| transform=\"rotate\(-0 [^\"]*\"", "", body)
@@ -177,7 +174,7 @@ def _inline(svg: str, *, width: float, height: float, label: str) -> Markup:
     # matplotlib escapes every text, so the graphic may enter the page as it is
     opening = Markup('<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">')
     size = (round(width), round(height))
-    return opening.format(*size, *size, label) + Markup(body)
+    drawn.append(opening.format(*size, *size, label) + Markup(body))
 
 
 def _note(

@@ -92,11 +92,41 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
 
 def collect_examples(manifest: Manifest) -> tuple[ExampleSet, ...]:
     """The training examples of every length, shortest first."""
-    by_length = manifest.statistics["splits"].get(TRAIN, {})
-    return tuple(
-        _example_set(int(length), by_length[length], manifest)
-        for length in sorted(by_length, key=int)
-    )
+    by_length: dict[str, ExampleStatistics] = manifest.statistics["splits"].get(TRAIN, {})
+    found = []
+    for name in sorted(by_length, key=int):
+        length, facts = int(name), by_length[name]
+        kinds = (facts["lengths_next"], facts["lengths_random"], facts["lengths_single"])
+        counts = [sum(bins) for bins in zip(*kinds, strict=True)]
+        # ten equal bins below the longest length, and one that holds exactly that
+        below = len(counts) - 1
+        edges = [1 + place * length / below for place in range(below)]
+        copies = [
+            len(entry.statistics["copies"])
+            for entry in manifest.files
+            if entry.statistics.get("split") == TRAIN
+            and entry.statistics.get("max_seq_length") == length
+        ]
+        has_pairs = facts["rows"] > facts["not_asked"]
+        found.append(
+            ExampleSet(
+                max_seq_length=length,
+                copies=max(copies, default=0),
+                examples=facts["rows"],
+                tokens=facts["tokens"],
+                masked=facts["masked"],
+                as_mask=facts["replaced_by_mask"],
+                as_random=facts["replaced_by_random"],
+                kept=facts["kept"],
+                truncated=facts["truncated"],
+                random_next_share=facts["next_random_share"] if has_pairs else None,
+                length_only_accuracy=facts["length_only_share"] if has_pairs else None,
+                lengths=Histogram(
+                    edges=(*edges, float(length), length + 1.0), counts=tuple(counts)
+                ),
+            )
+        )
+    return tuple(found)
 
 
 def entropy(counts: Sequence[int]) -> float | None:
@@ -122,32 +152,3 @@ def rank_frequency(counts: Sequence[int]) -> list[tuple[int, int]]:
     ranked = sorted((count for count in counts if count), reverse=True)
     steps = {round(len(ranked) ** (step / RANKS)) for step in range(RANKS + 1)} if ranked else set()
     return [(rank, ranked[rank - 1]) for rank in sorted(steps)]
-
-
-def _example_set(length: int, facts: "ExampleStatistics", manifest: Manifest) -> ExampleSet:
-    kinds = (facts["lengths_next"], facts["lengths_random"], facts["lengths_single"])
-    counts = [sum(bins) for bins in zip(*kinds, strict=True)]
-    # ten equal bins below the longest length, and one that holds exactly that
-    below = len(counts) - 1
-    edges = [1 + place * length / below for place in range(below)]
-    copies = [
-        len(entry.statistics["copies"])
-        for entry in manifest.files
-        if entry.statistics.get("split") == TRAIN
-        and entry.statistics.get("max_seq_length") == length
-    ]
-    has_pairs = facts["rows"] > facts["not_asked"]
-    return ExampleSet(
-        max_seq_length=length,
-        copies=max(copies, default=0),
-        examples=facts["rows"],
-        tokens=facts["tokens"],
-        masked=facts["masked"],
-        as_mask=facts["replaced_by_mask"],
-        as_random=facts["replaced_by_random"],
-        kept=facts["kept"],
-        truncated=facts["truncated"],
-        random_next_share=facts["next_random_share"] if has_pairs else None,
-        length_only_accuracy=facts["length_only_share"] if has_pairs else None,
-        lengths=Histogram(edges=(*edges, float(length), length + 1.0), counts=tuple(counts)),
-    )

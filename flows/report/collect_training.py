@@ -90,8 +90,8 @@ def read_clock(rows: Sequence[MetricsRow]) -> Clock:
 def collect_encoder(pretrain: Artifact) -> Encoder:
     """The shape of the encoder that was trained."""
     facts, config = pretrain.manifest.statistics, pretrain.manifest.config
-    return Encoder(
-        **_shape(config["encoder"]),
+    return _encoder(
+        config["encoder"],
         vocabulary_size=facts["vocabulary_size"],
         parameters=facts.get("parameters"),
         precision=config["pretrain"]["precision"],
@@ -101,7 +101,7 @@ def collect_encoder(pretrain: Artifact) -> Encoder:
 def collect_finished_encoder(directory: str, *, parameters: int | None) -> Encoder:
     """The shape of an encoder that came finished."""
     config = json.loads(read_model_config(directory))
-    return Encoder(**_shape(config), vocabulary_size=config["vocab_size"], parameters=parameters)
+    return _encoder(config, vocabulary_size=config["vocab_size"], parameters=parameters)
 
 
 def collect_pretraining(pretrain: Artifact) -> Pretraining:
@@ -174,25 +174,23 @@ def _points(rows: Sequence[CurveRow], *, with_next_sentence: bool) -> list[Train
     return [points[step] for step in sorted(points)]
 
 
-def _shape(config: Mapping[str, int]) -> "_Shape":
+def _encoder(
+    config: Mapping[str, int], *, vocabulary_size: int, parameters: int | None, precision: str = ""
+) -> Encoder:
     """Sizes as our configuration and Hugging Face's both call them, and the preset they match."""
     sizes = tuple(config[name] for name in SIZE_NAMES)
     published = PRESETS
     if "family" in config or "local_attention" in config:  # written of the modern family alone
         published = {f"ModernBERT-{name}": known for name, known in MODERN_PRESETS.items()}
-    return {
-        "layers": config["num_hidden_layers"],
-        "hidden_size": config["hidden_size"],
-        "heads": config["num_attention_heads"],
-        "preset": next((name for name, known in published.items() if known == sizes), ""),
-    }
-
-
-class _Shape(TypedDict):
-    layers: int
-    hidden_size: int
-    heads: int
-    preset: str
+    return Encoder(
+        layers=config["num_hidden_layers"],
+        hidden_size=config["hidden_size"],
+        heads=config["num_attention_heads"],
+        vocabulary_size=vocabulary_size,
+        parameters=parameters,
+        preset=next((name for name, known in published.items() if known == sizes), ""),
+        precision=precision,
+    )
 
 
 def _json_lines(artifact: Artifact, name: str, row: type[RowT]) -> list[RowT]:

@@ -11,11 +11,10 @@ from pydantic import ValidationError
 from artifacts import filesystem
 from artifacts.results import TaskScore
 from artifacts.summary import Summary
+from flows.record import SUMMARY_NAME
 from flows.report import wording
 from flows.report.units import duration, memory, nats, percent
 from flows.workspace import Workspace
-
-SUMMARY_NAME = "summary.json"
 
 ROLES = ("baseline", "random", "pretrained")
 

@@ -48,13 +48,14 @@ LABELS = 132
 
 ROLES = {"baseline": "quiet", "random": "other", "pretrained": "ours"}
 
-FREQUENT = 20
-
 ABOVE_ENTROPY = 1.0
 """Nats above the unigram entropy at which the picture ends: the first seconds teach nothing."""
 
 LONGEST_NAME = 24
 """Characters of a split's name beside a line."""
+
+Panel = tuple[list[Bar], str, str, int]
+"""Bars, their heading, what a screen reader says, and their width beside another panel."""
 
 
 def twice(draw: Callable[[int], Markup], *, wide: int = WIDE) -> Markup:
@@ -63,28 +64,22 @@ def twice(draw: Callable[[int], Markup], *, wide: int = WIDE) -> Markup:
     return pair.format(draw(wide), draw(NARROW))
 
 
-def side_by_side(
-    draw: tuple[Callable[[int, int], Markup], Callable[[int, int], Markup]],
-    headings: tuple[str, str],
-    *,
-    widths: tuple[int, int],
-    labels: int,
-) -> Markup:
-    """Two charts of the same rows beside each other, the second without names; or stacked.
+def side_by_side(first: Panel, second: Panel, *, names: int) -> Markup:
+    """Two charts of the same bars beside each other, the second without names; or stacked.
 
-    Each is called with its width and the width of its names.
+    `names` is the width of the names.
     """
     panel = Markup('<div><h4 style="padding-left:{}px">{}</h4>{}</div>')
-    first = panel.format(labels, headings[0], draw[0](widths[0], labels))
-    second = panel.format(0, headings[1], draw[1](widths[1], 0))
-    stack = [
-        Markup("<h4>{}</h4>{}").format(heading, one(NARROW, labels))
-        for heading, one in zip(headings, draw, strict=True)
-    ]
+    pair, stack = [], []
+    for (rows, heading, label, width), labels in ((first, names), (second, 0)):
+        beside = charts.bars(rows, width=width, labels=labels, label=label)
+        pair.append(panel.format(labels, heading, beside))
+        alone = charts.bars(rows, width=NARROW, labels=names, label=label)
+        stack.append(Markup("<h4>{}</h4>{}").format(heading, alone))
     return Markup(
         '<div class="wide"><div class="pair">{}{}</div></div>'
         '<div class="narrow"><div class="stack">{}{}</div></div>'
-    ).format(first, second, *stack)
+    ).format(*pair, *stack)
 
 
 def half(chart: Markup, *, thin: bool = False) -> Markup:
@@ -113,13 +108,9 @@ def quality(model: LanguageModelScore) -> Markup:
         Bar("this encoder", model.mlm_accuracy, percent(model.mlm_accuracy), kind="ours"),
     ]
     return side_by_side(
-        (
-            lambda w, names: charts.bars(losses, width=w, labels=names, label="MLM loss"),
-            lambda w, names: charts.bars(accuracies, width=w, labels=names, label="MLM accuracy"),
-        ),
-        ("MLM loss, nats per masked token", "top-1 accuracy"),
-        widths=(418, 262),
-        labels=LABELS,
+        (losses, "MLM loss, nats per masked token", "MLM loss", 418),
+        (accuracies, "top-1 accuracy", "MLM accuracy", 262),
+        names=LABELS,
     )
 
 
@@ -137,13 +128,9 @@ def stages(steps: Sequence[Step]) -> Markup:
     bytes_ = [float(step.peak_memory or 0) for step in steps]
     peaks = rows(bytes_, [memory(value) if value else "–" for value in bytes_])
     return side_by_side(
-        (
-            lambda w, names: charts.bars(times, width=w, labels=names, label="time by stage"),
-            lambda w, names: charts.bars(peaks, width=w, labels=names, label="memory by stage"),
-        ),
-        ("time", "peak memory"),
-        widths=(400, 280),
-        labels=86,
+        (times, "time", "time by stage", 400),
+        (peaks, "peak memory", "memory by stage", 280),
+        names=86,
     )
 
 
@@ -206,10 +193,7 @@ def histogram(drawn: Histogram, *, noun: str) -> Markup:
 
 def frequent_pieces(corpus: Corpus, *, whole: int) -> Markup:
     """The most frequent word-pieces and their share of all."""
-    rows = [
-        Bar(piece.text, piece.count, percent(piece.count / whole))
-        for piece in corpus.frequent[:FREQUENT]
-    ]
+    rows = [Bar(piece.text, piece.count, percent(piece.count / whole)) for piece in corpus.frequent]
     label = "most frequent word-pieces"
     return half(charts.bars(rows, width=HALF, labels=64, label=label, pitch=19))
 
@@ -333,15 +317,13 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
         _companion("MLM accuracy", accuracy, _whole_percent, level=ngram),
         _companion("NSP accuracy", pairs, _whole_percent, level=majority),
         # rates are told from zero, or their noise would look large
-        replace(
-            _companion(
-                "learning rate",
-                rates,
-                lambda rate: f"{rate:.0e}".replace("e-0", "e-") if rate else "0",
-            ),
-            y_bottom=0.0,
+        _companion(
+            "learning rate",
+            rates,
+            lambda rate: f"{rate:.0e}".replace("e-0", "e-") if rate else "0",
+            bottom=0.0,
         ),
-        replace(_companion("word-pieces / s", speeds, short), y_bottom=0.0),
+        _companion("word-pieces / s", speeds, short, bottom=0.0),
     ]
     x_text = short if run.axis.label == "steps" else (lambda x: f"{x:.0f}")
     return [
@@ -354,7 +336,12 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
 
 
 def _companion(
-    name: str, places: list[Place], y_text: Callable[[float], str], *, level: float | None = None
+    name: str,
+    places: list[Place],
+    y_text: Callable[[float], str],
+    *,
+    level: float | None = None,
+    bottom: float | None = None,
 ) -> LineChart:
     return LineChart(
         lines=[Line(places, "ours")],
@@ -362,6 +349,7 @@ def _companion(
         y_label=name,
         x_text=str,
         y_text=y_text,
+        y_bottom=bottom,
         references=[] if level is None else [(level, "")],
     )
 

@@ -28,9 +28,9 @@ def probability(value: float) -> str:
     return percent(value, digits=0) if value >= 0.01 else f"<{percent(0.01, digits=0)}"
 
 
-def points(difference: float, *, digits: int = 1) -> str:
+def points(difference: float) -> str:
     """A difference of two shares, 0.053 → `+5.3`."""
-    text = signed(100 * difference, digits=digits)
+    text = signed(100 * difference, digits=1)
     unsigned = text.startswith(MINUS) or not text.strip("0.")
     return text if unsigned else f"+{text}"
 

@@ -39,6 +39,7 @@ seeds and an encoder of half the width, as it then had."""
 MEASURED_WITH_AMX = {"pretrain": 386.0, "finetune": 69.0, "evaluate": 26.0}
 """The same of the demo as it is on two cores with AMX, whose fp32 products run at 370 GFLOP/s."""
 
+TRAINED = ("pretrain", "finetune")
 PRETRAIN = {"steps": 40, "batch_size": 16, "phases": [{"max_seq_length": 128, "share": 1.0}]}
 
 
@@ -115,7 +116,7 @@ def test_every_stage_of_smoke_and_demo_takes_what_it_took_within_a_factor_of_one
     space = workspace(machine.workspace)
     for name, seconds in MEASURED.items():
         table = tomllib.loads((PROJECT / "configs" / f"{name}.toml").read_text())
-        for part in ("pretrain", "finetune"):  # as `auto` was decided on that machine
+        for part in TRAINED:  # as `auto` was decided on that machine
             table[part].setdefault("precision", "bf16")
         if name == "demo":
             table["finetune"]["seeds"] = list(range(5))
@@ -136,7 +137,7 @@ def test_the_demo_takes_with_amx_what_it_took_within_a_factor_of_one_and_a_half(
     monkeypatch.setattr("flows.expected.bf16_gain", lambda: BF16_GAIN["AMX"])
     machine = MachineConfig.model_validate({"pipeline": {"workers": 2}, "workspace": str(tmp_path)})
     table = tomllib.loads((PROJECT / "configs" / "demo.toml").read_text())
-    for part in ("pretrain", "finetune"):
+    for part in TRAINED:
         table[part].setdefault("precision", "bf16")
     for stage, found in zip(
         MEASURED_WITH_AMX, expected(table, machine, *MEASURED_WITH_AMX).values(), strict=True
@@ -150,6 +151,7 @@ def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
     monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
     monkeypatch.setattr("flows.expected.matrix_rate", lambda: 50e9)
     monkeypatch.setattr("flows.expected.bf16_gain", lambda: 2.0)
+    small = {**small, **{part: {**small[part], "precision": "bf16"} for part in TRAINED}}
     found = expected(small, machine, "vocabulary", "pretrain", "finetune", "evaluate")
     assert found["pretrain"].basis == "no GPU; 100 GFLOP/s measured on this machine"
     flops = Work(RunConfig.model_validate(small)).of("pretrain")

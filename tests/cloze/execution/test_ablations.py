@@ -44,6 +44,7 @@ def test_a_table_of_the_paper_is_made_of_ordinary_runs_and_made_once(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_rungs_of_the_ladder_are_chosen_by_name_and_judged_on_one_text(tmp_path: Path) -> None:
     configured = small_run(tmp_path)
     command = ("ablations", *configured, "--table", "modern", "--seeds", "1", "--json")

@@ -11,6 +11,7 @@ import pytest
 from artifacts.store import Artifact
 from flows.record import run_artifact
 from flows.workspace import workspace
+from model.encoder.operations.native_kernels import kernels
 from tests.cloze.execution.test_text_folder import text
 from tests.conftest import cloze
 
@@ -67,7 +68,8 @@ def test_both_phases_train_fine_tune_and_embed_documents_of_8192_tokens(tmp_path
     runs, common = tmp_path / "runs", {"corpus.sources.0.path": str(texts), **TINY}
 
     log = run("pretrain", "modern", runs, {**common, **SHORT})
-    assert "local_attention=blocks reach=64 local_layers=1" in log
+    local = "kernel" if kernels() else "blocks"
+    assert f"local_attention={local} reach=64 local_layers=1" in log
     splits = made(runs, "modern", "examples").manifest.statistics["splits"]
     counts = {split: lengths["1024"] for split, lengths in splits.items()}
     shares = {split: found["masked"] / found["tokens"] for split, found in counts.items()}
@@ -98,6 +100,7 @@ def test_both_phases_train_fine_tune_and_embed_documents_of_8192_tokens(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_stable_phase_goes_on_in_another_run_which_is_the_longer_run_bit_for_bit(
     tmp_path: Path,
 ) -> None:

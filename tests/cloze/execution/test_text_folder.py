@@ -1,11 +1,16 @@
 """`make demo CORPUS=folder` with few documents: something is held out, judged and shown."""
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import cloze
+from artifacts.config import override, read_toml
+from tests.conftest import PROJECT, cloze
+from tests.waiting import PATIENCE
 
 TOWN = "The town of {0} lies on the {1} river and has about {2} thousand inhabitants."
 MARKET = "Every {1} people from {0} come to the old market, where {2} traders sell their fruit."
@@ -29,7 +34,10 @@ def text(document: int, facts: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("documents", [1, 2, 25, 10_000])
+@pytest.mark.parametrize(
+    "documents",
+    [1, 10_000, *(pytest.param(few, marks=pytest.mark.long) for few in (2, 25))],
+)
 def test_a_folder_of_any_number_of_documents_ends_with_held_out_figures_and_sentences(
     tmp_path: Path, documents: int
 ) -> None:
@@ -58,3 +66,29 @@ def test_a_folder_of_any_number_of_documents_ends_with_held_out_figures_and_sent
     page = (run / "report.html").read_text()
     assert "Masked sentences" in page
     assert "No text was held out" not in page
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+@pytest.mark.parametrize("name", ["My Documents", "Bob's", "2024", '50 $ "a" day', "tomes/*.txt"])
+def test_make_demo_takes_a_folder_of_any_name(tmp_path: Path, name: str) -> None:
+    program = tmp_path / "bin" / "cloze"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps(sys.argv[1:]))\n")
+    program.chmod(0o755)
+    (tmp_path / ".installed").touch()
+    given = name.replace("$", "$$")  # make's own spelling of a dollar
+    done = subprocess.run(
+        ["make", "--silent", "demo", f"VENV={tmp_path}", f"CORPUS={given}", "STEPS=7"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    command, config, *settings = json.loads(done.stdout)
+    assert (command, config) == ("run", "configs/text_folder.toml")
+    assert settings[::2] == ["--set", "--set"]
+    table = override(read_toml(PROJECT / config), settings[1::2])
+    assert table["corpus"]["sources"][0]["path"] == name  # type: ignore[index]
+    assert table["pretrain"]["steps"] == 7  # type: ignore[index]
