@@ -7,7 +7,8 @@ DATAFLOW := .venv-dataflow
 DOCS := .venv-docs
 TRACKERS := build/trackers
 CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
-SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='$(abspath $(CORPUS))'")
+# CORPUS goes through the shell as a variable, and as a TOML literal: names of folders have spaces and quotes.
+SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='''$$CORPUS'''") $(if $(STEPS),--set pretrain.steps=$(STEPS))
 
 # DeepSpeed must not compile anything while it is installed.
 export DS_BUILD_OPS := 0
@@ -20,7 +21,7 @@ PIP_OPTIONS := -q --no-compile --use-pep517 -c constraints.txt
 # Many tests wait for a program of one thread; those of one file share ports and stay together.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help setup setup-dev demo test test-all test-dataflow test-trackers fuzz schedules check format docs bench clean
+.PHONY: help setup setup-dev demo test test-ci test-all test-dataflow test-trackers fuzz schedules cuts check format docs bench clean
 
 help: ## what can be done
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -29,20 +30,27 @@ setup: $(VENV)/.installed ## create .venv and install the pinned packages
 
 setup-dev: $(VENV)/.installed-dev ## the same, and what tests and checks want
 
-demo: $(VENV)/.installed ## the whole job on your Python library's documentation, or on CORPUS=folder
+demo: $(VENV)/.installed ## the whole job on your Python library's documentation, or CORPUS=folder; STEPS=2000 is short
 	$(BIN)/cloze run $(CONFIG) $(SETTINGS)
 
 test: $(VENV)/.installed-dev ## the tests, under 10 minutes on 2 cores
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not gpu"
 
-test-all: $(VENV)/.installed-dev ## all tests that need no GPU, and the share of lines they reach
+test-ci: ## all tests that need no GPU but the longest, and the share of lines they reach
+test-all: ## those too
+test-ci: MARKS := not gpu and not long
+test-all: MARKS := not gpu
+test-ci test-all: $(VENV)/.installed-dev
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(PARALLEL) -m "not gpu"
+	$(BIN)/coverage run -m pytest $(PARALLEL) -m "$(MARKS)"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
 schedules: $(VENV)/.installed-dev ## 200 seeded schedules of starts, kills and continued runs, and 20 of real stages
 	CLOZE_SCHEDULES=200 CLOZE_REAL_SCHEDULES=20 $(BIN)/python -m pytest tests/test_schedules.py
+
+cuts: $(VENV)/.installed-dev ## train every cut of a batch over ranks, ZeRO stages and token budgets; CI does a sixth
+	CLOZE_ALL_CUTS=1 $(BIN)/python -m pytest -k no_cut_changes_the_losses tests/model/training/test_ranks.py
 
 fuzz: $(VENV)/.installed-dev ## damage what readers read, 20,000 times each; CI does it for a minute
 	CLOZE_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_fuzz.py
