@@ -77,12 +77,12 @@ def ours(arguments: argparse.Namespace) -> Fit:
     from model.finetune.heads import TaskModel
     from model.finetune.trainer import Recipe, Trainer
     from model.finetune.vocabulary_pruning import prune_vocabulary
-    from model.hugging_face.encoder_files import read_initial_encoder
+    from model.hugging_face.encoder_files import read_encoder_files
     from model.tasks.problems import load_problem, load_tables
     from model.training.waiting import patient_threads
 
     torch.set_num_threads(arguments.threads)
-    beginning = read_initial_encoder(weights())
+    beginning = read_encoder_files(weights())
     task = task_config(arguments)
     problem = load_problem(task, beginning.tokenizer, load_tables(task))
     prune_vocabulary(problem)

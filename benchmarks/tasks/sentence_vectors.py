@@ -55,11 +55,11 @@ def train_ours(arguments: argparse.Namespace) -> dict[str, float]:
     from model.finetune.heads import SentenceModel
     from model.finetune.trainer import Recipe, Trainer
     from model.finetune.vocabulary_pruning import prune_vocabulary
-    from model.hugging_face.encoder_files import read_initial_encoder
+    from model.hugging_face.encoder_files import read_encoder_files
     from model.tasks.problems import load_problem, load_tables
     from model.training.waiting import patient_threads
 
-    initial = read_initial_encoder(weights())
+    initial = read_encoder_files(weights())
     task = TaskConfig(
         name="retrieval",
         kind="retrieval",

@@ -32,7 +32,7 @@ from benchmarks.tasks.finetuning_fit import weights
 from model.config import FinetuneStage
 from model.evaluation.scores import task_scores
 from model.finetune.finetune import finetune
-from model.hugging_face.encoder_files import read_initial_encoder
+from model.hugging_face.encoder_files import read_encoder_files
 from model.inference.export import import_encoder
 
 RESULT = ROOT / "benchmarks" / "results" / "transfer.json"
@@ -118,7 +118,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
     artifact = finetune(table, [])
     seconds = time.monotonic() - started
     fits = Trials.model_validate(artifact.read_json("fits.json"))
-    (score,) = task_scores(fits, read_initial_encoder(encoder.directory).config, published={})
+    (score,) = task_scores(fits, read_encoder_files(encoder.directory).config, published={})
     return {
         "seconds": round(seconds, 1),
         "examples": score.examples,

@@ -31,7 +31,7 @@ from model.evaluation.masked_sentences import (
 )
 from model.evaluation.ngram import NgramModel, read_training_tokens, training_frequencies
 from model.evaluation.scores import glue_average, task_scores
-from model.hugging_face.encoder_files import InitialEncoder, read_initial_encoder
+from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.training.distributed import training_device
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.monitoring.health import entropy
@@ -45,7 +45,7 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
     threads = threads_per_rank(machine)
     torch.set_num_threads(threads)
     device = training_device(machine.device)
-    encoder = read_initial_encoder(table.input_path("encoder"))
+    encoder = read_encoder_files(table.input_path("encoder"))
     has_corpus = "examples" in table.inputs
     progress = Progress("evaluate", total=4 if has_corpus else 1, unit="parts", interval=0.0)
     with patient_threads(threads):
@@ -81,7 +81,7 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
 def _evaluate_language_model(
     table: StageTable,
     stage: EvaluateStage,
-    encoder: InitialEncoder,
+    encoder: EncoderFiles,
     progress: Progress,
     *,
     device: torch.device,
@@ -122,7 +122,7 @@ def _evaluate_language_model(
     contexts = [(part.masked.left, part.masked.right) for part in parts]
     initial = None
     if "init" in table.inputs:
-        initial = read_initial_encoder(table.input_path("init"))
+        initial = read_encoder_files(table.input_path("init"))
         initial = initial.reaching(encoder.config.max_position_embeddings)
     models = LanguageModels(
         pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),

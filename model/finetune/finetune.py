@@ -36,7 +36,7 @@ from model.finetune.trial_plan import TrialGroup, plan_trials
 from model.finetune.trials import TrialRunner
 from model.finetune.vocabulary_pruning import prune_vocabulary
 from model.finetune.workers import Worker, run_workers
-from model.hugging_face.encoder_files import InitialEncoder, read_initial_encoder
+from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.hugging_face.layout import encoder_config
 from model.hugging_face.source import open_source
 from model.tasks.base import Problem
@@ -130,12 +130,12 @@ def _world(threads: int, device: str) -> World:
     return World(0, 1, training_device(device))
 
 
-def _read_encoders(location: str, config: FinetuneConfig) -> tuple[InitialEncoder, ...]:
+def _read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, ...]:
     """The encoder and, if configured, the second one whose features are concatenated to its."""
-    first = read_initial_encoder(location)
+    first = read_encoder_files(location)
     if not config.second_encoder:
         return (first,)
-    second = read_initial_encoder(config.second_encoder)
+    second = read_encoder_files(config.second_encoder)
     if second.tokenizer.digest != first.tokenizer.digest:
         raise UsageError(
             f"{config.second_encoder}: its tokenizer is {second.tokenizer.digest[:12]}, the first "
@@ -145,7 +145,7 @@ def _read_encoders(location: str, config: FinetuneConfig) -> tuple[InitialEncode
 
 
 def _load(
-    task: TaskConfig, initial: InitialEncoder, labels: Artifact | None, *, quiet: bool
+    task: TaskConfig, initial: EncoderFiles, labels: Artifact | None, *, quiet: bool
 ) -> tuple[Problem, TaskRecord]:
     """The task with its vocabulary pruned, and the record of its data."""
     if task.max_seq_length > initial.config.max_position_embeddings:

@@ -21,7 +21,7 @@ from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, TaskConfig
 from model.encoder.encoder import Encoder, shapes_alone
 from model.finetune.heads import SentenceModel, TaskModel
-from model.hugging_face.encoder_files import ENCODER_PREFIX, InitialEncoder, read_tokenizer
+from model.hugging_face.encoder_files import ENCODER_PREFIX, EncoderFiles, read_tokenizer
 from model.hugging_face.layout import (
     LAYOUTS,
     from_hugging_face,
@@ -82,7 +82,7 @@ def save_model(
     problem: Problem,
     task: TaskConfig,
     weights: Mapping[str, Tensor],
-    initial: InitialEncoder,
+    initial: EncoderFiles,
 ) -> list[FileEntry]:
     """Write `models/TASK/…` into an unfinished artifact; `task`: as returned by `calibrated`."""
     family = initial.config.family

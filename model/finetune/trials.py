@@ -35,7 +35,7 @@ from model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decode
 from model.finetune.trial_plan import TrialGroup, TrialPlan
 from model.finetune.vocabulary_pruning import restore_rows
 from model.finetune.workers import Worker
-from model.hugging_face.encoder_files import ENCODER_PREFIX, WORD_EMBEDDINGS, InitialEncoder
+from model.hugging_face.encoder_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
 from model.tasks.base import Logits, Problem
 
 Weights = dict[str, Tensor]
@@ -64,7 +64,7 @@ class TrialRunner:
     """The unfinished artifact."""
 
     config: FinetuneConfig
-    encoders: tuple[InitialEncoder, ...]
+    encoders: tuple[EncoderFiles, ...]
     """The encoder and, for ELMo's approach, the second one."""
 
     tasks: dict[str, TaskRecord]
@@ -148,7 +148,7 @@ class TrialRunner:
         embeddings = f"encoder.{WORD_EMBEDDINGS}"
         if used is not None and embeddings in weights:
             weights[embeddings] = restore_rows(
-                initial.word_embeddings,
+                initial.parameters[embeddings],
                 weights[embeddings],
                 used,
                 decay=missed_decay(trainer.schedule, steps=trainer.steps),
@@ -157,7 +157,7 @@ class TrialRunner:
         self._latest = (plan.name, weights)
         return Trained(trial, weights, result.logits, result.seconds)
 
-    def _initial(self, plan: TrialPlan) -> InitialEncoder:
+    def _initial(self, plan: TrialPlan) -> EncoderFiles:
         """The stage's encoder, or the one that the preceding trial has trained."""
         given = self.encoders[0]
         if plan.after is None:
@@ -275,7 +275,7 @@ class TrialRunner:
         again = replace(plan, task=task.model_copy(update={"epochs": epochs}))
         return self.train(again, lambda steps: None).weights
 
-    def _trainer(self, plan: TrialPlan, initial: InitialEncoder, attempt: int) -> Trainer:
+    def _trainer(self, plan: TrialPlan, initial: EncoderFiles, attempt: int) -> Trainer:
         recipe = Recipe(
             task=plan.task,
             optimizer=self.config.optimizer,

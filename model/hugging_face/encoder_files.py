@@ -1,8 +1,8 @@
-"""A trained encoder, read and checked: configuration, tokenizer, weights.
+"""A trained encoder, read from files and checked: configuration, tokenizer, weights.
 
-In:  a directory: an artifact of ours or Hugging Face's layout.
-Out: `EncoderFiles`, what is there, to be exported or imported; `InitialEncoder`, which makes fresh
-     models for fine-tuning and evaluation: pre-trained, or random in the same shape.
+In:  a directory: an artifact of Cloze or a model in Hugging Face's layout.
+Out: `EncoderFiles`, which can be exported, imported, and turned into fresh modules for fine-tuning
+     and evaluation: pre-trained, or randomly initialised with the same shape.
 """
 
 import re
@@ -42,7 +42,7 @@ CONFIG = "config.json"
 ENCODER_PREFIX = "encoder."
 WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
 PADDED_TO = (8, 16, 32, 64, 128)
-"""Multiples to which vocabularies are padded for faster matrix products."""
+"""Vocabularies are padded to multiples of these for faster matrix products."""
 
 NOT_IN_THE_WEIGHTS = {
     "preset",
@@ -50,99 +50,77 @@ NOT_IN_THE_WEIGHTS = {
     "attention_probs_dropout_prob",
     "initializer_range",
 }
-"""What may change between an initial checkpoint and the run that starts from it."""
+"""Fields in which a run may differ from its initial checkpoint."""
 
 NOT_IN_MODERN_WEIGHTS = {"max_position_embeddings", "global_rope_theta"}
-"""Without a position table these may change as well, so that a second phase can use longer
+"""Further such fields without a position table, so that a second phase can train on longer
 sequences.
 """
 
 
 @dataclass(frozen=True)
 class EncoderFiles:
-    """The parts of a trained encoder."""
+    """A trained encoder: its weights and everything that describes them."""
 
     config: EncoderConfig
     tokenizer: SubwordTokenizer
-    tensors: dict[str, Tensor]
-    """float32, by Hugging Face's names; only those of the class that is pre-trained there."""
+    parameters: dict[str, Tensor]
+    """float32 parameters of `PretrainingModel`, by our names; pooler and heads may be missing."""
 
-    missing: tuple[str, ...]
-    """Parameters of pooler and heads that the source does not have, by Hugging Face's names."""
+    missing: tuple[str, ...] = ()
+    """Parameters of pooler and heads that the source lacks, by Hugging Face's names."""
 
-    ignored: tuple[str, ...]
-    """Tensors of the source that are not the encoder's, such as a task's head."""
+    ignored: tuple[str, ...] = ()
+    """Tensors of the source that are not part of the encoder, such as a task's head."""
 
-    card: str | None
+    card: str | None = None
     """The model card of the source."""
 
-    manifest: Manifest | None
-    """How the source was made, if it is an artifact of ours."""
+    manifest: Manifest | None = None
+    """How the source was made, if it is an artifact of Cloze."""
 
     objective: Objective = "masked_lm"
-    """What it was pre-trained to predict."""
+    """Pre-training objective."""
 
     modules: SentenceModules | None = None
-    """How sentence-transformers makes vectors with it, if it came from there."""
+    """How sentence-transformers computes vectors with it, if it came with such modules."""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters under Hugging Face's names."""
+        return to_hugging_face(self.parameters, self.config.family)
 
     @property
     def layout(self) -> Layout:
-        """How Hugging Face names its parts."""
+        """Hugging Face's names of its parts."""
         return LAYOUTS[self.config.family]
-
-    def parameters(self) -> dict[str, Tensor]:
-        """The parameters of `PretrainingModel` that the source has, by our names."""
-        with shapes_alone():
-            names = PretrainingModel(self.config, self.tokenizer.size).state_dict()
-        family = self.config.family
-        known = [name for name in names if hugging_face_name(name, family) in self.tensors]
-        return from_hugging_face(self.tensors, known, family)
 
     @property
     def licence(self) -> str:
-        """The licence lines of the card's header."""
+        """The licence lines of the model card's header."""
         header = (self.card or "").removeprefix("---").partition("\n---")[0]
         lines = re.findall(r"^(license(?:_name|_link)?: *\S.*)$", header, re.MULTILINE)
         return "".join(f"{line.rstrip()}\n" for line in lines)
 
     @property
     def has_pooler(self) -> bool:
-        """Whether there is a vector per sequence."""
+        """Whether it has a trained pooler."""
         return not any(name.startswith(self.layout.pooler) for name in self.missing)
 
     @property
     def has_heads(self) -> bool:
-        """Whether it has its pre-training heads: masked LM and, of BERT, next sentence."""
+        """Whether it has its pre-training heads: masked LM and, for BERT, next sentence."""
         return not any(name.startswith(self.layout.heads) for name in self.missing)
 
-
-@dataclass(frozen=True)
-class InitialEncoder:
-    """The weights and tokenizer that every trial starts from."""
-
-    config: EncoderConfig
-    tokenizer: SubwordTokenizer
-    parameters: dict[str, Tensor]
-    """By our names; pooler and heads may be missing."""
-
-    objective: Objective = "masked_lm"
-    """What it was pre-trained to predict."""
-
-    modules: SentenceModules | None = None
-    """How sentence-transformers makes vectors with it, if it came from there."""
-
-    licence: str = ""
-    """The licence lines of its model card."""
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it was trained as a masked language model and has that head."""
+        return "masked_lm.output_bias" in self.parameters and self.objective == "masked_lm"
 
     @property
     def pooling(self) -> Literal["mean", "cls"]:
-        """How a sequence is pooled: as it was trained to be, else the mean."""
+        """The pooling that it was trained with, else the mean."""
         return self.modules.pooling if self.modules else "mean"
-
-    @property
-    def word_embeddings(self) -> Tensor:
-        """Word embeddings of the whole vocabulary, [V, H]."""
-        return self.parameters[ENCODER_PREFIX + WORD_EMBEDDINGS]
 
     @property
     def parameter_count(self) -> int:
@@ -151,27 +129,22 @@ class InitialEncoder:
             model = PretrainingModel(self.config, self.tokenizer.size)
         return sum(parameter.numel() for parameter in model.parameters())
 
-    @property
-    def fills_masks(self) -> bool:
-        """Whether it was trained as a masked language model and came with that head."""
-        return "masked_lm.output_bias" in self.parameters and self.objective == "masked_lm"
-
-    def reaching(self, positions: int) -> "InitialEncoder":
-        """The same for at least `positions` tokens, unless it has a position table."""
+    def reaching(self, positions: int) -> "EncoderFiles":
+        """The same encoder for at least `positions` tokens, unless it has a position table."""
         if self.config.has_position_table or self.config.max_position_embeddings >= positions:
             return self
         longer = self.config.model_copy(update={"max_position_embeddings": positions})
         return replace(self, config=longer)
 
     def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
-        """The encoder with both pre-training heads, in fp32; missing weights are initialised."""
+        """The encoder with both pre-training heads, fp32; missing weights are initialised."""
         with shapes_alone():
             model = PretrainingModel(self.config, self.tokenizer.size)
         self._fill(model, pretrained=pretrained, seed=seed)
         return model
 
     def encoder(self, *, pretrained: bool, seed: int, used_ids: Places | None = None) -> Encoder:
-        """The encoder alone, in fp32, its word embeddings those of `used_ids` only, if given.
+        """The encoder alone, fp32, with the word embeddings of `used_ids` only, if given.
 
         Random weights, and a missing pooler, are initialised from `seed`.
         """
@@ -192,14 +165,14 @@ class InitialEncoder:
         prefix: str = "",
         used_ids: Places | None = None,
     ) -> None:
-        """Materialise a module on the meta device: every parameter gets its value."""
+        """Materialise a module on the meta device: every parameter gets a value."""
         torch.manual_seed(seed)
         values = {}
         for name, parameter in sorted(module.named_parameters()):
             if pretrained and prefix + name in self.parameters:
                 whole = self.parameters[prefix + name]
-                cut = used_ids is not None and name == WORD_EMBEDDINGS
-                values[name] = whole[torch.from_numpy(used_ids)] if cut else whole.clone()
+                pruned = used_ids is not None and name == WORD_EMBEDDINGS
+                values[name] = whole[torch.from_numpy(used_ids)] if pruned else whole.clone()
             else:
                 values[name] = torch.empty(parameter.shape)
                 initialise_parameter(prefix + name, values[name], self.config)
@@ -207,7 +180,7 @@ class InitialEncoder:
 
 
 def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, SubwordTokenizer]:
-    """Shape and tokenizer of the model at `location`, whose weights are not read."""
+    """Configuration and tokenizer of the model at `location`, without reading its weights."""
     source = location if isinstance(location, Source) else open_source(location)
     if CONFIG not in source.names:
         raise UsageError(
@@ -241,10 +214,18 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     layout = LAYOUTS[config.family]
     tensors = read_weights(source, layout)
     check_tied(tensors, layout, source=source.directory)
-    tensors = _without_padding(tensors, layout, tokenizer.size)
+    # Some vocabularies are padded (30,528 rows for 30,522 tokens): drop the unused rows. Any number
+    # of rows that padding cannot explain means another vocabulary, which is refused below.
+    words = tensors.get(layout.word_embeddings)
+    rows = tokenizer.size if words is None else len(words)
+    if rows in {-(-tokenizer.size // multiple) * multiple for multiple in PADDED_TO}:
+        for name in layout.over_vocabulary:
+            if name in tensors:
+                tensors[name] = tensors[name][: tokenizer.size]
     with shapes_alone():
         model = PretrainingModel(config, tokenizer.size)
-    wanted = to_hugging_face(model.state_dict(), config.family)
+    ours = model.state_dict()
+    wanted = to_hugging_face(ours, config.family)
     missing = tuple(name for name in wanted if name not in tensors)
     essential = [name for name in missing if not name.startswith((layout.pooler, *layout.heads))]
     if essential:
@@ -258,33 +239,18 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
                 f"{source.directory}: {name} is {list(tensors[name].shape)}, config.json and "
                 f"tokenizer say {list(parameter.shape)}; the files do not belong together"
             )
+    present = [name for name in ours if hugging_face_name(name, config.family) in tensors]
+    is_next_token = source.read_table(CONFIG).get("cloze_objective") == "next_token"
     return EncoderFiles(
         config=config,
         tokenizer=tokenizer,
-        tensors={name: tensors[name] for name in wanted if name in tensors},
+        parameters=from_hugging_face(tensors, present, config.family),
         missing=missing,
         ignored=tuple(sorted(set(tensors) - {*wanted, *layout.tied, *layout.extras})),
         card=source.read_text(CARD) if CARD in source.names else None,
         manifest=source.manifest,
-        objective=(
-            "next_token"
-            if source.read_table(CONFIG).get("cloze_objective") == "next_token"
-            else "masked_lm"
-        ),
+        objective="next_token" if is_next_token else "masked_lm",
         modules=read_sentence_modules(source, positions=config.max_position_embeddings),
-    )
-
-
-def read_initial_encoder(location: str | Path) -> InitialEncoder:
-    """The encoder at `location`."""
-    files = read_encoder_files(location)
-    return InitialEncoder(
-        config=files.config,
-        tokenizer=files.tokenizer,
-        parameters=files.parameters(),
-        objective=files.objective,
-        modules=files.modules,
-        licence=files.licence,
     )
 
 
@@ -297,12 +263,12 @@ def read_tokenizer(source: Source) -> SubwordTokenizer:
     if settings.get("do_basic_tokenize", True) is False or settings.get("never_split"):
         raise UsageError(
             f"{where}: do_basic_tokenize = false and never_split are not honoured; save the model "
-            "with a fast tokenizer, whose tokenizer.json says all"
+            "with a fast tokenizer, whose tokenizer.json has every setting"
         )
     if "tokenizer.json" in source.names:
         tokenizer = read_tokenizer_json(source.path("tokenizer.json"))
         if not isinstance(tokenizer, WordPieceTokenizer):
-            return tokenizer  # whose class in transformers has no options of its own
+            return tokenizer  # its class in transformers has no such options
         strips = tokenizer.strip_accents
         in_use = {
             "do_lower_case": tokenizer.lowercase,
@@ -333,22 +299,3 @@ def read_tokenizer(source: Source) -> SubwordTokenizer:
         strip_accents=None if strip_accents is None else bool(strip_accents),
         split_chinese=bool(settings.get("tokenize_chinese_chars", True)),
     )
-
-
-def _without_padding(
-    tensors: dict[str, Tensor], layout: Layout, vocabulary_size: int
-) -> dict[str, Tensor]:
-    """The tensors without the unused rows of a vocabulary that was padded for speed.
-
-    Padding rounds up to a multiple of 8 to 128 (30,528 rows for 30,522 words); any other number of
-    rows belongs to another vocabulary.
-    """
-    words = tensors.get(layout.word_embeddings)
-    rows = vocabulary_size if words is None else len(words)
-    padded = {-(-vocabulary_size // multiple) * multiple for multiple in PADDED_TO}
-    if rows == vocabulary_size or rows not in padded:
-        return tensors
-    return {
-        name: tensor[:vocabulary_size] if name in layout.over_vocabulary else tensor
-        for name, tensor in tensors.items()
-    }

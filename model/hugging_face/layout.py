@@ -1,8 +1,11 @@
-"""Hugging Face's description of an encoder and ours: `config.json`, and names of parameters.
+"""Hugging Face's layout of an encoder: `config.json` and parameter names, to and from ours.
 
-In:  an `EncoderConfig` or the table of a `config.json`; a name of `PretrainingModel` (or of its
-     encoder) or of `BertForPreTraining` and `ModernBertForMaskedLM`.
-Out: the other one. What cannot be computed faithfully is refused, never approximated.
+In:  an `EncoderConfig` or the contents of a `config.json`; parameter names of `PretrainingModel`
+     (or of its encoder), or of `BertForPreTraining` and `ModernBertForMaskedLM`.
+Out: the counterpart on the other side. A model that cannot be reproduced exactly is refused.
+
+transformers 5 reads `layer_types` and `rope_parameters` of a ModernBERT, version 4
+`global_attn_every_n_layers` and two RoPE bases. Both forms are written, and either is read.
 """
 
 import re
@@ -16,66 +19,128 @@ from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, Objective
-from model.hugging_face.modern_config import (
-    COMPARED,
-    MODEL_TYPE,
-    OUR_ACTIVATION,
-    THEIR_ACTIVATION,
-    modern_encoder_config,
-    modern_table,
-)
 
-SAME_NAME = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "layer_norm_eps",
-    "initializer_range",
-)
-"""Fields that both sides call the same."""
+MODERN_TYPE = "modernbert"
 
-REQUIRED = {
-    "model_type": ("bert",),
-    "position_embedding_type": (None, "absolute"),
-    "is_decoder": (None, False),
-    "add_cross_attention": (None, False),
-    "tie_word_embeddings": (None, True),
+FULL, LOCAL = "full_attention", "sliding_attention"
+
+OUR_ACTIVATION = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""What a `config.json` must say (None: may leave out) for its model to be a BERT encoder."""
+"""Hugging Face's `hidden_act` to ours; several of its names are the same function."""
+
+THEIR_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+
+SAME_NAME: Mapping[Family, tuple[str, ...]] = {
+    "bert": (
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "layer_norm_eps",
+        "initializer_range",
+    ),
+    "modern": (
+        *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+        *("max_position_embeddings", "initializer_range"),
+        *("local_attention", "global_attn_every_n_layers"),
+        *("global_rope_theta", "local_rope_theta"),
+    ),
+}
+"""Fields with the same name on both sides."""
+
+RENAMED: Mapping[Family, tuple[str, ...]] = {
+    "bert": ("hidden_act",),
+    "modern": ("norm_eps", "hidden_activation", "layer_types", "rope_parameters"),
+}
+"""Their other fields that must agree with the section `cloze` of the same file."""
+
+MODERN_DEFAULTS: Mapping[str, JsonValue] = {
+    "max_position_embeddings": 8192,
+    "local_attention": 128,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160_000.0,
+    "local_rope_theta": 10_000.0,
+}
+"""Defaults of ModernBertConfig that differ from ours."""
+
+REQUIRED: Mapping[Family, Mapping[str, tuple[JsonValue, ...]]] = {
+    "bert": {
+        "model_type": ("bert",),
+        "position_embedding_type": (None, "absolute"),
+        "is_decoder": (None, False),
+        "add_cross_attention": (None, False),
+        "tie_word_embeddings": (None, True),
+    },
+    "modern": {
+        **{f"{part}_bias": (None, False) for part in ("norm", "attention", "mlp", "classifier")},
+        "decoder_bias": (None, True),
+        "tie_word_embeddings": (None, True),
+        "rope_scaling": (None,),
+    },
+}
+"""Accepted values in a `config.json`; None: the field may be missing."""
 
 
 def hugging_face_config(
     encoder: EncoderConfig, vocabulary_size: int, *, objective: Objective = "masked_lm"
 ) -> dict[str, JsonValue]:
-    """`config.json` of our encoder: the fields of its class there, and ours under `cloze`.
+    """`config.json` of our encoder: the fields of its Hugging Face class, and ours under `cloze`.
 
-    Encoders that none of its classes implements get a type of their own, which `transformers`
-    refuses.
+    An encoder that no class of `transformers` implements gets a model type of its own, which
+    `transformers` refuses. `special_ids` are added separately.
     """
-    if encoder.family == "modern":
-        return modern_table(encoder, vocabulary_size)
-    own = encoder.layer_type == "lstm"
+    ours: dict[str, JsonValue] = {"cloze": encoder.model_dump(mode="json")}
+    activation = THEIR_ACTIVATION[encoder.hidden_act]
+    if encoder.family == "bert":
+        return {
+            "architectures": ["BertForPreTraining"],
+            "model_type": "cloze-lstm" if encoder.layer_type == "lstm" else "bert",
+            "vocab_size": vocabulary_size,
+            "pad_token_id": 0,
+            **encoder.model_dump(include=set(SAME_NAME["bert"])),
+            "hidden_act": activation,
+            **ours,
+            **({"cloze_objective": objective} if objective != "masked_lm" else {}),
+        }
+    same, required = SAME_NAME["modern"], REQUIRED["modern"]
+    is_theirs = encoder.gated and encoder.positions == "rotary"
     return {
-        "architectures": ["BertForPreTraining"],
-        "model_type": "cloze-lstm" if own else "bert",
+        "architectures": ["ModernBertForMaskedLM"],
+        "model_type": MODERN_TYPE if is_theirs else "cloze-modern",
         "vocab_size": vocabulary_size,
-        "pad_token_id": 0,
-        **encoder.model_dump(include=set(SAME_NAME)),
-        "hidden_act": THEIR_ACTIVATION[encoder.hidden_act],
-        "cloze": encoder.model_dump(mode="json"),
-        **({"cloze_objective": objective} if objective != "masked_lm" else {}),
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
+        **dict.fromkeys(("cls_token_id", "sep_token_id"), 0),
+        **encoder.model_dump(include=set(same)),
+        **{name: getattr(encoder, name) for name in same[-4:]},
+        "norm_eps": encoder.layer_norm_eps,
+        "hidden_activation": activation,
+        "classifier_activation": activation,
+        "initializer_cutoff_factor": 2.0,
+        "layer_types": _layer_types(encoder),
+        "rope_parameters": {
+            FULL: {"rope_type": "default", "rope_theta": encoder.global_rope_theta},
+            LOCAL: {"rope_type": "default", "rope_theta": encoder.local_rope_theta},
+        },
+        **{name: accepted[-1] for name, accepted in required.items() if accepted[-1] is not None},
+        **{f"{part}_dropout": 0.0 for part in ("attention", "embedding", "mlp", "classifier")},
+        "classifier_pooling": "cls",
+        **ours,
     }
 
 
 def special_ids(family: Family, tokenizer: SubwordTokenizer) -> dict[str, JsonValue]:
-    """The ids of special tokens, for `config.json`, where its class has defaults of its own.
+    """Special-token ids for `config.json`, where the defaults of its class do not fit.
 
-    ModernBertConfig's lie beyond most vocabularies.
+    ModernBertConfig's default ids lie beyond the end of most vocabularies.
     """
     if family == "bert":
         return {}
@@ -91,31 +156,85 @@ def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderCon
     if "cloze" in table:
         ours = parse(EncoderConfig, table["cloze"], source=source)
         written = hugging_face_config(ours, 0)
-        compared = COMPARED if ours.family == "modern" else (*SAME_NAME, "hidden_act")
-        for name in ("model_type", *compared):
+        for name in ("model_type", *SAME_NAME[ours.family], *RENAMED[ours.family]):
             if name in table and table[name] != written[name]:
                 raise UsageError(
-                    f"{source}: {name} is {table[name]!r}, but its part cloze says "
-                    f"{written[name]!r}; change both, or delete the part cloze"
+                    f"{source}: {name} is {table[name]!r}, but its section cloze has "
+                    f"{written[name]!r}; change both, or delete the section cloze"
                 )
         return ours
-    if table.get("model_type") == MODEL_TYPE:
-        return modern_encoder_config(table, source=source)
-    for key, accepted in REQUIRED.items():
+    family: Family = "modern" if table.get("model_type") == MODERN_TYPE else "bert"
+    for key, accepted in REQUIRED[family].items():
         if table.get(key) not in accepted:
             raise UsageError(
                 f"{source}: {key} is {table.get(key)!r}, expected {accepted[-1]!r}; "
                 "only encoders with the architecture of BERT or ModernBERT can be read"
             )
+    if family == "modern":
+        return _modern_encoder_config(table, source=source)
     activation = table.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in OUR_ACTIVATION:
         raise UsageError(
             f"{source}: hidden_act {activation!r} is not one of {', '.join(OUR_ACTIVATION)}; "
             "only encoders with BERT's architecture can be read"
         )
-    sizes = {name: table[name] for name in SAME_NAME if name in table}
+    sizes = {name: table[name] for name in SAME_NAME["bert"] if name in table}
     fields = {**sizes, "preset": None, "hidden_act": OUR_ACTIVATION[activation]}
     return parse(EncoderConfig, fields, source=source)
+
+
+def _modern_encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderConfig:
+    """Our configuration of the encoder that a ModernBertConfig describes."""
+    activation = table.get("hidden_activation", "gelu")
+    heads = table.get("classifier_activation", "gelu")
+    if not isinstance(activation, str) or activation not in OUR_ACTIVATION or heads != activation:
+        raise UsageError(
+            f"{source}: hidden_activation {activation!r} and classifier_activation {heads!r}; "
+            f"expected the same for both, one of {', '.join(OUR_ACTIVATION)}"
+        )
+    fields = {name: table.get(name, MODERN_DEFAULTS.get(name)) for name in SAME_NAME["modern"]}
+    if fields["local_rope_theta"] is None:  # version 4: the same base as in global layers
+        fields["local_rope_theta"] = fields["global_rope_theta"]
+    names = {FULL: "global_rope_theta", LOCAL: "local_rope_theta"}
+    parameters = table.get("rope_parameters") or {}
+    if not isinstance(parameters, dict) or not set(parameters) <= set(names):
+        raise UsageError(
+            f"{source}: expected rope_parameters for {FULL} and {LOCAL}, found {parameters!r:.100}"
+        )
+    for kind, found in parameters.items():
+        if not isinstance(found, dict) or found.get("rope_type", "default") != "default":
+            named = found.get("rope_type") if isinstance(found, dict) else found
+            raise UsageError(
+                f"{source}: rope_type {named!r} for {kind}; only 'default' can be read"
+            )
+        fields[names[kind]] = found.get("rope_theta", fields[names[kind]])
+    types = table.get("layer_types")
+    if isinstance(types, list):
+        fields["global_attn_every_n_layers"] = next(
+            (number for number, kind in enumerate(types) if number and kind == FULL),
+            len(types),
+        )
+    fields |= {
+        "family": "modern",
+        "preset": None,
+        "layer_norm_eps": table.get("norm_eps", 1e-5),
+        "hidden_act": OUR_ACTIVATION[activation],
+        "hidden_dropout_prob": table.get("attention_dropout", 0.0),
+        "initializer_range": table.get("initializer_range", 0.02),
+    }
+    encoder = parse(EncoderConfig, fields, source=source)
+    if types not in (None, _layer_types(encoder)):
+        raise UsageError(
+            f"{source}: expected layer_types with {FULL} in every n-th of "
+            f"{encoder.num_hidden_layers} layers, starting with the first, and {LOCAL} in all "
+            "others; other patterns are not supported"
+        )
+    return encoder
+
+
+def _layer_types(encoder: EncoderConfig) -> list[JsonValue]:
+    every = encoder.global_attn_every_n_layers
+    return [LOCAL if number % every else FULL for number in range(encoder.num_hidden_layers)]
 
 
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.+)")
@@ -157,7 +276,7 @@ _BERT_INSIDE = {
     **{
         f"lstm.{part}_l0": f"lstm.{part}_l0"
         for part in ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
-    },  # they have no such layer: the encoder keeps our names
+    },  # Hugging Face has no such layer, so our names are kept
 }
 
 _MODERN_OUTSIDE = {
@@ -200,22 +319,22 @@ class Layout:
     """Prefix of their layers' parameters."""
 
     bare: tuple[str, ...]
-    """Prefixes of names in files that a class without heads has written."""
+    """Prefixes of parameter names in files saved from a class without heads."""
 
     prefix: str
-    """The prefix that those lack."""
+    """The prefix that those names lack."""
 
     heads: tuple[str, ...]
-    """Prefixes of what an encoder without pre-training heads lacks."""
+    """Prefixes of the parameters that an encoder without pre-training heads lacks."""
 
     pooler: str
     """Prefix of the pooler's parameters."""
 
     tied: Mapping[str, str]
-    """Tensors that some files duplicate, and the ones that they must equal."""
+    """Duplicated tensors in some files, and the tensors they must equal."""
 
     extras: tuple[str, ...] = ()
-    """Other tensors without weights of the encoder."""
+    """Other tensors in the files that are not weights of the encoder."""
 
     @property
     def word_embeddings(self) -> str:
@@ -260,7 +379,7 @@ LAYOUTS: Mapping[Family, Layout] = {
 }
 
 _TRANSPOSED = re.compile(r".*\.(query|key|value|intermediate)_weight")
-"""Kept [in, out] here and [out, in] there (`model/encoder/operations/products.py` says why)."""
+"""[in, out] here, [out, in] in Hugging Face (see `model/encoder/operations/products.py`)."""
 
 
 def hugging_face_name(name: str, family: Family = "bert") -> str:
@@ -285,7 +404,7 @@ def to_hugging_face(parameters: Mapping[str, Tensor], family: Family = "bert") -
 def from_hugging_face(
     tensors: Mapping[str, Tensor], names: Iterable[str], family: Family = "bert"
 ) -> dict[str, Tensor]:
-    """The tensors for our parameter `names`; KeyError with Hugging Face's name of a missing one."""
+    """The tensors of our parameters `names`; a KeyError carries Hugging Face's missing name."""
     return {name: _turned(name, tensors[hugging_face_name(name, family)]) for name in names}
 
 

@@ -1,7 +1,7 @@
-"""How sentence-transformers pools a text into a vector: `modules.json` and the files it names.
+"""sentence-transformers' modules after the encoder: `modules.json` and the files it refers to.
 
 In:  the files of a model.
-Out: `SentenceModules`, None where there are none; and the same as files for an exported model.
+Out: `SentenceModules`, or None if there are none; and the files for an exported model.
 """
 
 import json
@@ -27,7 +27,7 @@ _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_]+")
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """The modules after the encoder."""
+    """How a text's vector is computed from the encoder's outputs."""
 
     pooling: Literal["mean", "cls"]
     normalize: bool
@@ -68,20 +68,20 @@ def read_sentence_modules(source: Source, *, positions: int) -> SentenceModules 
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         raise UsageError(
             f"{where}: not a list of sentence-transformers' modules with a Pooling; copy the model "
-            "again, or remove the file to use its encoder alone"
+            "again, or remove the file to use the encoder alone"
         ) from None
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        say(f"warning: {where}: {', '.join(kinds)} is not computed here; only the encoder is used")
+        say(f"warning: {where}: {', '.join(kinds)} is not supported; only the encoder is used")
         return None
     if not _PLAIN_FOLDER.fullmatch(folder):
-        raise UsageError(f"{where}: {folder!r} is no name of a folder")
+        raise UsageError(f"{where}: {folder!r} is not a folder name")
     table = source.read_table(f"{folder}/config.json")
     in_use = [name for name, value in table.items() if "pooling_mode" in name and value]
     mode = table.get("pooling_mode")  # as written by version 6
     chosen = f"pooling_mode_{mode}_token" if isinstance(mode, str) else "".join(in_use)
     pooling = POOLING_MODES.get(chosen) or POOLING_MODES.get(f"{chosen}s")
     if pooling is None:
-        say(f"warning: {where}: {chosen} is not computed here; only the encoder is used")
+        say(f"warning: {where}: {chosen} is not supported; only the encoder is used")
         return None
     limit = source.read_table(LIMITS).get("max_seq_length") if LIMITS in source.names else None
     longest = min(limit, positions) if isinstance(limit, int) and limit > 2 else positions

@@ -1,10 +1,10 @@
-"""The files of a model: an artifact of ours, or a folder in Hugging Face's layout.
+"""The files of a model: an artifact of Cloze, or a folder in Hugging Face's layout.
 
 In:  the directory or URL of an artifact, or a local folder.
-Out: `Source`: its files by name, and its tensors. An artifact's are verified against the manifest.
+Out: `Source`: the files by name, and the tensors. Artifacts are verified against their manifest.
 
-safetensors holds numbers and nothing else. Formats that can execute code on loading (pickle and
-what contains it) are refused, whether or not a manifest lists them.
+A safetensors file holds nothing but numbers. Formats that can execute code when loaded (pickle and
+its containers) are refused, whether or not a manifest lists them.
 """
 
 import json
@@ -29,8 +29,8 @@ from model.hugging_face.layout import LAYOUTS, Layout
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 EXECUTABLE = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".msgpack")
-"""Suffixes of weight files that Hugging Face also reads; they can contain code or need a parser of
-their own.
+"""Suffixes of other weight files that Hugging Face reads: they can contain code or need their own
+parser.
 """
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
@@ -48,11 +48,11 @@ class Source:
     manifest: Manifest | None = None
 
     def read_text(self, name: str) -> str:
-        """A small file's text."""
+        """The text of a small file."""
         return Path(self.path(name)).read_text("utf-8")
 
     def read_table(self, name: str) -> dict[str, JsonValue]:
-        """A JSON file that holds a table."""
+        """A file that holds one JSON object."""
         try:
             table = json.loads(self.read_text(name))
         except (ValueError, RecursionError) as error:
@@ -95,18 +95,32 @@ def read_weights(source: Source, layout: Layout = LAYOUTS["bert"]) -> dict[str, 
     if SINGLE in source.names:
         tensors = _read_file(source, SINGLE)
     elif INDEX in source.names:
-        tensors = _read_shards(source)
+        tensors = {}
+        weight_map = source.read_table(INDEX).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise UsageError(f"{source.directory}/{INDEX}: no weight_map; expected tensor to file")
+        for shard in sorted({str(shard) for shard in weight_map.values()}):
+            if not _PLAIN_NAME.fullmatch(shard):
+                raise UsageError(f"{source.directory}/{INDEX}: {shard!r} is not a shard's name")
+            if shard not in source.names:
+                raise IntegrityError(f"{source.directory}/{shard}: missing, but {INDEX} lists it")
+            tensors.update(_read_file(source, shard))
+        missing = sorted(set(weight_map) - set(tensors))
+        if missing:
+            raise IntegrityError(
+                f"{source.directory}: {INDEX} lists {missing[0]}, but no shard contains it"
+            )
     else:
         executable = [name for name in source.names if name.endswith(EXECUTABLE)]
         raise UsageError(
             f"{source.directory}/{executable[0]}: a format that can execute code is not read; "
-            f"expected {SINGLE}: convert it where you trust it, with safetensors"
+            f"expected {SINGLE}: if you trust the file, convert it with safetensors"
             if executable
             else f"{source.directory}: no {SINGLE} and no {INDEX}; expected Hugging Face's layout"
         )
     found = {}
     for name, tensor in tensors.items():
-        # Older checkpoints say gamma and beta; bare encoders lack the prefix `bert.` or `model.`.
+        # Older checkpoints use gamma and beta; bare encoders lack the prefix `bert.` or `model.`.
         present = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
         present = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", present)
         if present.startswith(layout.bare):
@@ -114,29 +128,10 @@ def read_weights(source: Source, layout: Layout = LAYOUTS["bert"]) -> dict[str, 
         found[present] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
         if not torch.isfinite(found[present]).all():
             raise IntegrityError(
-                f"{source.directory}: {name} has values that are no numbers (NaN or infinite), so "
-                "its training diverged or the file is damaged; take an earlier checkpoint"
+                f"{source.directory}: {name} has NaN or infinite values: training diverged or the "
+                "file is damaged; use an earlier checkpoint"
             )
     return found
-
-
-def _read_shards(source: Source) -> dict[str, Tensor]:
-    weight_map = source.read_table(INDEX).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise UsageError(f"{source.directory}/{INDEX}: no weight_map; expected tensor to file")
-    tensors: dict[str, Tensor] = {}
-    for shard in sorted({str(shard) for shard in weight_map.values()}):
-        if not _PLAIN_NAME.fullmatch(shard):
-            raise UsageError(f"{source.directory}/{INDEX}: {shard!r} is no name of a shard")
-        if shard not in source.names:
-            raise IntegrityError(f"{source.directory}/{shard}: missing, {INDEX} names it")
-        tensors.update(_read_file(source, shard))
-    missing = sorted(set(weight_map) - set(tensors))
-    if missing:
-        raise IntegrityError(
-            f"{source.directory}: {INDEX} promises {missing[0]}, but no shard holds it"
-        )
-    return tensors
 
 
 def _read_file(source: Source, name: str) -> dict[str, Tensor]:
@@ -149,7 +144,7 @@ def _read_file(source: Source, name: str) -> dict[str, Tensor]:
 
 
 def check_tied(tensors: Mapping[str, Tensor], layout: Layout, *, source: str) -> None:
-    """Refuse untied decoders, which neither family has."""
+    """Refuse an output layer that is not tied to the word embeddings; neither family has one."""
     for repeated, original in layout.tied.items():
         if (
             repeated in tensors

@@ -91,7 +91,7 @@ def import_encoder(location: str | Path, store: Store) -> Artifact:
         statistics={
             "tokenizer_digest": files.tokenizer.digest,
             "vocabulary_size": files.tokenizer.size,
-            "parameters": sum(tensor.numel() for tensor in files.tensors.values()),
+            "parameters": sum(tensor.numel() for tensor in files.parameters.values()),
             "missing": list(files.missing),
             "ignored": list(files.ignored),
         },

@@ -181,7 +181,7 @@ def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> Pretra
     """The module with the files' weights, float32 on the CPU; missing ones are zero."""
     with shapes_alone():
         module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
-    parameters = files.parameters()
+    parameters = dict(files.parameters)
     for name, parameter in module.state_dict().items():
         parameters.setdefault(name, torch.zeros(parameter.shape))
     module.load_state_dict(parameters, assign=True)

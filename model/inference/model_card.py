@@ -64,7 +64,7 @@ def model_card(files: EncoderFiles) -> str:
                 ("activation", config.hidden_act),
                 ("vocabulary", f"{files.tokenizer.size:,} word-pieces"),
                 ("letter case", "lower-cased" if files.tokenizer.lowercase else "kept"),
-                ("parameters", f"{sum(tensor.numel() for tensor in files.tensors.values()):,}"),
+                ("parameters", f"{sum(tensor.numel() for tensor in files.parameters.values()):,}"),
             ],
         ),
     ]

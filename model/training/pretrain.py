@@ -301,7 +301,7 @@ def warm_start(
             f"with {tokenizer.digest[:12]}; set vocabulary.path to its tokenizer.json"
         )
     refuse_another_shape(files.config, stage.encoder, where=where)
-    model.load_state_dict(files.parameters(), strict=False)
+    model.load_state_dict(files.parameters, strict=False)
 
 
 def export(

@@ -209,7 +209,7 @@ def tokenizer(folder: Path, **changes: object) -> None:
 NORMALIZER = {"type": "BertNormalizer", "lowercase": True, "strip_accents": "yes"}
 WORD = {"content": ["a"], "id": 0}
 MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "weights that are no numbers": (not_a_number, "dense.bias has values that are no numbers"),
+    "weights that are no numbers": (not_a_number, "dense.bias has NaN or infinite values"),
     "hidden_act a list": (lambda f: change_config(f, hidden_act=["gelu"]), "hidden_act ['gelu']"),
     "hidden_act unknown": (lambda f: change_config(f, hidden_act="relu"), "hidden_act 'relu'"),
     "hidden size of a billion": (lambda f: change_config(f, hidden_size=10**9), "hidden_size"),
@@ -217,8 +217,8 @@ MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
     "config nested": (lambda f: (f / "config.json").write_text("[" * 10**5), "not JSON"),
     "weight_map a list": (lambda f: shards(f, ["a"]), "no weight_map"),
-    "weight_map of numbers": (lambda f: shards(f, {"a": 1}), "'1' is no name of a shard"),
-    "weight_map that leads out": (lambda f: shards(f, {"a": "../a.safetensors"}), "is no name"),
+    "weight_map of numbers": (lambda f: shards(f, {"a": 1}), "'1' is not a shard's name"),
+    "weight_map that leads out": (lambda f: shards(f, {"a": "../a.safetensors"}), "is not a shard"),
     "weight_map that promises": (lambda f: shards(f, {"a": "b.safetensors"}), "missing"),
     "no vocabulary": (lambda f: (f / "vocab.txt").write_text(""), "vocabulary of 0 words lacks"),
     "vocabulary not UTF-8": (lambda f: (f / "vocab.txt").write_bytes(b"\xff"), "not UTF-8"),

@@ -98,7 +98,7 @@ def test_an_imported_encoder_gives_the_vectors_of_transformers(
         ),
         ({"tokenizer": {"pre_tokenizer": {"type": "Whitespace"}}}, "pre_tokenizer.type is"),
         ({"padded_to": 17}, "word_embeddings.weight is [17, 8]"),
-        ({"hidden_size": 16, "keep_cloze": True}, "hidden_size is 16, but its part cloze says 8"),
+        ({"hidden_size": 16, "keep_cloze": True}, "hidden_size is 16, but its section cloze has 8"),
     ],
     ids=["clean_text", "long words", "pre_tokenizer", "another vocabulary", "edited"],
 )

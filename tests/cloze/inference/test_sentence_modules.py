@@ -72,7 +72,7 @@ def test_a_module_that_is_not_known_is_said_and_left_out(cloze: Cloze, folder: P
     write_model(folder / "encoder")
     write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Dense"), limit=5)
     done = cloze("export", "encoder", "again")
-    assert "Dense is not computed here; only the encoder is used" in done.stderr
+    assert "Dense is not supported; only the encoder is used" in done.stderr
     assert not (folder / "again" / "modules.json").exists()
 
 

@@ -21,7 +21,7 @@ from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
 from model.finetune.local_optimizer import LocalOptimizer
 from model.finetune.trainer import Recipe, Trainer, TrialResult
 from model.finetune.vocabulary_pruning import prune_vocabulary
-from model.hugging_face.encoder_files import read_initial_encoder
+from model.hugging_face.encoder_files import read_encoder_files
 from model.tasks.base import Problem
 from model.tasks.problems import load_problem, load_tables
 from tests.model.task_builders import (
@@ -114,7 +114,7 @@ def test_bf16_keeps_fp32_parameters_and_learns_the_same(problem: Problem) -> Non
 def test_leaving_out_unused_word_pieces_changes_no_prediction(
     problem: Problem, tmp_path: Path
 ) -> None:
-    beginning = read_initial_encoder(encoder_artifact(tmp_path / "encoder", config=STILL).directory)
+    beginning = read_encoder_files(encoder_artifact(tmp_path / "encoder", config=STILL).directory)
     results = []
     for small in (False, True):
         if small:

@@ -198,7 +198,7 @@ def test_old_names_and_a_tasks_head_are_understood(exported: Path) -> None:
     ("index", "said"),
     [
         ({}, "no weight_map"),
-        ({"weight_map": {"a": "../secret.safetensors"}}, "no name of a shard"),
+        ({"weight_map": {"a": "../secret.safetensors"}}, "is not a shard.s name"),
         ({"weight_map": {"a": "gone.safetensors"}}, "gone.safetensors: missing"),
     ],
 )

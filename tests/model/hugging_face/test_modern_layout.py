@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "norm bias": (lambda f: change_config(f, norm_bias=True), "norm_bias is True, expected False"),
     "layers": (
         lambda f: change_config(f, layer_types=["sliding_attention"] * 5),
-        "layer_types are not full_attention in every n-th of 5 layers",
+        "expected layer_types with full_attention in every n-th of 5 layers",
     ),
     "activation": (
         lambda f: change_config(f, hidden_activation="relu"),

@@ -6,7 +6,6 @@ from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import EncoderFiles
-from model.hugging_face.layout import to_hugging_face
 
 WORDS = ("the", "a", "new", "array", "of", "given", "shape", "returns", "list", "[", "]", "mask")
 TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *WORDS, "##s"), lowercase=True)
@@ -28,5 +27,4 @@ def encoder_files(*, seed: int = 0, activation: str = "gelu_tanh") -> EncoderFil
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    tensors = to_hugging_face(model.state_dict())
-    return EncoderFiles(config, TOKENIZER, tensors, (), (), None, None)
+    return EncoderFiles(config, TOKENIZER, dict(model.state_dict()))
