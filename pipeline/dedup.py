@@ -44,9 +44,8 @@ from pipeline.duplicates.near_duplicates import ShingleSets, band_keys, bands_fo
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
 from pipeline.readers.documents import InputShard
 from pipeline.readers.input_shards import CorpusFiles
-from pipeline.runner.execution import run_graph
+from pipeline.runner.execution import run_graph, scratch_directory
 from pipeline.runner.graph import Collection, spread
-from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.text.filters import Reason
 from pipeline.text.texts import HELDOUT_SPLIT, TextBlock, assign_splits, read_texts, split_names

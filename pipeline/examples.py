@@ -26,9 +26,8 @@ from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
 from pipeline.mlm.statistics import summaries
 from pipeline.readers.documents import MEGABYTE
-from pipeline.runner.execution import run_graph
+from pipeline.runner.execution import run_graph, scratch_directory
 from pipeline.runner.graph import Collection, spread
-from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
 
 TRAIN = "train"

@@ -38,8 +38,7 @@ from pipeline.config.stage_tables import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
 from pipeline.readers.documents import InputShard
 from pipeline.readers.input_shards import CorpusFiles
-from pipeline.runner.execution import run_graph
-from pipeline.runner.scratch import work_directory
+from pipeline.runner.execution import run_graph, work_directory
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.shuffle.buckets import (
     BucketGroup,

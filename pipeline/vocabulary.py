@@ -53,9 +53,8 @@ from pipeline.config.stage_tables import PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
 from pipeline.readers.documents import InputShard
 from pipeline.readers.input_shards import CorpusFiles
-from pipeline.runner.execution import run_graph
+from pipeline.runner.execution import run_graph, scratch_directory
 from pipeline.runner.graph import Collection, spread
-from pipeline.runner.scratch import scratch_directory
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.text.filters import Reason
 from pipeline.text.texts import (

@@ -165,7 +165,7 @@ def test_a_job_is_found_again_after_kill_9_of_the_launcher(engine: Engine) -> No
     with engine.start() as second:
         output, said = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, said
-    assert "was found again" in said
+    assert "found again" in said
     assert engine.states() == ["DONE"] * 3
     local = cloze("prepare", "local.toml", "--json", "--workspace", "here", cwd=engine.folder)
     assert digests(output) == digests(local.stdout)
@@ -176,7 +176,7 @@ def test_a_job_that_no_worker_begins_is_cancelled_and_named(engine: Engine) -> N
     with engine.start(start_timeout=2.0) as running:
         _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
-    assert "no worker has begun within 2 s, so it was cancelled" in said
+    assert "cancelled, because no worker" in said and "started within 2 s" in said
     assert f"environment_type = EXTERNAL, localhost:{engine.pool}" in said
     assert "Traceback" not in said
     assert set(engine.states()) == {"CANCELLED"}

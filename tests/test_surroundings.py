@@ -123,7 +123,7 @@ def test_a_full_disk_is_the_reason_a_run_gives_and_with_room_it_goes_on_to_the_s
     errors = [line for line in full.stderr.splitlines() if "error" in line]
     assert len(errors) == 1, full.stderr
     assert "no room to write (No space left on device; " in errors[0]
-    assert "make room: finished parts are kept, the same command goes on" in errors[0]
+    assert "make room: finished parts are kept, run the same command to resume" in errors[0]
     assert "killed" not in full.stderr
     assert full.returncode == 1
     assert json.loads((workspace / "smoke" / "run.json").read_text())["state"] == "failed"

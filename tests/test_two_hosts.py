@@ -234,7 +234,7 @@ def test_two_workers_on_another_host_one_killed_make_the_bytes_that_are_made_her
     assert running.returncode == 1, said
     assert "Traceback" not in said
     assert "error: tokens: the job failed: " in said.splitlines()[-1]
-    assert "the same command goes on" in said.splitlines()[-1]
+    assert "run the same command to resume" in said.splitlines()[-1]
     code, output, said = ended(launcher.prepare())
     assert code == 0, said
     assert digests(output) == digests(local.stdout)

@@ -1,21 +1,26 @@
-"""The names of Apache Beam that this project uses, imported in one place.
+"""Apache Beam, imported in one place, and a job as a Beam pipeline.
 
-In:  the installed Beam.
-Out: the same names. Everything else imports them from here.
+In:  the installed Beam; a job's steps (pipeline/runner/graph.py).
+Out: the names of Beam that this project uses; `add_job`, which adds the steps to a pipeline.
 
-On import Beam warns in the root log that Google's client libraries are absent, which matters only
-to those who use them; that one warning is suppressed. And Beam imports what it finds installed for
-data frames, MongoDB and BigQuery, two fifths of its import time; these are hidden from it. Garbage
-collection is off meanwhile: what an import makes stays.
+Importing Beam logs a warning that Google's client libraries are missing; it is suppressed, since
+only their users care. Beam also imports whatever it finds installed for data frames, MongoDB and
+BigQuery, two fifths of its import time; these modules are hidden from it. The garbage collector is
+off during the import, whose objects are never freed anyway.
+
+The local runner is Beam's FnApiRunner, named explicitly (pipeline/runner/local_runner.py):
+`DirectRunner` would first try to download another runner.
 """
 
 import gc
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 SAMPLING_PERIOD_MS = 2
-"""A bundle ends when the thread that samples its state wakes up, by default up to 200 ms later."""
+"""A bundle ends only when the state-sampling thread wakes up: by default up to 200 ms later."""
 
 _root_level = logging.getLogger().level
 logging.getLogger().setLevel(logging.ERROR)
@@ -55,31 +60,32 @@ from apache_beam.utils import thread_pool_executor
 from apache_beam.utils.counters import CounterFactory
 
 from artifacts.errors import UsageError
+from pipeline.runner.graph import Collection, Step, Worker
 
 
 class _StateSampler(statesampler.StateSampler):
-    """Beam's own sampler with another period, for which Beam has no option."""
+    """Beam's sampler with a shorter period, for which Beam has no option."""
 
     def __init__(self, prefix: str, counters: CounterFactory) -> None:
         super().__init__(prefix, counters, SAMPLING_PERIOD_MS)
 
 
 def refuse_unknown(flags: Sequence[str]) -> None:
-    """Refuse an option of the command line that none of Beam's option classes has.
+    """Raise a `UsageError` for a command-line option that Beam does not know.
 
-    Beam itself only logs and ignores it.
+    Beam itself would log and ignore it.
     """
     parser = _BeamArgumentParser(allow_abbrev=False, add_help=False, conflict_handler="resolve")
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(parser)
     if unknown := parser.parse_known_args(list(flags))[1]:
         raise UsageError(
-            f"{unknown[0]}: no option of Beam's; its options are in apache_beam.options."
-            "pipeline_options, those of a run are set with --set KEY=VALUE"
+            f"{unknown[0]}: not a Beam option; apache_beam.options.pipeline_options lists them, "
+            "and --set KEY=VALUE changes the run's own settings"
         )
 
 
-statesampler.StateSampler = _StateSampler  # type: ignore[misc,assignment]  # no option says it
+statesampler.StateSampler = _StateSampler  # type: ignore[misc,assignment]  # there is no option
 logging.getLogger().setLevel(_root_level)
 gc.freeze()
 if _collecting:
@@ -87,19 +93,59 @@ if _collecting:
 for _name in _left_out:
     del sys.modules[_name]
 
+
+class _CallWorker(DoFn):
+    """A `Worker` as a Beam `DoFn`."""
+
+    def __init__(self, worker: Worker[Any, Any]) -> None:
+        self._worker = worker
+
+    def setup(self) -> None:
+        """Called once per worker."""
+        self._worker.setup()
+
+    def process(self, item: Any) -> Iterable[Any]:
+        """Called once per item."""
+        return self._worker(item)
+
+
+def add_job(
+    job: Collection[Any],
+    pipeline: Pipeline,
+    *before: Step,
+    start: PTransform[Any, Any] | None = None,
+) -> None:
+    """Add the steps `before` and the job's own to an empty pipeline.
+
+    `start` produces the first element: by default `Impulse`, which not every engine supports. The
+    job's output is consumed by a final group-by-key, because the runner would not notice the death
+    of a worker in a step whose output nobody reads.
+    """
+    steps = (*before, *job.steps, Step("Finished", "map", _finished), Step("Consume", "group"))
+    items: PCollection[Any] = pipeline | "Start" >> (start or Impulse())
+    transform: PTransform[Any, Any]
+    for step, following in zip_longest(steps, steps[1:]):
+        if step.function is None:
+            transform = GroupByKey()
+        elif isinstance(step.function, Worker):
+            transform = ParDo(_CallWorker(step.function))
+        else:
+            transform = Map(step.function) if step.kind == "map" else FlatMap(step.function)
+        if step.function:  # Beam must know that the input of a group is pairs
+            is_grouped = following is not None and following.kind == "group"
+            transform.with_output_types(tuple[int, Any] if is_grouped else Any)
+        items = items | step.label >> transform
+
+
+def _finished(_: object) -> tuple[int, int]:
+    return 0, 0
+
+
 __all__ = [
     "Create",
-    "DoFn",
-    "FlatMap",
-    "GroupByKey",
-    "Impulse",
     "JobServiceHandle",
-    "Map",
     "Metrics",
     "MetricsFilter",
-    "PCollection",
-    "PTransform",
-    "ParDo",
     "Pipeline",
     "PipelineOptions",
     "PipelineResult",
@@ -107,6 +153,7 @@ __all__ = [
     "PortableOptions",
     "PortableResult",
     "TestOptions",
+    "add_job",
     "beam_fn_api_pb2_grpc",
     "beam_job_api_pb2",
     "beam_job_api_pb2_grpc",

@@ -1,29 +1,37 @@
-"""A job on an engine elsewhere: submitted, or found again; watched to its end, or cancelled.
+"""A job on a remote engine: submitted or found again, then watched to its end or cancelled.
 
 In:  a job (pipeline/runner/graph.py), and the machine file's Beam runner with its options.
-Out: the job's products, which its workers put into the artifact.
+Out: the files that the job's workers put into the artifact.
 
-The job is recorded beside the artifact before anything waits for it. A launcher that was killed
-leaves it running; the same command asks the job service for it and goes on waiting. That needs a
-service that outlives the launcher (`job_endpoint`): of other engines only the job's name is known.
+The job is recorded next to the artifact as soon as it is submitted. If the launcher is killed, the
+job keeps running; the same command then finds it through the job service and waits for it. That
+needs a service that outlives the launcher (`job_endpoint`); with other engines only the job's name
+is known.
 
-Beam's own `wait_until_finish` gives up after `job_server_timeout`, a minute by default, says
-nothing meanwhile, and cannot be told how long workers may take to appear. So the state is polled.
+Beam's `wait_until_finish` gives up after `job_server_timeout`, a minute by default, is silent
+meanwhile, and has no limit on how long workers may take to appear, so the state is polled instead.
+
+Dask runs through Beam's own runner for it. It groups into as many partitions as there were before,
+and that runner does not support `Impulse`, so a graph starts with one element per partition, all
+but the first of which are dropped. Grouped data stay in the workers' memory and spill to their
+disks. If a worker dies its results are lost, and Dask recomputes them, from the texts if necessary.
 """
 
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from artifacts import filesystem
-from artifacts.errors import UsageError
+from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import Progress, clock, say
 from artifacts.store import WORK
 from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner.beam import (
+    Create,
     Metrics,
     MetricsFilter,
     Pipeline,
@@ -33,37 +41,41 @@ from pipeline.runner.beam import (
     PortableOptions,
     PortableResult,
     TestOptions,
+    add_job,
     beam_job_api_pb2,
     beam_job_api_pb2_grpc,
     grpc,
 )
-from pipeline.runner.beam_graph import add_job
-from pipeline.runner.dask_job import DASK_RUNNER, DaskResult, begin_on_dask, submit_to_dask
-from pipeline.runner.graph import Build, Step
-from pipeline.runner.job_errors import JobFailed, job_error
+from pipeline.runner.graph import Build, JobFailed, Step, job_error
 from pipeline.runner.work_queue import WorkQueue
 
 POLL_SECONDS = 1.0
 STATE_EVERY = 60.0
-"""Seconds after which a job without progress is logged as still running: a silent stage would count
-as hung."""
+"""Seconds without progress after which a job is logged as still running: a stage that logs nothing
+would be taken for hung."""
 
 UNANSWERED_POLLS = 30
-"""Consecutive polls that may fail before the job service counts as lost."""
+"""Consecutive failed polls after which the job service is considered lost."""
 
 LAST_WORDS_SECONDS = 10.0
-"""How long to wait for a job's last messages after its end."""
+"""How long to wait for the last messages of a job that has ended."""
 
 NAMESPACE = "cloze"
 PARTS_PER_UNIT = 1000
-"""Beam's counters are whole numbers; those of megabytes are not."""
+"""Beam's counters are integers; megabytes are not."""
+
+DASK_RUNNER = "apache_beam.runners.dask.dask_runner.DaskRunner"
+"""Beam has no shorter name for it."""
+
+DASK_PARTITIONS = 32
+"""The default of `dask_npartitions`: the most that Dask groups in a single step of tasks."""
 
 
 class EngineQueue(WorkQueue):
-    """The work queue of an engine's workers: reports become Beam counters."""
+    """The work queue of a remote engine's workers: reports become Beam counters."""
 
     def report(self, **done: float) -> None:
-        """Add what is done, by the names of the units."""
+        """Count completed work by unit."""
         for unit, amount in done.items():
             Metrics.counter(NAMESPACE, unit).inc(round(amount * PARTS_PER_UNIT))
 
@@ -76,10 +88,10 @@ def run_on_engine(
     progress: Progress,
     output: str,
 ) -> None:
-    """Have the Beam runner that the machine file names run the job to its end.
+    """Run the job to its end with the Beam runner that the machine file names.
 
-    A job that an earlier launcher has left running is waited for. The job is cancelled if this
-    process is interrupted or terminated, and if no worker begins within `machine.start_timeout`.
+    If an earlier launcher left the job running, wait for that one. The job is cancelled if this
+    process is interrupted or terminated, or if no worker starts within `machine.start_timeout`.
     """
     name = DASK_RUNNER if machine.runner == "DaskRunner" else machine.runner
     beam_options = PipelineOptions([f"--runner={name}", *options])
@@ -87,20 +99,21 @@ def run_on_engine(
     result = record.found_again()
     if result is None:
         record.forget()
-        dask = begin_on_dask(options) if name == DASK_RUNNER else None
+        is_dask = name == DASK_RUNNER
+        partitions = dask_partitions(options) if is_dask else 0
         try:
             pipeline = Pipeline(options=beam_options)
         except ValueError as error:  # no such runner, or contradictory options
             raise UsageError(f"{machine.runner}: {error}") from error
-        started = Step("Started", "map", partial(_started, path=record.sign))
-        before = [started] if output else []
+        before = [Step("Started", "map", partial(_started, path=record.sign))] if output else []
+        job = build(EngineQueue())
         try:
-            if dask:
-                start, first = dask
-                add_job(build(EngineQueue()), pipeline, first, *before, start=start)
+            if is_dask:
+                first = Step("First", "flat_map", _first)
+                add_job(job, pipeline, first, *before, start=Create(range(partitions)))
                 result = submit_to_dask(pipeline)
             else:
-                add_job(build(EngineQueue()), pipeline, *before)
+                add_job(job, pipeline, *before)
                 result = pipeline.run()
         except grpc.FutureTimeoutError as error:
             raise JobFailed(
@@ -108,14 +121,14 @@ def run_on_engine(
                 "start it, or correct job_endpoint in [pipeline.options]"
             ) from error
         dry = beam_options.view_as(TestOptions).dry_run
-        if dry or not getattr(result, "has_job", True):  # Dataflow's: the latter for a template
+        if dry or not getattr(result, "has_job", True):  # Dataflow: no job for a template
             raise JobFailed(f"{machine.runner}: the graph was translated; nothing was submitted")
         record.write(result)
     watch = _Watch(machine, beam_options, progress, record)
     try:
         state = watch.until_finished(result)
     except BaseException as error:
-        # the job would run on, unattended, and cost money
+        # an unattended job would keep running and cost money
         if not isinstance(error, ServiceSilent):
             say(f"{machine.runner}: cancelling the job")
             result.cancel()
@@ -132,48 +145,48 @@ class ServiceSilent(JobFailed):
 
 @dataclass(frozen=True)
 class JobRecord:
-    """Which job of which service works on an artifact, in the artifact's work folder."""
+    """Which job of which service is making an artifact; kept in the artifact's work folder."""
 
     output: str
     """The unfinished artifact; nothing is recorded if it is empty."""
     runner: str
-    """As the machine file names it."""
+    """As named in the machine file."""
     endpoint: str | None
-    """Of the job service; `embed` is in this very process and ends with it."""
+    """Address of the job service; `embed` is one inside this process, which ends with it."""
 
     @property
     def path(self) -> str:
-        """The file that names the job."""
+        """The file that records the job."""
         return filesystem.join(self.output, f"{WORK}/engine_job.json")
 
     @property
     def sign(self) -> str:
-        """The file that the first worker makes."""
+        """The file that the first worker creates."""
         return filesystem.join(self.output, f"{WORK}/engine_started")
 
     def write(self, result: PipelineResult) -> None:
-        """Record the job, unless it ends with this process or there is none."""
+        """Record the job, unless there is none or it ends with this process."""
         job = _job_id(result)
         if self.output and job and self.endpoint != "embed":
             content = {"runner": self.runner, "endpoint": self.endpoint, "job": job}
             filesystem.write_bytes(self.path, json.dumps(content).encode())
 
     def forget(self) -> None:
-        """Forget the job: it has ended, or another one replaces it."""
+        """Remove the record: the job has ended, or a new one replaces it."""
         if self.output:
             filesystem.remove(self.path)
             filesystem.remove(self.sign)
 
     def found_again(self) -> PipelineResult | None:
-        """The job that an earlier launcher has submitted, if it runs or has done its work."""
+        """The job that an earlier launcher submitted, if it is running or has succeeded."""
         if not self.output or not filesystem.exists(self.path):
             return None
         noted = json.loads(filesystem.read_bytes(self.path))
         job, endpoint = noted["job"], noted["endpoint"]
         if not endpoint:
             say(
-                f"warning: {noted['runner']}: job {job} of an earlier attempt may still run and "
-                "cannot be waited for from here; cancel it there, a new one is submitted"
+                f"warning: {noted['runner']}: job {job} of an earlier attempt may still be running "
+                "and cannot be waited for from here; cancel it there; submitting a new one"
             )
             return None
         service = beam_job_api_pb2_grpc.JobServiceStub(grpc.insecure_channel(endpoint))
@@ -181,12 +194,12 @@ class JobRecord:
         try:
             state = result.state
         except grpc.RpcError:
-            say(f"{self.runner}: {endpoint} no longer knows job {job}; a new one is submitted")
+            say(f"{self.runner}: {endpoint} no longer knows job {job}; submitting a new one")
             return None
         if state in (PipelineState.FAILED, PipelineState.CANCELLED, PipelineState.CANCELLING):
-            say(f"{self.runner}: job {job} at {endpoint} is {state}; a new one is submitted")
+            say(f"{self.runner}: job {job} at {endpoint} is {state}; submitting a new one")
             return None
-        say(f"{self.runner}: job {job} at {endpoint} was found again, {state}")
+        say(f"{self.runner}: job {job} at {endpoint} found again, {state}")
         return result
 
 
@@ -199,15 +212,12 @@ class _Watch:
     progress: Progress
     record: JobRecord
     messages: list[str] = field(default_factory=list)
-    """Errors that the job service has reported."""
-    listener: threading.Thread | None = None
-    """The thread that collects them."""
+    """Errors reported by the job service."""
 
     def until_finished(self, result: PipelineResult) -> str:
-        """The state in which the job ended."""
-        if isinstance(result, PortableResult):
-            self.listener = threading.Thread(target=self._listen, args=(result,), daemon=True)
-            self.listener.start()
+        """Wait for the job; returns its final state."""
+        listener = threading.Thread(target=self._listen, args=(result,), daemon=True)
+        listener.start()
         began = spoke = time.monotonic()
         seen: dict[str, float] = {}
         running = not self.record.output
@@ -222,39 +232,45 @@ class _Watch:
                 if failures > UNANSWERED_POLLS:
                     raise ServiceSilent(
                         f"{self._job(result)}: the job service at {self.record.endpoint} does not "
-                        "answer; the job may run on, the same command looks for it again"
+                        "answer; the job may still be running, run the same command to find it"
                     ) from error
                 time.sleep(POLL_SECONDS)
                 continue
             if PipelineState.is_terminal(state):
-                if self.listener:
-                    self.listener.join(LAST_WORDS_SECONDS)
+                listener.join(LAST_WORDS_SECONDS)
                 return str(state)
             now = time.monotonic()
             running = running or bool(seen) or filesystem.exists(self.record.sign)
             if not running and now - began > self.machine.start_timeout:
-                raise self._without_workers(result)
+                portable = self.options.view_as(PortableOptions)
+                kind, where = portable.environment_type, portable.environment_config
+                workers = f"environment_type = {kind}, {where}" if kind else "the engine's own"
+                raise JobFailed(
+                    f"{self._job(result)}: cancelled, because no worker ({workers}) started within "
+                    f"{self.machine.start_timeout:.0f} s; start them and check that they can reach "
+                    f"{self.record.output}, or raise pipeline.start_timeout"
+                )
             if noted:
                 spoke = now
             elif now - spoke > STATE_EVERY:
                 spoke = now
-                waits = "" if running else ", no worker has begun yet"
+                waits = "" if running else ", no worker has started yet"
                 say(f"{self._job(result)}: {state} for {clock(now - began)}{waits}")
             time.sleep(POLL_SECONDS)
 
     def error(self, state: str) -> Exception:
-        """The error for a job that ended without finishing its work."""
+        """The error for a job that ended in another `state` than DONE."""
         if self.messages:
             return job_error("RuntimeError", self.messages[-1])
         return JobFailed(
-            f"{self.machine.runner}: the job ended as {state}; its own log says why; "
-            "finished parts are kept, the same command goes on"
+            f"{self.machine.runner}: the job ended as {state}, see its own log; "
+            "finished parts are kept, run the same command to resume"
         )
 
     def _advance(self, result: PipelineResult, seen: dict[str, float]) -> bool:
-        """Advance the progress line by Beam's counters; whether they have changed."""
+        """Advance the progress line by Beam's counters; whether they changed."""
         if isinstance(result, PortableResult):
-            result._metrics = None  # otherwise it would only be fetched once
+            result._metrics = None  # it caches the first answer
         wanted = MetricsFilter().with_namespace(NAMESPACE)
         try:
             counters = result.metrics().query(wanted)["counters"]
@@ -270,34 +286,25 @@ class _Watch:
             self.progress.advance(moved, ", ".join(others))
         return is_new
 
-    def _listen(self, result: PortableResult) -> None:
-        """Collect the errors that the service reports."""
+    def _listen(self, result: PipelineResult) -> None:
+        """Collect the errors that a job service reports."""
+        if not isinstance(result, PortableResult):
+            return
         request = beam_job_api_pb2.JobMessagesRequest(job_id=result._job_id)
         try:
             for message in result._job_service.GetMessageStream(request):
-                told = message.message_response
-                if told.importance == beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR:
-                    self.messages.append(told.message_text)
-        except grpc.RpcError:  # the polls will notice
+                response = message.message_response
+                if response.importance == beam_job_api_pb2.JobMessage.JOB_MESSAGE_ERROR:
+                    self.messages.append(response.message_text)
+        except grpc.RpcError:  # polling will notice
             return
-
-    def _without_workers(self, result: PipelineResult) -> JobFailed:
-        portable = self.options.view_as(PortableOptions)
-        kind, where = portable.environment_type, portable.environment_config
-        workers = f"environment_type = {kind}, {where}" if kind else "the engine's own"
-        return JobFailed(
-            f"{self._job(result)}: no worker has begun within "
-            f"{self.machine.start_timeout:.0f} s, so it was cancelled; it waited for workers "
-            f"({workers}): start them and see that they reach {self.record.output}, or raise "
-            "pipeline.start_timeout"
-        )
 
     def _job(self, result: PipelineResult) -> str:
         return f"{self.machine.runner}: job {_job_id(result)}".rstrip()
 
 
 def _job_id(result: PipelineResult) -> str:
-    """The engine's name of the job; empty if it gives none."""
+    """The engine's name for the job; empty if it has none."""
     if isinstance(result, PortableResult):
         return str(result._job_id)
     found = getattr(result, "job_id", None)  # Dataflow's
@@ -305,6 +312,83 @@ def _job_id(result: PipelineResult) -> str:
 
 
 def _started(item: object, *, path: str) -> object:
-    """Record that a worker has begun; the item passes through."""
+    """Record that a worker has started; the item passes through."""
     filesystem.write_bytes(path, b"")
     return item
+
+
+class DaskResult(PipelineResult):
+    """Beam's result of a Dask job is always RUNNING; this one looks at the job's futures."""
+
+    def __init__(self, submitted: Any) -> None:
+        super().__init__(PipelineState.RUNNING)  # type: ignore[no-untyped-call]
+        self._client: Any = submitted.client
+        self._futures: Any = submitted.futures
+
+    @property
+    def state(self) -> str:
+        """The state by Beam's names."""
+        found = {future.status for future in self._futures}
+        for status, state in (
+            ("error", PipelineState.FAILED),
+            ("cancelled", PipelineState.CANCELLED),  # by someone else, or the scheduler is gone
+            ("lost", PipelineState.CANCELLED),
+            ("pending", PipelineState.RUNNING),
+        ):
+            if status in found:
+                return str(state)
+        return str(PipelineState.DONE)
+
+    def cancel(self) -> str:
+        """Cancel the futures; tasks that have started finish, and their results are discarded."""
+        self._client.cancel(self._futures, force=True)
+        self._client.close()
+        return str(PipelineState.CANCELLED)
+
+    def metrics(self) -> Any:
+        """Beam has no counters on Dask."""
+        raise NotImplementedError
+
+    def error(self) -> ClozeError:
+        """Why the job failed."""
+        for future in self._futures:
+            if future.status == "error":
+                error = future.exception()
+                if isinstance(error, ClozeError):
+                    return error
+                return job_error(type(error).__name__, str(error))
+        return JobFailed(
+            "DaskRunner: the scheduler dropped the job, see its log; finished parts are kept, run "
+            "the same command to resume"
+        )
+
+
+def dask_partitions(options: Sequence[str]) -> int:
+    """The number of partitions that Beam's options for Dask ask for."""
+    try:
+        from apache_beam.runners.dask.dask_runner import DaskOptions
+    except ImportError as error:
+        raise UsageError("DaskRunner: Dask is missing; pip install 'cloze[dask]'") from error
+    asked = PipelineOptions(list(options)).view_as(DaskOptions)
+    if not (asked.address or asked.scheduler_file):
+        raise UsageError(
+            "DaskRunner: no scheduler is named; set dask_client_address in [pipeline.options]"
+        )
+    if asked.partition_size:
+        raise UsageError("dask_partition_size is not supported; set dask_npartitions instead")
+    return int(asked.npartitions or DASK_PARTITIONS)
+
+
+def submit_to_dask(pipeline: Pipeline) -> DaskResult:
+    """Submit the whole graph to the scheduler."""
+    try:
+        return DaskResult(pipeline.run())
+    except OSError as error:  # what Dask raises if there is no scheduler
+        raise JobFailed(
+            f"DaskRunner: {error}; start the scheduler, or correct dask_client_address in "
+            "[pipeline.options]"
+        ) from error
+
+
+def _first(element: int) -> Iterable[None]:
+    return [None] if element == 0 else []

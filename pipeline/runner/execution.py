@@ -1,33 +1,41 @@
-"""Running a job: here, or on an engine that the machine file names.
+"""Running a job, on this machine or on the engine that the machine file names.
 
-In:  a function that describes the job, and a machine.
-Out: nothing; the job's products are the files that its functions have put into the artifact.
+In:  a function that builds the job; the machine; the directory of the unfinished artifact.
+Out: the files that the job's functions put into the artifact. Also the local directories for files
+     in progress: on the artifact's own disk, so that finishing a file is a rename.
 
-Beam runs it, with workers here (`local`) or elsewhere; its options are passed through as they are.
-Where starting workers would not pay, the steps run in this process, one task after another, and
-Beam is not even imported: that is half of each program's start-up. The same functions make the same
-bytes.
+Beam runs the job with local (`local`) or remote workers; Beam options are passed through. Small
+jobs run in this process, one task after another, without importing Beam, which is half of a
+program's start-up time. Every way runs the same functions and produces the same bytes.
 """
 
 import math
+import os
+import shutil
+import socket
 import tempfile
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
+from artifacts import filesystem
 from artifacts.errors import ClozeError
 from artifacts.progress import Progress, say
+from artifacts.store import WORK
 from pipeline.config.stage_tables import PipelineMachine
-from pipeline.runner.graph import Build, Collection, Step, Worker
-from pipeline.runner.job_errors import job_error
+from pipeline.runner.graph import Build, Collection, Worker, job_error
 from pipeline.runner.work_queue import ReportReader, WorkQueue, polling
 
 INLINE_MEGABYTES = 16.0
-"""Up to here `worker_mode = "auto"` starts no workers: with Beam that takes most of a second, in
-which one process finishes as much."""
+"""Up to here `worker_mode = "auto"` starts no workers: starting them with Beam takes most of a
+second, in which one process finishes as much."""
 
 LONGEST_DIRECTORY = 70
-"""Bytes of the temporary directory's name; a socket's address has 107 at most."""
+"""Bytes of the temporary directory's name; a Unix socket's address has 107 at most."""
+
+SCRATCH_PREFIX = "scratch"
 
 
 def run_graph(
@@ -39,17 +47,17 @@ def run_graph(
     megabytes: float = math.inf,
     output: str = "",
 ) -> None:
-    """Run the job that `build` describes to its end; it reads `megabytes`.
+    """Run the job that `build` describes to completion; it reads `megabytes`.
 
-    `output` is the unfinished artifact, where the job of an engine elsewhere is written down.
+    `output` is the unfinished artifact, where the job of a remote engine is recorded.
 
-    Local jobs report through `progress` and leave no process behind, however they end; unless
-    `worker_mode` is `inline`, they end if nothing is reported for `machine.stall_timeout` seconds.
-    `JobFailed` says what went wrong; an error of our own that a worker raised is raised here again.
-    An option that Beam does not know is a `UsageError`.
+    Local jobs report through `progress` and leave no process behind, however they end. Unless
+    `worker_mode` is `inline`, a job that reports nothing for `machine.stall_timeout` seconds is
+    stopped. Raises `JobFailed`, or the `ClozeError` that a worker raised; an option unknown to Beam
+    is a `UsageError`.
     """
     if machine.runner != "local":
-        from pipeline.runner.engine_job import run_on_engine  # Beam, only where it runs the job
+        from pipeline.runner.engine_job import run_on_engine  # imports Beam
 
         run_on_engine(build, machine=machine, options=options, progress=progress, output=output)
         return
@@ -67,43 +75,72 @@ def run_graph(
         reader = ReportReader(queue.reports, progress)
         job = build(queue)
         if inline:
-            watched = machine.worker_mode == "auto"  # a person with a debugger may take any time
-            _run_inline(job, reader, machine.stall_timeout if watched else math.inf)
+            watched = machine.worker_mode == "auto"  # nobody hurries a person with a debugger
+            run_inline(job, reader, machine.stall_timeout if watched else math.inf)
             return
         from pipeline.runner.local_runner import run_supervised
 
         run_supervised(job, machine=machine, options=options, reader=reader, scratch=scratch)
 
 
-def _run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float) -> None:
-    """Run in this process, one task after another: small inputs, one worker, debuggers."""
-    items: Iterable[Any] = [None]
-    for step in job.steps:
-        items = _applied(step, items)
+def run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float) -> None:
+    """Run in this process, one task after another."""
     with polling(reader, stall_timeout=stall_timeout):
         try:
+            items: Iterable[Any] = [None]
+            for step in job.steps:
+                if step.function is None:
+                    groups: dict[Any, list[Any]] = {}
+                    for key, value in items:
+                        groups.setdefault(key, []).append(value)
+                    items = groups.items()
+                    continue
+                if isinstance(step.function, Worker):
+                    step.function.setup()
+                made = map(step.function, items)
+                items = made if step.kind == "map" else chain.from_iterable(made)
             for _ in items:
                 pass
         except ClozeError:
             raise
-        except Exception as error:  # whatever the code of a step raises is the job's failure
+        except Exception as error:  # any exception in a step is the job's failure
             say("".join(traceback.format_exception(error)))
             raise job_error(type(error).__name__, str(error)) from error
 
 
-def _applied(step: Step, items: Iterable[Any]) -> Iterator[Any]:
-    """What a step makes of items, each as soon as it is asked for."""
-    if step.function is None:
-        groups: dict[Any, list[Any]] = {}
-        for key, value in items:
-            groups.setdefault(key, []).append(value)
-        yield from groups.items()
-        return
-    if isinstance(step.function, Worker):
-        step.function.setup()
-    for item in items:
-        made = step.function(item)
-        if step.kind == "map":
-            yield made
-        else:
-            yield from made
+@contextmanager
+def scratch_directory(output: str) -> Iterator[str]:
+    """A local scratch directory, inside `output` if that is local, removed afterwards.
+
+    Its name holds host and process id, so what killed processes left behind can be removed without
+    touching the files of a running one.
+    """
+    parent = filesystem.local_path(output) if filesystem.is_local(output) else None
+    if parent:
+        os.makedirs(parent, exist_ok=True)
+        for name in os.listdir(parent):
+            kind, _, rest = name.partition(".")
+            host, process = rest.rpartition(".")[0].rpartition(".")[::2]
+            ours = kind == SCRATCH_PREFIX and host == socket.gethostname() and process.isdigit()
+            if ours and not os.path.exists(f"/proc/{process}"):
+                shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    prefix = f"{SCRATCH_PREFIX}.{socket.gethostname()}.{os.getpid()}."
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch:
+        yield scratch
+
+
+@contextmanager
+def work_directory(output: str, *, workers_here: bool) -> Iterator[str]:
+    """The stage's local work directory, inside a local `output`, where a resumed run finds it.
+
+    For a remote `output` it is a temporary directory, or "" if the workers are remote, too.
+    """
+    if filesystem.is_local(output):
+        work = filesystem.local_path(filesystem.join(output, WORK))
+        os.makedirs(work, exist_ok=True)
+        yield work
+    elif workers_here:
+        with tempfile.TemporaryDirectory(prefix="cloze-work-") as work:
+            yield work
+    else:
+        yield ""

@@ -1,18 +1,20 @@
-"""A job: tasks, and the steps that process them.
+"""A job as a chain of steps, and the errors it can end with.
 
-In:  tasks and functions.
-Out: `Collection`, a chain of steps, which pipeline/runner/execution.py runs.
+In:  tasks, and the functions to apply to them.
+Out: `Collection`, a chain of steps for pipeline/runner/execution.py to run; `JobFailed`.
 
-A job is Beam's kind of graph, but knows nothing of Beam, whose import is half of what a small
-preparation would take.
+The model is Beam's (map, flat map, group by key), but nothing here imports Beam: for a small
+corpus that import alone would take half of the run time.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
+from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
 from pipeline.runner.work_queue import WorkQueue
 
 Item = TypeVar("Item")
@@ -20,23 +22,23 @@ Made = TypeVar("Made")
 
 
 class Worker(ABC, Generic[Item, Made]):
-    """A function of one item that needs a setup, once in every worker."""
+    """A function of one item with per-worker setup."""
 
     @abstractmethod
     def setup(self) -> None:
-        """Prepare this worker."""
+        """Prepare this worker; called once per worker process or thread."""
 
     @abstractmethod
     def __call__(self, item: Item) -> Iterable[Made]:
-        """What becomes of one item."""
+        """Process one item."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with every item: it becomes one (`map`) or any number of them (`flat_map`).
+    """One transform: each item becomes one item (`map`) or any number of items (`flat_map`).
 
-    `group` makes of pairs (key, value) pairs (key, values). Everything in a step must be importable
-    and picklable.
+    `group` turns (key, value) pairs into (key, values) pairs. Functions must be importable and
+    picklable.
     """
 
     label: str
@@ -46,31 +48,34 @@ class Step:
 
 @dataclass(frozen=True)
 class Collection(Generic[Item]):
-    """Items, as the steps that make them; the steps that do the work call `WorkQueue.report`."""
+    """Items, represented by the steps that produce them.
+
+    Steps that do the actual work report progress through `WorkQueue.report`.
+    """
 
     steps: tuple[Step, ...]
 
     def map(self, label: str, function: Callable[[Item], Made]) -> "Collection[Made]":
-        """What `function` makes of each."""
+        """Apply `function` to each item."""
         return Collection((*self.steps, Step(label, "map", function)))
 
     def flat_map(
         self, label: str, function: Callable[[Item], Iterable[Made]]
     ) -> "Collection[Made]":
-        """All that `function` makes of each; it may be a `Worker`."""
+        """Apply `function`, which may be a `Worker`, and flatten the results."""
         return Collection((*self.steps, Step(label, "flat_map", function)))
 
     def group(self, label: str) -> "Collection[tuple[int, Iterable[Any]]]":
-        """The values of each key, of items that are pairs of key and value."""
+        """Group (key, value) pairs by key."""
         return Collection((*self.steps, Step(label, "group")))
 
 
 Build = Callable[[WorkQueue], Collection[Any]]
-"""Describes the job; reports go to the queue once per finished task, seconds apart at most."""
+"""Builds a job; its steps report to the queue after each task, every few seconds at most."""
 
 
 def spread(tasks: Sequence[Item], queue: WorkQueue) -> Collection[Item]:
-    """The `tasks` as a collection, shared out among all workers."""
+    """`tasks` as a collection, distributed over all workers."""
     whole: Collection[Sequence[Item]] = Collection(
         (Step("Tasks", "map", partial(_instead, value=list(tasks))),)
     )
@@ -80,24 +85,24 @@ def spread(tasks: Sequence[Item], queue: WorkQueue) -> Collection[Item]:
 def share_out(
     every: Collection[Sequence[Item]], queue: WorkQueue, *, label: str
 ) -> Collection[Item]:
-    """The tasks in a collection's only element, a list, shared out among all workers.
+    """Distribute the tasks in a collection's only element, a list, over all workers.
 
-    On this machine every worker is dealt all of them and claims one after another of those that are
-    left, so that slow workers and those with large tasks get fewer. Elsewhere the engine balances
-    the load. (`Create` and `Reshuffle` would be twenty steps of a graph instead of three, and
-    each costs 10 ms of processor time before the first worker begins.)
+    On this machine each worker receives the whole list and claims one unclaimed task at a time, so
+    slow workers and large tasks balance out. Other engines do their own load balancing. (`Create`
+    plus `Reshuffle` would add twenty steps to the graph instead of three, at 10 ms of CPU time each
+    before the first worker starts.)
     """
     dealt = every.flat_map(f"{label}:Deal", partial(_deal, queue=queue)).group(f"{label}:Spread")
     return dealt.flat_map(f"{label}:Take", partial(_take, queue=queue, label=label))
 
 
 def gather(results: Collection[Item], *, label: str) -> Collection[Sequence[Item]]:
-    """All elements as one list, in any order, as soon as the last of them is there."""
+    """Collect all elements into one list, in no particular order."""
     keyed = results.map(f"{label}:Key", _keyed).group(f"{label}:Gather")
     return keyed.map(f"{label}:List", _listed)
 
 
-# The functions of the steps above. Workers import them by name, so they are not nested.
+# Step functions. Workers import them by name, so they cannot be nested.
 
 
 def _instead(_: object, *, value: Any) -> Any:
@@ -120,3 +125,41 @@ def _keyed(element: Any) -> tuple[int, Any]:
 
 def _listed(keyed: tuple[int, Iterable[Any]]) -> list[Any]:
     return list(keyed[1])
+
+
+class JobFailed(ClozeError):
+    """The job ended without finishing its work."""
+
+
+class WorkerKilled(JobFailed):
+    """A worker was killed from outside; its output does not explain why."""
+
+    exit_code = 128 + 9
+    """As if the program itself had been killed: a retry may succeed."""
+
+
+ERROR_KINDS = {kind.__name__: kind for kind in (DiskFull, IntegrityError, UsageError)}
+"""Our own errors, recognised by name where a worker's exception arrives as text."""
+
+_RAISED = re.compile(r"^artifacts\.errors\.(\w+): (.*?)(?: \[while running .*)?$", re.MULTILINE)
+_GRPC_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
+_LONGEST_REASON = 600
+
+
+def job_error(kind: str, text: str) -> ClozeError:
+    """The error for a job that ended with an exception of class `kind` and message `text`.
+
+    Workers' exceptions reach the runner only as text; our own are recognised in it.
+    """
+    raised = _RAISED.findall(f"artifacts.errors.{kind}: {text}" if kind in ERROR_KINDS else text)
+    if raised:
+        return ERROR_KINDS.get(raised[-1][0], JobFailed)(raised[-1][1])
+    details = _GRPC_DETAILS.findall(text)
+    if details:
+        text = details[-1]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
+    reason = re.sub(r" \[while running .*", "", lines[-1])[:_LONGEST_REASON]
+    reason = reason if kind == "RuntimeError" else f"{kind}: {reason}"
+    return JobFailed(
+        f"the job failed: {reason}; finished parts are kept, run the same command to resume"
+    )

@@ -4,10 +4,19 @@ In:  a job.
 Out: nothing, or the reason why the job ended early: `JobFailed`, or the `ClozeError` that a worker
      raised, on one line. No process outlives the call.
 
-Beam's runner can hang when a worker dies, and it cannot be stopped from outside. So it runs in a
-forked child, with all workers below it; the launcher stays free of Beam's threads, watches, and
-ends the whole family whatever happens. When the launcher is killed, the family dies with it
-(artifacts/runtime/processes.py).
+*Supervision.* Beam's runner can hang when a worker dies and cannot be stopped from outside, so it
+runs in a forked child with all workers below it. The launcher stays free of Beam's threads, watches
+the child, and ends the whole process tree whatever happens. If the launcher is killed, the tree
+dies with it (artifacts/runtime/processes.py).
+
+*Workers.* Beam's own worker processes are fresh interpreters, which cost seconds per job. A helper,
+forked before any gRPC channel exists (gRPC does not survive a fork), forks each worker within
+milliseconds. A worker lives as long as the connection that requested it.
+
+*Sockets.* Beam binds its services to all addresses (`[::]`) without authentication, and one of them
+serves any file that the user may read. Here they listen on Unix sockets in the job's own directory,
+which only its user may enter, and the file service is left out. Worker handlers choose their
+address and are registered by environment; the server has no such extension point and is replaced.
 """
 
 import io
@@ -16,12 +25,19 @@ import logging
 import os
 import select
 import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
+from urllib.parse import quote
+
+import grpc
+from google.protobuf import json_format, text_format
 
 from artifacts.errors import ClozeError
 from artifacts.progress import say
@@ -32,21 +48,43 @@ from pipeline.runner.beam import (
     Pipeline,
     PipelineOptions,
     PipelineState,
+    add_job,
+    beam_fn_api_pb2_grpc,
     beam_provision_api_pb2,
+    data_plane,
+    endpoints_pb2,
     environments,
     fn_runner,
+    python_urns,
+    sdk_worker_main,
+    thread_pool_executor,
+    worker_handlers,
 )
-from pipeline.runner.beam_graph import add_job
-from pipeline.runner.graph import Collection
-from pipeline.runner.job_errors import KINDS, JobFailed, WorkerKilled, job_error
-from pipeline.runner.prefork import PreforkedWorkers
-from pipeline.runner.sockets import serve_in, worker_processes, worker_threads
+from pipeline.runner.graph import ERROR_KINDS, Collection, JobFailed, WorkerKilled, job_error
 from pipeline.runner.work_queue import ReportReader, stalled
 
 POLL_SECONDS = 0.25
 LONGEST_LOG = 20_000
+"""Characters of the workers' standard error that are shown at the end."""
+
 QUIET_AND_UNCHECKED = ("--default_sdk_harness_log_level=WARNING", "--no_pipeline_type_check")
-"""Our graphs' types are checked statically; Beam parses its options anew for each check."""
+"""Our graphs' types are checked statically; Beam would parse its options anew for each check."""
+
+SERVICES = ("control", "data", "state")
+"""Beam's services; their index takes the place of a port number."""
+
+SHUTDOWN_SECONDS = 5
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 20_000),
+)
+"""The options of Beam's own server: messages of any size, and clients that ping every 20 s."""
+
+OnDeath = Callable[[int, str], None]
+"""Called with the process id of a worker that died, and the cause."""
 
 
 def run_supervised(
@@ -59,9 +97,9 @@ def run_supervised(
 ) -> None:
     """Run with threads or processes below a forked child, watched from here.
 
-    What they write to standard error goes to a file in `scratch`, which is shown at the end,
-    but not if the job ends with an error of our own: it says on one line what tracebacks hide.
-    Their temporary files are in `scratch`, too, since a killed process leaves some.
+    Their standard error goes to a file in `scratch` and is shown at the end, unless the job ends
+    with one of our own errors, whose one line says what tracebacks would bury. Their temporary
+    files are in `scratch`, too, since killed processes leave some behind.
     """
     log = os.path.join(scratch, "log")
     open(log, "wb").close()
@@ -71,16 +109,16 @@ def run_supervised(
     if not head:
         die_with_parent(launcher)
         os.close(events)
-        # what this process and its children write to standard error goes to `log` from now on
+        # redirect standard error of this process and its children to `log`
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
         tempfile.tempdir = scratch
         flags = [*options, f"--direct_num_workers={machine.workers}"]
-        _run_and_exit(job, machine=machine, flags=flags, events=events_out)
+        run_and_exit(job, machine=machine, flags=flags, events=events_out)
     os.close(events_out)
     shown = False
     try:
-        _watch(head, events, reader=reader, stall_timeout=machine.stall_timeout)
+        watch(head, events, reader=reader, stall_timeout=machine.stall_timeout)
         shown = True
     except JobFailed as failure:
         shown = not isinstance(failure, WorkerKilled)
@@ -95,13 +133,13 @@ def run_supervised(
             say(text[-LONGEST_LOG:])
 
 
-def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
-    """Follow the job until it reports that it is done; raise as soon as it cannot succeed."""
+def watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
+    """Follow the child until it reports success; raise as soon as the job cannot succeed."""
     alive_at = time.monotonic()
     pending = b""
     while True:
-        # Whether the child has ended is asked before reading, so that its last words come first;
-        # its pipes do not tell, since its forks hold them open. It is left to be waited for.
+        # Check whether the child has ended before reading its last events. End of file on the pipe
+        # does not show it, since the child's forks hold the pipe open. Leave it to be waited for.
         ended = os.waitid(os.P_PID, head, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         readable, _, _ = select.select([events], [], [], POLL_SECONDS)
         if reader.poll():
@@ -112,41 +150,46 @@ def _watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float
             if event["event"] == "done":
                 return
             if event["event"] == "failed":
-                raise KINDS.get(event["kind"], JobFailed)(event["text"])
+                raise ERROR_KINDS.get(event["kind"], JobFailed)(event["text"])
             kind = WorkerKilled if event["cause"] == "SIGKILL" else JobFailed
             raise kind(
-                f"worker {event['pid']} was ended by {event['cause']}, perhaps for memory; "
-                "finished parts are kept, the same command goes on"
+                f"worker {event['pid']} was ended by {event['cause']}, possibly out of memory; "
+                "finished parts are kept, run the same command to resume"
             )
         if ended and not received:
             raise WorkerKilled(
-                "the job's process was killed, perhaps for memory; "
-                "finished parts are kept, the same command goes on"
+                "the job's process was killed, possibly out of memory; "
+                "finished parts are kept, run the same command to resume"
             )
         if time.monotonic() - alive_at > stall_timeout:
             raise JobFailed(stalled(stall_timeout))
 
 
-def _run_and_exit(
+def run_and_exit(
     job: Collection[Any], *, machine: PipelineMachine, flags: list[str], events: int
 ) -> NoReturn:
-    """The forked child: run the job, say how it ended, and never return into the caller's code."""
+    """In the forked child: run the job, report how it ended, and exit."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    directory = tempfile.gettempdir()
 
     def send(**event: str) -> None:
         os.write(events, json.dumps(event).encode() + b"\n")
 
     try:
-        serve_in(tempfile.gettempdir())
+        SocketServer.directory = directory
+        worker_handlers.GrpcServer = SocketServer  # type: ignore[misc,assignment]
         if machine.worker_mode == "threads":
-            _run_pipeline(job, worker_threads(), flags=flags)
+            _run_pipeline(job, environments.EmbeddedPythonGrpcEnvironment.default(), flags=flags)
         else:
             with PreforkedWorkers(
-                tempfile.gettempdir(),
+                directory,
                 on_death=lambda pid, cause: send(event="worker died", pid=str(pid), cause=cause),
             ) as workers:
-                _run_pipeline(job, worker_processes(workers.address), flags=flags)
+                environment = environments.SubprocessSDKEnvironment.from_command_string(
+                    workers.address
+                )
+                _run_pipeline(job, environment, flags=flags)
         send(event="done")
     except ClozeError as error:
         send(event="failed", kind=type(error).__name__, text=str(error))
@@ -157,10 +200,10 @@ def _run_and_exit(
 def _run_pipeline(
     job: Collection[Any], environment: environments.Environment, *, flags: list[str]
 ) -> None:
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what fails is raised here as well
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised here, too
     options = PipelineOptions([*QUIET_AND_UNCHECKED, *flags])
     encoded = JobServiceHandle.encode_pipeline_options(options.get_all_options())
-    # built by hand, because processes would otherwise get none of the options
+    # built by hand: worker processes would otherwise receive none of the options
     provision = fn_runner.ExtendedProvisionInfo(
         beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)
     )
@@ -169,7 +212,188 @@ def _run_pipeline(
     try:
         add_job(job, pipeline)
         state = pipeline.run().wait_until_finish()
-    except Exception as error:  # whatever a worker or the runner raises is the job's failure
+    except Exception as error:  # any exception of a worker or the runner is the job's failure
         raise job_error(type(error).__name__, str(error)) from error
     if state != PipelineState.DONE:
         raise JobFailed(f"the job ended as {state}")
+
+
+class SocketServer(worker_handlers.GrpcServer):
+    """Beam's `GrpcServer` with a Unix socket each for control, data and state.
+
+    A single socket would be a single connection, where unread data could block control messages.
+    """
+
+    directory: ClassVar[str]
+
+    def __init__(
+        self,
+        state: worker_handlers.StateServicer,
+        _: object,
+        manager: worker_handlers.WorkerHandlerManager,
+    ) -> None:
+        executor = thread_pool_executor.shared_unbounded_instance()
+        self._servers = [grpc.server(executor, options=SERVER_OPTIONS) for _ in SERVICES]
+        self.control_port, self.data_port, self.state_port = range(len(SERVICES))
+        self.control_handler = worker_handlers.BeamFnControlServicer(manager)
+        self.data_plane_handler = data_plane.BeamFnDataServicer(
+            worker_handlers.DATA_BUFFER_TIME_LIMIT_MS
+        )
+        control, data, states = self._servers
+        beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(self.control_handler, control)
+        beam_fn_api_pb2_grpc.add_BeamFnDataServicer_to_server(self.data_plane_handler, data)
+        beam_fn_api_pb2_grpc.add_BeamFnStateServicer_to_server(
+            worker_handlers.GrpcStateServicer(state), states
+        )
+        for port, server in enumerate(self._servers):
+            server.add_insecure_port(self.address(port))
+            server.start()
+
+    @classmethod
+    def address(cls, port: int) -> str:
+        """The address of the service with this number."""
+        return "unix:" + quote(os.path.join(cls.directory, SERVICES[port]))
+
+    def close(self) -> None:
+        """Finish pending calls and close the sockets."""
+        self.control_handler.done()
+        for stopped in [server.stop(SHUTDOWN_SECONDS) for server in self._servers]:
+            stopped.wait()
+
+
+class _OnSockets(worker_handlers.GrpcWorkerHandler):
+    def port_from_worker(self, port: int) -> str:
+        return SocketServer.address(port)
+
+
+@worker_handlers.WorkerHandler.register_environment(python_urns.EMBEDDED_PYTHON_GRPC, bytes)
+class WorkerThread(_OnSockets, worker_handlers.EmbeddedGrpcWorkerHandler):
+    """A worker that is a thread of this process."""
+
+
+@worker_handlers.WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)
+class ForkedWorker(_OnSockets):
+    """A worker forked by the helper, whose address is the environment's payload."""
+
+    def __init__(
+        self,
+        payload: bytes,
+        state: worker_handlers.StateServicer,
+        provision: fn_runner.ExtendedProvisionInfo,
+        server: SocketServer,
+    ) -> None:
+        super().__init__(state, provision, server)
+        self._address = os.fsdecode(payload)
+        self._connection = socket.socket(socket.AF_UNIX)
+
+    def start_worker(self) -> None:
+        """Request a worker with the environment variables that Beam's harness reads."""
+        control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
+        options = self.provision_info.provision_info.pipeline_options
+        environment = {
+            "WORKER_ID": self.worker_id,
+            "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
+            "PIPELINE_OPTIONS": json_format.MessageToJson(options),
+        }
+        self._connection.connect(self._address)
+        self._connection.sendall(json.dumps(environment).encode() + b"\n")
+
+    def stop_worker(self) -> None:
+        """Wait for the worker, which exits because its control connection was closed."""
+        with self._connection:
+            self._connection.recv(1)
+
+
+class PreforkedWorkers:
+    """The helper process, which listens at the Unix socket `address` inside the `with` block."""
+
+    def __init__(self, directory: str, *, on_death: OnDeath) -> None:
+        self._on_death = on_death
+        self._ending = False
+        self.address = os.path.join(directory, "workers")
+
+    def __enter__(self) -> "PreforkedWorkers":
+        """Fork the helper, and watch it from a thread."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self.address)
+        listener.listen()
+        runner = os.getpid()
+        self._helper = os.fork()
+        if not self._helper:
+            die_with_parent(runner)
+            serve_workers(listener, self._on_death)
+        listener.close()
+
+        def wait_for_helper() -> None:
+            _, status = os.waitpid(self._helper, 0)
+            if not self._ending:
+                self._on_death(self._helper, _cause(os.waitstatus_to_exitcode(status)))
+
+        self._waiting = threading.Thread(target=wait_for_helper, daemon=True)
+        self._waiting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the helper; the workers end with their connections."""
+        self._ending = True
+        os.kill(self._helper, signal.SIGKILL)
+        self._waiting.join()
+        os.unlink(self.address)
+
+
+def serve_workers(listener: socket.socket, on_death: OnDeath) -> NoReturn:
+    """The helper: fork a worker per connection, and notify its client when the worker exits."""
+    helper = os.getpid()
+    clients: dict[int, socket.socket] = {}
+    deaths, deaths_out = socket.socketpair()
+    deaths_out.setblocking(False)
+    signal.set_wakeup_fd(deaths_out.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        readable, _, _ = select.select([listener, deaths], [], [])
+        if deaths in readable:
+            deaths.recv(1 << 10)
+            while clients:
+                worker, status = os.waitpid(-1, os.WNOHANG)
+                if not worker:
+                    break
+                code = os.waitstatus_to_exitcode(status)
+                if code:
+                    on_death(worker, _cause(code))
+                # the client may be gone; workers forked later hold its connection open as well
+                with clients.pop(worker) as client, suppress(BrokenPipeError):
+                    client.sendall(b"\0")
+        if listener in readable:
+            client, _ = listener.accept()
+            worker = os.fork()
+            if not worker:
+                die_with_parent(helper)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.set_wakeup_fd(-1)
+                listener.close()
+                run_worker(client)
+            clients[worker] = client
+
+
+def _cause(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def run_worker(client: socket.socket) -> NoReturn:
+    """A worker: Beam's harness, in the environment that its client sent."""
+    with client.makefile() as request:
+        os.environ.update(json.loads(request.readline()))
+
+    def die_with_client() -> None:
+        client.recv(1)
+        os._exit(0)
+
+    threading.Thread(target=die_with_client, daemon=True).start()
+    code = 1
+    try:
+        sdk_worker_main.main([])
+        code = 0
+    finally:
+        orphaned, _, _ = select.select([client], [], [], 0)
+        # a worker that fails because the runner is gone is not the cause
+        os._exit(0 if orphaned else code)

@@ -1,12 +1,12 @@
-"""The work queue of a job on this machine, and the reports of what is done.
+"""The work queue of a local job, and its progress reports.
 
-In:  tasks to share out; reports of finished ones, from any thread or process of the job.
-Out: each task for whichever worker is free first; sums of the reports, for the progress line and
-     the stall time-out.
+In:  tasks to distribute; reports of completed work from any thread or process of the job.
+Out: each task, handed to whichever worker is free first; totals for the progress line and the
+     stall timeout.
 
-Beam's local runner hands out all work in advance and reports nothing while a job runs. So both go
-through the file system: a task belongs to the worker that creates its file, and reports are short
-appended lines, which the operating system never tears.
+Beam's local runner assigns all work up front and reports nothing while a job runs, so both go
+through the file system: a worker claims a task by creating its file, and reports are short lines
+appended to one file, which the operating system writes atomically.
 """
 
 import os
@@ -28,19 +28,19 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class WorkQueue:
-    """A worker's end: cheap to pickle, safe to use from any thread or process."""
+    """The workers' side: cheap to pickle, safe to use from any thread or process."""
 
     directory: str = ""
-    """The job's directory; empty where workers share no disk with the launcher, as on Dataflow."""
+    """The job's directory; empty where workers share no disk with the launcher (Dataflow)."""
     workers: int = 1
 
     @property
     def reports(self) -> str:
-        """The file of reports."""
+        """The file of progress reports."""
         return os.path.join(self.directory, "reports")
 
     def claim(self, tasks: Sequence[Task], *, label: str) -> Iterator[Task]:
-        """The tasks that no other worker has claimed, each once the one before is finished."""
+        """Claim and yield tasks no other worker has claimed, one at a time."""
         directory = os.path.join(self.directory, label)
         os.makedirs(directory, exist_ok=True)
         for number, task in enumerate(tasks):
@@ -51,9 +51,9 @@ class WorkQueue:
             yield task
 
     def report(self, **done: float) -> None:
-        """Add what is done, by the names of the units; that of the launcher's `Progress` moves it.
+        """Report completed work by unit, for example `MB=3.5, documents=120`.
 
-        The others are shown beside it.
+        The unit of the launcher's `Progress` advances it; the others are shown next to it.
         """
         if not self.directory:
             return
@@ -66,7 +66,7 @@ class WorkQueue:
 
 
 class ReportReader:
-    """The launcher's end: moves new reports into a `Progress`."""
+    """The launcher's side: feeds new reports into a `Progress`."""
 
     def __init__(self, path: str, progress: Progress) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class ReportReader:
         self._others: dict[str, float] = defaultdict(float)
 
     def poll(self) -> bool:
-        """Read new reports, print a line if it is time; whether there was anything new."""
+        """Read new reports and print a progress line if one is due; whether there were any."""
         with open(self._path, "rb") as file:
             file.seek(self._offset)
             whole, _, _ = file.read().rpartition(b"\n")
@@ -94,18 +94,18 @@ class ReportReader:
 
 
 def stalled(stall_timeout: float) -> str:
-    """The message for a job that was stopped because it finished nothing."""
+    """The message for a job stopped by its stall timeout."""
     return (
-        f"the job has finished nothing for {stall_timeout:.0f} s and was stopped; the same "
-        "command goes on, stall_timeout in the machine file allows for slower pieces"
+        f"the job has finished nothing for {stall_timeout:.0f} s and was stopped; run the same "
+        "command to resume, or raise stall_timeout in the machine file if tasks are slow"
     )
 
 
 @contextmanager
 def polling(reader: ReportReader, *, stall_timeout: float) -> Iterator[None]:
-    """Poll from a thread while the body runs a job in this very process.
+    """Poll from a thread while the body runs a job in this process.
 
-    The process is terminated where nothing is reported for `stall_timeout` seconds.
+    If nothing is reported for `stall_timeout` seconds, the process sends itself SIGTERM.
     """
     finished = threading.Event()
 

@@ -9,10 +9,9 @@ from artifacts.progress import Progress
 from pipeline.config.settings import ExamplesConfig
 from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
 from pipeline.examples import buckets_of, example_graph, recipe_of
-from pipeline.runner.beam import Pipeline
-from pipeline.runner.beam_graph import add_job
+from pipeline.runner.beam import Pipeline, add_job
 from pipeline.runner.execution import run_graph
-from pipeline.runner.job_errors import JobFailed
+from pipeline.runner.graph import JobFailed
 from pipeline.runner.work_queue import WorkQueue
 from tests.pipeline.synthetic_tokens import (
     random_documents,

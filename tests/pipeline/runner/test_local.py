@@ -17,8 +17,15 @@ from artifacts.progress import Progress
 from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner import execution
 from pipeline.runner.execution import run_graph
-from pipeline.runner.graph import Collection, gather, share_out, spread
-from pipeline.runner.job_errors import JobFailed, WorkerKilled, job_error
+from pipeline.runner.graph import (
+    Collection,
+    JobFailed,
+    WorkerKilled,
+    gather,
+    job_error,
+    share_out,
+    spread,
+)
 from pipeline.runner.work_queue import WorkQueue
 from tests.waiting import wait_for
 
@@ -143,7 +150,7 @@ def test_whoever_is_killed_there_is_a_clear_error_no_hang_and_nothing_left(
     monkeypatch.setattr(execution, "LONGEST_DIRECTORY", 1000)  # pytest's are longer than most
     before = processes_of_this_session()
     with pytest.raises(
-        WorkerKilled, match=rf"{victim}.* was (ended|killed).*the same command goes"
+        WorkerKilled, match=rf"{victim}.* was (ended|killed).*run the same command"
     ) as caught:
         run(kill, mode="processes")
     assert caught.value.exit_code == 137  # so that a flow tries again

@@ -15,10 +15,9 @@ from pipeline.config.stage_tables import DedupStage, PipelineMachine, TokensStag
 from pipeline.dedup import Search, search_graph
 from pipeline.readers import input_shards as input_shards_module
 from pipeline.readers.input_shards import input_shards
-from pipeline.runner.beam import Pipeline
-from pipeline.runner.beam_graph import add_job
+from pipeline.runner.beam import Pipeline, add_job
 from pipeline.runner.execution import run_graph
-from pipeline.runner.job_errors import JobFailed
+from pipeline.runner.graph import JobFailed
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle import beam_group_by_key as shuffle
 from pipeline.shuffle import cardinality, shuffle_plan
