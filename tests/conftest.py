@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,16 @@ def pytest_configure() -> None:
     """Let Ctrl-C be heard by what tests start: below a shell's `&` it would be ignored by all."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip slow tests once CI's time budget is spent; the report lists each one skipped.
+
+    CI ends a run that exceeds its limit, and some machines take three times as long as others.
+    """
+    deadline = float(os.environ.get("CLOZE_SLOW_TESTS_UNTIL", "inf"))
+    if time.time() > deadline and item.get_closest_marker("slow"):
+        pytest.skip("the time for slow tests is spent; `make test-ci` runs all of them")
 
 
 SMOKE = ("configs/smoke.toml", "--set", "pipeline.worker_mode=processes")
