@@ -1,7 +1,11 @@
-"""The encoder over packed sequences: BERT's (Devlin et al. 2019), or one of the modern family.
+"""The encoder over packed sequences: BERT (Devlin et al. 2019), or the modern family.
 
 In:  `PackedBatch`.
 Out: one vector per token, and one per sequence.
+
+The gradient of an embedding row is summed over all tokens that use it; in bfloat16 such a sum stops
+growing after a few hundred terms (every token uses a segment row). On a CPU it is therefore
+computed in float32, and only for the rows in use.
 """
 
 import math
@@ -11,34 +15,42 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch, on
-from model.encoder.embeddings import Embeddings, TokenEmbeddings
 from model.encoder.layers.feed_forward import FeedForward
 from model.encoder.layers.lstm import LstmLayer, Reading
 from model.encoder.layers.modern import ModernLayer, PredictionHead
 from model.encoder.layers.self_attention import SelfAttention
-from model.encoder.operations.attention import BACKENDS, Attend, backend_name
-from model.encoder.operations.dropout import Noise, noise_from
+from model.encoder.operations.attention import (
+    BACKENDS,
+    Attend,
+    LayerAttention,
+    backend_name,
+    layer_attention,
+)
+from model.encoder.operations.autograd import Context, apply
+from model.encoder.operations.dropout import Noise, dropout, noise_from
 from model.encoder.operations.grouped_attention import attention_kernel
+from model.encoder.operations.products import wide
 from model.encoder.operations.residual import layer_norm
-from model.encoder.operations.rotary_attention import LayerAttention, layer_attention
 
-# T tokens of all sequences together, P places of them, B sequences, H width
+# T tokens of all sequences, P positions among them, B sequences, H width, N rows of a table,
+# U of them in use
 
 SITE_ATTENTION, SITE_FEED_FORWARD = range(2)
 
 COMPILATIONS = 32
-"""Maximum number of compilations of the layers; beyond it torch runs them eagerly."""
+"""Maximum number of compilations of the layers; beyond it, torch runs them eagerly."""
 
 Pooling = Literal["mean", "cls", "pooler"]
 
 Mixing = Attend | LayerAttention | Reading
-"""How the tokens of one batch interact: in BERT's, modern and LSTM layers."""
+"""How the tokens of a batch interact, in BERT, modern and LSTM layers."""
 
 
 class Encoder(nn.Module):
@@ -55,7 +67,8 @@ class Encoder(nn.Module):
     ) -> None:
         """`attention` names a backend; `checkpoint_activations` trades time for memory.
 
-        `fp8`: the layers' products are FP8 (fp8_products.py); the encoder must be bfloat16.
+        `fp8` computes the products of the layers in FP8 (fp8_products.py); the encoder must be
+        bfloat16.
         """
         super().__init__()
         self.config = config
@@ -85,14 +98,14 @@ class Encoder(nn.Module):
 
     @property
     def attention_backend(self) -> str:
-        """Name of the attention in use on the device where the parameters are."""
+        """Name of the attention backend used on the device of the parameters."""
         if self.config.layer_type == "lstm":
             return "none"
         words = self.embeddings.word_embeddings.weight
         return backend_name(self.attention, device=words.device, dtype=words.dtype)
 
     def attention_facts(self, dtype: torch.dtype) -> str:
-        """The attention kernels used for `dtype` here and their numbers of layers."""
+        """The attention kernels used for `dtype` here, and the number of layers of each."""
         config = self.config
         if config.layer_type == "lstm":
             return "attention=none"
@@ -114,16 +127,16 @@ class Encoder(nn.Module):
     def forward(self, batch: PackedBatch, dropout: int | Noise | None = None) -> Tensor:
         """Vectors of the last layer, [T, H].
 
-        In training mode dropout is a function of the seed `dropout` (any int from 0 to 2^63-1), or
-        that noise; without one a seed is drawn from torch's global generator.
+        In training mode, dropout depends only on the seed `dropout` (from 0 to 2^63-1) or on that
+        noise; without either, a seed is drawn from torch's global generator.
         """
         return self.hidden_states(batch, dropout)[-1]
 
     def hidden_states(self, batch: PackedBatch, dropout: int | Noise | None = None) -> list[Tensor]:
         """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
 
-        The last one of a modern encoder is normalised. Batches are padded with fillers, so that few
-        distinct shapes occur.
+        The last one of a modern encoder is normalised. Batches are padded with padding sequences,
+        so that few distinct shapes occur.
         """
         if batch.max_seqlen > self.config.max_position_embeddings:
             raise UsageError(
@@ -131,7 +144,11 @@ class Encoder(nn.Module):
                 f"{self.config.max_position_embeddings} positions; cut the input, or raise "
                 "encoder.max_position_embeddings"
             )
-        noise = self._noise(dropout)
+        noise = None
+        if self.training:
+            seed = int(torch.randint(1 << 62, ())) if dropout is None else dropout
+            device = self.embeddings.word_embeddings.weight.device
+            noise = seed if isinstance(seed, Noise) else noise_from(seed, device)
         tokens = batch.tokens
         batch = batch.filled()
         mixing: Mixing
@@ -156,12 +173,12 @@ class Encoder(nn.Module):
     def compile_layers(self) -> None:
         """Compile the layers with torch: one compilation for all layers and lengths.
 
-        Worthwhile on a GPU; on a CPU the layers are already single functions. Only the number of
-        tokens is dynamic: matrix products come from libraries anyway, other kernels use it for
-        their grid alone, and a compilation for each rung of the ladder would take a minute.
+        Worthwhile on a GPU; on a CPU, each half of a layer is already a single function. Only the
+        number of tokens is dynamic: matrix products come from libraries anyway, other kernels use
+        it only for their grid, and compiling for every rung of the ladder would take a minute.
         """
         self._is_compiled = True
-        # The default of 8 is too few for kinds of layers × with or without gradients × lengths.
+        # The default of 8 is too low for kinds of layers × gradients on or off × lengths.
         torch._dynamo.config.recompile_limit = COMPILATIONS
         for layer in self.layers:
             layer.compile()
@@ -169,9 +186,10 @@ class Encoder(nn.Module):
     def pooled(
         self, hidden_TH: Tensor, batch: PackedBatch, *, pooling: Pooling = "pooler"
     ) -> Tensor:
-        """One vector per sequence, [B, H], made of one layer's vectors of its tokens.
+        """One vector per sequence, [B, H], computed from its token vectors.
 
-        `mean` of them all in fp32, `cls` the first one's, `pooler` the trained layer on it.
+        `mean` averages them in fp32, `cls` takes the first, `pooler` applies the trained layer to
+        it.
         """
         if pooling == "mean":
             lengths_B = on(hidden_TH.device, torch.from_numpy(batch.lengths))
@@ -186,7 +204,7 @@ class Encoder(nn.Module):
         return pooled_BH
 
     def read_tokens(self, hidden_PH: Tensor) -> Tensor:
-        """Inputs of token-level heads, [P, H]: the vectors; of `modern` after its own head."""
+        """Inputs of token-level heads, [P, H]; `modern` applies its prediction head first."""
         if self.config.family == "bert":
             return hidden_PH
         read_PH: Tensor = self.pooler(hidden_PH)
@@ -196,7 +214,8 @@ class Encoder(nn.Module):
         self, layer: nn.Module, hidden_TH: Tensor, mixing: Mixing, noise: Noise | None
     ) -> Tensor:
         if self.checkpoint_activations and self.training and torch.is_grad_enabled():
-            # With the current parameters: rounded ones are no longer the layer's in the backward.
+            # Pass the current parameters: the rounded copies are gone by the time of the backward
+            # pass.
             again: Tensor = checkpoint(
                 torch.func.functional_call,
                 layer,
@@ -210,14 +229,82 @@ class Encoder(nn.Module):
         output_TH: Tensor = layer(hidden_TH, mixing, noise)
         return output_TH
 
-    def _noise(self, dropout: int | Noise | None) -> Noise | None:
-        if not self.training:
-            return None
-        if isinstance(dropout, Noise):
-            return dropout
-        if dropout is None:
-            dropout = int(torch.randint(1 << 62, ()))
-        return noise_from(dropout, self.embeddings.word_embeddings.weight.device)
+
+class Embeddings(nn.Module):
+    """Sum of word, segment and position embeddings, with layer norm and dropout."""
+
+    def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(vocabulary_size, width)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout_prob = config.hidden_dropout_prob
+
+    def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
+        """[T, H]."""
+        embedded_TH = (
+            look_up(self.word_embeddings.weight, batch.input_ids)
+            + look_up(self.position_embeddings.weight, batch.position_ids)
+            + look_up(self.token_type_embeddings.weight, batch.token_type_ids)
+        )
+        norm = self.layer_norm
+        normalised_TH = layer_norm(embedded_TH, norm.weight, norm.bias, norm.eps)
+        return dropout(normalised_TH, self.dropout_prob, noise)
+
+
+class TokenEmbeddings(nn.Module):
+    """Embeddings of the modern family: words only, with layer norm without bias.
+
+    With `positions = "learned"`, position embeddings are added.
+    """
+
+    def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(vocabulary_size, width)
+        self.position_embeddings: nn.Embedding | None = None
+        if config.positions == "learned":
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=False)
+
+    def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
+        """[T, H]; no dropout."""
+        embedded_TH = look_up(self.word_embeddings.weight, batch.input_ids)
+        if self.position_embeddings is not None:
+            embedded_TH = embedded_TH + look_up(self.position_embeddings.weight, batch.position_ids)
+        return layer_norm(embedded_TH, self.layer_norm.weight, None, self.layer_norm.eps)
+
+
+def look_up(table_NH: Tensor, ids_T: Tensor) -> Tensor:
+    """The rows `ids_T` of a table, [T, H]."""
+    if table_NH.device.type == "cpu":
+        return apply(_LookUp, table_NH, ids_T)
+    return functional.embedding(ids_T, table_NH)
+
+
+class _LookUpContext(Context):
+    rows: int
+
+
+class _LookUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _LookUpContext, table_NH: Tensor, ids_T: Tensor) -> Tensor:
+        ctx.save_for_backward(ids_T)
+        ctx.rows = table_NH.shape[0]
+        return functional.embedding(ids_T, table_NH)
+
+    @staticmethod
+    def backward(ctx: _LookUpContext, gradient_TH: Tensor) -> tuple[Tensor, None]:
+        (ids_T,) = ctx.saved_tensors
+        used_U, place_T = torch.unique(ids_T, return_inverse=True)
+        sums_UH = torch.ops.aten.embedding_dense_backward(
+            wide(gradient_TH), place_T, len(used_U), -1, False
+        )
+        table_gradient_NH = gradient_TH.new_zeros(ctx.rows, gradient_TH.shape[1])
+        table_gradient_NH[used_U] = sums_UH.to(gradient_TH.dtype)
+        return table_gradient_NH, None
 
 
 class Layer(nn.Module):
@@ -236,7 +323,7 @@ class Layer(nn.Module):
 
 
 class Pooler(nn.Module):
-    """The first token's vector through a dense layer and tanh (reference: modeling.py:224-232)."""
+    """Dense layer and tanh on the first token's vector (reference: modeling.py:224-232)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -248,13 +335,13 @@ class Pooler(nn.Module):
 
 
 def _let_vary(*tensors: Tensor) -> None:
-    """Tell torch's compiler that the first dimension of each is dynamic."""
+    """Tell torch's compiler that the first dimension of each tensor is dynamic."""
     for tensor in tensors:
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
 
 
 class _NothingDrawn(TorchFunctionMode):
-    """Leaves out what torch's own modules do to initialise themselves."""
+    """Skips the initialisation that torch's modules perform."""
 
     def __torch_function__(
         self,
@@ -263,7 +350,7 @@ class _NothingDrawn(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        """The tensor as it is, where `func` would initialise it."""
+        """The tensor unchanged if `func` would initialise it."""
         if getattr(func, "__module__", "") == nn.init.__name__:
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))
@@ -271,10 +358,10 @@ class _NothingDrawn(TorchFunctionMode):
 
 @contextmanager
 def shapes_alone() -> Iterator[None]:
-    """Modules made inside are on the meta device: names and shapes, values come from elsewhere.
+    """Modules created inside live on the meta device: names and shapes, without values.
 
-    Nothing is drawn for them either: on that device torch imports its compiler to do so, which
-    takes seconds.
+    Their initialisation is skipped too: on the meta device, torch imports its compiler for it,
+    which takes seconds.
     """
     with torch.device("meta"), _NothingDrawn():
         yield
@@ -283,15 +370,15 @@ def shapes_alone() -> Iterator[None]:
 def initialise(module: nn.Module, config: EncoderConfig) -> None:
     """Initialise every parameter of `module` from torch's global generator, in order of names.
 
-    As the reference: weights truncated normal, biases zero, layer norms one and zero. Truncation at
-    two sigma makes the true deviation 0.88 of the nominal one (modeling.py:375-377).
+    As in the reference: weights truncated normal, biases zero, layer norms one and zero. Truncation
+    at two sigma reduces the standard deviation to 0.88 of the nominal one (modeling.py:375-377).
     """
     for name, parameter in sorted(module.named_parameters()):
         initialise_parameter(name, parameter, config)
 
 
 def initialise_parameter(name: str, parameter: Tensor, config: EncoderConfig) -> None:
-    """Initialise one parameter according to its role, which its name tells.
+    """Initialise one parameter according to its role, given by its name.
 
     In the modern family, weights that write to the residual stream are scaled down with the number
     of layers (Warner et al. 2024, A.2).

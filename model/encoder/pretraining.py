@@ -1,10 +1,10 @@
-"""The encoder with its pre-training heads: masked language model and, of BERT, next sentence.
+"""The encoder with its pre-training heads: masked LM and, for BERT, next sentence prediction.
 
 In:  `PackedBatch` with masked positions and next-sentence labels.
-Out: `PretrainingSums`: losses and hits summed, not averaged.
+Out: `PretrainingSums`: summed losses and correct predictions.
 
-Sums let the trainer divide by the counts of the global batch, so that the loss does not depend on
-how a batch is cut (a documented departure: the reference averages per replica). Heads as in the
+Summing lets the trainer divide by the counts of the global batch, so the loss does not depend on
+how a batch is split (a documented departure: the reference averages per replica). Heads as in the
 reference (run_pretraining.py:240-305).
 """
 
@@ -21,11 +21,11 @@ from model.encoder.operations.products import wide
 from model.encoder.operations.residual import layer_norm
 from model.encoder.pretraining_losses import PretrainingSums, hits, masked_lm_loss
 
-# T tokens of all sequences together, M masked tokens, B sequences, V vocabulary, H width
+# T tokens of all sequences, M masked tokens, B sequences, V vocabulary, H width
 
 
 class PretrainingModel(nn.Module):
-    """The encoder as it is pre-trained: `BertForPreTraining`, or `ModernBertForMaskedLM`."""
+    """The encoder with pre-training heads: `BertForPreTraining` or `ModernBertForMaskedLM`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class PretrainingModel(nn.Module):
                 initialise(head, config)
 
     def forward(self, batch: PackedBatch, dropout: int | Noise | None = None) -> PretrainingSums:
-        """Loss sums and correct predictions of a batch; M and B may be 0."""
+        """Summed losses and correct predictions of a batch; M and B may be 0."""
         filled = batch.filled()
         hidden_TH = self.encoder(filled, dropout)
         masked_lm = masked_lm_loss(
@@ -83,18 +83,18 @@ class PretrainingModel(nn.Module):
         )
 
     def masked_lm_logits(self, hidden_TH: Tensor, positions_M: Tensor) -> Tensor:
-        """Logits of every word-piece at the given positions of the T tokens, [M, V]."""
+        """Vocabulary logits at the given positions among the T tokens, [M, V]."""
         words_VH = self.encoder.embeddings.word_embeddings.weight
         transformed_MH = self._transformed(hidden_TH[positions_M])
         return functional.linear(transformed_MH, words_VH, self.masked_lm.output_bias)
 
     def _transformed(self, hidden_MH: Tensor) -> Tensor:
-        """What is compared with the word embeddings, [M, H]."""
+        """The vectors that are compared with the word embeddings, [M, H]."""
         return self.masked_lm.transformed(self.encoder.read_tokens(hidden_MH))
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """Dense, GELU, layer norm; then one score per word-piece by the word embeddings themselves."""
+    """Dense, GELU, layer norm; the output weights are tied to the word embeddings."""
 
     def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class MaskedLanguageModelHead(nn.Module):
         self.activation = config.hidden_act
 
     def transformed(self, hidden_MH: Tensor) -> Tensor:
-        """What is compared with the word embeddings, [M, H]."""
+        """The vectors that are compared with the word embeddings, [M, H]."""
         dense_MH = activation(self.transform(hidden_MH), self.activation)
         return layer_norm(
             dense_MH, self.layer_norm.weight, self.layer_norm.bias, self.layer_norm.eps
@@ -112,19 +112,19 @@ class MaskedLanguageModelHead(nn.Module):
 
 
 class TiedDecoder(nn.Module):
-    """Decoder of the modern family; the head before it is the encoder's, as tasks use it too."""
+    """Output bias of the modern family, whose transform is part of the encoder."""
 
     def __init__(self, vocabulary_size: int) -> None:
         super().__init__()
         self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
 
     def transformed(self, hidden_MH: Tensor) -> Tensor:
-        """The input itself, [M, H]."""
+        """The input unchanged, [M, H]."""
         return hidden_MH
 
 
 class NextSentenceHead(nn.Module):
-    """Whether the second segment follows the first: class 0 is next, class 1 random."""
+    """Classifies the second segment: 0 is the next one, 1 a random one."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

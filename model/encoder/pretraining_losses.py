@@ -1,24 +1,24 @@
-"""Losses of pre-training: their sums, and a masked-language-model loss with few passes.
+"""Pre-training losses: sums, and a masked-LM loss that takes few passes over the logits.
 
 In:  transformed vectors of the masked tokens [M, H], word embeddings [V, H], bias [V], labels [M].
-Out: the loss summed over the M tokens, and how many of them are predicted correctly.
+Out: the loss summed over the M tokens, and the number of correct predictions.
 
-`masked_lm_loss` is the cross-entropy over the whole vocabulary; its logits are pre-training's
-widest tensor.
+`masked_lm_loss` is the cross-entropy over the whole vocabulary; its logits are the widest tensor of
+pre-training.
 
-Softmax is the gradient up to the labels, so it is computed once, in the dtype of the logits, and
-kept; torch's own cross-entropy makes a float32 copy, its logarithm, and then the gradient. What a
-row is divided by, and the upstream gradient, scale the [M, H] side of the products, never the
-[M, V] one.
+Up to the labels, the softmax is the gradient, so it is computed once, in the dtype of the logits,
+and saved; torch's cross-entropy makes a float32 copy, its logarithm, and then the gradient. The
+softmax denominators and the upstream gradient scale the [M, H] side of the products, never the [M,
+V] side.
 
-With native kernels logits are [V, M]: maxima and sums run down the columns, a lane of a vector for
-each, and the products that give logits and the words' gradient run at twice the speed of those with
-the vocabulary as columns.
+With native kernels the logits are [V, M]: maxima and sums run down the columns, one per vector
+lane, and the products for logits and word gradients run twice as fast as with the vocabulary as
+columns.
 
-The released vocabulary of 30,522 is not a multiple of 8, and a GPU's tensor cores need rows at
-multiples of 16 bytes. So on a GPU the products use a vocabulary padded to a multiple of 64 with
-word-pieces whose bias is minus infinity: they get no probability and no gradient. Parameters,
-checkpoints and artifacts keep their sizes.
+The released vocabulary of 30,522 is not a multiple of 8, but tensor cores need rows aligned to 16
+bytes. On a GPU the products therefore use a vocabulary padded to a multiple of 64, with a bias of
+minus infinity: the padding gets no probability and no gradient. Parameters, checkpoints and
+artifacts keep their sizes.
 """
 
 from typing import NamedTuple
@@ -28,23 +28,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.data.batch import NOT_ASKED
+from model.encoder.operations.autograd import Context
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import Context, affine, transposed, wide
+from model.encoder.operations.products import affine, transposed, wide
 
 # M masked tokens, V vocabulary, H width
 
 VOCABULARY_MULTIPLE = 64
-"""The vocabulary is padded to it on a GPU: rows of 128 bytes in bfloat16, what one read fetches."""
+"""The vocabulary is padded to a multiple of this on a GPU: 128-byte rows in bfloat16."""
 
 
 class PretrainingSums(NamedTuple):
-    """Sums over one micro-batch; all are scalars on the model's device."""
+    """Sums over one micro-batch; scalars on the model's device."""
 
     masked_lm_loss: Tensor
     """float32: cross-entropy in nats, summed over the M masked tokens."""
 
     next_sentence_loss: Tensor
-    """float32: cross-entropy in nats, summed over the sequences that have a label."""
+    """float32: cross-entropy in nats, summed over the labelled sequences."""
 
     masked_lm_correct: Tensor
     """int64: masked tokens whose most likely word-piece is the label."""
@@ -53,9 +54,10 @@ class PretrainingSums(NamedTuple):
     """int64: sequences whose more likely class is the label."""
 
     def loss(self, masked: float | Tensor, labelled: float | Tensor) -> Tensor:
-        """The training objective: both sums divided by their counts; infinity leaves a loss out.
+        """The training objective: both sums divided by their counts; infinity disables a loss.
 
-        The parameters of that loss then get zero gradients: ranks would wait for missing ones.
+        Parameters of a disabled loss get zero gradients, because other ranks would wait for missing
+        ones.
         """
         return self.masked_lm_loss / masked + self.next_sentence_loss / labelled
 
@@ -82,10 +84,10 @@ def masked_lm_loss(
 
 @torch.no_grad()
 def hits(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-    """How many rows have their largest logit at the label; the first of equal ones counts.
+    """Number of rows whose largest logit is at the label; the first of ties counts.
 
-    On a CPU, max is ten times as fast as argmax, so argmax is computed only for the rows where the
-    label's logit is the maximum.
+    On a CPU, max is ten times as fast as argmax, so argmax is computed only for rows where the
+    label attains the maximum.
     """
     if logits_NC.device.type == "cpu" and len(labels_N):
         at_label_N = logits_NC.gather(1, labels_N.clamp_min(0)[:, None]).squeeze(1)
@@ -95,10 +97,10 @@ def hits(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 
 def softmax_gradient(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient of the summed loss with respect to the logits; loss; hits.
+    """Gradient of the summed loss with respect to the logits; loss; correct predictions.
 
-    Rows labelled `NOT_ASKED` contribute to neither. A token's loss carries the rounding of its
-    bfloat16 probability: 0.002 nats, unbiased, a tenth of what the rounding of its logits is worth.
+    Rows labelled `NOT_ASKED` contribute to neither. The loss of a token is subject to the rounding
+    of its bfloat16 probability: 0.002 nats, unbiased, a tenth of the effect of rounding its logits.
     """
     correct = hits(logits_MV, labels_M)
     gradient_MV = logits_MV.softmax(-1)
@@ -115,9 +117,9 @@ def softmax_gradient(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tenso
 def native_softmax_gradient(
     logits_VM: Tensor, bias_V: Tensor, labels_M: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of logits turned, without their bias: factors, float32 [M]; loss; hits.
+    """As `softmax_gradient`, for transposed logits without bias: factors [M], loss, correct.
 
-    The logits become the gradient, but for the factors of its columns.
+    The logits are overwritten with the gradient, up to the factors of their columns (float32).
     """
     native = kernels_for(logits_VM, bias_V)
     assert native is not None
@@ -154,8 +156,8 @@ class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
         vectors_MH, words_VH, gradient_MV = ctx.saved_tensors
-        # In float32: rounded to bfloat16 the upstream gradient would weigh this loss up to 0.4 %
-        # wrong against the next-sentence one.
+        # In float32: rounding the upstream gradient to bfloat16 would change the weight of this
+        # loss relative to the next-sentence loss by up to 0.4 %.
         kind, factors_M1 = vectors_MH.dtype, upstream.expand(len(vectors_MH), 1)
         return (
             (wide(gradient_MV @ words_VH) * upstream).to(kind),
@@ -180,7 +182,7 @@ class _NativeCrossEntropy(torch.autograd.Function):
     def backward(ctx: Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
         vectors_MH, words_VH, gradient_VM, factors_M = ctx.saved_tensors
         kind, factors_M1 = vectors_MH.dtype, (factors_M * upstream)[:, None]
-        # A transposed left operand halves a product's speed: the smaller one is copied.
+        # A transposed left operand halves the speed of a product, so the smaller one is copied.
         if words_VH.shape[1] < len(factors_M):
             dvectors_MH = (transposed(words_VH) @ gradient_VM).mT
         else:

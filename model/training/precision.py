@@ -1,16 +1,15 @@
-"""A model of fp32 parameters that computes in bf16.
+"""Mixed precision: a model with fp32 parameters that computes in bf16.
 
 In:  a module with fp32 parameters, its usual arguments.
 Out: its usual result, computed with copies of the parameters rounded to bf16.
 
-The parameters themselves are the masters: gradients reach them in fp32 and add up there over the
-micro-batches. Rounding is one autograd node for all parameters, or one for each of several groups
-whose gradients are wanted as soon as they are there; with `autocast` it would be one for each use
-of each.
+The parameters are the masters: gradients are accumulated in them in fp32 over the micro-batches.
+Rounding is a single autograd node for all parameters, or one per group if gradients are needed as
+soon as they are ready; with `autocast` there would be a node for every use.
 
-Where an optimizer can read and write bf16, copies are kept from step to step and the last
-micro-batch's gradients stay as they are (`Kept`): on a CPU, rounding every parameter and widening
-every gradient would take as long as the update.
+If the optimizer can read and write bf16, the copies persist between steps and the last
+micro-batch's gradients stay in bf16 (`Kept`): on a CPU, rounding every parameter and widening every
+gradient would take as long as the update.
 """
 
 import copy
@@ -22,16 +21,16 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from artifacts.errors import UsageError
-from model.encoder.operations.products import apply
+from model.encoder.operations.autograd import apply
 
 M = TypeVar("M", bound=nn.Module)
 
 FP8_CAPABILITY = (8, 9)
-"""Ada, Hopper and what came after them have FP8 products."""
+"""Ada, Hopper and later GPUs support FP8 products."""
 
 
 def require_fp8(device: torch.device) -> None:
-    """Refuse `pretrain.precision = "fp8"` where it would be computed by detours, or not at all."""
+    """Reject `pretrain.precision = "fp8"` where FP8 products are emulated or unsupported."""
     found = device.type
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
@@ -45,17 +44,17 @@ def require_fp8(device: torch.device) -> None:
 
 
 def rounded(module: M) -> M:
-    """A copy of `module` with bf16 parameters, for computing without gradients."""
+    """A bf16 copy of `module`, for inference."""
     return copy.deepcopy(module).to(torch.bfloat16)
 
 
 class Rounded(nn.Module):
-    """`module` with every parameter rounded to bf16 for each forward pass."""
+    """`module` with all parameters rounded to bf16 for each forward pass."""
 
     def __init__(
         self, module: nn.Module, groups: Sequence[Sequence[nn.Parameter]] | None = None
     ) -> None:
-        """With `groups` a group's gradients reach it as soon as all of them are computed."""
+        """With `groups`, gradients of a group are delivered as soon as all of them are ready."""
         super().__init__()
         self.module = module
         places = {
@@ -69,13 +68,13 @@ class Rounded(nn.Module):
         self._kept: Kept | None = None
 
     def keep(self) -> "Kept":
-        """From now on keep both; whoever asks renews the copies and uses the gradients."""
+        """Keep copies and gradients from now on; the caller updates and uses them."""
         self._kept = Kept()
         return self._kept
 
     def forward(self, *arguments: object) -> object:
-        """What `module` returns."""
-        # As torch.func.functional_call, without finding its way by names in every step.
+        """The output of `module`."""
+        # As torch.func.functional_call, without looking up names in every step.
         masters = [[held[name] for held, name in group] for group in self._groups]
         early = self._early and torch.is_grad_enabled()
         try:
@@ -84,7 +83,7 @@ class Rounded(nn.Module):
                     _Group(parameters).leaves if early else apply(_Round, self._kept, *parameters)
                 )
                 for (held, name), copy_ in zip(group, copies, strict=True):
-                    held[name] = copy_  # a tensor in a parameter's place
+                    held[name] = copy_  # a tensor replaces a parameter
             return self.module(*arguments)
         finally:
             for group, parameters in zip(self._groups, masters, strict=True):
@@ -93,17 +92,17 @@ class Rounded(nn.Module):
 
 
 class Kept:
-    """bf16 copies that last from step to step, and gradients that are not yet the parameters'."""
+    """bf16 copies that persist between steps, and bf16 gradients not yet accumulated in fp32."""
 
     def __init__(self) -> None:
         self.copies: dict[Tensor, Tensor] = {}
-        """By parameter; one that is missing is made by the next forward pass."""
+        """By parameter; the next forward pass creates missing ones."""
 
         self.gradients: dict[Tensor, Tensor] = {}
-        """By parameter: of the last backward pass, in bf16."""
+        """By parameter, from the last backward pass."""
 
     def settle(self, parameters: Iterable[Tensor]) -> None:
-        """Add their kept gradients to those that they have, in fp32."""
+        """Accumulate the kept gradients of `parameters` in fp32."""
         for parameter in parameters:
             gradient = self.gradients.pop(parameter, None)
             if gradient is None:
@@ -115,11 +114,11 @@ class Kept:
 
 
 class _Group:
-    """Rounded copies of some parameters, which pass their gradients on together and early.
+    """Rounded copies of a group of parameters, whose gradients are delivered early and together.
 
-    Of what it could run next, autograd takes what was computed last in the forward pass, so nodes
-    that round come after everything else. Only gradients of leaves are delivered at once: so the
-    copies are leaves, and the nodes before them a graph of their own.
+    Autograd runs the nodes created last in the forward pass first, so rounding nodes would run
+    after everything else. Only gradients of leaves are delivered immediately: so the copies are
+    leaves, and the rounding is a graph of its own.
     """
 
     def __init__(self, masters: Sequence[nn.Parameter | None]) -> None:
@@ -130,14 +129,14 @@ class _Group:
             leaf.register_post_accumulate_grad_hook(self._arrived)
 
     def _arrived(self, _: Tensor) -> None:
-        if self._missing == len(self.leaves):  # some may never come: not every head is in use
+        if self._missing == len(self.leaves):  # some may never arrive: not every head is used
             torch.autograd.Variable._execution_engine.queue_callback(self._pass_on)
         self._missing -= 1
         if not self._missing:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Let the masters have the gradients that are there, once."""
+        """Deliver the available gradients to the masters, once."""
         gradients = [leaf.grad for leaf in self.leaves if leaf.grad is not None]
         pairs = zip(self._copies, self.leaves, strict=True)
         copies = [each for each, leaf in pairs if leaf.grad is not None]
@@ -154,8 +153,8 @@ class _Context(FunctionCtx):
 class _Round(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, kept: Kept | None, *parameters: Tensor) -> tuple[Tensor, ...]:
-        # What was not in use has zeros as its gradient, so that it decays like the rest: made here,
-        # on the parameter's device, because autograd asks its own build for one.
+        # Unused parameters get zero gradients, so that they decay like the rest. They are created
+        # here, on the parameter's device, because autograd would require its own build for one.
         ctx.set_materialize_grads(False)
         ctx.masters, ctx.kept = parameters, kept
         known = {} if kept is None else kept.copies
@@ -164,7 +163,7 @@ class _Round(torch.autograd.Function):
             copies = [torch.empty_like(p, dtype=torch.bfloat16) for p in missing]
             torch._foreach_copy_(copies, missing)
             known.update(zip(missing, copies, strict=True))
-        # Kept ones by another name: every forward pass has a graph of its own.
+        # Detached, because every forward pass has its own graph.
         return tuple(known[p] if kept is None else known[p].detach() for p in parameters)
 
     @staticmethod

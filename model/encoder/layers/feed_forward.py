@@ -3,8 +3,8 @@
 In:  [T, H].
 Out: [T, H].
 
-On a CPU one autograd function: the gradient of the residual is added inside the last product of the
-way back, and bias gradients come with passes that are made anyway.
+On a CPU this is a single autograd function: the last product of the backward pass adds the gradient
+of the residual, and bias gradients are computed in passes that are needed anyway.
 """
 
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
+from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout
 from model.encoder.operations.fp8_products import fp8_affine
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import Context, affine, apply, weight_gradient
+from model.encoder.operations.products import affine, weight_gradient
 from model.encoder.operations.residual import (
     ResidualNorm,
     layer_norm,
@@ -23,14 +24,14 @@ from model.encoder.operations.residual import (
     residual_norm_gradients,
 )
 
-# T tokens of all sequences together, H width, I intermediate width
+# T tokens of all sequences, H width, I intermediate width
 
 APPROXIMATION = {"gelu_tanh": "tanh", "gelu": "none"}
-"""torch's name for each form."""
+"""torch's name for each form of GELU."""
 
 
 class FeedForward(nn.Module):
-    """Two dense layers with GELU between, residual, layer norm."""
+    """Two dense layers with GELU in between, residual, layer norm."""
 
     def __init__(self, config: EncoderConfig, *, fp8: bool = False) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class FeedForward(nn.Module):
         return apply(_FeedForward, hidden_TH, draws, self.activation, self.eps, *parameters)
 
     def composed(self, hidden_TH: Tensor, noise: Noise | None) -> Tensor:
-        """`forward` of torch's own operations, which torch can compile for a GPU."""
+        """`forward` in plain torch operations, which torch can compile for a GPU."""
         product = fp8_affine if self.fp8 else affine
         inner_TI = product(
             hidden_TH, self.intermediate_weight, self.intermediate_bias, input_first=True
@@ -121,15 +122,15 @@ class _FeedForward(torch.autograd.Function):
 
 
 def activation(values: Tensor, name: str) -> Tensor:
-    """GELU: the reference's tanh form (`gelu_tanh`, modeling.py:264-277) or the exact one."""
+    """GELU in the reference's tanh form (`gelu_tanh`, modeling.py:264-277) or the exact one."""
     return functional.gelu(values, approximate=APPROXIMATION[name])
 
 
 def activate_(values_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """`activation` without autograd, [T, I], and what `activation_gradients` wants of it, [T, I].
+    """`activation` without autograd, [T, I], and the input of `activation_gradients`, [T, I].
 
-    That is the slopes from the native kernel: they come with the values for next to nothing. It
-    leaves the result in `values_TI`.
+    The native kernel returns the slopes, which come almost for free with the values; it overwrites
+    `values_TI` with the result.
     """
     native = kernels_for(values_TI)
     if native is None:
@@ -140,7 +141,7 @@ def activate_(values_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 
 def activation_gradients(gradient_TI: Tensor, kept_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Gradient of the values, [T, I], and its columns summed, [I]. May overwrite `gradient_TI`."""
+    """Gradient of the values, [T, I], and its column sums, [I]. May overwrite `gradient_TI`."""
     native = kernels_for(gradient_TI, kept_TI)
     if native is None:
         through_TI = torch.ops.aten.gelu_backward(

@@ -1,11 +1,11 @@
 """Unidirectional LSTM layers: the encoder of ELMo's language models.
 
-In:  [T, H]; the sequence lengths and the direction in which they are read.
+In:  [T, H]; the sequence lengths and the reading direction.
 Out: [T, H].
 
-As Peters et al. 2018, 3.4: every layer's cells are projected to the width of the encoder, and a
-layer's input is added to its output. Two such encoders, trained separately, one for each direction,
-are combined where they are used (`finetune.second_encoder`).
+As in Peters et al. 2018, 3.4, each layer projects its cells to the width of the encoder and adds
+its input to its output. Two encoders, trained separately for the two directions, are combined for
+feature-based tasks (`finetune.second_encoder`).
 """
 
 import torch
@@ -22,7 +22,7 @@ from model.data.batch import PackedBatch
 from model.encoder.operations.attention import reversal
 from model.encoder.operations.dropout import Noise, dropout
 
-# T tokens of all sequences together, B sequences, S tokens of the longest, H width
+# T tokens of all sequences, B sequences, S tokens of the longest, H width
 
 
 class Reading:
@@ -34,14 +34,14 @@ class Reading:
         self.reversal = reversal(batch) if self.backwards else None
 
     def __call__(self, lstm: nn.LSTM, hidden_TH: Tensor) -> Tensor:
-        """[T, H]: the outputs of `lstm`, each sequence read in the encoder's direction."""
+        """[T, H]: the output of `lstm`, each sequence read in the encoder's direction."""
         if self.reversal is None:
             return run_lstm(lstm, hidden_TH, self.sizes)
         return run_lstm(lstm, hidden_TH[self.reversal], self.sizes)[self.reversal]
 
 
 def run_lstm(lstm: nn.LSTM, values_TH: Tensor, sizes: list[int]) -> Tensor:
-    """[T, outputs] of `lstm` over `sizes` sequences, one after another, each read for itself."""
+    """[T, outputs] of `lstm` over packed sequences of the given sizes, each read on its own."""
     padded_BSH = pad_sequence(list(torch.split(values_TH, sizes)), batch_first=True)
     packed: PackedSequence = pack_padded_sequence(
         padded_BSH, torch.tensor(sizes), batch_first=True, enforce_sorted=False

@@ -1,16 +1,16 @@
 """ModernBERT's layer and prediction head (Warner et al. 2024).
 
-In:  [T, H]; the attentions of the batch.
-Out: [T, H]; what classifiers and the vocabulary's logits read, [P, H].
+In:  [T, H]; the attention functions of the batch.
+Out: [T, H]; the inputs of classifiers and of the vocabulary logits, [P, H].
 
-Differences from BERT's layer: the norm is before each sub-layer instead of after the sum, and the
-first layer has none before its attention, since the embeddings are normalised already; no biases;
-positions enter in the attention; attention is global in every third layer only; the feed-forward
-layer is gated (GeGLU; Shazeer 2020); dropout is on the attention's output alone.
+Differences from BERT's layer: pre-norm instead of post-norm, and no norm before the first
+attention, since the embeddings are already normalised; no biases; rotary positions; global
+attention in every third layer only; a gated feed-forward layer (GeGLU; Shazeer 2020); dropout on
+the attention output only.
 
-On a CPU LN(x) W, GeGLU, and x + dropout(y V) are one autograd function each: the backward pass of
-a norm adds the gradient of the residual, which would otherwise be a pass of its own, and keeps
-neither the mean nor the product twice.
+On a CPU, LN(x) W, GeGLU, and x + dropout(y V) are one autograd function each: the backward pass of
+a norm also adds the gradient of the residual, which would otherwise be a pass of its own, and
+nothing is saved twice.
 """
 
 import torch
@@ -19,22 +19,22 @@ from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.encoder.layers.feed_forward import activation
-from model.encoder.operations.attention import Attend
+from model.encoder.operations.attention import Attend, LayerAttention
+from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import Context, apply, weight_gradient
+from model.encoder.operations.products import weight_gradient
 from model.encoder.operations.residual import ResidualNorm, layer_norm, norm, norm_gradients
-from model.encoder.operations.rotary_attention import LayerAttention
 
-# T tokens of all sequences together, P places of them, H width, A heads, K width of one head,
-# O outputs of a product, I intermediate width
+# T tokens of all sequences, P positions among them, H width, A heads, K width of a head, O outputs
+# of a product, I intermediate width
 
 
 class ModernLayer(nn.Module):
     """x + attention(LN(x)), then the same with the feed-forward layer; [T, H] to [T, H]."""
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
-        """`number`: from 0; it decides whether attention is local and has a norm before it."""
+        """`number`, from 0, decides whether attention is local and whether a norm precedes it."""
         super().__init__()
         self.is_local = number % config.global_attn_every_n_layers != 0
         self.attention = PreNormAttention(config, has_norm=number > 0)
@@ -78,9 +78,9 @@ class PreNormAttention(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """x + (GELU(LN(x) U) · (LN(x) V)) W, with U and V side by side in one product.
+    """x + (GELU(LN(x) U) · (LN(x) V)) W, with U and V combined in one product.
 
-    Without `gated` x + GELU(LN(x) U) W.
+    Without `gated`: x + GELU(LN(x) U) W.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -124,7 +124,7 @@ class PredictionHead(nn.Module):
 def norm_product(
     hidden_TH: Tensor, norm_weight_H: Tensor | None, weight_OH: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """LN(x) W, [T, O], and x for the residual; no norm without a weight for it."""
+    """LN(x) W, [T, O], and x for the residual; without a norm weight there is no norm."""
     if hidden_TH.device.type == "cpu":
         product_TO, residual_TH = _NormProduct.apply(hidden_TH, norm_weight_H, weight_OH, eps)  # type: ignore[no-untyped-call]  # torch has no types here
         return product_TO, residual_TH
@@ -192,7 +192,7 @@ class _NormProduct(torch.autograd.Function):
 
 
 class _GatedGelu(torch.autograd.Function):
-    """Native kernels; the input, if it is kept, becomes what the gradient is multiplied with."""
+    """Native kernels; if the input is saved, it is overwritten with the factors of the gradient."""
 
     @staticmethod
     def forward(ctx: Context, inner_T2I: Tensor, name: str, is_kept: bool) -> Tensor:

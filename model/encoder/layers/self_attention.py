@@ -3,7 +3,7 @@
 In:  [T, H].
 Out: [T, H].
 
-On a CPU one autograd function, as in `feed_forward.py`.
+On a CPU this is a single autograd function, as in `feed_forward.py`.
 """
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from model.config import EncoderConfig
 from model.encoder.operations.attention import Attend
+from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout
 from model.encoder.operations.fp8_products import fp8_affine
 from model.encoder.operations.grouped_attention import GroupedAttention
-from model.encoder.operations.products import Context, affine, apply, bias_gradient, weight_gradient
+from model.encoder.operations.products import affine, bias_gradient, weight_gradient
 from model.encoder.operations.residual import (
     ResidualNorm,
     layer_norm,
@@ -22,7 +23,7 @@ from model.encoder.operations.residual import (
     residual_norm_gradients,
 )
 
-# T tokens of all sequences together, H width, A heads, K width of one head
+# T tokens of all sequences, H width, A heads, K width of a head
 
 SITE_PROBABILITIES, SITE_OUTPUT = range(2)
 
@@ -30,8 +31,8 @@ SITE_PROBABILITIES, SITE_OUTPUT = range(2)
 class SelfAttention(nn.Module):
     """Multi-head self-attention, residual, layer norm.
 
-    Query, key and value of all heads come from one product. Their matrices, each [in, out], stay
-    parameters of their own: LAMB's trust ratios and the released models know them apart.
+    A single product computes query, key and value of all heads. Their matrices, each [in, out],
+    remain separate parameters, as in LAMB's trust ratios and the released models.
     """
 
     def __init__(self, config: EncoderConfig, *, fp8: bool = False) -> None:
@@ -73,7 +74,7 @@ class SelfAttention(nn.Module):
     def composed(
         self, hidden_TH: Tensor, attend: Attend, inside: Noise | None, outside: Noise | None
     ) -> Tensor:
-        """`forward` of torch's own operations, which torch can compile for a GPU."""
+        """`forward` in plain torch operations, which torch can compile for a GPU."""
         tokens, width = hidden_TH.shape
         product = fp8_affine if self.fp8 else affine
         weight, bias = side_by_side(*self.parameters())
@@ -87,7 +88,7 @@ class SelfAttention(nn.Module):
 
 
 def side_by_side(*parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight [H, 3 H] and bias [3 H] of the three projections."""
+    """Combined weight [H, 3 H] and bias [3 H] of the three projections."""
     return torch.cat(parameters[:3], dim=1), torch.cat(parameters[3:6])
 
 
@@ -126,8 +127,7 @@ class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
-        attend, (parts, weights, other, *of_norm) = ctx.attend, kept
-        inside, outside = (parts, weights, other), ResidualNorm(*of_norm)
+        attend, inside, outside = ctx.attend, tuple(kept[:3]), ResidualNorm(*kept[3:])
         end = residual_norm_gradients(gradient_TH, outside, norm_weight_H, ctx.draws[1])
         doutput_weight_HH = end.dense_transposed_HT @ context_TH
         dcontext_TH = end.dense_TH @ output_weight_HH

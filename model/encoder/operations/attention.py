@@ -1,46 +1,138 @@
-"""Which attention runs.
+"""The attention backends and what wraps them: rotary positions, local windows.
 
-In:  a name, or `auto`; the device and type of the parameters.
-Out: a backend: `attend = backend(batch, config)`; `attend(parts_T3AK, noise) -> context_TAK`.
+In:  a backend's name, or `auto`; the device and dtype of the parameters; a packed batch.
+Out: attention functions of the batch: `attend(parts_T3AK, noise) -> context_TAK`.
 
-No token sees another sequence. The backend in use is reported by name; asking for one that is not
-there is an error, never a silent replacement. The two for CUDA are here: both read the packed
-tokens where they are; nothing is padded. The one for CPUs is in grouped_attention.py.
+Sequences never attend to one another. The log names the backend in use; requesting one that is not
+available is an error, never a silent fallback. The two CUDA backends are here; they read the packed
+tokens in place, without padding. The CPU backend is in grouped_attention.py.
 """
 
+import math
 from collections.abc import Callable
-from typing import cast
+from functools import cached_property
+from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
-from model.data.batch import PackedBatch
-from model.encoder.operations.dropout import Noise
-from model.encoder.operations.grouped_attention import GroupedAttention
+from model.data.batch import PackedBatch, on
+from model.encoder.operations.dropout import Draws, Noise
+from model.encoder.operations.grouped_attention import (
+    GroupedAttention,
+    differentiable,
+    scaled_product,
+)
+from model.encoder.operations.products import wide
 
-# T tokens of all sequences together, A heads, K width of one head
+# T tokens of all sequences, A heads, K width of a head. Block attention: M blocks per head, N over
+# all heads, Q queries and S keys of a block, R rows of all heads
 
 Attend = Callable[[Tensor, Noise | None], Tensor]
 """Query, key and value [T, 3, A, K] → context vectors [T, A, K]; dropout if there is noise."""
 
-
 HEAD_MULTIPLE = 8
-"""Of a head's width, K, in CUDA's kernels; other heads are filled up with zeros."""
+"""CUDA kernels need head widths that are multiples of this; other heads are zero-padded."""
+
+BLOCK = 128
+"""Q: with a window of 64 to each side, half of a block's 256 keys are visible to each query."""
+
+LONG = 1024
+"""Length from which a sequence is processed on its own."""
+
+
+class LayerAttention(NamedTuple):
+    """The two kinds of attention over one batch, for the layers of a modern encoder."""
+
+    full: Attend
+    """Every token sees its whole sequence."""
+
+    local: Attend
+    """Every token sees `local_attention / 2` neighbours to each side."""
+
+
+def layer_attention(batch: PackedBatch, config: EncoderConfig, *, backend: str) -> LayerAttention:
+    """Both kinds for one batch, with rotary positions unless positions are learned."""
+    full, local = BACKENDS[backend](batch, config), WINDOWS[backend](batch, config)
+    if backend == "grouped" and is_long(batch):
+        full = LongAttention(batch, config)
+    if config.positions != "learned":
+        full = RotaryAttention(full, batch, config, config.global_rope_theta)
+        local = RotaryAttention(local, batch, config, config.local_rope_theta)
+    if backend == "grouped" and batch.input_ids.device.type == "cpu":
+        full = FusedAttention(full, batch, config)
+        local = FusedAttention(local, batch, config, reach=config.local_attention // 2)
+    return LayerAttention(full, local)
+
+
+class FusedAttention:
+    """Attention by the compiled kernel, which also applies the rotations; without dropout."""
+
+    def __init__(
+        self,
+        otherwise: Attend,
+        batch: PackedBatch,
+        config: EncoderConfig,
+        *,
+        reach: int | None = None,
+    ) -> None:
+        """`otherwise`: the fallback for inputs that the kernel does not support."""
+        self.otherwise = otherwise
+        rotation = None
+        if isinstance(otherwise, RotaryAttention):
+            rotation = (otherwise.cosine, otherwise.sine)
+        self.grouped = GroupedAttention(batch, config, reach=reach, rotation=rotation)
+
+    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
+        """Context vectors, [T, A, K]."""
+        if self.grouped.kernel(parts_T3AK) is None:
+            return self.otherwise(parts_T3AK, noise)
+        return self.grouped(parts_T3AK, None)
+
+
+class RotaryAttention:
+    """Attention with rotary positions (RoPE; Su et al. 2021).
+
+    Queries and keys are rotated by their positions, so their product depends on the distance alone.
+    """
+
+    def __init__(
+        self, attend: Attend, batch: PackedBatch, config: EncoderConfig, theta: float
+    ) -> None:
+        self.attend = attend
+        width = config.hidden_size // config.num_attention_heads
+        pairs = torch.arange(0, width, 2, dtype=torch.float, device=batch.position_ids.device)
+        angles = batch.position_ids.float()[:, None] * (1.0 / theta ** (pairs / width))
+        self.cosine, self.sine = angles.cos(), angles.sin()
+
+    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
+        """Context vectors, [T, A, K]."""
+        return self.attend(rotated(parts_T3AK, self.cosine, self.sine), noise)
+
+
+def rotated(parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
+    """Queries and keys rotated by the angles of each token, one for each of K / 2 pairs."""
+    first, second = wide(parts_T3AK[:, :2]).chunk(2, dim=-1)
+    cosine, sine = cosine_TK[:, None, None], sine_TK[:, None, None]
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    turned_T2AK = torch.cat(turned, dim=-1).to(parts_T3AK.dtype)
+    return torch.cat((turned_T2AK, parts_T3AK[:, 2:]), dim=1)
 
 
 class FlashAttention:
-    """FlashAttention with dropout inside the kernel: what the paper's 0.1 needs."""
+    """FlashAttention, with dropout inside the kernel."""
 
     def __init__(
         self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
     ) -> None:
-        """`reach`: how many places away a key may be at most; None: anywhere."""
+        """`reach`: maximum distance between a query and its keys; None: unlimited."""
         self.dropout_prob = config.attention_probs_dropout_prob
         self.cu_seqlens = batch.cu_seqlens
-        # A bound is enough for the kernel; few different ones keep compiled layers compiled.
+        # An upper bound is enough; rounding it up avoids recompiling the layers.
         self.max_seqlen = 1 << (batch.max_seqlen - 1).bit_length()
         self.is_causal = config.attention_direction != "bidirectional"
         self.reversal = reversal(batch) if config.attention_direction == "right_to_left" else None
@@ -52,7 +144,7 @@ class FlashAttention:
         if self.reversal is not None:
             parts_T3AK = parts_T3AK[self.reversal]
         missing = -self.width % HEAD_MULTIPLE
-        if missing:  # zeros change no score, and nothing reads what becomes of them
+        if missing:  # zeros leave the scores unchanged; the extra outputs are dropped
             parts_T3AK = functional.pad(parts_T3AK, (0, missing))
         query_TAK, key_TAK, value_TAK = parts_T3AK.unbind(1)
         dropout_prob = self.dropout_prob if noise else 0.0
@@ -64,7 +156,7 @@ class FlashAttention:
     def attend(
         self, query_TAK: Tensor, key_TAK: Tensor, value_TAK: Tensor, dropout_prob: float
     ) -> Tensor:
-        """One-sided attention looks to the left."""
+        """Context vectors, [T, A, K]; one-sided attention sees the tokens to the left."""
         context_TAK: Tensor = torch.ops.aten._flash_attention_forward(
             query_TAK,
             key_TAK,
@@ -84,13 +176,13 @@ class FlashAttention:
 
 
 class VarlenAttention(FlashAttention):
-    """torch.nn.attention.varlen: public and newer kernels, but without dropout."""
+    """torch.nn.attention.varlen: a public API with newer kernels, but without dropout."""
 
     def __init__(
         self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
     ) -> None:
         super().__init__(batch, config, reach=reach)
-        # Not above: it brings torch's compiler, which takes half of a program's start to import.
+        # Imported here: it pulls in torch's compiler, half of the start-up time of a program.
         from torch.nn.attention.varlen import varlen_attn
 
         self.varlen_attn = varlen_attn
@@ -98,11 +190,12 @@ class VarlenAttention(FlashAttention):
     def attend(
         self, query_TAK: Tensor, key_TAK: Tensor, value_TAK: Tensor, dropout_prob: float
     ) -> Tensor:
-        """One-sided attention looks to the left."""
+        """Context vectors, [T, A, K]; one-sided attention sees the tokens to the left."""
         if dropout_prob:
             raise UsageError(
-                "attention backend varlen has no dropout, but encoder.attention_probs_dropout_prob "
-                f"is {dropout_prob}; use the backend flash, or set it to 0"
+                "attention backend varlen does not support dropout, but "
+                f"encoder.attention_probs_dropout_prob is {dropout_prob}; use the backend flash, "
+                "or set it to 0"
             )
         reach = -1 if self.reach is None else self.reach
         context_TAK = self.varlen_attn(
@@ -120,11 +213,135 @@ class VarlenAttention(FlashAttention):
 
 
 def reversal(batch: PackedBatch) -> Tensor:
-    """[T] int64: the place that each token takes when every sequence is read backwards."""
+    """[T] int64: the position of each token when every sequence is reversed."""
     places = torch.arange(batch.tokens, device=batch.input_ids.device)
     starts = batch.cu_seqlens.long()
     sequence = torch.searchsorted(starts[1:], places, right=True)
     return starts[sequence] + starts[sequence + 1] - 1 - places
+
+
+class BlockAttention:
+    """Local attention without the compiled kernel: blocks of queries against the keys they may see.
+
+    The packed tokens form one row, cut into blocks regardless of sequence boundaries; the softmax
+    of a query covers its own range of its block's keys. The work thus grows linearly with the
+    tokens, and only the ends are padded. The heads are laid end to end, so that the overlapping
+    blocks of keys are a single strided view; a few blocks between two heads are wasted. No dropout.
+    """
+
+    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
+        self.reach = config.local_attention // 2
+        self.behind = -(-2 * self.reach // BLOCK)
+        self.blocks = -(-batch.tokens // BLOCK) + self.behind
+        self.lengths = batch.lengths
+
+    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
+        """Context vectors, [T, A, K]."""
+        return differentiable(self, parts_T3AK, None)
+
+    @cached_property
+    def seen_2MQ(self) -> Tensor:
+        """[2, M, Q]: the range of its block's keys that each query sees, as start and stop."""
+        ends = np.cumsum(self.lengths)
+        starts = np.repeat(ends - self.lengths, self.lengths)
+        place = np.arange(ends[-1])
+        # The rows of the tokens are shifted by `reach`, so a block's keys start before its queries.
+        first = self.reach - place // BLOCK * BLOCK
+        stop = np.minimum(place + self.reach + 1, np.repeat(ends, self.lengths))
+        seen = (np.maximum(place - self.reach, starts), stop)
+        padding = self.blocks * BLOCK - len(place)
+        return torch.from_numpy(np.stack([np.pad(at + first, (0, padding)) for at in seen]))
+
+    def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Context vectors, [T, A, K]; saved: rows [3, R, K] and probabilities [N, Q, S]."""
+        tokens, _, heads, width = parts_T3AK.shape
+        count = heads * self.blocks
+        rows_3RK = parts_T3AK.new_zeros(3, (count + self.behind) * BLOCK, width)
+        of_heads = rows_3RK[:, : count * BLOCK].view(3, heads, -1, width)
+        of_heads[:, :, self.reach : self.reach + tokens] = parts_T3AK.permute(1, 2, 0, 3)
+        query_NQK, key_NSK, value_NSK = self._blocks(rows_3RK)
+        scores_NQS = scaled_product(query_NQK, key_NSK.mT, 1 / math.sqrt(width))
+        keys, device = key_NSK.shape[1], parts_T3AK.device
+        places = torch.arange(keys, device=device)
+        first, stop = on(device, self.seen_2MQ[:, :, None])
+        hidden = ((places < first) | (places >= stop)).view(1, -1, BLOCK, keys)
+        by_head = scores_NQS.view(heads, -1, BLOCK, keys)
+        weights = by_head.masked_fill(hidden, -torch.inf).softmax(-1)
+        weights_NQS = weights.masked_fill(hidden, 0.0).view_as(scores_NQS)  # padding sees no key
+        context_AMK = torch.bmm(weights_NQS, value_NSK).view(heads, -1, width)
+        context_TAK = context_AMK[:, :tokens].transpose(0, 1).contiguous()
+        return context_TAK, (rows_3RK, weights_NQS)
+
+    def backward(
+        self, gradient_TAK: Tensor, kept: tuple[Tensor, ...], draws: Draws | None
+    ) -> Tensor:
+        """Gradient of query, key and value, [T, 3, A, K]."""
+        rows_3RK, weights_NQS = kept
+        tokens, heads, width = gradient_TAK.shape
+        gradient_AMK = gradient_TAK.new_zeros(heads, self.blocks * BLOCK, width)
+        gradient_AMK[:, :tokens] = gradient_TAK.transpose(0, 1)
+        gradient_NQK = gradient_AMK.view(-1, BLOCK, width)
+        query_NQK, key_NSK, value_NSK = self._blocks(rows_3RK)
+        dscores_NQS = torch.bmm(gradient_NQK, value_NSK.mT)
+        dscores_NQS = torch._softmax_backward_data(dscores_NQS, weights_NQS, -1, weights_NQS.dtype)
+        factor = 1 / math.sqrt(width)
+        dparts_T3AK = gradient_TAK.new_empty(tokens, 3, heads, width)
+        for part, rows_RK in enumerate(
+            (
+                scaled_product(dscores_NQS, key_NSK, factor).view(-1, width),
+                self._added(scaled_product(dscores_NQS.mT, query_NQK, factor)),
+                self._added(torch.bmm(weights_NQS.mT, gradient_NQK)),
+            )
+        ):
+            of_heads = rows_RK[: heads * self.blocks * BLOCK].view(heads, -1, width)
+            first = self.reach if part else 0
+            dparts_T3AK[:, part] = of_heads[:, first : first + tokens].transpose(0, 1)
+        return dparts_T3AK
+
+    def _blocks(self, rows_3RK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [N, Q, K], keys and values [N, S, K], without a copy."""
+        query_RK, key_RK, value_RK = rows_3RK
+        end = len(query_RK) - self.behind * BLOCK + self.reach
+        query_NQK = query_RK[self.reach : end].view(-1, BLOCK, query_RK.shape[1])
+        keys = (self.behind + 1) * BLOCK
+        key_NSK, value_NSK = (part.unfold(0, keys, BLOCK).mT for part in (key_RK, value_RK))
+        return query_NQK, key_NSK, value_NSK
+
+    def _added(self, blocks_NSK: Tensor) -> Tensor:
+        """[R, K]: the sum of the overlapping blocks."""
+        count, _, width = blocks_NSK.shape
+        parts = blocks_NSK.view(count, -1, BLOCK, width).unbind(1)
+        rows = blocks_NSK.new_zeros(count + self.behind, BLOCK, width)
+        for shift, part in enumerate(parts):
+            rows[shift : shift + count] += part
+        return rows.view(-1, width)
+
+
+def is_long(batch: PackedBatch) -> bool:
+    """Whether the batch is on a CPU and long sequences account for most of its attention work."""
+    squares = batch.lengths**2
+    on_cpu = batch.input_ids.device.type == "cpu"
+    return on_cpu and bool(2 * squares[batch.lengths >= LONG].sum() > squares.sum())
+
+
+class LongAttention:
+    """Attention over whole long sequences, one at a time, without the compiled kernel or dropout.
+
+    The scores of 8,192 tokens would take 256 MB per head in float32; torch's fused attention never
+    stores them.
+    """
+
+    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
+        self.lengths: list[int] = batch.lengths.tolist()
+
+    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
+        """Context vectors, [T, A, K]."""
+        contexts = []
+        for parts_S3AK in torch.split(parts_T3AK, self.lengths):
+            parts_31ASK = parts_S3AK.permute(1, 2, 0, 3).unsqueeze(1)
+            context_1ASK = functional.scaled_dot_product_attention(*parts_31ASK)
+            contexts.append(context_1ASK[0].transpose(0, 1))
+        return torch.cat(contexts)
 
 
 BACKENDS: dict[str, Callable[[PackedBatch, EncoderConfig], Attend]] = {
@@ -132,12 +349,22 @@ BACKENDS: dict[str, Callable[[PackedBatch, EncoderConfig], Attend]] = {
     "flash": FlashAttention,
     "varlen": VarlenAttention,
 }
-"""grouped: any device and type, plain matrix products. flash: CUDA, dropout inside the kernel.
-varlen: CUDA, torch.nn.attention.varlen, which has no dropout."""
+"""Attention over whole sequences. grouped: any device and dtype. flash: CUDA, with dropout.
+varlen: CUDA, without dropout."""
+
+
+WINDOWS: dict[str, Callable[[PackedBatch, EncoderConfig], Attend]] = {
+    "grouped": BlockAttention,
+    "flash": lambda batch, config: FlashAttention(batch, config, reach=config.local_attention // 2),
+    "varlen": lambda batch, config: VarlenAttention(
+        batch, config, reach=config.local_attention // 2
+    ),
+}
+"""Local attention of each backend; the CUDA kernels support windows themselves."""
 
 
 def backend_name(wanted: str, *, device: torch.device, dtype: torch.dtype) -> str:
-    """The backend that runs there; `auto` is what measures fastest."""
+    """The backend to use; `auto` is the one that measures fastest."""
     has_kernels = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16)
     if wanted == "auto":
         return "flash" if has_kernels else "grouped"
@@ -145,7 +372,7 @@ def backend_name(wanted: str, *, device: torch.device, dtype: torch.dtype) -> st
         raise UsageError(f"attention backend {wanted}: unknown; known are {', '.join(BACKENDS)}")
     if wanted != "grouped" and not has_kernels:
         raise UsageError(
-            f"attention backend {wanted} wants bfloat16 on a CUDA device, the encoder is {dtype} "
-            f"on {device.type}; use auto or grouped"
+            f"attention backend {wanted} requires bfloat16 on a CUDA device, but the encoder is "
+            f"{dtype} on {device.type}; use auto or grouped"
         )
     return wanted

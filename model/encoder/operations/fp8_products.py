@@ -1,14 +1,14 @@
-"""Matrix products in FP8, for the hidden layers of pre-training on GPUs that have them.
+"""FP8 matrix products for the hidden layers in pre-training, on GPUs that support them.
 
-In:  x, a weight, a bias, in bfloat16, as `products.affine` takes them.
-Out: x W + b in bfloat16; in the backward pass the three gradients.
+In:  x, a weight and a bias in bfloat16, as for `products.affine`.
+Out: x W + b in bfloat16; in the backward pass, the three gradients.
 
 Activations and weights are rounded to E4M3, gradients to E5M2 for its range (Micikevicius et al.
-2022, arXiv 2209.05433). Every tensor has one scale, taken from its largest value at that moment:
-nothing is carried from step to step, so checkpoints know nothing of FP8. Sums are float32.
+2022, arXiv 2209.05433). Every tensor has one scale, computed from its current maximum: no scaling
+state is carried across steps or checkpoints. Sums are float32.
 
-On a CPU the same rounded values are multiplied in float32 (`product_in_float32`). That is slower
-than bfloat16; it is what tests and `benchmarks/gpu/fp8_loss.py` compare with it.
+On a CPU the same rounded values are multiplied in float32 (`product_in_float32`), which is slower
+than bfloat16 and serves tests and `benchmarks/gpu/fp8_loss.py` as a reference.
 """
 
 from typing import NamedTuple
@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.config import FP8_MULTIPLE
-from model.encoder.operations.products import Context, apply
+from model.encoder.operations.autograd import Context, apply
 
 # T tokens, I inputs of a product, O outputs
 
 
 class Scaled(NamedTuple):
-    """A tensor in FP8: `values` times `scale` is about what it was."""
+    """A tensor in FP8, approximately `values` times `scale`."""
 
     values: Tensor
     scale: Tensor
@@ -32,13 +32,13 @@ class Scaled(NamedTuple):
 
 
 def scaled(tensor: Tensor, dtype: torch.dtype) -> Scaled:
-    """`tensor` in an FP8 type, scaled so that its largest value is the type's largest.
+    """`tensor` in an FP8 type, scaled so that its maximum is the largest value of the type.
 
-    A tensor that is not finite stays so: its scale is NaN or infinite.
+    The result of a non-finite tensor is non-finite: its scale is NaN or infinite.
     """
     most = torch.finfo(dtype).max
-    # A tensor of zeros has no largest value. No float of the module here: torch.compile makes it an
-    # input of the graph, which a function with its own backward pass cannot take.
+    # Avoids division by zero for a tensor of zeros. Not a module-level float: torch.compile would
+    # turn it into a graph input, which an autograd function cannot take.
     smallest = torch.finfo(torch.float32).tiny
     scale = (tensor.abs().amax().float() / most).clamp_min(smallest)
     values = (tensor.float() / scale).clamp(-most, most).to(dtype)
@@ -48,7 +48,7 @@ def scaled(tensor: Tensor, dtype: torch.dtype) -> Scaled:
 def fp8_affine(
     x_TI: Tensor, weight: Tensor, bias_O: Tensor, *, input_first: bool = False
 ) -> Tensor:
-    """`products.affine` in FP8: [T, O]; I and O must be multiples of 16."""
+    """`products.affine` in FP8, [T, O]; I and O must be multiples of 16."""
     return apply(_Fp8Affine, x_TI, weight.mT if input_first else weight, bias_O)
 
 
@@ -57,7 +57,8 @@ class _Fp8Affine(torch.autograd.Function):
     def forward(ctx: Context, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
         x, weight = scaled(x_TI, torch.float8_e4m3fn), scaled(weight_OI, torch.float8_e4m3fn)
         ctx.save_for_backward(*x, *weight)
-        # Sums of 128 products in registers, the faster way, are exact enough for what comes out.
+        # Fast accumulation (128 products at a time in registers) is accurate enough for bfloat16
+        # output.
         return _product(x, weight, bias=bias_O, fast=True)
 
     @staticmethod
@@ -76,7 +77,7 @@ def _product(
 ) -> Tensor:
     """Left times right^T plus bias, [M, N] bfloat16.
 
-    Both operands have K in their rows: Hopper has kernels for no other layout.
+    K is the last dimension of both operands: Hopper supports no other layout.
     """
     if left_MK.values.device.type == "cpu":
         return product_in_float32(
@@ -101,17 +102,17 @@ def product_in_float32(
     right_scale: Tensor,
     bias_N: Tensor | None = None,
 ) -> Tensor:
-    """What `torch._scaled_mm` computes, [M, N] bfloat16.
+    """The result of `torch._scaled_mm`, computed in float32, [M, N] bfloat16.
 
-    torch's own form for CPUs hands FP8 values to oneDNN, which on a processor with AMX has no
-    kernel for them but its reference, a hundred times slower.
+    torch's CPU version passes FP8 values to oneDNN, whose reference kernel is a hundred times
+    slower on CPUs with AMX.
     """
     product_MN = left_MK.float() @ right_KN.float() * (left_scale * right_scale)
     return (product_MN if bias_N is None else product_MN + bias_N.float()).bfloat16()
 
 
 def _turned(tensor_MN: Scaled) -> Scaled:
-    """The transposed tensor as a copy, [N, M], M filled with zeros up to a multiple."""
+    """A transposed copy, [N, M], with M zero-padded to a multiple of 16."""
     values_MN = tensor_MN.values
     missing = -len(values_MN) % FP8_MULTIPLE
     if missing:

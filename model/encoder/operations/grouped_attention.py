@@ -1,18 +1,19 @@
-"""Attention on a CPU: one kernel where there is one, else matrix products over groups of sequences.
+"""CPU attention: a compiled kernel, or batched matrix products over groups of sequences.
 
 In:  query, key, value of all tokens, [T, 3, A, K].
-Out: context vectors, [T, A, K]; on the way back the gradient of the first from that of the second.
+Out: context vectors, [T, A, K]; in the backward pass, the gradient of query, key and value.
 
-The kernel (kernels.c) reads and writes sequences of any length where they lie, keeps no scores, and
-computes only those in sight. Without a compiler one gather brings all tokens to their groups, one
-brings the results back. torch's fused CPU attention has no dropout. A group is padded
-to its longest member, inside attention only. Few groups waste little: with Wikipedia at 128 tokens
-more than half of the sequences are full and need no padding at all.
+The kernel (kernels.c) works on the packed sequences in place, stores no scores, and computes only
+the visible ones. Without a compiler, or with a wide head, one gather moves all tokens into groups
+and another moves the results back (torch's fused CPU attention has no dropout). Each group is
+padded to its longest member, inside attention only. A few groups keep the waste small: with
+Wikipedia at 128 tokens, more than half of the sequences are full and need no padding.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch, ladder, on
+from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, keep_
 from model.encoder.operations.native_kernels import Kernels, kernels
-from model.encoder.operations.products import Context, apply
 
 # B sequences, G of them in a group, T tokens, A heads, K width of one head, S longest length of a
 # group, R rows of all groups together: the sum of G * A * S
@@ -31,28 +32,28 @@ from model.encoder.operations.products import Context, apply
 Lengths = npt.NDArray[np.int64]
 
 MASKED = -10_000.0
-"""Added to the score of a key that must not be seen (modeling.py:712)."""
+"""Added to the scores of masked keys (modeling.py:712)."""
 
 FAR = 1 << 30
-"""Places to a side that a token sees where nothing bounds them."""
+"""Visible distance to each side if attention is not local."""
 
 GROUP_COST = 100_000
-"""What one more group costs per layer, in attention scores: launching a dozen small operations."""
+"""Cost of another group per layer, in attention scores: a dozen more small operations."""
 
 GRANULE = 16
-"""Lengths between two multiples are not told apart: a group's length is one of them."""
+"""The lengths of groups are multiples of this."""
 
 WIDEST = 128
-"""Width of a head that the kernel takes, `SIDE` in kernels.c."""
+"""Largest head width that the kernel supports, `SIDE` in kernels.c."""
 
 GROUP_RUNGS, GROUP_PLACES = 4, 256
-"""Sizes of groups in an octave, and what their sequences times their length come to at least: what
-is filled up costs attention alone, and each further size of a product code of its own."""
+"""Group sizes per octave, and the minimum of sequences times length. Rounding sizes up costs only
+attention, whereas oneDNN generates code for every new product shape."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Sequences that are padded to one length."""
+    """Sequences padded to a common length."""
 
     sequences: int
     """G."""
@@ -61,16 +62,16 @@ class Group:
     """S."""
 
     first_row: int
-    """Where the group's rows begin among all R."""
+    """Offset of the group among all R rows."""
 
     first_score: int
-    """Where its scores begin among all groups' G * A * S * S."""
+    """Offset of its G * A * S * S scores among those of all groups."""
 
     lengths: Lengths
-    """[G]: the members' own lengths; 0 where the group is filled up."""
+    """[G]: the actual lengths; 0 for padding sequences."""
 
     starts: Lengths
-    """[G]: their first tokens; 0 where it is filled up."""
+    """[G]: the first token of each sequence; 0 for padding sequences."""
 
     @property
     def is_padded(self) -> bool:
@@ -80,7 +81,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Grouping:
-    """The groups, and the way from tokens to their rows [group, sequence, head, place] and back."""
+    """The groups, and the mapping between tokens and rows [group, sequence, head, position]."""
 
     groups: tuple[Group, ...]
     scores: int
@@ -90,11 +91,11 @@ class Grouping:
     """A."""
 
     token_head_of_row: Tensor
-    """[R] int64: token * A + head of each row; padding repeats its sequence's last token, an empty
-    sequence the first of all."""
+    """[R] int64: token * A + head of each row. Padding repeats the last token of its sequence;
+    padding sequences repeat the first token of the batch."""
 
     row_of_token_head: Tensor
-    """[T * A] int64: the inverse, without the padding."""
+    """[T * A] int64: the inverse mapping, without padding."""
 
     padding_rows: Tensor
     """[P] int64: rows that are padding."""
@@ -106,34 +107,32 @@ class Grouping:
 
     @cached_property
     def gather_index(self) -> Tensor:
-        """[3 R]: where query, key and value of every row lie in the tokens' [T, 3, A]."""
+        """[3 R]: index of the query, key and value of every row in [T, 3, A]."""
         token = self.token_head_of_row // self.heads
         first = token * (2 * self.heads) + self.token_head_of_row
         return torch.cat((first, first + self.heads, first + 2 * self.heads))
 
     @cached_property
     def scatter_index(self) -> Tensor:
-        """[T * 3 * A]: where query, key and value of every token lie in the rows' [3, R]."""
+        """[T * 3 * A]: index of the query, key and value of every token in [3, R]."""
         row = self.row_of_token_head.view(-1, 1, self.heads)
         return torch.cat((row, row + self.rows, row + 2 * self.rows), dim=1).view(-1)
 
     def to(self, device: torch.device) -> "Grouping":
-        """The same with its indices on `device`."""
-        return Grouping(
-            self.groups,
-            self.scores,
-            self.heads,
-            on(device, self.token_head_of_row),
-            on(device, self.row_of_token_head),
-            on(device, self.padding_rows),
+        """The same grouping with its indices on `device`."""
+        return replace(
+            self,
+            token_head_of_row=on(device, self.token_head_of_row),
+            row_of_token_head=on(device, self.row_of_token_head),
+            padding_rows=on(device, self.padding_rows),
         )
 
 
 def group_sequences(lengths: Lengths, *, heads: int) -> Grouping:
-    """Sort by length, cut where it saves most, and index.
+    """Sort the sequences by length, split them where it saves most, and build the indices.
 
-    G and S stand on short ladders, so that few shapes of products occur: a group takes the next
-    shorter sequences too, and the last one is filled up with empty sequences.
+    G and S are rounded up to short ladders, so that few product shapes occur: a group is filled
+    with the next shorter sequences, the last one with empty sequences.
     """
     order = np.argsort(-lengths, kind="stable")
     starts = np.concatenate(([0], np.cumsum(lengths)))[:-1]
@@ -148,14 +147,13 @@ def group_sequences(lengths: Lengths, *, heads: int) -> Grouping:
         taken += len(members)
         own = np.pad(lengths[members], (0, size - len(members)))
         first = np.pad(starts[members], (0, size - len(members)))
-        group = Group(size, side, row, score, own, first)
+        groups.append(Group(size, side, row, score, own, first))
         places = np.arange(side)
         inside = places < own[:, None]
         tokens = first[:, None] + np.minimum(places, np.maximum(own - 1, 0)[:, None])
         every_head = np.arange(heads)[None, :, None]
         token_heads.append((tokens[:, None] * heads + every_head).ravel())
         padding.append(np.repeat(~inside, heads, axis=0).ravel())
-        groups.append(group)
         row += len(token_heads[-1])
         score += len(token_heads[-1]) * side
     token_head_of_row, is_padding = np.concatenate(token_heads), np.concatenate(padding)
@@ -172,7 +170,7 @@ def group_sequences(lengths: Lengths, *, heads: int) -> Grouping:
 
 
 def cuts(descending: Lengths, *, heads: int) -> list[int]:
-    """Where to cut lengths that fall, so that scores plus the cost of groups are fewest."""
+    """Where to split descending lengths to minimise scores plus the cost of groups."""
     granules = -(-descending // GRANULE)
     edges = [0, *(np.flatnonzero(np.diff(granules)) + 1).tolist(), len(descending)]
     best = [0.0]
@@ -195,14 +193,29 @@ def cuts(descending: Lengths, *, heads: int) -> list[int]:
 
 
 def attention_kernel(device: torch.device, dtype: torch.dtype, *, width: int) -> Kernels | None:
-    """The kernel's library, where it takes heads of this width."""
+    """The compiled kernels, if they support heads of this width."""
     return kernels(dtype) if device.type == "cpu" and width <= WIDEST else None
 
 
-Kept = tuple[Tensor, Tensor, Tensor]
-"""What the way back needs. Of the kernel: query, key and value [T, 3, A, K], the context vectors,
-and logarithms of sums [A, T]. Else: query, key and value in their groups [3, R, K], the attention
-probabilities of all groups, and the same after dropout, not scaled up."""
+Kept = tuple[Tensor, ...]
+"""Saved for the backward pass. By the kernel: query, key and value [T, 3, A, K], the context
+vectors, and the log-sum-exps [A, T]. Otherwise: query, key and value in groups [3, R, K], and the
+attention probabilities of all groups before and after dropout, unscaled."""
+
+
+class Differentiable(Protocol):
+    """Attention with its own backward pass."""
+
+    def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
+        """Context vectors, [T, A, K], and the tensors saved for the backward pass."""
+
+    def backward(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
+        """Gradient of query, key and value, [T, 3, A, K]."""
+
+
+def differentiable(attention: Differentiable, parts_T3AK: Tensor, draws: Draws | None) -> Tensor:
+    """The context vectors, [T, A, K], connected to autograd."""
+    return apply(_Attention, parts_T3AK, attention, draws)
 
 
 class GroupedAttention:
@@ -216,10 +229,10 @@ class GroupedAttention:
         reach: int | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """With `reach` a token sees so many places to each side; groups compute all scores.
+        """`reach`: visible distance to each side; groups still compute all scores.
 
-        `rotation`: cosine and sine, [T, K / 2], of the angles by which the kernel turns queries and
-        keys.
+        `rotation`: cosine and sine, [T, K / 2], of the angles by which the kernel rotates queries
+        and keys.
         """
         self.heads = config.num_attention_heads
         reach = FAR if reach is None else reach
@@ -233,31 +246,34 @@ class GroupedAttention:
         self.device = batch.input_ids.device
         self.lengths = batch.lengths
         self.rotation = rotation or (None, None)
+        starts, unused = np.cumsum(self.lengths) - self.lengths, np.zeros_like(self.lengths)
+        # As `_drawn_places`, without dropout.
+        self._places = torch.from_numpy(np.stack((starts, self.lengths, unused, unused)))
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
-        return apply(_GroupedAttention, parts_T3AK, self, self.draw(noise))
+        return differentiable(self, parts_T3AK, self.draw(noise))
 
     @cached_property
     def grouping(self) -> Grouping:
-        """The groups; also of the kernel, where scores are numbered for dropout."""
+        """The groups; the kernel uses them only to number its scores for dropout."""
         return group_sequences(self.lengths, heads=self.heads).to(self.device)
 
     def draw(self, noise: Noise | None) -> Draws | None:
-        """What is dropped of the probabilities of one layer."""
+        """The dropout of the attention probabilities of one layer."""
         if noise is None or self.dropout_prob == 0.0:
             return None
         return draw(noise, self.grouping.scores, probability=self.dropout_prob, device=self.device)
 
     def kernel(self, tensor_TAK: Tensor) -> Kernels | None:
-        """The kernel's library, where it takes these vectors."""
+        """The compiled kernels, if they support these vectors."""
         return attention_kernel(tensor_TAK.device, tensor_TAK.dtype, width=self.width)
 
     def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
-        """Context vectors, [T, A, K], and what to keep."""
+        """Context vectors, [T, A, K], and the tensors saved for the backward pass."""
         native = self.kernel(parts_T3AK)
         if native is None:
-            return self._multiply(parts_T3AK, draws)
+            return self._forward_in_groups(parts_T3AK, draws)
         parts_T3AK = parts_T3AK.contiguous()
         context_TAK = torch.empty_like(parts_T3AK[:, 0])
         log_sums_AT = torch.empty(self.heads, len(parts_T3AK))
@@ -269,7 +285,7 @@ class GroupedAttention:
         """Gradient of query, key and value, [T, 3, A, K]."""
         native = self.kernel(gradient_TAK)
         if native is None:
-            return self._multiply_back(gradient_TAK, kept, draws)
+            return self._backward_in_groups(gradient_TAK, kept, draws)
         parts_T3AK, context_TAK, log_sums_AT = kept
         dparts_T3AK = torch.empty_like(parts_T3AK)
         native(
@@ -282,7 +298,7 @@ class GroupedAttention:
     def _arguments(
         self, parts_T3AK: Tensor, draws: Draws | None
     ) -> tuple[Tensor | float | None, ...]:
-        """What the kernel is told both ways."""
+        """The arguments common to the forward and the backward kernel."""
         places = self._places if draws is None else self._drawn_places
         stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
         return (
@@ -291,14 +307,8 @@ class GroupedAttention:
         )
 
     @cached_property
-    def _places(self) -> Tensor:
-        """[4, B]: each sequence's first token and length; its scores have no numbers."""
-        starts, nothing = np.cumsum(self.lengths) - self.lengths, np.zeros_like(self.lengths)
-        return torch.from_numpy(np.stack((starts, self.lengths, nothing, nothing)))
-
-    @cached_property
     def _drawn_places(self) -> Tensor:
-        """[4, B]: first token, length, number of the first score, numbers of a query's scores."""
+        """[4, B]: first token, length, number of the first score, score numbers per query."""
         columns = []
         for group in self.grouping.groups:
             of_sequence = self.heads * group.length**2
@@ -307,7 +317,7 @@ class GroupedAttention:
             columns.append(np.stack((group.starts, group.lengths, numbers, sides)))
         return torch.from_numpy(np.concatenate(columns, axis=1))
 
-    def _multiply(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
+    def _forward_in_groups(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
         grouping = self.grouping
         tokens, _, heads, width = parts_T3AK.shape
         rows_3RK = parts_T3AK.reshape(-1, width).index_select(0, grouping.gather_index)
@@ -315,7 +325,7 @@ class GroupedAttention:
         weights = rows_3RK.new_empty(grouping.scores)
         for group in grouping.groups:
             query, key, _ = self._parts(rows_3RK, group)
-            scores = _multiply(query, key.mT, self.factor, out=self._scores(weights, group))
+            scores = scaled_product(query, key.mT, self.factor, out=self._scores(weights, group))
             if group.is_padded or self.sight != (FAR, FAR):
                 shape = (group.sequences, heads, group.length, group.length)
                 scores.view(shape).add_(on(self.device, visibility(group, self.sight)))
@@ -325,11 +335,11 @@ class GroupedAttention:
         for group in grouping.groups:
             _, _, value = self._parts(rows_3RK, group)
             context = self._rows(context_RK, group)
-            _multiply(self._scores(dropped, group), value, _scale(draws), out=context)
+            scaled_product(self._scores(dropped, group), value, _scale(draws), out=context)
         context_TAK = context_RK.index_select(0, grouping.row_of_token_head)
         return context_TAK.view(tokens, heads, width), (rows_3RK, weights, dropped)
 
-    def _multiply_back(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
+    def _backward_in_groups(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
         grouping, width = self.grouping, gradient_TAK.shape[-1]
         rows_3RK, weights, dropped = kept
         index = grouping.token_head_of_row
@@ -341,8 +351,8 @@ class GroupedAttention:
             _, _, value = self._parts(rows_3RK, group)
             _, _, dvalue = self._parts(drows_3RK, group)
             gradient = self._rows(gradient_RK, group)
-            _multiply(self._scores(dropped, group).mT, gradient, _scale(draws), out=dvalue)
-            _multiply(gradient, value.mT, _scale(draws), out=self._scores(dscores, group))
+            scaled_product(self._scores(dropped, group).mT, gradient, _scale(draws), out=dvalue)
+            scaled_product(gradient, value.mT, _scale(draws), out=self._scores(dscores, group))
         if draws is not None:
             keep_(dscores, draws.mask())
         for group in grouping.groups:
@@ -350,13 +360,13 @@ class GroupedAttention:
             dquery, dkey, _ = self._parts(drows_3RK, group)
             of_group, of_weights = self._scores(dscores, group), self._scores(weights, group)
             of_scores = torch._softmax_backward_data(of_group, of_weights, -1, weights.dtype)
-            _multiply(of_scores, key, self.factor, out=dquery)
-            _multiply(of_scores.mT, query, self.factor, out=dkey)
+            scaled_product(of_scores, key, self.factor, out=dquery)
+            scaled_product(of_scores.mT, query, self.factor, out=dkey)
         dparts = drows_3RK.view(-1, width).index_select(0, grouping.scatter_index)
         return dparts.view(-1, 3, self.heads, width)
 
     def _rows(self, rows_RK: Tensor, group: Group) -> Tensor:
-        """[G A, S, K]: one group's part, without a copy."""
+        """[G A, S, K]: the rows of one group, as a view."""
         count = group.sequences * self.heads
         part = rows_RK[group.first_row : group.first_row + count * group.length]
         return part.view(count, group.length, -1)
@@ -366,14 +376,14 @@ class GroupedAttention:
         return self._rows(query_RK, group), self._rows(key_RK, group), self._rows(value_RK, group)
 
     def _scores(self, scores: Tensor, group: Group) -> Tensor:
-        """[G A, S, S]: one group's part, without a copy."""
+        """[G A, S, S]: the scores of one group, as a view."""
         count = group.sequences * self.heads
         part = scores[group.first_score : group.first_score + count * group.length**2]
         return part.view(count, group.length, group.length)
 
 
 def visibility(group: Group, sight: tuple[int, int]) -> Tensor:
-    """float32 [G, 1, 1 or S, S]: 0 where a query sees a key, `MASKED` where not."""
+    """float32 [G, 1, 1 or S, S]: 0 where a query sees a key, else `MASKED`."""
     places = torch.arange(group.length)
     visible = (places < torch.from_numpy(group.lengths)[:, None])[:, None, None, :]
     if sight != (FAR, FAR):
@@ -386,20 +396,24 @@ def _scale(draws: Draws | None) -> float:
     return draws.scale if draws else 1.0
 
 
-def _multiply(left: Tensor, right: Tensor, factor: float, *, out: Tensor) -> Tensor:
-    """Batched product times `factor`, written into `out`."""
+def scaled_product(
+    left: Tensor, right: Tensor, factor: float, *, out: Tensor | None = None
+) -> Tensor:
+    """Batched product times `factor`, written into `out` if given."""
+    if out is None:
+        out = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
     return torch.baddbmm(out, left, right, beta=0, alpha=factor, out=out)
 
 
 class _Context(Context):
-    attention: GroupedAttention
+    attention: Differentiable
     draws: Draws | None
 
 
-class _GroupedAttention(torch.autograd.Function):
+class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context, parts_T3AK: Tensor, attention: GroupedAttention, draws: Draws | None
+        ctx: _Context, parts_T3AK: Tensor, attention: Differentiable, draws: Draws | None
     ) -> Tensor:
         context_TAK, kept = attention.forward(parts_T3AK, draws)
         ctx.save_for_backward(*kept)
@@ -408,6 +422,4 @@ class _GroupedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Context, gradient_TAK: Tensor) -> tuple[Tensor, None, None]:
-        parts, weights, other = ctx.saved_tensors
-        kept = (parts, weights, other)
-        return ctx.attention.backward(gradient_TAK, kept, ctx.draws), None, None
+        return ctx.attention.backward(gradient_TAK, ctx.saved_tensors, ctx.draws), None, None

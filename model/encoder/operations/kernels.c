@@ -1,13 +1,12 @@
-/* The element-wise work and the attention of the encoder, each tensor touched once.
+/* Fused element-wise operations and attention for the encoder; each tensor is read and written once.
  *
  * In:  addresses of contiguous arrays, sizes.
  * Out: written in place of the arrays named in the comments.
  *
- * Every function here has a twin in plain torch, which tests compare it with and which runs where
- * there is no compiler (native_kernels.py). Arithmetic is float32. What is read and written is bfloat16,
- * or, in a library of its own, compiled with -DFLOAT32, float32.
- * Loops are plain so that any compiler can turn them into vector instructions; threads are those
- * that torch already runs (native_kernels.py says how).
+ * Every function has a plain torch counterpart, which is used in tests for comparison and as the
+ * fallback without a compiler (native_kernels.py). Arithmetic is float32. Inputs and outputs are
+ * bfloat16, or float32 in a separate library compiled with -DFLOAT32. Loops are plain, so that any
+ * compiler can vectorise them; threads are those of torch's OpenMP runtime (see native_kernels.py).
  */
 
 #include <math.h>
@@ -55,7 +54,7 @@ static inline real narrow(float x) {
 #endif
 #endif
 
-/* Vectors of float32, as long as the processor's */
+/* float32 vectors of the processor's width */
 #if defined(__AVX512F__)
 #define LANES 16
 #else
@@ -76,11 +75,11 @@ static inline void round_line(idx count, float factor, const float *in, real *ou
     for (; i < count; i++) out[i] = narrow(factor * in[i]);
 }
 
-/* e^x as 2^n 2^r: of 2^r, |r| <= 1/2, the polynomial of least relative error, 1e-7. As much as that
- * is lost where |x| > 2, to the rounding of x / ln 2. */
+/* e^x = 2^n 2^r with |r| <= 1/2; 2^r is a minimax polynomial with relative error 1e-7. For |x| > 2,
+ * rounding x / ln 2 loses about as much again. */
 static inline float exponential(float x) {
     float exponent = x * 1.44269504f;
-    exponent = exponent < -126.0f ? -126.0f : exponent; /* so compared, NaN stays NaN */
+    exponent = exponent < -126.0f ? -126.0f : exponent; /* this comparison preserves NaN */
     exponent = exponent > 127.0f ? 127.0f : exponent;
     float n = rintf(exponent), r = exponent - n;
     float p = 1.3264727e-3f;
@@ -95,9 +94,9 @@ static inline float exponential(float x) {
     return p * power;
 }
 
-/* What dropout does: value number i of a stream has 16 random bits, a quarter of SplitMix64's output
- * number i / 4 (artifacts/rng.py). It is kept unless their low 15 are below `limit`; limit 0 keeps
- * all. */
+/* Dropout: value number i of a stream has 16 random bits, a quarter of SplitMix64's output number i
+ * / 4 (artifacts/rng.py). It is kept unless their low 15 bits are below `limit`; limit 0 keeps all.
+ * */
 #define DRAWN 1024
 typedef uint16_t __attribute__((may_alias)) draw;
 
@@ -113,7 +112,7 @@ static inline uint64_t random_word(uint64_t stream, uint64_t number) {
     return mixed(stream + (number + 1) * GOLDEN);
 }
 
-/* The bits of `count` values from number `first` on, somewhere in `words` [count / 4 + 2] */
+/* The bits of `count` values starting at number `first`, stored in `words` [count / 4 + 2] */
 static inline const draw *drawn(uint64_t stream, idx first, idx count, uint64_t *words) {
     idx number = first / 4, needed = (first % 4 + count + 3) / 4;
     for (idx i = 0; i < needed; i++) words[i] = random_word(stream, number + i);
@@ -122,8 +121,8 @@ static inline const draw *drawn(uint64_t stream, idx first, idx count, uint64_t 
 
 static inline int kept(uint16_t bits, int limit) { return (bits & 0x7fff) >= limit; }
 
-/* GELU and its slope. tanh form: x s with s = 1 / (1 + e^-2u), u = c (x + 0.044715 x^3).
- * Exact form: x Phi(x), with Abramowitz & Stegun 7.1.26 for erf, error 1.5e-7. */
+/* GELU and its derivative. Tanh form: x s with s = 1 / (1 + e^-2u), u = c (x + 0.044715 x^3). Exact
+ * form: x Phi(x), with erf by Abramowitz & Stegun 7.1.26, error 1.5e-7. */
 
 typedef struct { float value, slope; } Gelu;
 
@@ -144,13 +143,13 @@ static inline Gelu gelu_erf(float x) {
     return (Gelu){x * cdf, cdf + x * 0.3989422804f * e};
 }
 
-/* words [count]: what a stream draws */
+/* words [count]: the first words of a stream */
 void random_words(idx count, idx stream, uint64_t *words) {
 #pragma omp parallel for schedule(static)
     for (idx i = 0; i < count; i++) words[i] = random_word(stream, i);
 }
 
-/* values [count] *= scale where kept, else 0 */
+/* values [count] *= scale if kept, else 0 */
 void drop(idx count, real *values, idx stream, int limit, float scale) {
 #pragma omp parallel for schedule(static)
     for (idx block = 0; block < (count + DRAWN - 1) / DRAWN; block++) {
@@ -162,7 +161,7 @@ void drop(idx count, real *values, idx stream, int limit, float scale) {
     }
 }
 
-/* values [count] become gelu(values); slopes: its slope there. */
+/* values [count] = gelu(values); slopes: its derivative */
 void gelu_forward(idx count, real *values, real *slopes, int is_tanh) {
 #pragma omp parallel for schedule(static)
     for (idx first = 0; first < count; first += DRAWN) {
@@ -186,7 +185,7 @@ void gelu_forward(idx count, real *values, real *slopes, int is_tanh) {
     }
 }
 
-/* gradient *= slope, [rows, width]; sums [threads, width]: its columns */
+/* gradient *= slope, [rows, width]; sums [threads, width]: partial column sums of the result */
 void gelu_backward(idx rows, idx width, real *gradient, const real *slope, float *sums,
                    int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -205,8 +204,8 @@ void gelu_backward(idx rows, idx width, real *gradient, const real *slope, float
     }
 }
 
-/* dense becomes residual + scale * dropout(dense); out is its layer norm; [rows, width] each.
- * mean, deviation: [rows], for the way back. */
+/* dense = residual + scale * dropout(dense); out is its layer norm; [rows, width] each. mean,
+ * deviation (reciprocal): [rows], for the backward pass. */
 void residual_norm_forward(idx rows, idx width, real *dense, const real *residual, idx stream,
                            int limit, float scale, const float *weight, const float *bias,
                            float eps, real *out, float *mean, float *deviation) {
@@ -239,7 +238,7 @@ void residual_norm_forward(idx rows, idx width, real *dense, const real *residua
     }
 }
 
-/* out = layer norm of in, without a shift; [rows, width]. mean, deviation: [rows]. */
+/* out = layer norm of in, without bias; [rows, width]. mean, deviation: [rows]. */
 void norm_forward(idx rows, idx width, const real *in, const float *weight, float eps, real *out,
                   float *mean, float *deviation) {
 #pragma omp parallel for schedule(static)
@@ -261,8 +260,8 @@ void norm_forward(idx rows, idx width, const real *in, const float *weight, floa
     }
 }
 
-/* Back through norm_forward; out = residual + the gradient of in. sums [threads, width]: columns of
- * the gradient of weight. out may be gradient or residual. */
+/* Backward pass of norm_forward: out = residual + gradient of in. sums [threads, width]: partial
+ * column sums of the gradient of weight. out may alias gradient or residual. */
 void norm_backward(idx rows, idx width, const real *gradient, const real *in, const float *weight,
                    const float *mean, const float *deviation, const real *residual, real *out,
                    float *sums, int threads) {
@@ -291,7 +290,7 @@ void norm_backward(idx rows, idx width, const real *gradient, const real *in, co
     }
 }
 
-/* One line of geglu_forward; loops become vector instructions where both choices are constants */
+/* One row of geglu_forward; loops vectorise if both flags are constants */
 static inline __attribute__((always_inline)) void gate_line(idx width, real *x, real *gate, real *y,
                                                             int is_tanh, int is_kept) {
     for (idx i = 0; i < width; i++) {
@@ -305,8 +304,8 @@ static inline __attribute__((always_inline)) void gate_line(idx width, real *x, 
     }
 }
 
-/* out [rows, width] = gelu(first half of values) * second half; values [rows, 2 width], where they are
- * kept for the way back, become what the gradient of out is multiplied with for that of either half. */
+/* out [rows, width] = gelu(first half of values) * second half. If is_kept, values [rows, 2 width]
+ * are overwritten with the factors by which geglu_backward multiplies the gradient of out. */
 void geglu_forward(idx rows, idx width, real *values, real *out, int is_tanh, int is_kept) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
@@ -331,8 +330,9 @@ void geglu_backward(idx rows, idx width, const real *gradient, const real *facto
     }
 }
 
-/* [rows <= TILE, width] to [width, stride], column `first` on: each line of the output whole */
-static void turn(idx rows, idx width, const real *in, real *out, idx stride) {
+/* Transpose [rows <= TILE, width] into [width, stride] from column `first`, in whole output lines
+ * */
+static void transpose_tile(idx rows, idx width, const real *in, real *out, idx stride) {
     idx column = 0;
 #if defined(__SSE2__) && !defined(FLOAT32)
     for (; rows == TILE && column + 8 <= width; column += 8)
@@ -360,7 +360,7 @@ static void turn(idx rows, idx width, const real *in, real *out, idx stride) {
         for (idx row = 0; row < rows; row++) out[column * stride + row] = in[row * width + column];
 }
 
-/* sums [threads, width]: columns of in [rows, width] */
+/* sums [threads, width]: partial column sums of in [rows, width] */
 void column_sums(idx rows, idx width, const real *in, float *sums, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
@@ -376,13 +376,13 @@ void transpose(idx rows, idx width, const real *in, real *out) {
 #pragma omp parallel for schedule(static)
     for (idx tile = 0; tile < (rows + TILE - 1) / TILE; tile++) {
         idx first = tile * TILE, count = rows - first < TILE ? rows - first : TILE;
-        turn(count, width, in + first * width, out + first, rows);
+        transpose_tile(count, width, in + first * width, out + first, rows);
     }
 }
 
-/* Back through residual_norm_forward. gradient, sum: [rows, width].
- * Out: residual [rows, width]; dense [rows, width] and its transpose, if wanted; sums [threads, 3, width]:
- * columns of the gradients of weight, bias and dense. */
+/* Backward pass of residual_norm_forward. gradient, sum: [rows, width]. Out: residual [rows,
+ * width]; dense [rows, width] and optionally its transpose; sums [threads, 3, width]: partial
+ * column sums of the gradients of weight, bias and dense. */
 void residual_norm_backward(idx rows, idx width, const real *gradient, const real *sum, idx stream,
                             int limit, float scale, const float *weight, const float *mean,
                             const float *deviation, real *residual, real *dense,
@@ -423,39 +423,41 @@ void residual_norm_backward(idx rows, idx width, const real *gradient, const rea
                 for (idx i = 0; i < width; i++) of_dense[i] += wide(d[i]);
             }
             if (dense_transposed)
-                turn(count, width, dense + first * width, dense_transposed + first, rows);
+                transpose_tile(count, width, dense + first * width, dense_transposed + first, rows);
         }
     }
 }
 
-/* Attention: SIDE queries and SIDE keys at a time, whose scores never leave the cache (FlashAttention;
- * Dao et al. 2022). Operands of a product are of the type that is read, sums and softmax float32. Scores stand
- * turned, [keys, queries]: each lane has a query of its own, so that softmax needs no sum across
- * lanes, and probabilities are an operand of the next product as they are. The way back computes
- * them again. Sizes are filled up with zeros to multiples of TILE. */
+/* Attention in blocks of SIDE queries and SIDE keys, whose scores stay in cache (FlashAttention;
+ * Dao et al. 2022). Operands have the input type; sums and softmax are float32. Scores are
+ * transposed, [keys, queries]: each lane holds a query of its own, so the softmax needs no
+ * reduction across lanes, and probabilities are directly an operand of the next product. The
+ * backward pass recomputes them. Sizes are zero-padded to multiples of TILE. */
 #define SIDE 128
-/* Products read their operands in units of 32 bits: pairs of bfloat16, or one float32 each */
+/* Products read operands in units of 32 bits: pairs of bfloat16, or one float32 each */
 #define PAIR ((idx)(4 / sizeof(real)))
-/* From one line to the next, of operands and of 32 bits: an odd number of cache lines, so that a
- * tile's sixteen are in sets of their own */
+/* Strides of operands and of 32-bit values: an odd number of cache lines, so that the sixteen lines
+ * of a tile fall into different cache sets */
 #define LINE (SIDE + 16 * PAIR)
 #define ROW (SIDE + 16)
 #define ROWS 4
 typedef uint32_t pair __attribute__((may_alias));
 typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t integers __attribute__((vector_size(4 * LANES)));
-/* Of each array unused, so that what is read from one is not taken for what was just written to the
- * same place of another page */
+/* Padding at the end of each array, so that loads from one are not mistaken for loads of recent
+ * stores at the same page offset of another */
 #define UNUSED 336
-typedef real Lines[SIDE * LINE + PAIR * UNUSED]; /* a left operand, [rows, depth] */
-typedef pair Pairs[SIDE / PAIR * ROW + UNUSED];   /* a right one, [depth / PAIR, columns]: lines in pairs */
+/* left operand, [rows, depth] */
+typedef real Lines[SIDE * LINE + PAIR * UNUSED];
+/* right operand, [depth / PAIR, columns]: pairs of lines */
+typedef pair Pairs[SIDE / PAIR * ROW + UNUSED];
 typedef float Matrix[SIDE * ROW + UNUSED];
 
-static inline idx least(idx a, idx b) { return a < b ? a : b; }
-static inline idx most(idx a, idx b) { return a > b ? a : b; }
-static inline idx whole(idx count) { return (count + TILE - 1) / TILE * TILE; }
+static inline idx minimum(idx a, idx b) { return a < b ? a : b; }
+static inline idx maximum(idx a, idx b) { return a > b ? a : b; }
+static inline idx padded(idx count) { return (count + TILE - 1) / TILE * TILE; }
 
-/* sum += of each column the product of a pair and a pair */
+/* sum += product of a pair with the pair in each column */
 static inline lanes add_products(lanes sum, pair x, pairs line) {
 #if defined(FLOAT32)
     float factor;
@@ -469,7 +471,7 @@ static inline lanes add_products(lanes sum, pair x, pairs line) {
 }
 
 #if defined(MAY_HAVE_TILES)
-/* Whether the system lets this process use the matrix unit, which must be asked for */
+/* Whether the kernel grants this process the matrix unit, which must be requested */
 static int has_tiles(void) {
     const int ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18;
     static int answer = -1;
@@ -477,7 +479,7 @@ static int has_tiles(void) {
     return answer;
 }
 
-/* Eight tiles of 16 lines of 64 bytes: four sums, two pieces of a, two of b */
+/* Eight tiles of 16 lines of 64 bytes: four sums, two tiles of a, two of b */
 static void use_tiles(void) {
     struct {
         uint8_t palette, start, reserved[14];
@@ -527,10 +529,10 @@ static void multiply_tiles(idx rows, idx columns, idx depth, const real *a, cons
 }
 #endif
 
-/* c [rows, columns] = a b, or the sum of that and what is there; in whole tiles */
+/* c [rows, columns] = a b, or c += a b if is_added; in whole tiles */
 static void multiply(idx rows, idx columns, idx depth, const real *a, const pair *b, int is_added,
                      float *c) {
-    rows = whole(rows), columns = whole(columns), depth = whole(depth);
+    rows = padded(rows), columns = padded(columns), depth = padded(depth);
 #if defined(MAY_HAVE_TILES)
     if (has_tiles()) {
         multiply_tiles(rows, columns, depth, a, b, is_added, c);
@@ -544,7 +546,8 @@ static void multiply(idx rows, idx columns, idx depth, const real *a, const pair
                 const pairs *line = (const pairs *)(b + k * ROW + j);
                 pairs first = line[0], second = line[1];
 #if defined(__AVX__)
-                __asm__("" : "+x"(first), "+x"(second)); /* in registers, not read ROWS times */
+                /* keep in registers instead of reloading ROWS times */
+                __asm__("" : "+x"(first), "+x"(second));
 #endif
 #pragma GCC unroll 4
                 for (int r = 0; r < ROWS; r++) {
@@ -563,9 +566,9 @@ static void multiply(idx rows, idx columns, idx depth, const real *a, const pair
         }
 }
 
-/* out [rows, width] = in, whose lines are `stride` apart */
+/* out [rows, width] = in, with lines `stride` apart */
 static void copy_lines(idx rows, idx width, const real *in, idx stride, real *out) {
-    for (idx row = 0; row < whole(rows); row++)
+    for (idx row = 0; row < padded(rows); row++)
         for (idx i = 0; i < width; i += TILE) {
             real *to = out + row * LINE + i;
             const real *from = in + row * stride + i;
@@ -574,7 +577,7 @@ static void copy_lines(idx rows, idx width, const real *in, idx stride, real *ou
                 memcpy(to, from, sizeof(real) * TILE);
             } else {
                 memset(to, 0, sizeof(real) * TILE);
-                if (row < rows) memcpy(to, from, sizeof(real) * least(width - i, TILE));
+                if (row < rows) memcpy(to, from, sizeof(real) * minimum(width - i, TILE));
             }
         }
 }
@@ -589,22 +592,22 @@ static inline pair paired(real first, real second) {
 #endif
 }
 
-/* The lines [rows, width] as a right operand */
+/* Convert lines [rows, width] into a right operand */
 static void pair_lines(idx rows, idx width, const real *in, pair *out) {
-    for (idx row = 0; row < whole(rows); row += PAIR)
-        for (idx i = 0; i < whole(width); i++)
+    for (idx row = 0; row < padded(rows); row += PAIR)
+        for (idx i = 0; i < padded(width); i++)
             out[row / PAIR * ROW + i] = paired(in[row * LINE + i], in[(row + PAIR - 1) * LINE + i]);
 }
 
 /* out [columns, rows] is the transpose of in [rows, columns], in multiples of LANES */
-static void turn_pairs(idx rows, idx columns, const pair *in, idx stride, pair *out,
+static void transpose_pairs(idx rows, idx columns, const pair *in, idx stride, pair *out,
                        idx out_stride) {
     for (idx row = 0; row < rows; row += LANES)
         for (idx column = 0; column < columns; column += LANES) {
             pairs line[LANES];
             for (int i = 0; i < LANES; i++)
                 line[i] = *(const pairs *)(in + (row + i) * stride + column);
-            /* Numbers of line and column change places bit by bit. */
+            /* Swap the bits of line and column numbers one by one. */
 #pragma GCC unroll 4
             for (int bit = 1; bit < LANES; bit *= 2) {
                 pairs first, second;
@@ -625,18 +628,18 @@ static void turn_pairs(idx rows, idx columns, const pair *in, idx stride, pair *
         }
 }
 
-/* The transpose of the lines [rows, width] as a right operand */
+/* Convert the transpose of lines [rows, width] into a right operand */
 static void pair_columns(idx rows, idx width, const real *in, pair *out) {
-    turn_pairs(whole(rows), whole(width) / PAIR, (const pair *)in, LINE / PAIR, out, ROW);
+    transpose_pairs(padded(rows), padded(width) / PAIR, (const pair *)in, LINE / PAIR, out, ROW);
 }
 
-/* out [width, rows] is the transpose of the lines [rows, width]; pairs is overwritten */
-static void turn_lines(idx rows, idx width, const real *in, pair *pairs, real *out) {
+/* out [width, rows] is the transpose of lines [rows, width]; overwrites pairs */
+static void transpose_lines(idx rows, idx width, const real *in, pair *pairs, real *out) {
     pair_lines(rows, width, in, pairs);
-    turn_pairs(whole(rows) / PAIR, whole(width), pairs, ROW, (pair *)out, LINE / PAIR);
+    transpose_pairs(padded(rows) / PAIR, padded(width), pairs, ROW, (pair *)out, LINE / PAIR);
 }
 
-/* Values [rows, columns] as a right operand, rounded to nearest */
+/* Convert values [rows, columns] into a right operand, rounding to nearest */
 static void pair_values(idx rows, idx columns, const float *in, pair *out) {
 #if defined(FLOAT32)
     for (idx row = 0; row < rows; row++) memcpy(out + row * ROW, in + row * ROW, 4 * columns);
@@ -652,22 +655,21 @@ static void pair_values(idx rows, idx columns, const float *in, pair *out) {
 
 /* out [rows, columns] = 0, in whole tiles */
 static void clear(idx rows, idx columns, float *out) {
-    for (idx row = 0; row < whole(rows); row++)
-        memset(out + row * ROW, 0, sizeof(float) * whole(columns));
+    for (idx row = 0; row < padded(rows); row++)
+        memset(out + row * ROW, 0, sizeof(float) * padded(columns));
 }
 
-/* Values [rows, columns] as lines */
+/* Convert values [rows, columns] into lines */
 static void round_lines(idx rows, idx columns, const float *in, real *out) {
     for (idx row = 0; row < rows; row++) round_line(columns, 1.0f, in + row * ROW, out + row * LINE);
 }
 
-/* out [rows, width], lines `stride` apart, = factor [rows] * the transpose of in; turned is
- * overwritten */
-static void round_turned(idx rows, idx width, const float *factor, const float *in, float *turned,
-                         real *out, idx stride) {
-    turn_pairs(whole(width), whole(rows), (const pair *)in, ROW, (pair *)turned, ROW);
+/* out [rows, width], lines `stride` apart, = factor [rows] * transpose of in; overwrites transposed */
+static void round_transposed(idx rows, idx width, const float *factor, const float *in,
+                             float *transposed, real *out, idx stride) {
+    transpose_pairs(padded(width), padded(rows), (const pair *)in, ROW, (pair *)transposed, ROW);
     for (idx row = 0; row < rows; row++)
-        round_line(width, factor[row], turned + row * ROW, out + row * stride);
+        round_line(width, factor[row], transposed + row * ROW, out + row * stride);
 }
 
 static inline lanes larger(lanes a, lanes b) {
@@ -681,8 +683,9 @@ static inline lanes larger(lanes a, lanes b) {
 #endif
 }
 
-/* 2^x; of minus infinity 0, and NaN stays NaN. 2^n 2^r: of 2^r a polynomial of least relative error,
- * for bfloat16 on AVX-512 3e-6, a thousandth of what that tells apart, else that of `exponential`. */
+/* 2^x; 0 for minus infinity, and NaN stays NaN. 2^n 2^r with a minimax polynomial for 2^r: for
+ * bfloat16 on AVX-512 with error 3e-6, a thousandth of its resolution, otherwise as in
+ * `exponential`. */
 static inline lanes power_of_two(lanes x) {
 #if defined(__AVX512F__) && !defined(FLOAT32)
     lanes r = (lanes)_mm512_reduce_ps((__m512)x, 1);
@@ -706,7 +709,7 @@ static inline lanes power_of_two(lanes x) {
 
 #define LOG2E 1.44269504f
 
-/* What both ways are given: see attention_forward */
+/* Arguments common to both passes: see attention_forward */
 typedef struct {
     idx sequences, heads, width, tokens, before, after;
     const int64_t *starts, *lengths, *numbers, *sides;
@@ -720,10 +723,10 @@ typedef struct {
 /* One head of one sequence */
 typedef struct {
     const Attention *of;
-    idx length, first, statistics; /* its token's place in [T, A, K] and [A, T] */
+    idx length, first, statistics; /* offset of its first token in [T, A, K] and [A, T] */
     idx number, side;
     const real *query, *key, *value;
-    idx stride; /* between lines of these three */
+    idx stride; /* between lines of query, key and value */
     const float *cosine, *sine;
 } Head;
 
@@ -739,8 +742,9 @@ static Head head_of(const Attention *a, idx at) {
         .sine = a->sine ? a->sine + a->starts[s] * a->width / 2 : NULL};
 }
 
-/* Queries or keys `in` of the tokens from `at` on as lines, turned by the angles of their places */
-static void copy_turned(const Head *h, idx at, idx tokens, const real *in, real *out) {
+/* Copy queries or keys `in` of the tokens from `at` into lines, rotated by the angles of their
+ * positions */
+static void copy_rotated(const Head *h, idx at, idx tokens, const real *in, real *out) {
     idx half = h->of->width / 2;
     copy_lines(tokens, h->of->width, in + at * h->stride, h->stride, out);
     for (idx row = 0; h->cosine && row < tokens; row++) {
@@ -755,8 +759,8 @@ static void copy_turned(const Head *h, idx at, idx tokens, const real *in, real 
     }
 }
 
-/* The gradient of what was turned, in [tokens, width], turned back; times factor it is out */
-static void round_back(const Head *h, idx at, idx tokens, float factor, float *in, real *out) {
+/* Undo the rotation of a gradient in [tokens, width], and write it times factor to out */
+static void rotate_back(const Head *h, idx at, idx tokens, float factor, float *in, real *out) {
     idx half = h->of->width / 2;
     for (idx row = 0; row < tokens; row++) {
         float *x = in + row * ROW, *y = x + half;
@@ -773,15 +777,15 @@ static void round_back(const Head *h, idx at, idx tokens, float factor, float *i
     }
 }
 
-/* Some queries, SIDE at most, and some keys in whole tiles */
+/* At most SIDE queries, and keys in whole tiles */
 typedef struct { idx query, queries, key, keys; } Part;
 
-/* The block of queries from `query` on, and those keys of the block from `key` on that they see */
+/* The block of queries from `query`, and the keys visible to them in the block from `key` */
 static Part visible_part(const Head *h, idx query, idx key) {
-    idx queries = least(SIDE, h->length - query);
-    idx from = most(query - h->of->before - key, 0) / TILE * TILE;
-    idx to = least(least(h->length, query + queries + h->of->after) - key, SIDE);
-    return (Part){query, queries, key + from, most(whole(to) - from, 0)};
+    idx queries = minimum(SIDE, h->length - query);
+    idx from = maximum(query - h->of->before - key, 0) / TILE * TILE;
+    idx to = minimum(minimum(h->length, query + queries + h->of->after) - key, SIDE);
+    return (Part){query, queries, key + from, maximum(padded(to) - from, 0)};
 }
 
 /* TILE keys of a part */
@@ -789,36 +793,36 @@ static Part strip_of(Part part, idx from) {
     return (Part){part.query, part.queries, part.key + from, TILE};
 }
 
-/* scores [keys, queries] become minus infinity where a query does not see a key */
-static void hide(const Head *h, Part part, float *scores) {
-    idx columns = whole(part.queries), last = part.key + part.keys - 1;
+/* Set scores [keys, queries] to minus infinity where a query does not see a key */
+static void mask_scores(const Head *h, Part part, float *scores) {
+    idx columns = padded(part.queries), last = part.key + part.keys - 1;
     int is_seen = last - h->of->after <= part.query && last < h->length &&
                   part.query + part.queries - 1 - h->of->before <= part.key;
     for (idx row = 0; !is_seen && row < part.keys; row++) {
         idx key = part.key + row;
-        idx from = least(most(key - h->of->after - part.query, 0), columns);
-        idx to = most(key + h->of->before + 1 - part.query, 0);
+        idx from = minimum(maximum(key - h->of->after - part.query, 0), columns);
+        idx to = maximum(key + h->of->before + 1 - part.query, 0);
         if (key >= h->length) from = columns;
         for (idx i = 0; i < from; i++) scores[row * ROW + i] = -INFINITY;
         for (idx i = to; i < columns; i++) scores[row * ROW + i] = -INFINITY;
     }
 }
 
-/* out [TILE, queries]: 1 where a probability is kept, 0 where it is dropped; four keys of a query
- * share a random word */
+/* out [TILE, queries]: 1 if a probability is kept, 0 if it is dropped; four keys of a query share a
+ * random word */
 static void draw_strip(const Head *h, Part strip, float *out) {
     uint64_t step = h->side / 4 * GOLDEN;
     for (idx row = 0; row < TILE; row += 4) {
         uint64_t number = (h->number + strip.query * h->side + strip.key + row) / 4;
         uint64_t first = h->of->stream + (number + 1) * GOLDEN;
         uint32_t bits[2][SIDE];
-        for (int i = 0; i < whole(strip.queries); i++) {
+        for (int i = 0; i < padded(strip.queries); i++) {
             uint64_t word = mixed(first + i * step);
             bits[0][i] = word;
             bits[1][i] = word >> 32;
         }
         for (int j = 0; j < 4; j++)
-            for (idx i = 0; i < whole(strip.queries); i++)
+            for (idx i = 0; i < padded(strip.queries); i++)
                 out[(row + j) * ROW + i] = kept(bits[j / 2][i] >> 16 * (j % 2), h->of->limit);
     }
 }
@@ -826,21 +830,24 @@ static void draw_strip(const Head *h, Part strip, float *out) {
 /* values [TILE, queries] *= factors */
 static void scale_strip(idx queries, const float *factors, float *values) {
     for (idx row = 0; row < TILE; row++)
-        for (idx i = 0; i < whole(queries); i++) values[row * ROW + i] *= factors[row * ROW + i];
+        for (idx i = 0; i < padded(queries); i++) values[row * ROW + i] *= factors[row * ROW + i];
 }
 
-/* Of some queries: their largest scores, in units of ln 2, and the sums of 2^(score - largest) */
+/* Running softmax of some queries: largest scores, in units of ln 2, and sums of 2^(score -
+ * largest) */
 typedef struct { float largest[SIDE], sum[SIDE]; } Softmax;
 
-/* How far a score may be above what is called the largest: 2^8 is far from where float32 ends */
+/* How far a score may exceed the current maximum before rescaling: 2^8 is far from float32's limit
+ * */
 #define SLACK 8.0f
 
-/* Whether factor * scores [TILE, queries] have any that is too large; largest: with these */
+/* Whether factor * scores [TILE, queries] exceed the maximum plus SLACK; largest: the updated
+ * maximum */
 static int exceeds(idx queries, float factor, const float *scores, const Softmax *softmax,
                    float *largest) {
     pairs beyond = {0};
-    for (idx i = 0; i < whole(queries); i += 2 * LANES) {
-        lanes best[4]; /* two columns of lanes, two rows: a maximum waits for the one before it */
+    for (idx i = 0; i < padded(queries); i += 2 * LANES) {
+        lanes best[4]; /* two columns of lanes and two rows, to shorten the chain of dependent maxima */
         for (int j = 0; j < 4; j++)
             best[j] = *(const lanes *)(scores + j / 2 * ROW + i + j % 2 * LANES);
         for (idx row = 2; row < TILE; row += 2)
@@ -860,10 +867,10 @@ static int exceeds(idx queries, float factor, const float *scores, const Softmax
     return any != 0;
 }
 
-/* What was summed up, also in values [width, queries], in units of other largest scores */
+/* Rescale sums, and values [width, queries], to a new maximum */
 static void rescale(idx queries, const float *largest, Softmax *softmax, idx width,
                     float *values) {
-    for (idx i = 0; i < whole(queries); i += LANES) {
+    for (idx i = 0; i < padded(queries); i += LANES) {
         lanes now = *(const lanes *)(largest + i), *before = (lanes *)(softmax->largest + i);
         lanes shrink = power_of_two(*before - now);
         *before = now;
@@ -872,9 +879,9 @@ static void rescale(idx queries, const float *largest, Softmax *softmax, idx wid
     }
 }
 
-/* scores [TILE, queries] become 2^(factor * scores - largest) */
-static void soften(idx queries, float factor, float *scores, Softmax *softmax) {
-    for (idx i = 0; i < whole(queries); i += LANES) {
+/* scores [TILE, queries] become 2^(factor * scores - largest), added to the sums */
+static void exponentiate(idx queries, float factor, float *scores, Softmax *softmax) {
+    for (idx i = 0; i < padded(queries); i += LANES) {
         lanes largest = *(lanes *)(softmax->largest + i), sum = *(lanes *)(softmax->sum + i);
         for (idx row = 0; row < TILE; row++) {
             lanes *s = (lanes *)(scores + row * ROW + i);
@@ -885,18 +892,18 @@ static void soften(idx queries, float factor, float *scores, Softmax *softmax) {
     }
 }
 
-/* A block of queries as a right operand, and what is summed up for it: context vectors, turned */
+/* A block of queries as a right operand, and its accumulated context vectors, transposed */
 typedef struct {
     Pairs query;
     Matrix context;
     Softmax softmax;
 } Queries;
 
-/* Blocks of queries, and on the way back of keys, for which the others are fetched once: these come
- * from the third cache */
+/* Blocks of queries (in the backward pass, of keys) that share one pass over the other blocks,
+ * which come from the L3 cache */
 #define GROUP 4
 
-/* What one thread works with, until it gives it back; behind it are the blocks of a head */
+/* Working memory of one thread, followed by the blocks of a head */
 typedef struct {
     Lines lines;
     Pairs pairs, weights;
@@ -914,7 +921,7 @@ static Workspace *take_workspace(idx length, size_t block) {
     return aligned_alloc(64, sizeof(Workspace) + block * ((length + SIDE - 1) / SIDE));
 }
 
-static void give_back(Workspace *workspace) {
+static void release_workspace(Workspace *workspace) {
 #if defined(MAY_HAVE_TILES)
     if (has_tiles()) _tile_release();
 #endif
@@ -923,15 +930,14 @@ static void give_back(Workspace *workspace) {
 
 static idx longest_of(const Attention *a) {
     idx longest = 0;
-    for (idx s = 0; s < a->sequences; s++) longest = most(longest, a->lengths[s]);
+    for (idx s = 0; s < a->sequences; s++) longest = maximum(longest, a->lengths[s]);
     return longest;
 }
 
 /* Keys and values as left operands of scores and of context vectors */
 typedef struct { Lines key, value; } Keys;
 
-/* What a part adds for its queries. What was multiplied with old weights is added before these
- * change. */
+/* Accumulate one part for its queries. Products with old weights are added before a rescaling. */
 static void part_forward(const Head *h, Part part, Workspace *w, const Keys *of_keys, idx key,
                          Queries *q) {
     idx width = h->of->width, queries = part.queries, skipped = part.key - key, summed = 0;
@@ -940,19 +946,19 @@ static void part_forward(const Head *h, Part part, Workspace *w, const Keys *of_
         Part strip = strip_of(part, from);
         float largest[SIDE];
         multiply(TILE, queries, width, of_keys->key + (skipped + from) * LINE, q->query, 0, scores);
-        hide(h, strip, scores);
+        mask_scores(h, strip, scores);
         if (exceeds(queries, factor, scores, &q->softmax, largest)) {
             multiply(width, queries, from - summed, of_keys->value + skipped + summed,
                      w->weights + summed / PAIR * ROW, 1, q->context);
             summed = from;
-            rescale(queries, largest, &q->softmax, whole(width), q->context);
+            rescale(queries, largest, &q->softmax, padded(width), q->context);
         }
-        soften(queries, factor, scores, &q->softmax);
+        exponentiate(queries, factor, scores, &q->softmax);
         if (h->of->limit) {
             draw_strip(h, strip, w->kept);
             scale_strip(queries, w->kept, scores);
         }
-        pair_values(TILE, whole(queries), scores, w->weights + from / PAIR * ROW);
+        pair_values(TILE, padded(queries), scores, w->weights + from / PAIR * ROW);
     }
     multiply(width, queries, part.keys - summed, of_keys->value + skipped + summed,
              w->weights + summed / PAIR * ROW, 1, q->context);
@@ -962,48 +968,48 @@ static void part_forward(const Head *h, Part part, Workspace *w, const Keys *of_
 static void head_forward(const Head *h, idx begin, idx end, Workspace *w, Keys *blocks, real *out,
                          float *log_sums) {
     idx width = h->of->width, line = h->of->heads * width;
-    idx first = most(begin - h->of->before, 0) / SIDE * SIDE;
-    for (idx key = first; key < least(end + h->of->after, h->length); key += SIDE) {
+    idx first = maximum(begin - h->of->before, 0) / SIDE * SIDE;
+    for (idx key = first; key < minimum(end + h->of->after, h->length); key += SIDE) {
         Keys *block = blocks + (key - first) / SIDE;
-        idx keys = least(SIDE, h->length - key);
-        copy_turned(h, key, keys, h->key, block->key);
+        idx keys = minimum(SIDE, h->length - key);
+        copy_rotated(h, key, keys, h->key, block->key);
         copy_lines(keys, width, h->value + key * h->stride, h->stride, w->lines);
-        turn_lines(keys, width, w->lines, w->pairs, block->value);
+        transpose_lines(keys, width, w->lines, w->pairs, block->value);
     }
     for (idx group = begin; group < end; group += GROUP * SIDE) {
-        idx group_end = least(group + GROUP * SIDE, end);
+        idx group_end = minimum(group + GROUP * SIDE, end);
         for (idx query = group; query < group_end; query += SIDE) {
             Queries *q = w->queries + (query - group) / SIDE;
-            idx queries = least(SIDE, h->length - query);
-            copy_turned(h, query, queries, h->query, w->lines);
+            idx queries = minimum(SIDE, h->length - query);
+            copy_rotated(h, query, queries, h->query, w->lines);
             pair_columns(queries, width, w->lines, q->query);
             clear(width, queries, q->context);
             for (int i = 0; i < SIDE; i++) q->softmax.largest[i] = -1e30f, q->softmax.sum[i] = 0;
         }
-        idx stop = least(group_end + h->of->after, h->length);
-        for (idx key = most(group - h->of->before, 0) / SIDE * SIDE; key < stop; key += SIDE)
+        idx stop = minimum(group_end + h->of->after, h->length);
+        for (idx key = maximum(group - h->of->before, 0) / SIDE * SIDE; key < stop; key += SIDE)
             for (idx query = group; query < group_end; query += SIDE)
                 part_forward(h, visible_part(h, query, key), w, blocks + (key - first) / SIDE, key,
                              w->queries + (query - group) / SIDE);
         for (idx query = group; query < group_end; query += SIDE) {
             Queries *q = w->queries + (query - group) / SIDE;
-            idx queries = least(SIDE, h->length - query);
+            idx queries = minimum(SIDE, h->length - query);
             float *sum = q->softmax.sum;
             for (idx i = 0; i < queries; i++) {
                 log_sums[query + i] = q->softmax.largest[i] + log2f(sum[i]);
                 sum[i] = h->of->scale / sum[i];
             }
-            round_turned(queries, width, sum, q->context, w->scores, out + query * line, line);
+            round_transposed(queries, width, sum, q->context, w->scores, out + query * line, line);
         }
     }
 }
 
-/* parts [tokens, 3, heads, width <= SIDE]: query, key and value. places [4, sequences]: of each
- * sequence its first token and its length, the first number of the stream that is its own, and how
- * many of these, a multiple of four, a query has; a head has that squared. A query sees `before`
- * keys before its own place and `after` after it. cosine, sine [tokens, width / 2], or NULL: of the
- * angles by which queries and keys are turned. out [tokens, heads, width]; log_sums [heads, tokens]:
- * to base 2, of the powers of a query's scores. */
+/* parts [tokens, 3, heads, width <= SIDE]: query, key and value. places [4, sequences]: per
+ * sequence its first token, its length, the first random number that belongs to it, and the random
+ * numbers per query, a multiple of four; a head uses that number squared. A query sees `before`
+ * keys before its own position and `after` keys after it. cosine, sine [tokens, width / 2], or
+ * NULL: rotations of queries and keys. out [tokens, heads, width]; log_sums [heads, tokens]: log2
+ * of each query's softmax denominator. */
 void attention_forward(idx sequences, idx heads, idx width, const int64_t *places, idx tokens,
                        idx before, idx after, const real *parts, const float *cosine,
                        const float *sine, idx stream, int limit, float scale, real *out,
@@ -1011,9 +1017,11 @@ void attention_forward(idx sequences, idx heads, idx width, const int64_t *place
     Attention a = {sequences, heads, width, tokens, before, after, places, places + sequences,
                    places + 2 * sequences, places + 3 * sequences, parts, cosine, sine, stream,
                    limit, scale};
-    /* Keys are prepared once for all queries of a head, unless there are fewer heads than threads. */
-    idx longest = longest_of(&a), of_all = most(sequences * heads, 1), threads = omp_get_max_threads();
-    idx pieces = most(least((longest + SIDE - 1) / SIDE, (threads + of_all - 1) / of_all), 1);
+    /* Keys are prepared once for all queries of a head, unless there are fewer heads than threads.
+     * */
+    idx longest = longest_of(&a), of_all = maximum(sequences * heads, 1);
+    idx threads = omp_get_max_threads();
+    idx pieces = maximum(minimum((longest + SIDE - 1) / SIDE, (threads + of_all - 1) / of_all), 1);
 #pragma omp parallel
     {
         Workspace *w = take_workspace(longest, sizeof(Keys));
@@ -1023,35 +1031,35 @@ void attention_forward(idx sequences, idx heads, idx width, const int64_t *place
             idx blocks = (h.length + SIDE - 1) / SIDE, piece = at % pieces;
             idx begin = blocks * piece / pieces * SIDE, end = blocks * (piece + 1) / pieces * SIDE;
             if (begin < end)
-                head_forward(&h, begin, least(end, h.length), w, (Keys *)(w + 1), out + h.first,
+                head_forward(&h, begin, minimum(end, h.length), w, (Keys *)(w + 1), out + h.first,
                              log_sums + h.statistics);
         }
-        give_back(w);
+        release_workspace(w);
     }
 }
 
-/* Some tokens as each operand that they are, and what is known of their softmax */
+/* Some tokens in the form of each operand, and their softmax statistics */
 typedef struct {
-    Lines key, key_turned, value;
-    Pairs query, query_turned, gradient, gradient_turned;
-    Matrix dquery; /* turned */
+    Lines key, key_transposed, value;
+    Pairs query, query_transposed, gradient, gradient_transposed;
+    Matrix dquery; /* transposed */
     float log_sums[SIDE], along[SIDE];
 } Block;
 
-/* along: of each query the gradient of its context vector times that, which is the sum of its
- * probabilities times theirs */
+/* along: the dot product of each query's context vector and its gradient, which equals the sum of
+ * its probabilities times their gradients */
 static void prepare_block(const Head *h, idx at, Workspace *w, const real *out,
                           const float *log_sums, const real *gradient, Block *block) {
-    idx width = h->of->width, line = h->of->heads * width, tokens = least(SIDE, h->length - at);
-    copy_turned(h, at, tokens, h->key, block->key);
-    turn_lines(tokens, width, block->key, w->pairs, block->key_turned);
+    idx width = h->of->width, line = h->of->heads * width, tokens = minimum(SIDE, h->length - at);
+    copy_rotated(h, at, tokens, h->key, block->key);
+    transpose_lines(tokens, width, block->key, w->pairs, block->key_transposed);
     copy_lines(tokens, width, h->value + at * h->stride, h->stride, block->value);
-    copy_turned(h, at, tokens, h->query, w->lines);
+    copy_rotated(h, at, tokens, h->query, w->lines);
     pair_lines(tokens, width, w->lines, block->query);
-    pair_columns(tokens, width, w->lines, block->query_turned);
+    pair_columns(tokens, width, w->lines, block->query_transposed);
     copy_lines(tokens, width, gradient + at * line, line, w->lines);
     pair_lines(tokens, width, w->lines, block->gradient);
-    pair_columns(tokens, width, w->lines, block->gradient_turned);
+    pair_columns(tokens, width, w->lines, block->gradient_transposed);
     clear(width, tokens, block->dquery);
     memset(block->log_sums, 0, sizeof block->log_sums);
     memset(block->along, 0, sizeof block->along);
@@ -1061,11 +1069,11 @@ static void prepare_block(const Head *h, idx at, Workspace *w, const real *out,
             block->along[i] += wide(w->lines[i * LINE + j]) * wide(out[(at + i) * line + j]);
 }
 
-/* scores [TILE, queries] become weights; gradient, that of scale times these where they are kept,
- * becomes that of scores */
-static void soften_backward(Part strip, float scale, float factor, const Block *of_queries,
+/* scores [TILE, queries] become probabilities; gradient, with respect to scale times the kept ones,
+ * becomes that of the scores */
+static void softmax_backward(Part strip, float scale, float factor, const Block *of_queries,
                             float *scores, float *gradient) {
-    for (idx i = 0; i < whole(strip.queries); i += LANES) {
+    for (idx i = 0; i < padded(strip.queries); i += LANES) {
         lanes log_sum = *(const lanes *)(of_queries->log_sums + i);
         lanes along = *(const lanes *)(of_queries->along + i);
         for (idx row = 0; row < TILE; row++) {
@@ -1076,24 +1084,25 @@ static void soften_backward(Part strip, float scale, float factor, const Block *
     }
 }
 
-/* What a part adds to the gradients of its queries, and of keys and values of the block from `key`
- * on, of which it has some */
+/* Accumulate the gradients of one part: of its queries, and of keys and values in the block from
+ * `key` */
 static void part_backward(const Head *h, Part part, Workspace *w, Block *of_queries,
                           const Block *of_keys, idx key, float *dkey, float *dvalue) {
-    idx width = h->of->width, queries = part.queries, columns = whole(queries);
+    idx width = h->of->width, queries = part.queries, columns = padded(queries);
     idx skipped = part.key - key;
     for (idx from = 0; from < part.keys; from += TILE) {
         Part strip = strip_of(part, from);
         idx first = skipped + from;
-        multiply(TILE, queries, width, of_keys->key + first * LINE, of_queries->query_turned, 0, w->scores);
-        hide(h, strip, w->scores);
-        multiply(TILE, queries, width, of_keys->value + first * LINE, of_queries->gradient_turned, 0,
+        multiply(TILE, queries, width, of_keys->key + first * LINE, of_queries->query_transposed, 0,
+                 w->scores);
+        mask_scores(h, strip, w->scores);
+        multiply(TILE, queries, width, of_keys->value + first * LINE, of_queries->gradient_transposed, 0,
                  w->gradient);
         if (h->of->limit) {
             draw_strip(h, strip, w->kept);
             scale_strip(queries, w->kept, w->gradient);
         }
-        soften_backward(strip, h->of->scale, 1.0f / sqrtf(width), of_queries, w->scores,
+        softmax_backward(strip, h->of->scale, 1.0f / sqrtf(width), of_queries, w->scores,
                         w->gradient);
         if (h->of->limit) scale_strip(queries, w->kept, w->scores);
         round_lines(TILE, columns, w->scores, w->lines);
@@ -1103,11 +1112,11 @@ static void part_backward(const Head *h, Part part, Workspace *w, Block *of_quer
         pair_values(TILE, columns, w->gradient, w->weights + from / PAIR * ROW);
     }
     if (part.keys)
-        multiply(width, queries, part.keys, of_keys->key_turned + skipped, w->weights, 1,
+        multiply(width, queries, part.keys, of_keys->key_transposed + skipped, w->weights, 1,
                  of_queries->dquery);
 }
 
-/* The gradients of query, key and value from that of out */
+/* The gradients of query, key and value, given that of out */
 static void head_backward(const Head *h, Workspace *w, Block *blocks, const real *out,
                           const float *log_sums, const real *gradient, real *dparts) {
     idx width = h->of->width, line = h->of->heads * width;
@@ -1115,34 +1124,34 @@ static void head_backward(const Head *h, Workspace *w, Block *blocks, const real
     for (idx at = 0; at < h->length; at += SIDE)
         prepare_block(h, at, w, out, log_sums, gradient, blocks + at / SIDE);
     for (idx group = 0; group < h->length; group += GROUP * SIDE) {
-        idx end = least(group + GROUP * SIDE, h->length);
+        idx end = minimum(group + GROUP * SIDE, h->length);
         for (idx key = group; key < end; key += SIDE) {
             clear(SIDE, width, w->gradients[(key - group) / SIDE].key);
             clear(SIDE, width, w->gradients[(key - group) / SIDE].value);
         }
-        idx stop = least(end + h->of->before, h->length);
-        for (idx query = most(group - h->of->after, 0) / SIDE * SIDE; query < stop; query += SIDE)
+        idx stop = minimum(end + h->of->before, h->length);
+        for (idx query = maximum(group - h->of->after, 0) / SIDE * SIDE; query < stop; query += SIDE)
             for (idx key = group; key < end; key += SIDE)
                 part_backward(h, visible_part(h, query, key), w, blocks + query / SIDE,
                               blocks + key / SIDE, key, w->gradients[(key - group) / SIDE].key,
                               w->gradients[(key - group) / SIDE].value);
         for (idx key = group; key < end; key += SIDE) {
-            idx block = (key - group) / SIDE, keys = least(SIDE, h->length - key);
-            round_back(h, key, keys, factor, w->gradients[block].key, dparts + line);
+            idx block = (key - group) / SIDE, keys = minimum(SIDE, h->length - key);
+            rotate_back(h, key, keys, factor, w->gradients[block].key, dparts + line);
             for (idx row = 0; row < keys; row++)
                 round_line(width, h->of->scale, w->gradients[block].value + row * ROW,
                            dparts + (key + row) * h->stride + 2 * line);
         }
     }
     for (idx at = 0; at < h->length; at += SIDE) {
-        idx queries = least(SIDE, h->length - at);
-        turn_pairs(whole(width), whole(queries), (const pair *)blocks[at / SIDE].dquery, ROW,
+        idx queries = minimum(SIDE, h->length - at);
+        transpose_pairs(padded(width), padded(queries), (const pair *)blocks[at / SIDE].dquery, ROW,
                    (pair *)w->scores, ROW);
-        round_back(h, at, queries, factor, w->scores, dparts);
+        rotate_back(h, at, queries, factor, w->scores, dparts);
     }
 }
 
-/* The gradient of parts [tokens, 3, heads, width] from that of attention_forward's out */
+/* The gradient of parts [tokens, 3, heads, width], given that of attention_forward's out */
 void attention_backward(idx sequences, idx heads, idx width, const int64_t *places, idx tokens,
                         idx before, idx after, const real *parts, const float *cosine,
                         const float *sine, idx stream, int limit, float scale, const real *out,
@@ -1160,12 +1169,12 @@ void attention_backward(idx sequences, idx heads, idx width, const int64_t *plac
             head_backward(&h, w, (Block *)(w + 1), out + h.first, log_sums + h.statistics,
                           gradient + h.first, dparts + (h.query - parts));
         }
-        give_back(w);
+        release_workspace(w);
     }
 }
 
-/* What an update does to tensors of `counts` numbers, a block of them at a time. Their gradients are
- * the sum of one in float32 and one in bfloat16, either of which may be missing (NULL). */
+/* Optimizer updates of tensors with `counts` elements, a block at a time. Gradients are the sum of
+ * a float32 and a bfloat16 tensor, either of which may be missing (NULL). */
 #define BLOCK 4096
 
 static inline idx blocks_of(idx count) { return (count + BLOCK - 1) / BLOCK; }
@@ -1178,7 +1187,7 @@ static inline idx gradient_block(const float *exact, const real *rounded, idx be
     return some;
 }
 
-/* sums: of each block's squared gradients, all tensors' one after another */
+/* sums: of the squared gradients in each block, for all tensors one after another */
 void squared_gradients(idx tensors, const int64_t *counts, float *const *exact,
                        real *const *rounded, double *sums) {
 #pragma omp parallel firstprivate(sums)
@@ -1194,8 +1203,8 @@ void squared_gradients(idx tensors, const int64_t *counts, float *const *exact,
     }
 }
 
-/* AdamW, with the gradients times `scale`: both moments; masters = (1 - decay) masters - rate *
- * first / (sqrt(second) + eps); copies: these rounded, where there are any. */
+/* AdamW, with gradients multiplied by `scale`. Updates both moments, and masters = (1 - decay)
+ * masters - rate * first / (sqrt(second) + eps); copies, if any, are the rounded masters. */
 void adamw(idx tensors, const int64_t *counts, float *const *masters, float *const *first,
            float *const *second, float *const *exact, real *const *rounded, real *const *copies,
            float scale, float rate, float beta1, float beta2, float eps, float decay) {
@@ -1219,8 +1228,8 @@ void adamw(idx tensors, const int64_t *counts, float *const *masters, float *con
     }
 }
 
-/* Muon's momentum, first, moved towards the gradients times `scale`; ahead: as the next step would
- * move it, rounded */
+/* Muon: update the momentum, first, with the gradients times `scale`; ahead: the rounded Nesterov
+ * look-ahead */
 void muon_momentum(idx tensors, const int64_t *counts, float *const *first, float *const *exact,
                    real *const *rounded, real *const *ahead, float scale, float momentum) {
 #pragma omp parallel
@@ -1240,7 +1249,7 @@ void muon_momentum(idx tensors, const int64_t *counts, float *const *first, floa
     }
 }
 
-/* masters = (1 - decay) masters - rate * moves; copies: these rounded, where there are any */
+/* masters = (1 - decay) masters - rate * moves; copies, if any, are the rounded masters */
 void muon_move(idx tensors, const int64_t *counts, float *const *masters, real *const *moves,
                real *const *copies, float rate, float decay) {
 #pragma omp parallel
@@ -1257,16 +1266,16 @@ void muon_move(idx tensors, const int64_t *counts, float *const *masters, real *
     }
 }
 
-/* Some lines of logits [words, count], each with its own bias */
+/* Some rows of logits [words, count], each with its bias */
 typedef struct { idx first, end, count; real *logits; const real *bias; } Words;
 
 #define WORDS 256
 
 static Words words_of(idx block, idx words, idx count, real *logits, const real *bias) {
-    return (Words){block * WORDS, least((block + 1) * WORDS, words), count, logits, bias};
+    return (Words){block * WORDS, minimum((block + 1) * WORDS, words), count, logits, bias};
 }
 
-/* best, place [count]: the largest logit of each column, and its word, of equal ones the first */
+/* best, place [count]: the largest logit of each column, and its word, the first of ties */
 static void largest_logits(Words w, float *best, int32_t *place) {
     for (idx i = 0; i < w.count; i++) best[i] = -INFINITY, place[i] = w.first;
     for (idx word = w.first; word < w.end; word++) {
@@ -1280,14 +1289,14 @@ static void largest_logits(Words w, float *best, int32_t *place) {
     }
 }
 
-/* Logits become e^(logit - largest [count]); sum [count]: of these */
+/* Logits become e^(logit - largest [count]); sum [count]: their sums */
 static void raise_logits(Words w, const float *largest, float *sum) {
     memset(sum, 0, sizeof(float) * w.count);
     for (idx word = w.first; word < w.end; word++)
         for (idx from = 0; from < w.count; from += DRAWN) {
             float e[DRAWN], bias = wide(w.bias[word]);
             real *x = w.logits + word * w.count + from;
-            idx some = least(DRAWN, w.count - from);
+            idx some = minimum(DRAWN, w.count - from);
             for (idx i = 0; i < some; i++) {
                 e[i] = exponential(wide(x[i]) + bias - largest[from + i]);
                 sum[from + i] += e[i];
@@ -1296,10 +1305,10 @@ static void raise_logits(Words w, const float *largest, float *sum) {
         }
 }
 
-/* logits [words, count], with bias [words], become the gradient of the summed loss divided by inverse
- * [count], a column each: e^logit in units of the largest, at the label less all of these; inverse is
- * one over that sum. losses [count] in nats; hits [count]: whether the label's logit is the largest,
- * of equal ones the first. A negative label asks nothing, and all three are 0. */
+/* logits [words, count], with bias [words], become the gradient of the summed loss, divided column
+ * by column by inverse [count]: e^logit relative to the largest, minus their sum at the label,
+ * where inverse is the reciprocal of that sum. losses [count] in nats; hits [count]: whether the
+ * label has the largest logit, as the first of ties. For a negative label, all three are 0. */
 void cross_entropy(idx words, idx count, real *logits, const real *bias, const int64_t *labels,
                    float *inverse, float *losses, uint8_t *hits) {
     idx blocks = (words + WORDS - 1) / WORDS;

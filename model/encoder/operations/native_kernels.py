@@ -1,11 +1,11 @@
-"""Kernels compiled on the machine they run on, where it has a compiler.
+"""CPU kernels compiled on the machine where they run, if it has a compiler.
 
-In:  kernels.c beside this file; GCC (artifacts/runtime/native.py).
-Out: `kernels()`, for bfloat16 or float32, or None: then everything runs in plain torch, with the
-     same masks and the same results but for rounding.
+In:  kernels.c in this folder; GCC (artifacts/runtime/native.py).
+Out: `kernels()` for bfloat16 or float32, or None: then plain torch computes the same, with the same
+     dropout masks and up to rounding.
 
-The threads are torch's own: the OpenMP symbols stay undefined when the library is linked and are
-found in the runtime that torch has already loaded.
+The kernels use torch's threads: the OpenMP symbols are left undefined at link time and are resolved
+to the runtime that torch has already loaded.
 """
 
 import ctypes
@@ -25,8 +25,8 @@ FLAGS = (
     "-mprefer-vector-width=512",
     "-mrecip",
     "-ffast-math",
-    "-fno-finite-math-only",  # a diverged loss must be seen
-    "-fno-thread-jumps",  # a value clamped is two instructions, not a dozen
+    "-fno-finite-math-only",  # a diverged loss must remain visible
+    "-fno-thread-jumps",  # keeps clamping at two instructions instead of a dozen
     "-fopenmp",
 )
 Choice = Literal["auto", "native", "torch"]
@@ -52,22 +52,22 @@ _SIGNATURES = {
     "muon_momentum": "-npppppff",
     "muon_move": "-nppppff",
 }
-"""Of each function in kernels.c."""
+"""Argument types of each function in kernels.c."""
 
 _TYPES = {torch.bfloat16: (), torch.float32: ("-DFLOAT32",)}
-"""What each type of tensors is compiled with; the libraries differ in nothing else."""
+"""Compiler flags per dtype; the libraries differ in nothing else."""
 
 _choice: list[Choice] = ["auto"]
 
 
 class Kernels:
-    """The compiled functions of kernels.c, called with tensors."""
+    """The compiled functions of kernels.c, callable with tensors."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._functions = {name: getattr(library, name) for name in _SIGNATURES}
 
     def __call__(self, name: str, *arguments: Tensor | float | None) -> None:
-        """Run a function on the addresses of contiguous tensors, and numbers."""
+        """Call a function with the addresses of contiguous tensors, and numbers."""
         self._functions[name](
             *(
                 argument.data_ptr() if isinstance(argument, Tensor) else argument
@@ -77,26 +77,26 @@ class Kernels:
 
 
 def kernels(dtype: torch.dtype = torch.bfloat16) -> Kernels | None:
-    """The kernels for tensors of `dtype`, or None where they cannot be had or are not wanted."""
+    """The kernels for tensors of `dtype`; None if unavailable or disabled."""
     return None if _choice[0] == "torch" or dtype not in _TYPES else _compiled(dtype)
 
 
 def kernels_for(*tensors: Tensor) -> Kernels | None:
-    """The kernels for all `tensors`, if these are of one type and on the CPU."""
+    """The kernels for `tensors`, if these share a dtype and are on the CPU."""
     dtype = tensors[0].dtype
     fit = all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
     return kernels(dtype) if fit else None
 
 
 def choose_kernels(choice: Choice) -> None:
-    """`auto`: native where possible; `native`: an error where not; `torch`: never."""
+    """`auto`: native if possible; `native`: required; `torch`: never."""
     if choice == "native" and _compiled(torch.bfloat16) is None:
         raise UsageError("native kernels want Linux and GCC on the PATH; install gcc, or use auto")
     _choice[0] = choice
 
 
 def kernels_in_use() -> Literal["native", "torch"]:
-    """What a CPU runs with, by name."""
+    """The kind of kernels used on a CPU."""
     return "torch" if kernels() is None else "native"
 
 

@@ -1,21 +1,18 @@
-"""Matrix products of the encoder, and how their gradients are made fast on a CPU.
+"""Matrix products of the encoder, with gradients that are fast on a CPU.
 
 In:  x [T, in], a weight, a bias.
-Out: x W + b [T, out]; in the backward pass the three gradients.
+Out: x W + b [T, out]; in the backward pass, the three gradients.
 
 The gradient of a weight is a product over all tokens, x^T dy. CPU libraries multiply a transposed
-bfloat16 left operand at about half the speed of a plain one, so the smaller of x and dy is
-transposed first. Which of the two is the smaller decides whether the gradient comes out as
-[in, out] or [out, in], and the weight is kept in that orientation.
+bfloat16 left operand at about half speed, so the smaller of x and dy is transposed first. That
+determines whether the gradient comes out as [in, out] or [out, in], and the weight is stored in the
+same orientation.
 """
 
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from model.encoder.operations.native_kernels import kernels_for
@@ -25,60 +22,15 @@ from model.encoder.operations.native_kernels import kernels_for
 TILE = 32
 
 
-class Context(FunctionCtx):
-    """What torch keeps of a function with its own backward pass from one pass to the other."""
-
-    saved_tensors: tuple[Tensor, ...]
-    """What the forward pass gave to `save_for_backward`."""
-
-
-def apply(function: type[Function], *arguments: object) -> Tensor:
-    """The output of a function with its own backward pass and one output."""
-    output: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]  # torch has no types here
-    return output
-
-
-class TwoWays(Protocol):
-    """A function of one tensor that knows its way back."""
-
-    def forward(self, x: Tensor, /) -> tuple[Tensor, ...]:
-        """The output, and what the way back wants kept."""
-
-    def backward(self, gradient: Tensor, /, *kept: Tensor) -> Tensor:
-        """The gradient of the input from that of the output."""
-
-
-def through(function: TwoWays, x: Tensor) -> Tensor:
-    """The function's output, for autograd."""
-    return apply(_Through, x, function)
-
-
-class _TwoWaysContext(Context):
-    function: TwoWays
-
-
-class _Through(Function):
-    @staticmethod
-    def forward(ctx: _TwoWaysContext, x: Tensor, function: TwoWays) -> Tensor:
-        output, *kept = function.forward(x)
-        ctx.save_for_backward(*kept)
-        ctx.function = function
-        return output
-
-    @staticmethod
-    def backward(ctx: _TwoWaysContext, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.function.backward(gradient, *ctx.saved_tensors), None
-
-
 def wide(tensor: Tensor) -> Tensor:
-    """`tensor` in a type fit for statistics and sums: float32 at least."""
+    """`tensor` in a dtype fit for statistics and sums: at least float32."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def affine(x_TI: Tensor, weight: Tensor, bias_O: Tensor, *, input_first: bool = False) -> Tensor:
     """Product plus bias, [T, O]; `weight` is [I, O] if `input_first`, else [O, I].
 
-    On a CPU oneDNN adds the bias inside the product; torch's own path first fills the output with
+    On a CPU, oneDNN adds the bias inside the product; torch's own path first fills the output with
     it.
     """
     weight_OI = weight.mT if input_first else weight
@@ -91,18 +43,18 @@ def affine(x_TI: Tensor, weight: Tensor, bias_O: Tensor, *, input_first: bool = 
 
 @cache
 def _has_bf16_products() -> bool:
-    """Whether oneDNN has bfloat16 products here; torch's own path has them everywhere, slowly."""
+    """Whether oneDNN supports bfloat16 products here; torch's own path always does, slowly."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def weight_gradient(x_TI: Tensor, dy_TO: Tensor, *, input_first: bool = False) -> Tensor:
-    """Gradient of the weight in its own orientation."""
+    """Gradient of the weight, in the weight's orientation."""
     left, right = (x_TI, dy_TO) if input_first else (dy_TO, x_TI)
     return transposed(left) @ right
 
 
 def bias_gradient(dy_TO: Tensor) -> Tensor:
-    """The columns summed, [O]."""
+    """The column sums, [O]."""
     native = kernels_for(dy_TO)
     if native is None:
         return dy_TO.sum(0)
@@ -113,7 +65,7 @@ def bias_gradient(dy_TO: Tensor) -> Tensor:
 
 
 def transposed(x_TN: Tensor) -> Tensor:
-    """x^T, [N, T]: a copy where that pays, else a view."""
+    """x^T, [N, T]: a copy if that is faster, else a view."""
     tokens, width = x_TN.shape
     whole = tokens // TILE * TILE
     native = kernels_for(x_TN)
@@ -123,8 +75,8 @@ def transposed(x_TN: Tensor) -> Tensor:
     if native is not None:
         native("transpose", tokens, width, x_TN.contiguous(), result)
         return result
-    # First inside tiles of 32 rows, then the tiles as pieces of 64 bytes: in one step every read or
-    # every write would jump by a whole row.
+    # First transpose within tiles of 32 rows, then move the tiles in pieces of 64 bytes: in a
+    # single step, every read or every write would skip a whole row.
     tiles = x_TN[:whole].view(whole // TILE, TILE, width).mT.contiguous()
     result[:, :whole].view(width, whole // TILE, TILE).copy_(tiles.transpose(0, 1))
     result[:, whole:].copy_(x_TN[whole:].mT)

@@ -1,10 +1,10 @@
-"""How every sub-layer ends: LN(residual + dropout(dense)) (reference: modeling.py:862, 882).
+"""The end of every sub-layer: LN(residual + dropout(dense)) (reference: modeling.py:862, 882).
 
 In:  the dense layer's output [T, H], the residual [T, H], scale and shift of the layer norm.
-Out: [T, H]; on the way back the gradients of all of them.
+Out: [T, H]; in the backward pass, the gradients of all of them.
 
-Statistics of a layer norm are float32 at least: its scale and shift are handed over so, or torch
-would round mean and deviation to bfloat16.
+Layer norm statistics are at least float32. Scale and shift are passed in that dtype, or torch would
+round mean and deviation to bfloat16.
 """
 
 from dataclasses import dataclass
@@ -13,42 +13,43 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, keep_
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import Context, apply, transposed, wide
+from model.encoder.operations.products import transposed, wide
 
 # T tokens, H width
 
 _NOTHING_DROPPED = (0, 0, 1.0)
-"""Stream, limit and scale."""
+"""Stream, limit and scale without dropout."""
 
 
 @dataclass(frozen=True)
 class ResidualGradients:
-    """What goes back from the end of a sub-layer. The first three may share memory."""
+    """Gradients at the end of a sub-layer. The first three may share memory."""
 
     residual_TH: Tensor
     dense_TH: Tensor
     dense_transposed_HT: Tensor
     dense_bias_H: Tensor
-    """The columns of `dense_TH` summed."""
+    """The column sums of `dense_TH`."""
 
     norm_weight_H: Tensor
     norm_bias_H: Tensor
 
 
 def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float) -> Tensor:
-    """Layer norm with wide statistics whatever the type of x; the bias may be left out."""
+    """Layer norm with float32 statistics for any dtype of x; the bias is optional."""
     if x_TH.device.type == "cpu" and x_TH.dtype == torch.bfloat16:
         return apply(_LayerNorm, x_TH, weight_H, bias_H, eps)
-    # CUDA's kernel wants one type for all, and its statistics are float32 whatever that is.
+    # CUDA's kernel needs a common dtype; its statistics are always float32.
     weight_H = weight_H.to(x_TH.dtype)
     bias_H = None if bias_H is None else bias_H.to(x_TH.dtype)
     return functional.layer_norm(x_TH, weight_H.shape, weight_H, bias_H, eps)
 
 
 def norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, "ResidualNorm"]:
-    """Layer norm without a bias, and what to keep; no autograd."""
+    """Layer norm without bias, and the tensors to save; no autograd."""
     native = kernels_for(x_TH)
     weight_H = wide(weight_H)
     if native is None:
@@ -63,7 +64,7 @@ def norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, "ResidualN
 def norm_gradients(
     gradient_TH: Tensor, kept: "ResidualNorm", weight_H: Tensor, residual_TH: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Back through `norm`: of x, with `residual_TH` added, and of the weight."""
+    """Gradients of x, with `residual_TH` added, and of the weight of `norm`."""
     native = kernels_for(gradient_TH, kept.sum_TH)
     if native is None:
         dx_TH = _norm_input_gradient(gradient_TH, kept, weight_H)
@@ -82,12 +83,12 @@ def norm_gradients(
 
 @dataclass(frozen=True)
 class ResidualNorm:
-    """One end of a sub-layer in one forward pass; keeps what its way back needs."""
+    """The tensors saved by a layer norm for its backward pass."""
 
     sum_TH: Tensor
     mean_T: Tensor
     deviation_T: Tensor
-    """One over the standard deviation."""
+    """Reciprocal of the standard deviation."""
 
 
 def residual_norm(
@@ -96,7 +97,7 @@ def residual_norm(
     norm: tuple[Tensor, Tensor, float],
     draws: Draws | None,
 ) -> tuple[Tensor, ResidualNorm]:
-    """The output, and what to keep. `dense_TH` is overwritten. `norm`: weight, bias, epsilon."""
+    """The output, and the tensors to save. Overwrites `dense_TH`. `norm`: weight, bias, epsilon."""
     weight_H, bias_H, eps = wide(norm[0]), wide(norm[1]), norm[2]
     native = kernels_for(dense_TH, residual_TH)
     if native is None:
@@ -121,7 +122,7 @@ def residual_norm(
 def residual_norm_gradients(
     gradient_TH: Tensor, kept: ResidualNorm, norm_weight_H: Tensor, draws: Draws | None
 ) -> ResidualGradients:
-    """Back through `residual_norm`."""
+    """Backward pass of `residual_norm`."""
     gradient_TH = gradient_TH.contiguous()
     native = kernels_for(gradient_TH, kept.sum_TH)
     if native is None:
@@ -164,10 +165,10 @@ def _norm_input_gradient(gradient_TH: Tensor, kept: ResidualNorm, norm_weight_H:
 
 
 def _norm_weight_gradient(gradient_TH: Tensor, kept: ResidualNorm) -> Tensor:
-    """The columns of gradient * (sum - mean) * deviation summed.
+    """The column sums of gradient * (sum - mean) * deviation.
 
-    Products add up in float32; torch's own backward pass adds in bfloat16, 4 % off after 3,000
-    tokens.
+    Products accumulate in float32; torch's own backward pass accumulates in bfloat16, which is 4 %
+    off after 3,000 tokens.
     """
     deviation_1T = kept.deviation_T.view(1, -1).to(gradient_TH.dtype)
     shift_1T = (kept.mean_T * kept.deviation_T).view(1, -1).to(gradient_TH.dtype)
@@ -179,7 +180,7 @@ class _Context(Context):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """torch's, but for the sums over tokens (`_norm_weight_gradient`)."""
+    """torch's layer norm, except for the sums over tokens (`_norm_weight_gradient`)."""
 
     @staticmethod
     def forward(

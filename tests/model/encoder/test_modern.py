@@ -9,8 +9,7 @@ from artifacts.errors import UsageError
 from model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
 from model.data.batch import Example, pack
 from model.encoder.encoder import Encoder
-from model.encoder.operations.block_attention import BlockAttention
-from model.encoder.operations.rotary_attention import LongAttention, is_long
+from model.encoder.operations.attention import BlockAttention, LongAttention, is_long
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import (
     from_hugging_face,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.encoder.embeddings import look_up
+from model.encoder.encoder import look_up
 from model.encoder.operations.grouped_attention import cuts, group_sequences
 from model.encoder.operations.native_kernels import choose_kernels
 from model.encoder.operations.products import transposed, weight_gradient

@@ -14,11 +14,12 @@ from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
-from model.encoder import embeddings
+from model.encoder import encoder as encoder_module
 from model.encoder.encoder import Encoder, Layer
 from model.encoder.layers import feed_forward, modern, self_attention
 from model.encoder.layers.feed_forward import FeedForward
-from model.encoder.operations import products, rotary_attention
+from model.encoder.operations import attention as attention_module
+from model.encoder.operations import products
 from model.encoder.operations.attention import BACKENDS, FlashAttention, reversal
 from model.encoder.operations.dropout import DeviceNoise
 from model.encoder.operations.native_kernels import choose_kernels
@@ -124,14 +125,14 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     )
     # The way of a GPU, on a CPU: its attention, its noise, its dropout, its layers.
     monkeypatch.setitem(BACKENDS, "grouped", FlashAttention)
-    monkeypatch.setattr(Encoder, "_noise", lambda encoder, seed: DeviceNoise())
-    monkeypatch.setitem(rotary_attention.WINDOWS, "grouped", FlashAttention)
-    monkeypatch.setattr(rotary_attention, "FusedAttention", lambda attend, *_, **__: attend)
+    monkeypatch.setattr(encoder_module, "noise_from", lambda seed, device: DeviceNoise())
+    monkeypatch.setitem(attention_module.WINDOWS, "grouped", FlashAttention)
+    monkeypatch.setattr(attention_module, "FusedAttention", lambda attend, *_, **__: attend)
     monkeypatch.setattr(products, "_has_bf16_products", lambda: False)
     for module in (feed_forward, self_attention, modern):
         monkeypatch.setattr(module, "dropout", lambda x, p, noise: functional.dropout(x, p))
     monkeypatch.setattr(FeedForward, "forward", FeedForward.composed)
-    monkeypatch.setattr(embeddings, "dropout", lambda x, p, noise: x)
+    monkeypatch.setattr(encoder_module, "dropout", lambda x, p, noise: x)
     choose_kernels("torch")
     torch._dynamo.reset()
     config = small_config(**DROPPING)
