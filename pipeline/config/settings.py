@@ -1,7 +1,7 @@
-"""Settings of the stages that turn documents into examples. No framework is imported here.
+"""Settings of the stages that turn documents into examples. Imports no framework.
 
 In:  tables of a run's TOML file.
-Out: one frozen `Config` for each table.
+Out: one frozen `Config` per table.
 """
 
 from typing import ClassVar, Literal
@@ -31,7 +31,7 @@ class SourceConfig(GrownConfig):
     later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_documents"})
 
     reader: Reader
-    """How the source's files are read: the name of a function in `pipeline/readers`."""
+    """Format of the source's files: the name of a reader in `pipeline/readers`."""
 
     path: str = ""
     """File, folder, glob or fsspec URL; empty for `docstrings`."""
@@ -43,126 +43,130 @@ class SourceConfig(GrownConfig):
     """Column or key that holds the text (`jsonl`, `parquet`, `arrow`)."""
 
     html: bool | None = None
-    """Whether HTML's entities and `<br>` in the text are decoded. Default: only for
-    `wikiextractor` and `mediawiki`; set it for JSON lines or tables from a crawl."""
+    """Decode HTML entities and `<br>` in the text. Default: only for `wikiextractor` and
+    `mediawiki`; enable it for crawled JSON lines or tables."""
 
     line_break: LineBreak | None = None
-    """What a line break in the text means: the end of a `sentence`, the end of a `paragraph`, or
-    either the end of a paragraph or a wrapped line, by the document's line lengths (`detect`).
-    Default: `detect` for text, JSON lines and tables, `paragraph` for Wikipedia and docstrings,
-    `sentence` for `sentence_lines`."""
+    """Meaning of a line break: the end of a `sentence`, the end of a `paragraph`, or `detect`:
+    decide from the document's line lengths whether it ends a paragraph or wraps a line. Default:
+    `detect` for text, JSON lines and tables, `paragraph` for Wikipedia and docstrings, `sentence`
+    for `sentence_lines`."""
 
     weight: int = Field(default=1, ge=1, le=255)
-    """How many copies of each document enter the examples; their ordinal is part of the seed."""
+    """Number of copies of each document in the examples; each copy is seeded differently."""
 
     heldout: str = ""
-    """Name of the held-out split this whole source forms; empty: the source is for training."""
+    """Hold out the whole source as a split of this name; empty: use the source for training."""
 
     heldout_documents: str = ""
-    """Name of the split for those of its documents that `corpus.heldout_share` draws; empty:
-    `heldout`. With names of their own, what is learnt of one source and what is forgotten of
-    another are measured apart."""
+    """Name of the split for the documents that `corpus.heldout_share` draws from this source;
+    empty: `heldout`. A separate name per source lets you measure what is learnt from one source
+    and forgotten from another."""
 
     @model_validator(mode="after")
     def _has_an_origin(self) -> "SourceConfig":
         if self.reader == "docstrings" and (self.path or not self.packages):
-            raise ValueError("reader docstrings wants packages = [...] and no path")
+            raise ValueError("reader docstrings needs packages = [...] and no path")
         if self.reader != "docstrings" and (self.packages or not self.path):
-            raise ValueError(f"reader {self.reader} wants path = '...' and no packages")
+            raise ValueError(f"reader {self.reader} needs path = '...' and no packages")
         if self.heldout and self.heldout_documents:
-            raise ValueError("heldout holds the whole source out; leave heldout_documents away")
+            raise ValueError("heldout holds out the whole source; remove heldout_documents")
         return self
 
 
 class CorpusConfig(Config):
-    """The documents, and the share of them that is held out."""
+    """The documents, and the share of them to hold out."""
 
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
-    """The sources, in order of precedence: of two equal documents the first survives."""
+    """The sources, in order of precedence: of duplicate documents the first source's is kept."""
 
     on_bad_file: Literal["fail", "skip"] = "fail"
-    """What happens at a file that is damaged, cut short, an archive, unreadable or not of its
-    reader's format: the stage ends with its name, or the rest of the file is left out and listed.
-    Images, PDFs and other files without text are left out and listed in any case."""
+    """How to treat a file that is damaged, truncated, an archive, unreadable or in the wrong
+    format: `fail` stops the stage and names the file, `skip` drops the rest of the file and lists
+    it. Images, PDFs and other non-text files are always dropped and listed."""
 
     heldout_share: float = Field(default=0.01, ge=0.0, lt=0.5)
-    """Share of the documents, drawn by digest, that forms the split `heldout`. Where none is drawn
-    and no source is held out, it is the document with the smallest digest; where all are, that with
-    the largest trains; of fewer than three documents this share of the sentences is held out, at
-    the end of each. Not in the paper, which reports its pre-training loss on training data."""
+    """Share of the documents, drawn by digest, that forms the split `heldout`. In tiny corpora: if
+    none is drawn and no source is held out, the document with the smallest digest is held out; if
+    all are drawn, the one with the largest digest is used for training; with fewer than three
+    documents, this share of the sentences is held out from the end of each. Not in the paper,
+    which reports pre-training loss on training data."""
 
 
 class VocabularyConfig(Config):
     """The WordPiece vocabulary."""
 
     size: int = Field(default=30522, ge=64, le=1 << 24)
-    """Number of tokens, special ones included (the released uncased vocabulary has 30,522)."""
+    """Number of tokens, including special tokens (the released uncased vocabulary has 30,522)."""
 
     lowercase: bool = True
     """Lower-case and strip accents (BERT's uncased models)."""
 
     sample_bytes: int = Field(default=100_000_000, ge=1)
-    """Bytes of text it is trained on: a sample drawn by document digest."""
+    """Bytes of text to train the tokenizer on: a sample drawn by document digest."""
 
     path: str = ""
     """An existing vocab.txt or tokenizer.json to use instead of training one."""
 
 
 class CleaningConfig(Config):
-    """Filters that drop whole documents; all off by default, counted when on."""
+    """Filters that drop whole documents, each counted by reason; all off by default."""
 
     min_words: int = Field(default=0, ge=0)
-    """Drop shorter documents (Gopher: 50)."""
+    """Drop documents with fewer words (Gopher: 50)."""
 
     max_words: int = Field(default=0, ge=0)
-    """Drop longer documents; 0 is off (Gopher: 100,000)."""
+    """Drop documents with more words; 0 is off (Gopher: 100,000)."""
 
     min_mean_word_length: float = Field(default=0.0, ge=0.0)
-    """Drop documents whose words have fewer characters on average; 0 is off (Gopher: 3)."""
+    """Drop documents with a shorter mean word length, in characters; 0 is off (Gopher: 3)."""
 
     max_mean_word_length: float = Field(default=0.0, ge=0.0)
-    """Drop documents whose words have more characters on average; 0 is off (Gopher: 10)."""
+    """Drop documents with a longer mean word length, in characters; 0 is off (Gopher: 10)."""
 
     max_symbol_to_word_ratio: float = Field(default=0.0, ge=0.0)
-    """Drop documents with more hashes or ellipses per word; 0 is off (Gopher: 0.1)."""
+    """Drop documents with more hash signs or ellipses per word; 0 is off (Gopher: 0.1)."""
 
     max_bullet_line_share: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Drop documents with more lines that begin with a bullet; 0 is off (Gopher: 0.9)."""
+    """Drop documents with a larger share of lines starting with a bullet; 0 is off (Gopher:
+    0.9)."""
 
     max_ellipsis_line_share: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Drop documents with more lines that end with an ellipsis; 0 is off (Gopher: 0.3)."""
+    """Drop documents with a larger share of lines ending in an ellipsis; 0 is off (Gopher: 0.3)."""
 
     min_alphabetic_share: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Drop documents with fewer words that contain a letter; 0 is off (Gopher: 0.8)."""
+    """Drop documents with a smaller share of words that contain a letter; 0 is off (Gopher:
+    0.8)."""
 
     min_stop_words: int = Field(default=0, ge=0, le=8)
-    """Drop documents with fewer different ones of the, be, to, of, and, that, have, with; for
+    """Drop documents with fewer distinct words out of the, be, to, of, and, that, have, with;
     English only (Gopher: 2)."""
 
     drop_curly_brackets: bool = False
-    """Drop documents with a `{`: code rather than text (C4)."""
+    """Drop documents that contain `{`: probably code (C4)."""
 
     drop_lorem_ipsum: bool = False
-    """Drop documents with `lorem ipsum` (C4)."""
+    """Drop documents that contain `lorem ipsum` (C4)."""
 
     max_replacement_share: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Drop documents in which more of the characters were invalid bytes."""
+    """Drop documents with a larger share of invalid bytes among their characters."""
 
     drop_list: str = ""
-    """Artifact directory of a drop list (near-duplicates, overlap with evaluation sets)."""
+    """Artifact directory of a drop list: near-duplicates, overlap with evaluation sets."""
 
 
 class NearDuplicatesConfig(Config):
-    """Documents that nearly equal another one: of all alike, one stays."""
+    """Near-duplicate removal: one document of each group is kept."""
 
     threshold: float = Field(default=0.8, gt=0.0, lt=1.0)
-    """Share of shingles in common (Jaccard) from which two documents are alike."""
+    """Jaccard similarity of their shingles at which two documents count as near-duplicates."""
 
     words: int = Field(default=5, ge=1, le=64)
-    """Words of a shingle; shorter documents are never near-duplicates."""
+    """Words per shingle; shorter documents are never near-duplicates."""
 
     permutations: int = Field(default=128, ge=16, le=1024)
-    """Values of a signature: more find the threshold more exactly and take longer."""
+    """Values per MinHash signature: more values separate pairs at the threshold more sharply but
+    take longer."""
 
 
 class OverlapConfig(Config):
@@ -172,53 +176,53 @@ class OverlapConfig(Config):
     """Files, folders, globs or URLs of evaluation data: text, TSV, JSON or JSON lines."""
 
     words: int = Field(default=13, ge=4, le=64)
-    """Words of a shingle (GPT-3: 13); shorter texts of the set are not looked for."""
+    """Words per shingle (GPT-3: 13); shorter evaluation texts are ignored."""
 
 
 class DedupConfig(Config):
-    """Near-duplicates and contamination, found by looking at all documents; both are off."""
+    """Near-duplicate and contamination search over the whole corpus; both off by default."""
 
     near_duplicates: NearDuplicatesConfig | None = None
-    """Set (`{}` for its defaults) to drop near-duplicates."""
+    """Drop near-duplicates; `{}` for the defaults."""
 
     overlap: OverlapConfig | None = None
-    """Set to drop what overlaps with evaluation sets."""
+    """Drop documents that overlap with evaluation sets."""
 
     @property
     def wanted(self) -> bool:
-        """Whether any search is on."""
+        """Whether any search is enabled."""
         return bool(self.near_duplicates or self.overlap)
 
 
 class MaskingConfig(GrownConfig):
-    """How many tokens are predicted, and what stands in their place (paper, 3.1 and A.1)."""
+    """How many tokens are predicted, and what replaces them (paper, 3.1 and A.1)."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_masked_lm_prob"})
 
     masked_lm_prob: float = Field(default=0.15, gt=0.0, lt=1.0)
-    """Share of the tokens that is predicted; the count is exact, not drawn (reference: round(0.15 *
+    """Share of the tokens to predict; the count is exact, not sampled (reference: round(0.15 *
     length))."""
 
     heldout_masked_lm_prob: float | None = Field(default=None, gt=0.0, lt=1.0)
-    """The same in held-out examples: 0.15, so that losses of recipes that mask more can be compared
-    with others'; None: as in training."""
+    """The same for held-out examples; None: as in training. Set it to 0.15 to compare held-out
+    losses between recipes with different mask rates."""
 
     max_predictions_per_seq: int = Field(default=0, ge=0)
-    """Upper limit per example; 0 is the reference's 0.15 * length rounded up (20 at 128, 77 at
-    512)."""
+    """Maximum predictions per example; 0: as in the reference, 0.15 * length rounded up (20 at 128,
+    77 at 512)."""
 
     mask_share: float = Field(default=0.8, ge=0.0, le=1.0)
-    """Share of the predicted tokens that is replaced by [MASK] (paper, Table 8)."""
+    """Share of the predicted tokens replaced by [MASK] (paper, Table 8)."""
 
     random_share: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share replaced by a random token; the rest is kept."""
+    """Share replaced by a random token; the rest is left unchanged."""
 
     unit: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: single tokens, whole words, or spans (SpanBERT, p = 0.2, at
-    most 10)."""
+    """Masking unit: single tokens, whole words, or spans (SpanBERT: geometric lengths with p =
+    0.2, at most 10)."""
 
     def of(self, split: str) -> "MaskingConfig":
-        """The masking of one split: `train`, or one that is held out."""
+        """The masking of one split: `train`, or a held-out one."""
         if split == "train" or self.heldout_masked_lm_prob is None:
             return self
         return self.model_copy(update={"masked_lm_prob": self.heldout_masked_lm_prob})
@@ -236,33 +240,34 @@ class ExamplesConfig(GrownConfig):
     later_fields: ClassVar[frozenset[str]] = frozenset({"pack_documents"})
 
     max_seq_lengths: tuple[int, ...] = Field(default=(128, 512), min_length=1)
-    """Lengths to produce, each from the same tokens (paper, A.2: 128 for 90 % of the steps, then
-    512)."""
+    """Sequence lengths to produce from the same tokens (paper, A.2: 128 for 90 % of the steps,
+    then 512)."""
 
     copies: int = Field(default=10, ge=1, le=255)
-    """Different maskings and pairings of the corpus (reference: dupe_factor = 10)."""
+    """Passes over the corpus with different masks and pairs (reference: dupe_factor = 10)."""
 
     short_seq_prob: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of documents cut into shorter sequences (reference: 0.1, drawn per document)."""
+    """Probability that a document is cut into shorter sequences (reference: 0.1, drawn per
+    document)."""
 
     second_segment: Literal["next_sentence", "sentence_order", "none"] = "next_sentence"
-    """What the second segment is: the paper's next or random, ALBERT's next or swapped, or
-    absent."""
+    """Second segment: next or random (NSP, as in the paper), next or swapped (SOP, ALBERT), or
+    none."""
 
     pack_documents: bool = False
-    """Fill every example with several documents, each with [CLS] and [SEP], positions, attention
-    and masks of its own; wants `second_segment = "none"`. Not in the paper (Warner et al. 2024,
-    2.2.1)."""
+    """Sequence packing: fill every example with several documents, each with its own [CLS], [SEP],
+    positions, attention and masks; requires `second_segment = "none"`. Not in the paper (Warner et
+    al. 2024, 2.2.1)."""
 
     masking: MaskingConfig = MaskingConfig()
-    """The masked language model's settings."""
+    """Settings of masked language modelling."""
 
     @model_validator(mode="after")
     def _packed_documents_have_one_segment(self) -> "ExamplesConfig":
         if self.pack_documents and self.second_segment != "none":
             raise ValueError(
-                f'pack_documents = true with second_segment = "{self.second_segment}", which fills '
-                'an example with one pair: set second_segment = "none"'
+                f'pack_documents = true with second_segment = "{self.second_segment}", which puts '
+                'one pair in each example: set second_segment = "none"'
             )
         return self
 
@@ -270,51 +275,52 @@ class ExamplesConfig(GrownConfig):
     @classmethod
     def _lengths_make_sense(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
         if min(lengths) < 8 or max(lengths) > 1 << 16:
-            raise ValueError("each length must lie between 8 and 65,536 tokens")
+            raise ValueError("each length must be between 8 and 65,536 tokens")
         if len(set(lengths)) < len(lengths):
-            raise ValueError("a length is named twice")
+            raise ValueError("a length is listed twice")
         return lengths
 
 
 class PairsConfig(Config):
-    """Pairs of texts that belong together, made of documents without any label."""
+    """Query and passage pairs for retrieval, mined from unlabelled documents."""
 
     kind: Literal["neighbours", "opening", "heading", "signature"] = "neighbours"
-    """What a pair is: two excerpts of a document that follow one another; a document's first line,
-    its title where it has one, and what comes after it; the heading of a section and how the
-    section begins; or, of `docstrings`, a function's summary and its signature."""
+    """What to pair: `neighbours`, two consecutive excerpts of a document; `opening`, a document's
+    first line (its title, if it has one) and the text after it; `heading`, a section's heading
+    and its beginning; or `signature`, a function's summary and signature (`docstrings` only)."""
 
     sources: tuple[SourceConfig, ...] = ()
-    """The documents, as in `[[corpus.sources]]`; empty: the run's corpus."""
+    """The documents, as in `[[corpus.sources]]`; empty: the corpus of the run."""
 
     words: int = Field(default=60, ge=4, le=10_000)
-    """Words of an excerpt, which ends with a sentence."""
+    """Words per excerpt; excerpts end at sentence boundaries."""
 
     train_pairs: int = Field(default=20_000, ge=8)
-    """Largest number of training pairs, drawn evenly from all there are."""
+    """Maximum number of training pairs, sampled uniformly."""
 
     evaluation_pairs: int = Field(default=1000, ge=8)
-    """Largest number of pairs in each of dev and test."""
+    """Maximum number of pairs in each of dev and test."""
 
     heldout_share: float = Field(default=0.1, gt=0.0, le=0.33)
-    """Share of the text that gives dev, and as much test: in parts of some pages, so that neither
-    what is held out nor what follows it is trained on."""
+    """Share of the text held out for dev, and the same for test. Blocks of a few pages are held
+    out whole, so that no held-out passage has a neighbour in the training set."""
 
 
 class LabelsConfig(Config):
-    """Labelled tasks made from the docstrings' own signatures."""
+    """Labelled tasks derived from docstrings and signatures."""
 
     packages: tuple[str, ...] = Field(min_length=1)
-    """Distributions that give training and development data."""
+    """Distributions for training and development data."""
 
     test_packages: tuple[str, ...] = Field(min_length=1)
-    """Distributions that give test data; they should be held out of pre-training too."""
+    """Distributions for test data; hold them out of pre-training too."""
 
     tagging_train_sentences: int = Field(default=400, ge=8)
-    """Labelled sentences for training the tagger: few, because that is where pre-training shows."""
+    """Labelled sentences for training the tagger: few, to make the effect of pre-training
+    visible."""
 
     pair_train_examples: int = Field(default=4000, ge=8)
     """Labelled pairs for training the pair classifier."""
 
     evaluation_examples: int = Field(default=1500, ge=8)
-    """Examples of each development and test set."""
+    """Examples in each development and test set."""

@@ -1,7 +1,7 @@
-"""The configuration of each stage that prepares examples. No framework is imported here.
+"""Configurations of the stages that prepare examples. Imports no framework.
 
 In:  settings.
-Out: one frozen `StageConfig` for each stage, its program and format version; and the machine.
+Out: one frozen `StageConfig` per stage, with its program and format version; the machine settings.
 """
 
 from typing import ClassVar, Literal
@@ -21,20 +21,20 @@ from pipeline.config.settings import (
 
 
 class DedupStage(StageConfig):
-    """corpus files → a list of documents to be dropped."""
+    """corpus files → a list of documents to drop."""
 
     stage: ClassVar[str] = "dedup"
     program: ClassVar[str] = "pipeline.dedup"
     format_version: ClassVar[int] = 3
 
     seed: int
-    """The run's seed: it says which documents are held out, and those stay."""
+    """The run's seed: it selects the held-out documents, which are kept in preference to others."""
     corpus: CorpusConfig
-    """The documents searched; of two alike that of the first source stays."""
+    """The documents to search; of near-duplicates the first source's is kept."""
     cleaning: CleaningConfig
-    """Which documents are dropped anyway."""
+    """Filters: documents that the tokens stage drops are not searched."""
     dedup: DedupConfig
-    """The searches; at least one must be on."""
+    """The searches to run; at least one."""
 
 
 class VocabularyStage(StageConfig):
@@ -45,13 +45,13 @@ class VocabularyStage(StageConfig):
     format_version: ClassVar[int] = 6
 
     seed: int
-    """The run's seed: it draws the sample, and what is held out and not in it."""
+    """The run's seed: it draws the sample, and the held-out documents that are excluded from it."""
     corpus: CorpusConfig
-    """The documents that the sample is drawn from."""
+    """The documents to sample from."""
     cleaning: CleaningConfig
-    """Filters: nothing is learnt from what the tokens stage will drop."""
+    """Filters: documents that the tokens stage drops are excluded here too."""
     vocabulary: VocabularyConfig
-    """Size and case, or an existing vocabulary to take instead."""
+    """Size and case, or an existing vocabulary to use instead."""
 
 
 class TokensStage(StageConfig):
@@ -62,11 +62,11 @@ class TokensStage(StageConfig):
     format_version: ClassVar[int] = 6
 
     seed: int
-    """The run's seed: it draws what is held out."""
+    """The run's seed: it draws the held-out documents."""
     corpus: CorpusConfig
-    """The documents, in order of precedence: of two equal ones that of the first source stays."""
+    """The documents, in order of precedence: of duplicates the first source's is kept."""
     cleaning: CleaningConfig
-    """Filters: which documents are dropped, each counted by its reason."""
+    """Filters that drop documents, each counted by reason."""
 
 
 class ExamplesStage(StageConfig):
@@ -76,7 +76,7 @@ class ExamplesStage(StageConfig):
     program: ClassVar[str] = "pipeline.examples"
 
     seed: int
-    """The run's seed: pairs, masks and order are addressed by it, the document and the copy."""
+    """The run's seed: with document and copy, it determines pairs, masks and order."""
     examples: ExamplesConfig
     """Lengths, copies, second segments and masking."""
 
@@ -89,47 +89,47 @@ class LabelsStage(StageConfig):
     format_version: ClassVar[int] = 2
 
     seed: int
-    """The run's seed: it draws what is labelled, and which modules are for development."""
+    """The run's seed: it draws the examples and the development modules."""
     labels: LabelsConfig
-    """The packages, and how many examples of them."""
+    """The packages, and how many examples to draw."""
 
 
 class PairsStage(StageConfig):
-    """corpus files → pairs of texts that belong together."""
+    """corpus files → query and passage pairs."""
 
     stage: ClassVar[str] = "pairs"
     program: ClassVar[str] = "pipeline.pairs"
 
     seed: int
-    """The run's seed: it draws the pairs, and what is held out."""
+    """The run's seed: it draws the pairs and the held-out ones."""
     corpus: CorpusConfig
     """The documents."""
     cleaning: CleaningConfig
-    """Which documents are dropped."""
+    """Filters that drop documents."""
     pairs: PairsConfig
-    """What a pair is, and how many there are."""
+    """Kind and number of pairs."""
 
 
 class PipelineMachine(Config):
-    """Where the pipeline runs; nothing here can change a byte."""
+    """Where and how the pipeline runs; none of these settings changes the output."""
 
     runner: str = "local"
     """`local` (Beam's FnApiRunner), `DataflowRunner`, `FlinkRunner`, `DaskRunner`."""
 
     options: dict[str, bool | int | float | str | tuple[str, ...]] = Field(default_factory=dict)
-    """Beam's own options, without their dashes: `project = "…"`, `experiments = ["a", "b"]`; `true`
-    is a flag. All stages of the pipeline get them; those after `--` follow and win."""
+    """Beam options without the dashes: `project = "…"`, `experiments = ["a", "b"]`; `true` sets a
+    flag. Passed to every pipeline stage; options given after `--` override them."""
 
     workers: int = Field(default=2, ge=1)
-    """Local workers, each with a tokenizer of its own; one per core is best."""
+    """Local workers, each with its own tokenizer; use one per core."""
 
     worker_mode: Literal["auto", "processes", "threads", "inline"] = "auto"
-    """How local workers run: forked `processes`; `threads` of one; or `inline`, one task after
-    another in this very process, for debuggers and small inputs. `auto` is `inline` for one worker,
-    and where there is so little to do that starting several would take longer, else `processes`."""
+    """How local workers run: forked `processes`, `threads`, or `inline`: all tasks sequentially in
+    the main process, for debuggers and small inputs. `auto` picks `inline` for a single worker and
+    for inputs too small to repay starting several, otherwise `processes`."""
 
     start_timeout: float = Field(default=900.0, gt=0.0)
-    """Seconds after which an engine's job is cancelled if none of its workers has begun."""
+    """Seconds after which a job is cancelled if no worker of the engine has started."""
 
     stall_timeout: float = Field(default=900.0, gt=0.0)
-    """Seconds without a finished unit of work after which a local job is stopped."""
+    """Seconds without progress after which a local job is stopped."""
