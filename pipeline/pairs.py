@@ -1,15 +1,15 @@
-"""Stage `pairs`: texts that belong together, taken from unlabelled documents.
+"""Stage `pairs`: query and passage pairs for retrieval, mined from unlabelled documents.
 
-In:  a corpus of any reader; or installed packages, whose functions are described.
-Out: retrieval/, with train.jsonl, dev.jsonl and test.jsonl: a query and its passage on each line.
+In:  a corpus in any format; or the documented functions of installed packages.
+Out: retrieval/ with train.jsonl, dev.jsonl and test.jsonl: a query and its passage on each line.
 
     python -P -m pipeline.pairs --config TABLE.json
 
-What is held out is held out in parts: a document is cut into parts of some pages, and all pairs of
-a part are in one split, so that no passage of dev or test, nor its neighbour, is trained on. With a
-tenth held out for each, of every ten parts the second is dev's and the third test's. How many pairs
-are taken is bounded, which ones is decided by a hash of the seed and the text; so memory does not
-grow with the corpus but for a digest of each document, which tells copies apart.
+Documents are cut into parts of a few pages, and all pairs of a part go to the same split, so that
+no passage of dev or test, nor its neighbour, is trained on. With a tenth held out for each, the
+second of every ten parts goes to dev and the third to test. The number of pairs is bounded and a
+hash of seed and text selects them, so memory does not grow with the corpus, except for the digest
+of each document by which duplicates are skipped.
 """
 
 import heapq
@@ -29,38 +29,38 @@ from pipeline.config.stage_tables import PairsStage
 from pipeline.demo.packages import read_modules
 from pipeline.demo.pair_task import documented_functions
 from pipeline.readers.documents import MEGABYTE
-from pipeline.readers.registry import READERS
+from pipeline.readers.input_shards import find_corpus
 from pipeline.text.passages import cut_passages, read_documents
 
 PAIRS_OF_A_PART = 10
-"""Of neighbours: at the usual 60 words a passage some three pages."""
+"""About three pages at the default of 60 words per passage."""
 
 LONGEST_OPENING = 25
-"""Words of a document's first line that is taken for a query."""
+"""Maximum words in a first line that is used as a query."""
 
 HEADING = re.compile(r"(?:#+ *)?((?=[A-ZÀ-Þ0-9])[^.!?]*[^\W_])#*")
-"""A line that does not end like a sentence; Markdown's marks are left out."""
+"""A line that does not end like a sentence, without Markdown's marks."""
 
 LONGEST_HEADING = 12
-"""Words."""
+"""Maximum words in a heading."""
 
 SHORTEST = 4
-"""Fewest words of a passage."""
+"""Minimum words in a passage."""
 
 Pair = tuple[str, str]
-"""Query and passage."""
+"""A query and its passage."""
 
 
 @dataclass
 class Sample:
-    """A sample of fixed size: of all items offered, those with the smallest keys."""
+    """A sample of bounded size: the pairs with the smallest keys of all that were offered."""
 
     wanted: int
     seen: int = 0
     _kept: list[tuple[int, Pair]] = field(default_factory=list)
 
     def offer(self, key: int, pair: Pair) -> None:
-        """Keep the pair, if its key is one of the smallest so far."""
+        """Keep the pair if its key is among the smallest so far."""
         self.seen += 1
         if len(self._kept) < self.wanted:
             heapq.heappush(self._kept, (-key, pair))
@@ -68,7 +68,7 @@ class Sample:
             heapq.heappushpop(self._kept, (-key, pair))
 
     def pairs(self) -> list[Pair]:
-        """What was kept, in the order of the keys."""
+        """The sample, in key order."""
         return [pair for _, pair in sorted(self._kept, reverse=True)]
 
 
@@ -81,7 +81,7 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
         "dev": Sample(config.evaluation_pairs),
         "test": Sample(config.evaluation_pairs),
     }
-    parts = _described_functions(stage) if config.kind == "signature" else _text_parts(stage)
+    parts = _function_parts(stage) if config.kind == "signature" else _text_parts(stage)
     turns = round(1 / config.heldout_share)
     for number, pairs in enumerate(parts):
         split = {1: "dev", 2: "test"}.get(number % turns, "train")
@@ -92,7 +92,7 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
     empty = [split for split, sample in samples.items() if not sample.seen]
     if empty:
         raise UsageError(
-            f"the documents give {sum(s.seen for s in samples.values()):,} pairs, and no "
+            f"the documents yield {sum(s.seen for s in samples.values()):,} pairs, and no "
             f"pair for {empty[0]}; give more text, fewer pairs.words (now {config.words}), or "
             "another pairs.kind"
         )
@@ -107,9 +107,8 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
 
 
 def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
-    """The pairs of every part of the documents; copies of a document are skipped."""
-    sources = stage.corpus.sources
-    size = sum(file.size for source in sources for file in READERS[source.reader].find(source))
+    """The pairs of every part of the documents; duplicate documents are skipped."""
+    size = sum(file.size for files in find_corpus(stage.corpus) for file in files)
     progress, seen = Progress("pairs", size / MEGABYTE, "MB"), set[bytes]()
     for document in read_documents(stage.corpus, stage.cleaning):
         progress.advance(sum(map(len, document.sentences)) / MEGABYTE)
@@ -132,7 +131,7 @@ def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
 
 
 def _sections(sentences: list[str], *, words: int) -> Iterator[Pair]:
-    """Each heading and the beginning of what stands under it, empty for one under another."""
+    """Each heading with the beginning of its section, which is empty before a subheading."""
     heading, body = "", list[str]()
     for sentence in sentences:
         found = HEADING.fullmatch(sentence)
@@ -144,8 +143,8 @@ def _sections(sentences: list[str], *, words: int) -> Iterator[Pair]:
     yield heading, next(cut_passages(body, words=words), "")
 
 
-def _described_functions(stage: PairsStage) -> Iterator[list[Pair]]:
-    """The summaries and signatures of every module's functions."""
+def _function_parts(stage: PairsStage) -> Iterator[list[Pair]]:
+    """The summaries and signatures of the functions of every module."""
     packages = [name for source in stage.corpus.sources for name in source.packages]
     progress = Progress("pairs", len(packages), "packages")
     for package in packages:

@@ -1,13 +1,13 @@
-"""Tables: each row of a Parquet or Arrow file is a document.
+"""Parquet and Arrow files: each row is a document.
 
-In:  a column of strings; Arrow files also as Hugging Face `datasets` stores them (streams).
-Out: its rows. A piece of a file is the row groups or record batches that lie, nominally, in its
-     range of bytes.
+In:  a column of strings; Arrow files may be streams, as Hugging Face `datasets` stores them.
+Out: its rows. Row groups and record batches are assigned to the pieces of a file in proportion to
+     their number, as if all had the same size.
 """
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import IO
 
@@ -26,31 +26,19 @@ from pipeline.readers.documents import DocumentBlock, Piece, Reader
 ROWS_AT_A_TIME = 8192
 
 BYTES_AT_A_TIME = 256 << 20
-"""Thousands of rows may share one long string: at most so much is expanded at a time."""
+"""Limit on the text expanded at a time: thousands of rows may share one long string."""
 
 FILE_MAGIC = b"ARROW1"
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""Without it a stream that was cut between two batches would pass for a shorter one."""
+"""Without this check, a stream truncated between two batches would look complete."""
 
 
-def read_parquet(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
-    """The rows of the piece's row groups."""
-    column = source.text_field
-    with _opened(piece, "Parquet") as opened:
-        _require_strings(pq.read_schema(opened), column, path=piece.path)
-        # A string that is stored once stays one string until its rows have been counted.
-        file = pq.ParquetFile(opened, read_dictionary=[column])
-        yield from _blocks(_rows_of_parquet(file, column, piece, opened), piece, opened)
-
-
-def read_arrow(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
-    """The rows of the piece's record batches."""
-    with _opened(piece, "Arrow") as opened:
-        yield from _blocks(_rows_of_arrow(source.text_field, piece, opened), piece, opened)
+Rows = Iterator[tuple[int, pa.Array]]
+"""Number of the first row, and the strings from there on."""
 
 
 def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlock:
-    """The strings as documents at `positions`, none of them as a Python object; null is empty."""
+    """Strings as documents at `positions`, without creating Python objects; null is empty."""
     strings = pc.fill_null(column.cast(pa.large_binary()).combine_chunks(), b"")
     nothing, feed = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
     ended = pc.binary_join_element_wise(strings, nothing, feed)  # a line feed after each
@@ -60,16 +48,32 @@ def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlo
     return DocumentBlock(text=text, ends=bounds[1:] - bounds[0], positions=positions)
 
 
-def _blocks(
-    batches: Iterable[tuple[int, pa.Array]], piece: Piece, opened: IO[bytes]
+def _read(
+    piece: Piece,
+    source: SourceConfig,
+    *,
+    rows: Callable[[IO[bytes], str, Piece], Rows],
+    kind: str,
 ) -> Iterator[DocumentBlock]:
-    """The strings of (number of the first row, strings) as documents; a bomb is a `UsageError`."""
+    """The documents of the piece; `IntegrityError` for a file that Arrow cannot read."""
+    with open_to_read(piece.path) as opened:
+        try:
+            yield from _blocks(rows(opened, source.text_field, piece), piece, opened)
+        except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+            reason = str(error) or "it needs more memory than there is"
+            raise IntegrityError(
+                f"{piece.path}: not a whole {kind} file: {reason}; copy it again"
+            ) from None
+
+
+def _blocks(batches: Rows, piece: Piece, opened: IO[bytes]) -> Iterator[DocumentBlock]:
+    """Rows as documents; `UsageError` for a decompression bomb."""
     packed, unpacked = opened.seek(0, os.SEEK_END), 0
     for first, strings in batches:
-        # the bytes of each string, though many may be stored once; null has none
+        # the length of each string, though many rows may share one; null has none
         if pa.types.is_dictionary(strings.type):
             lengths = pc.binary_length(strings.dictionary).take(strings.indices)
-        elif strings.type == pa.string_view():  # each begins with its length, in 4 of 16 bytes
+        elif strings.type == pa.string_view():  # 4 of its 16 bytes are the length
             views_R = np.frombuffer(strings.buffers()[1], dtype=np.int32)[::4]
             here_R = views_R[strings.offset : strings.offset + len(strings)]
             lengths = pc.if_else(strings.is_valid(), pa.array(here_R), 0)
@@ -85,25 +89,26 @@ def _blocks(
             yield block_of_strings(rows, np.arange(first + start, first + stop))
 
 
-def _rows_of_parquet(
-    file: pq.ParquetFile, column: str, piece: Piece, opened: IO[bytes]
-) -> Iterator[tuple[int, pa.Array]]:
-    """The column's rows in the row groups that lie in the piece, some thousand at a time."""
+def parquet_rows(opened: IO[bytes], column: str, piece: Piece) -> Rows:
+    """The column's rows in the row groups of the piece, a few thousand at a time."""
+    _require_strings(pq.read_schema(opened), column, path=piece.path)
+    # dictionary-encoded strings stay encoded until their lengths have been added up
+    file = pq.ParquetFile(opened, read_dictionary=[column])
     position = 0
     for group in range(file.num_row_groups):
         first, facts = position, file.metadata.row_group(group)
         position += facts.num_rows
         if not _is_in(piece, group, file.num_row_groups, opened):
             continue
-        # One page can be a bomb, too, and is unpacked whole.
+        # a page is unpacked whole, so a single one can be a bomb
         require_plausible_size(piece.path, facts.total_byte_size, opened.seek(0, os.SEEK_END))
         for batch in file.iter_batches(ROWS_AT_A_TIME, row_groups=[group], columns=[column]):
             yield first, batch.column(0)
             first += len(batch)
 
 
-def _rows_of_arrow(column: str, piece: Piece, opened: IO[bytes]) -> Iterator[tuple[int, pa.Array]]:
-    """The column's rows in the record batches that lie in the piece."""
+def arrow_rows(opened: IO[bytes], column: str, piece: Piece) -> Rows:
+    """The column's rows in the record batches of the piece."""
     first = batch_count = 0
     opened.seek(0)
     is_file = opened.read(len(FILE_MAGIC)) == FILE_MAGIC
@@ -111,13 +116,13 @@ def _rows_of_arrow(column: str, piece: Piece, opened: IO[bytes]) -> Iterator[tup
         reader = pa.ipc.open_file(opened)
         batch_count = reader.num_record_batches
         batches: Iterable[pa.RecordBatch] = map(reader.get_batch, range(batch_count))
-    elif piece.start:  # a stream has no index: the piece with its first byte reads all of it
+    elif piece.start:  # a stream has no index: its first piece reads all of it
         return
     else:
         opened.seek(-len(STREAM_END), os.SEEK_END)
         if opened.read() != STREAM_END:
             raise IntegrityError(
-                f"{piece.path}: not a whole Arrow stream: it has no end mark; copy it again"
+                f"{piece.path}: not a whole Arrow stream: the end mark is missing; copy it again"
             )
         opened.seek(0)
         batches = pa.ipc.open_stream(opened)
@@ -125,32 +130,19 @@ def _rows_of_arrow(column: str, piece: Piece, opened: IO[bytes]) -> Iterator[tup
         if not is_file or _is_in(piece, index, batch_count, opened):
             _require_strings(batch.schema, column, path=piece.path)
             strings = batch.column(column)
-            strings.validate(full=True)  # an offset beyond the data would be followed
+            strings.validate(full=True)  # out-of-range offsets would be followed
             yield first, strings
         first += len(batch)
 
 
-@contextmanager
-def _opened(piece: Piece, kind: str) -> Iterator[IO[bytes]]:
-    """The piece's file; what Arrow finds wrong with it is an `IntegrityError`."""
-    with open_to_read(piece.path) as opened:
-        try:
-            yield opened
-        except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
-            reason = str(error) or "it asks for more memory than there is"
-            raise IntegrityError(
-                f"{piece.path}: not a whole {kind} file: {reason}; copy it again"
-            ) from None
-
-
 def _is_in(piece: Piece, group: int, groups: int, opened: IO[bytes]) -> bool:
-    """Whether row group `group` of `groups` counts as lying in the piece."""
+    """Whether row group or batch `group` of `groups` is assigned to the piece."""
     place = group * opened.seek(0, os.SEEK_END) // groups
     return piece.start <= place and (piece.stop is None or place < piece.stop)
 
 
 def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:
-    """`UsageError` unless the file has a column of strings called `name`."""
+    """Raise `UsageError` unless the file has a column `name` of strings."""
     known = ", ".join(f"{field.name} ({field.type})" for field in schema)
     if name not in schema.names:
         raise UsageError(f"{path}: no column {name!r}; set text_field to one of: {known}")
@@ -161,5 +153,15 @@ def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:
         raise UsageError(f"{path}: column {name!r} is {kind}, expected strings; it has: {known}")
 
 
-PARQUET = Reader(read=read_parquet, line_break="detect", splittable=True, is_encoded=False)
-ARROW = Reader(read=read_arrow, line_break="detect", splittable=True, is_encoded=False)
+PARQUET = Reader(
+    read=partial(_read, rows=parquet_rows, kind="Parquet"),
+    line_break="detect",
+    splittable=True,
+    is_encoded=False,
+)
+ARROW = Reader(
+    read=partial(_read, rows=arrow_rows, kind="Arrow"),
+    line_break="detect",
+    splittable=True,
+    is_encoded=False,
+)

@@ -1,71 +1,57 @@
-"""Files as streams of bytes: decompressed, checked to their end, converted to UTF-8.
+"""Files as streams of UTF-8: decompressed, checked for truncation, decoded from any encoding.
 
-In:  a path or URL, and a byte to begin at (0 for compressed files).
-Out: chunks of bytes; `IntegrityError` where a compressed file is damaged or cut short.
+In:  a path or URL, and a byte offset (0 for compressed files).
+Out: chunks of bytes; `IntegrityError` for damaged or truncated compressed files, `NotText` and
+     `UsageError` for files that hold no text.
 
-A file's first bytes say what it is. Several streams in one file (parallel gzip and bzip2,
-Wikipedia's multistream dumps) are read one after another. A kilobyte can unpack to a gigabyte, so
-the output of one call is bounded.
+The compression format is recognised by the first bytes. Concatenated streams (parallel gzip and
+bzip2, Wikipedia's multistream dumps) are read in sequence. The output of each call is bounded,
+because a kilobyte can unpack to a gigabyte. The standard library's file objects would be shorter,
+but for bzip2 and xz they treat anything after an end mark as padding, so a dump with a damaged
+second stream would silently be truncated. Here a missing end mark and trailing garbage are errors.
 
-The standard library's file objects would be shorter, but those for bzip2 and xz take whatever
-follows an end mark for padding: a dump whose second stream is damaged would pass for a short one.
-Here a stream without its end mark, and bytes behind one, are errors.
+UTF-16 and UTF-32 are recognised by their byte order mark or by the position of zero bytes; other
+text that is not UTF-8 is left to charset-normalizer. UTF-8 with a few broken characters is still
+UTF-8: cleaning replaces and counts them.
 """
 
 import bz2
 import codecs
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO, Protocol
+from typing import IO
 
 import zstandard
+from charset_normalizer import from_bytes
 
-from artifacts.errors import IntegrityError, UsageError
+from artifacts.errors import IntegrityError, NotText, UsageError
 from artifacts.filesystem import open_to_read
-from pipeline.readers.encodings import DECLARED, HEAD_BYTES, UTF_8, encoding_of
 
 READ_BYTES = 1 << 20
-"""Read at a time, and also what may come out of a compressed file at a time."""
+"""Bytes read at a time, and the limit on the output of one decompression call."""
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-"""These can only be read whole; a file with such a name must have that format."""
+"""Files with these suffixes must have that format; they cannot be split."""
 
 ZSTD_BYTES = 1 << 9
-"""What zstd is given at a time; one byte of it can stand for 32,768."""
+"""Bytes fed to zstd at a time; one byte can expand to 32,768."""
 
 BOMB_BYTES = 64 << 20
 BOMB_RATIO = 250
-"""Beyond the first, about two seconds of work, what comes out may be so many times as long as what
-went in. Prose shrinks to a fourth, logs and markup to a tenth or a hundredth, every version of
-every article of Wikipedia to a hundredth; bombs go to a thousandth (gzip) or a 30,000th (zstd)."""
+"""Maximum expansion after the first `BOMB_BYTES` (about two seconds of work). Prose compresses to a
+quarter, logs and markup to a tenth or a hundredth, Wikipedia with its full history to a hundredth;
+decompression bombs reach a thousandth (gzip) or a 30,000th (zstd)."""
 
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
 
 
-class _Decompressor(Protocol):
-    """One compressed stream, in the form that `bz2` and `lzma` give it."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end mark was met."""
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether all input has been decompressed."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """Input after the end mark."""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Decompress `data`, to about `max_length` bytes at most."""
-
-
 class _Gzip:
-    """zlib's decompressor, which returns the input that it has not consumed."""
+    """zlib's decompressor with the interface of `bz2` and `lzma`."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -86,7 +72,10 @@ class _Gzip:
 
 
 class _Zstd:
-    """zstd's decompressor, which takes no limit and so is fed little at a time."""
+    """zstd's decompressor with the interface of `bz2` and `lzma`.
+
+    It takes no output limit, so it is fed a few bytes at a time.
+    """
 
     def __init__(self) -> None:
         self._inner = zstandard.ZstdDecompressor().decompressobj()
@@ -115,12 +104,14 @@ class _Zstd:
         return b"".join(contents)
 
 
+_Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor | _Gzip | _Zstd
+
 _BZIP2_MARKS = tuple(
     b"BZh%d%b" % (level, block)
     for level in range(1, 10)
     for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 )
-"""Level and the first block's mark, or the end's of an empty file; a text may begin with "BZh"."""
+"""Level and the mark of the first block, or of the end; "BZh" alone may begin a text file."""
 
 _FORMATS: dict[bytes, tuple[str, Callable[[], _Decompressor]]] = {
     b"\x1f\x8b": (".gz", _Gzip),
@@ -130,14 +121,58 @@ _FORMATS: dict[bytes, tuple[str, Callable[[], _Decompressor]]] = {
 }
 
 
+HEAD_BYTES = 1 << 16
+"""Decompressed bytes that the encoding is guessed from."""
+
+UTF_8 = "utf-8"
+DECLARED = (UTF_8, "utf-16", "utf-32")
+"""Encodings that need no guess: UTF-8, and those with a byte order mark."""
+
+_WIDE_MARKS = {  # UTF-32's little-endian mark begins with UTF-16's
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_WIDE_ZEROS = {
+    (1, 3, 5, 7): "utf-16-le",
+    (0, 2, 4, 6): "utf-16-be",
+    (1, 2, 3, 5, 6, 7): "utf-32-le",
+    (0, 1, 2, 4, 5, 6): "utf-32-be",
+}
+"""Positions of zeros in the first eight bytes of Latin text without a byte order mark."""
+
+_LEGACY = (
+    *("cp1252", "cp1251", "koi8_r", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256"),
+    *("gb18030", "big5", "shift_jis", "euc_jp", "euc_kr"),
+)
+"""Candidates for non-Unicode text, most likely first, since Western European text fits cp1250 as
+well as cp1252. Latin-1 and its variants are subsets of these."""
+
+_BINARY_MARKS = (
+    *(b"%PDF-", b"\x89PNG", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*"),
+    *(b"RIFF", b"OggS", b"ID3", b"fLaC", b"\x7fELF", b"\xca\xfe\xba\xbe", b"{\\rtf"),
+    *(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"SQLite format 3\0", b"wOFF", b"wOF2"),
+    *(b"PAR1", b"ARROW1", b"\x93NUMPY", b"\x80\x04\x95"),
+)
+"""Office documents, images, audio, executables, fonts and tables."""
+
+MOST_ZEROS = 0.1
+"""Share of zero bytes above which a file that is not UTF-16 or UTF-32 is binary."""
+
+FEWEST_BROKEN = 3
+_BROKEN_IN_WORD = re.compile("[A-Za-z][\udc80-\udcff]|[\udc80-\udcff][A-Za-z]")
+"""An invalid byte next to a letter, as in `café`. A few elsewhere are damage."""
+
+
 def stream(
     path: str, start: int = 0, *, lookback: int = 0, at_a_time: int = READ_BYTES
 ) -> Iterator[bytes]:
-    """The content of a file from `lookback` bytes before `start` on, read `at_a_time` bytes.
+    """The content of a file as UTF-8, from `lookback` bytes before `start` to its end.
 
-    A file that is compressed or not UTF-8 has no meaningful middle: `start` > 0 gives nothing
-    there, because whoever reads from 0 reads all of it. Archives, which hold files, and bombs:
-    a `UsageError`; other files that hold no text: a `NotText`.
+    Compressed files and other encodings cannot be read from the middle: with `start` > 0 they yield
+    nothing, because whoever reads from 0 reads all of it. Raises `UsageError` for archives and
+    bombs, `NotText` for other files without text.
     """
     with open_to_read(path) as file:
         content = _look(file, path, at_a_time)
@@ -155,31 +190,30 @@ def stream(
 
 
 def converted_from(path: str) -> str:
-    """The encoding that a file's text was found to be in; empty if it is UTF-8 or has a mark."""
+    """The guessed encoding of a file; empty for UTF-8 or where a byte order mark declares it."""
     with open_to_read(path) as file:
         encoding = _look(file, path, READ_BYTES).encoding
     return "" if encoding in DECLARED else encoding
 
 
 def require_plausible_size(path: str, unpacked: int, packed: int) -> None:
-    """`UsageError` where `unpacked` bytes from `packed` can only be a decompression bomb."""
+    """Raise `UsageError` if `unpacked` bytes from `packed` must be a decompression bomb."""
     if unpacked > max(BOMB_BYTES, BOMB_RATIO * packed):
         raise UsageError(
-            f"{path}: {packed:,} bytes unpack to {unpacked:,} and more, expected at most "
-            f"{BOMB_RATIO} times as many, as of any text; if it is meant, unpack it yourself "
-            "and name the result"
+            f"{path}: {packed:,} bytes unpack to {unpacked:,} and more, but text expands at most "
+            f"{BOMB_RATIO} times; if this is intended, unpack it yourself and name the result"
         )
 
 
 def can_be_cut(path: str) -> bool:
-    """Whether a file can be read from its middle: it is neither compressed nor converted."""
+    """Whether a file can be read from the middle: it is uncompressed UTF-8."""
     with open_to_read(path) as file:
         return _look(file, path, READ_BYTES).can_be_cut
 
 
 @dataclass(frozen=True)
 class _Content:
-    """What is in a file: `chunks` of bytes in an `encoding`."""
+    """Decompressed `chunks` of bytes in an `encoding`."""
 
     chunks: Iterator[bytes]
     encoding: str
@@ -187,7 +221,7 @@ class _Content:
 
 
 def _look(file: IO[bytes], path: str, at_a_time: int) -> _Content:
-    """The content of an open file, from its beginning."""
+    """Detect the format and encoding of an open file and read it from the beginning."""
     head = file.read(HEAD_BYTES)
     file.seek(0)
     chunks: Iterator[bytes] = iter(lambda: file.read(at_a_time), b"")
@@ -210,7 +244,7 @@ def _look(file: IO[bytes], path: str, at_a_time: int) -> _Content:
 def _decompressed(
     chunks: Iterator[bytes], path: str, suffix: str, decompressor: Callable[[], _Decompressor]
 ) -> Iterator[bytes]:
-    """The content of the compressed streams in `chunks`, one after another."""
+    """The content of the concatenated compressed streams in `chunks`."""
     current = decompressor()
     position = unpacked = 0
     for chunk in chunks:
@@ -238,3 +272,41 @@ def _decompressed(
             f"{path}: the {suffix} data ends at byte {position} without its end mark: "
             "the file is cut short, copy it again"
         )
+
+
+def encoding_of(head: bytes, path: str) -> str:
+    """The encoding of the content that begins with `head`; `UTF_8` unless another one is likely.
+
+    Raises `NotText` for binary content and `UsageError` for archives.
+    """
+    for mark, encoding in _WIDE_MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    zeros = tuple(place for place, byte in enumerate(head[:8]) if not byte)
+    if len(head) >= 8 and zeros in _WIDE_ZEROS:
+        return _WIDE_ZEROS[zeros]
+    if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
+        raise UsageError(
+            f"{path}: an archive of files; unpack it and give the folder, or its files one by one"
+        )
+    if head.startswith(_BINARY_MARKS) or head.count(0) > MOST_ZEROS * len(head):
+        raise NotText(
+            f"{path}: no text (begins with {head[:4]!r}); convert it to text, or remove it"
+        )
+    with suppress(UnicodeDecodeError):
+        codecs.getincrementaldecoder(UTF_8)().decode(head)  # the last character may be truncated
+        return UTF_8
+    # damaged UTF-8 has fewer broken than valid non-ASCII characters, or none next to letters
+    text = head.decode(UTF_8, "surrogateescape")
+    beyond = sum(not character.isascii() for character in text)
+    broken = sum("\udc80" <= character <= "\udcff" for character in text)
+    in_words = broken >= FEWEST_BROKEN or _BROKEN_IN_WORD.search(text)
+    if 2 * broken <= beyond or not in_words:
+        return UTF_8
+    likely = [
+        (match.chaos, _LEGACY.index(name))
+        for match in from_bytes(head, cp_isolation=list(_LEGACY))
+        for name in (match.encoding, *match.could_be_from_charset)
+        if name in _LEGACY
+    ]
+    return _LEGACY[min(likely)[1]] if likely else UTF_8

@@ -1,18 +1,16 @@
-"""The docstrings of installed distributions: one document a module.
+"""The docstrings of installed distributions: one document per module.
 
-In:  names of distributions; each is one `file` to the pipeline.
-Out: a document for every module that has docstrings, in the order of their paths.
+In:  names of distributions; the pipeline treats each as one file.
+Out: a document for every module with docstrings, in path order.
 
-A function's text begins with its signature, as in what `help` prints: the prose refers to its
-parameters.
+A function's text begins with its signature, as `help` prints it, because the prose refers to its
+parameters. Of a long paragraph that a distribution repeats, only the first occurrence is kept:
+scikit-learn explains `random_state` in hundreds of places, which would leak half of a held-out
+module into training. One worker reads a distribution from beginning to end, so deduplication needs
+no shuffle.
 
-Of long paragraphs that a distribution repeats, only the first in order of path is kept:
-scikit-learn explains `random_state` in hundreds of places, and half of a held-out module would be
-known from training. A distribution is read by one worker from beginning to end, so this needs no
-shuffle.
-
-The corpus is read twice, for the vocabulary and for the tokens, by different processes; a
-distribution is parsed once per node.
+The vocabulary and tokens stages read the corpus in different processes; the parsed text is cached,
+so a distribution is parsed once per node.
 """
 
 import ast
@@ -33,20 +31,20 @@ from pipeline.demo.python_source import docstrings
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
 
 REPEATABLE_WORDS = 8
-"""Paragraphs shorter than this many words may be repeated: `axis : int, optional`."""
+"""Paragraphs with fewer words may be repeated: `axis : int, optional`."""
 
 Value = TypeVar("Value")
 
 
 def find(source: SourceConfig) -> list[InputFile]:
-    """The source's distributions, each as one file of its modules' total size."""
+    """The distributions of the source, each as one file with the total size of its modules."""
     return [
         InputFile(name, sum(file.size for file in module_files(name))) for name in source.packages
     ]
 
 
 def read_docstrings(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
-    """The documents of the distribution that `piece.path` names."""
+    """The documents of the distribution named by `piece.path`."""
     yield from pack(
         (position, text.encode("utf-8", "replace"))
         for position, _, text in documents(piece.path)
@@ -55,9 +53,8 @@ def read_docstrings(piece: Piece, source: SourceConfig) -> Iterator[DocumentBloc
 
 
 def documents(distribution: str) -> list[tuple[int, str, str]]:
-    """Position, path and text of every module; paragraphs end with a line break."""
-    # The text depends on the modules of the demo; the record of a distribution holds the digests of
-    # all its files.
+    """Position, path and text of every module, one paragraph per line."""
+    # The text depends on the demo modules and on the distribution, whose record lists file digests.
     modules = sorted(Path(demo.__file__).parent.glob("*.py"))
     code = [digest_of_file(path) for path in (*modules, Path(__file__))]
     key = [platform.python_version(), record(distribution), *code]
@@ -73,7 +70,7 @@ def documents(distribution: str) -> list[tuple[int, str, str]]:
 
 
 def _lines_to_print(tree: ast.Module, printed: set[str]) -> Iterator[str]:
-    """What `help` prints of a module, without long paragraphs in `printed`; new ones are added."""
+    """The lines that `help` prints, without long ones already in `printed`; adds the others."""
     for docstring in docstrings(tree):
         lines = paragraphs(docstring.text, examples=True)
         if lines and docstring.kind in ("class", "function"):
@@ -87,9 +84,9 @@ def _lines_to_print(tree: ast.Module, printed: set[str]) -> Iterator[str]:
 
 
 def remembered(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
-    """The value of `make`, which depends on `key` alone, made once per node; as JSON has it.
+    """The result of `make`, which must depend on `key` alone, cached as JSON per node.
 
-    What cannot be read or written here is computed again: the cache only saves time.
+    If the cache cannot be read or written, the value is computed again.
     """
     path = cache_directory(kind) / f"{digest_of(key)}.json"
     with suppress(OSError, ValueError):

@@ -1,12 +1,12 @@
-"""What a reader is, and the form in which documents leave it.
+"""The reader interface, and the blocks of documents that readers produce.
 
-In:  a `Piece` of a file: the documents that begin between two of its byte positions; an
-     `InputShard` is some of them, the input of one task.
-Out: `DocumentBlock`s: some MiB of raw text, and where each document ends in it.
+In:  a `Piece` of a file: the documents that begin in a byte range; an `InputShard` groups pieces
+     into the input of one task.
+Out: `DocumentBlock`s: a few MiB of raw text with the offsets at which documents end.
 
-A reader is one function and a few facts about its format (`Reader`). It gives bytes as it finds
-them: cleaning, sentences and tokens come later and are the same for every format. Blocks instead
-of strings, because one Python object a document would cost more than tokenising it.
+A `Reader` is one function and a few properties of its format. It yields raw bytes: cleaning,
+sentence splitting and tokenisation come later and are the same for every format. Documents travel
+in blocks because one Python object per document would cost more than tokenising it.
 """
 
 import json
@@ -26,45 +26,45 @@ MEGABYTE = 1e6
 """The unit of progress."""
 
 BLOCK_BYTES = 8 << 20
-"""Text in a block; also the size into which splittable files are cut."""
+"""Text per block, and the size of the pieces that splittable files are cut into."""
 
 LONGEST_DOCUMENT = 4 << 20
-"""Bytes; a longer document is read as several. The longest novels have about 3 MB."""
+"""Bytes; longer documents are read as several. The longest novels have about 3 MB."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Those documents of one file that begin at a byte in [start, stop)."""
+    """The documents of one file that begin in the byte range [start, stop)."""
 
     path: str
     start: int = 0
     stop: int | None = None
     file: int = 0
-    """The file's number within its source, in the order of paths."""
+    """Number of the file within its source, in path order."""
 
 
 @dataclass(frozen=True)
 class InputShard:
     """Pieces of one source's files.
 
-    All shards pass through the launcher, the runner and its serialisers, several times each; the
-    names of a million small files would fill their memory. So a shard stores its pieces compressed.
+    Every shard passes through the launcher, the runner and its serialisers several times, and the
+    paths of a million small files would fill their memory, so the pieces are stored compressed.
     """
 
     name: str
-    """The same in every attempt at the same files, and different for any other files."""
+    """A digest of the files: stable across attempts."""
     source: int
-    """The source's ordinal in the configuration."""
+    """Index of the source in the configuration."""
     size: int
     """Bytes on disk."""
     packed: bytes
-    """The pieces, as compressed JSON."""
+    """The pieces as compressed JSON."""
 
     @classmethod
     def of(
         cls, source: int, pieces: list[Piece], size: int, files: list[InputFile]
     ) -> "InputShard":
-        """The shard of these pieces of the source's files, `size` bytes on disk."""
+        """The shard of these pieces of `files`, `size` bytes on disk."""
         rows = [[piece.path, piece.start, piece.stop, piece.file] for piece in pieces]
         versions = [files[piece.file].version for piece in pieces]
         name = digest_of([source, [row[:3] for row in rows], versions])[:32]
@@ -72,17 +72,17 @@ class InputShard:
 
     @property
     def pieces(self) -> list[Piece]:
-        """What is read, in the order of the files."""
+        """The pieces, in file order."""
         return [Piece(*row) for row in json.loads(zlib.decompress(self.packed))]
 
     @property
     def megabytes(self) -> float:
-        """Its size in the unit of progress."""
+        """Size in the unit of progress."""
         return self.size / MEGABYTE
 
 
 def shards_to_json(shards: Sequence[InputShard]) -> bytes:
-    """The shards as JSON, for a file that all workers can read."""
+    """Serialise shards for a file that all workers can read."""
     rows = [[s.name, s.source, s.size, b64encode(s.packed).decode()] for s in shards]
     return json.dumps(rows).encode()
 
@@ -95,12 +95,12 @@ def shards_from_json(content: bytes) -> list[InputShard]:
 
 @dataclass(frozen=True)
 class DocumentBlock:
-    """Documents, one after another.
+    """Concatenated documents.
 
-    text:      raw bytes, UTF-8 where nothing is wrong with them; each document ends in a line feed.
-    ends:      where each document ends in `text`, ascending; the first begins at 0.
-    positions: where each document begins in its file: a byte, a row or an ordinal, as the format
-               has it. Together with the path it is the document's name.
+    text:      raw bytes, normally UTF-8; each document ends in a line feed.
+    ends:      offset of each document's end in `text`, ascending; the first document begins at 0.
+    positions: position of each document in its file: a byte offset, row number or ordinal,
+               depending on the format. With the path it identifies the document.
     """
 
     text: Bytes
@@ -108,7 +108,7 @@ class DocumentBlock:
     positions: Offsets
 
     def documents(self) -> Iterator[tuple[int, bytes]]:
-        """Position and raw text of each document: for formats that must inspect every one."""
+        """Position and raw text of each document, for formats that must inspect every one."""
         raw, start = self.text.tobytes(), 0
         for end, position in zip(self.ends.tolist(), self.positions.tolist(), strict=True):
             yield position, raw[start:end]
@@ -117,29 +117,29 @@ class DocumentBlock:
 
 @dataclass(frozen=True)
 class Reader:
-    """How one format is read."""
+    """One input format."""
 
     read: Callable[[Piece, SourceConfig], Iterator[DocumentBlock]]
-    """The documents of a piece, in the order of the file."""
+    """Yields the documents of a piece, in file order."""
 
     line_break: LineBreak
-    """What a line break means, unless the source says otherwise (`SourceConfig.line_break`)."""
+    """Default meaning of a line break; `SourceConfig.line_break` overrides it."""
 
     splittable: bool = False
-    """Whether `read` keeps to `start` and `stop`; otherwise it is always given whole files."""
+    """Whether `read` supports `start` and `stop`; otherwise it gets whole files."""
 
     is_encoded: bool = True
-    """Whether its files are text, in whatever encoding, and perhaps compressed."""
+    """Whether the files are text, in any encoding and possibly compressed."""
 
     from_html: bool = False
-    """Whether the text may hold HTML's entities and `<br>`, unless its source says otherwise."""
+    """Default for decoding HTML entities and `<br>`; `SourceConfig.html` overrides it."""
 
     find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(source.path)
     """The source's files, sorted by path."""
 
 
 def pack(documents: Iterable[tuple[int, bytes]]) -> Iterator[DocumentBlock]:
-    """Blocks of (position, raw text) pairs: for readers of few or irregular documents."""
+    """Group (position, raw text) pairs into blocks, for readers of few or irregular documents."""
     positions: list[int] = []
     texts: list[bytes] = []
     size = 0
@@ -155,7 +155,7 @@ def pack(documents: Iterable[tuple[int, bytes]]) -> Iterator[DocumentBlock]:
 
 
 def cut(text: bytes) -> int:
-    """Where a text longer than `LONGEST_DOCUMENT` is cut: after white space, if there is any."""
+    """Where to cut a text longer than `LONGEST_DOCUMENT`: after white space if possible."""
     found = max(text.rfind(space, 0, LONGEST_DOCUMENT) for space in (b"\n", b" "))
     if found > 0:
         return found + 1

@@ -1,11 +1,10 @@
-"""JSON lines: an object a line, with the text under one key.
+"""JSON Lines: one object per line, with the text under one key.
 
 In:  files of JSON objects, compressed or not.
-Out: a document a line; `UsageError` with the byte where a line is something else.
+Out: one document per line; `UsageError` with the byte offset of a malformed line.
 
-Whole blocks are parsed at once. Only a block that the fast parser refuses is read line by line: to
-name the wrong line, or because it holds half of a surrogate pair, which JSON allows and UTF-8 does
-not.
+Arrow parses whole blocks at once. A block that it rejects is parsed line by line, to locate the
+malformed line or because it contains a lone surrogate, which JSON allows and UTF-8 does not.
 """
 
 import json
@@ -19,13 +18,13 @@ from artifacts.errors import UsageError
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.columnar import block_of_strings
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
-from pipeline.readers.scanning import line_starts, scan
+from pipeline.readers.text import line_starts, scan
 
 _BLANK = np.frombuffer(b" \t\r\n", dtype=np.uint8)
 
 
 def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
-    """The documents of the lines that begin in the piece."""
+    """The documents on the lines that begin in the piece."""
     key = source.text_field
     schema = pa.schema([(key, pa.string())])
     for block in scan(piece, line_starts, cuttable=False):
@@ -60,11 +59,11 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
 
 
 def _text(line: bytes, key: str, *, where: str) -> bytes:
-    """The text in a line; half a surrogate pair stays and is replaced when cleaned."""
+    """The text of one line; lone surrogates are left to cleaning, which replaces them."""
     try:
         value = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON ({error}); expected an object a line") from None
+        raise UsageError(f"{where}: not JSON ({error}); expected one object per line") from None
     if not isinstance(value, dict):
         raise UsageError(f"{where}: a {type(value).__name__}, expected an object with key {key!r}")
     if key not in value:

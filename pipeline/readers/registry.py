@@ -1,7 +1,7 @@
-"""The readers by the name a configuration gives them.
+"""The readers by their name in a configuration.
 
-A new format is a function beside these with its `Reader(...)`, its name in
-`Reader` in pipeline/config/settings.py, and a line here.
+To add a format, write a function and its `Reader(...)` in this folder, add the name to `Reader` in
+pipeline/config/settings.py, and register it here.
 """
 
 from pipeline.readers.columnar import ARROW, PARQUET

@@ -1,14 +1,14 @@
-"""Wikipedia: MediaWiki's XML dumps, and WikiExtractor's output.
+"""Wikipedia: MediaWiki XML dumps and WikiExtractor output.
 
 In:  `pages-articles.xml`, or files of `<doc id=… url=… title=…>`, title, paragraphs, `</doc>`;
      compressed or not.
-Out: the text passages of articles, a paragraph a line (paper, A.2: only text passages, no lists,
-     tables and headings).
+Out: the text passages of articles, one paragraph per line (paper, A.2: only text passages, no
+     lists, tables and headings).
 
-A dump's XML is not parsed: every page is found by its tags, so that damage costs one page and a
-dump can be read from the middle. Of its wikitext, nested constructs are taken apart from the inside
-out, so that no recursion is needed and an unclosed brace spoils at most its own paragraph. No
-pattern takes more than linear time, whatever the text contains: a page's author may be hostile.
+The XML of a dump is not parsed: pages are located by their tags, so that damage costs one page and
+a dump can be read from the middle. Nested wikitext is stripped from the inside out, which needs no
+recursion and limits the effect of an unclosed brace to its own paragraph. Every pattern runs in
+linear time on any input, since anybody can edit a page.
 """
 
 import html
@@ -21,7 +21,7 @@ from artifacts.arrays import Offsets
 from artifacts.errors import UsageError
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
-from pipeline.readers.scanning import is_beginning, scan
+from pipeline.readers.text import is_beginning, scan
 
 _DOC = b"<doc "
 _DOC_END = b"</doc>"
@@ -29,9 +29,9 @@ _TITLE = re.compile(rb' title="([^\n]*)"')
 
 _PARAGRAPH = re.compile(rb"\S[^\n]*(?:\n|\Z)")
 _SHORT_PARAGRAPH = re.compile(rb"^(?:\S*[^\s.!?] +){0,4}\S+[.!?][ \t]*(?:\n|\Z)", re.MULTILINE)
-"""WikiExtractor ends a heading with a full stop: "Early life.". A paragraph of at most five words
-is one: of 70 drawn from English Wikipedia of 2014, 66 were headings or items of lists; of six words
-half are, of seven hardly any."""
+"""WikiExtractor ends headings with a full stop: "Early life.". A paragraph of up to five words is
+taken for one: of 70 sampled from English Wikipedia of 2014, 66 were headings or list items; of
+paragraphs of six words about half are, of seven words hardly any."""
 
 _PAGE = re.compile(rb"<page>")
 _PAGE_NAMESPACE = re.compile(rb"<ns>\s*(-?\d+)\s*</ns>")
@@ -57,14 +57,15 @@ _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _SWITCH = re.compile(r"__[A-Z]+__")
 _NOT_PROSE = tuple("*#:;|!")
-"""Lines that begin with these are lists, indented asides and remains of tables."""
+"""Line prefixes of list items, indented asides and remains of tables."""
+_HEADING = re.compile(r"=.*=")
 _HOLES = re.compile(r"\(\s*+[,;:]*+\s*+\)|(?<=\()\s*+[,;]\s*+")
 _DEEPEST = 40
-"""Levels of nesting taken apart; no article is nested more deeply."""
+"""Levels of nesting to strip; no article is nested more deeply."""
 
 
 def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
-    """The articles that begin in the piece, without titles and headings; some come out empty."""
+    """The articles that begin in the piece, without titles and headings; some are empty."""
 
     def bodies(block: DocumentBlock) -> Iterator[tuple[int, bytes]]:
         for position, article in block.documents():
@@ -81,7 +82,7 @@ def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentB
             first, _, rest = body.partition(b"\n")
             if title and first.strip() == title[1].strip():
                 body = rest
-            if lead := _PARAGRAPH.search(body):  # an article does not begin with a heading
+            if lead := _PARAGRAPH.search(body):  # the first paragraph is never a heading
                 body = body[: lead.end()] + _SHORT_PARAGRAPH.sub(b"", body[lead.end() :])
             yield position, body
 
@@ -91,13 +92,13 @@ def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentB
         yield from pack(bodies(block))
     if not found and is_beginning(piece):
         raise UsageError(
-            f"{piece.path}: no line begins with '<doc '; expected WikiExtractor's output, "
-            "use reader jsonl for its --json form"
+            f"{piece.path}: no line begins with '<doc '; expected WikiExtractor output (for its "
+            "--json format use reader jsonl)"
         )
 
 
 def doc_starts(buffer: bytes, at_beginning: bool) -> Offsets:
-    """Where a line begins with `<doc `."""
+    """Starts of lines that begin with `<doc `."""
     starts = [match.end() - len(_DOC) for match in re.finditer(rb"\n<doc ", buffer)]
     if at_beginning and buffer.startswith(_DOC):
         starts.insert(0, 0)
@@ -105,10 +106,9 @@ def doc_starts(buffer: bytes, at_beginning: bool) -> Offsets:
 
 
 def read_mediawiki(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
-    """The articles that begin in the piece; redirects come out empty.
+    """The articles that begin in the piece; redirects are empty.
 
-    Namespaces other than the main one (templates, talk, categories) hold no articles and give no
-    documents.
+    Pages outside the main namespace (templates, talk, categories) are skipped.
     """
 
     def articles(block: DocumentBlock) -> Iterator[tuple[int, bytes]]:
@@ -116,7 +116,7 @@ def read_mediawiki(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock
             namespace = _PAGE_NAMESPACE.search(page)
             if namespace and int(namespace[1]):
                 continue
-            wikitext = b"" if _REDIRECT.search(page) else _wikitext(page)
+            wikitext = b"" if _REDIRECT.search(page) else wikitext_of(page)
             yield position, plain_text(html.unescape(wikitext.decode("utf-8", "replace"))).encode()
 
     found = 0
@@ -128,18 +128,25 @@ def read_mediawiki(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock
 
 
 def page_starts(buffer: bytes, at_beginning: bool) -> Offsets:
-    """Where a page begins."""
+    """Starts of pages."""
     return np.array([match.start() for match in _PAGE.finditer(buffer)], dtype=np.int64)
 
 
 def plain_text(wikitext: str) -> str:
-    """The text passages of an article, a paragraph a line."""
+    """The text passages of an article, one paragraph per line."""
+
+    def link_text(link: re.Match[str]) -> str:
+        target, bar, label = link[1].partition("|")
+        if _NAMESPACE.match(target):  # a file, a category or another language
+            return ""
+        return label.rpartition("|")[2] if bar else target
+
     text = _COMMENT.sub("", wikitext)
-    text = _without_elements(_EMPTY_ELEMENT.sub("", text))
+    text = without_elements(_EMPTY_ELEMENT.sub("", text))
     text = _inside_out(_TEMPLATE, "", text)
     text = _inside_out(_TABLE, "", text)
-    text = _inside_out(_LINK, _shown, text)
-    end = text.rfind("]") + 1  # nothing that opens after it is ever closed
+    text = _inside_out(_LINK, link_text, text)
+    end = text.rfind("]") + 1  # brackets opened after it are never closed
     text = _EXTERNAL_LINK.sub(r"\1", text[:end]) + text[end:]
     text = _QUOTES.sub("", _SWITCH.sub("", text))
     text = _TAG.sub("", _LINE_BREAK.sub("\n", text))
@@ -148,12 +155,12 @@ def plain_text(wikitext: str) -> str:
     return "\n".join(
         line
         for line, stripped in lines
-        if stripped and not stripped.startswith(_NOT_PROSE) and not _is_heading(stripped)
+        if stripped and not stripped.startswith(_NOT_PROSE) and not _HEADING.fullmatch(stripped)
     )
 
 
-def _wikitext(page: bytes) -> bytes:
-    """The content of a page's first `<text>` that has an end; empty if there is none."""
+def wikitext_of(page: bytes) -> bytes:
+    """The content of the first `<text>` element of a page that is closed; empty if none is."""
     last = page.rfind(_PAGE_TEXT_END)
     for opening in _PAGE_TEXT.finditer(page, 0, page.rfind(b">") + 1):
         if opening[0].endswith(b"/>"):
@@ -163,8 +170,8 @@ def _wikitext(page: bytes) -> bytes:
     return b""
 
 
-def _without_elements(text: str) -> str:
-    """Without elements that hold no prose, each up to the next end of its name."""
+def without_elements(text: str) -> str:
+    """Remove elements without prose, each up to its next closing tag."""
     ends: dict[str, list[re.Match[str]]] = {}
     for closing in reversed([*_CLOSING.finditer(text)]):
         ends.setdefault(closing[1].lower(), []).append(closing)
@@ -179,27 +186,15 @@ def _without_elements(text: str) -> str:
     return "".join([*kept, text[place:]])
 
 
-def _is_heading(line: str) -> bool:
-    return len(line) > 1 and line[0] == line[-1] == "="
-
-
 def _inside_out(
     pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str
 ) -> str:
-    """Replace innermost matches until there are none."""
+    """Replace innermost matches until none are left."""
     for _ in range(_DEEPEST):
         text, count = pattern.subn(by, text)
         if not count:
             break
     return text
-
-
-def _shown(link: re.Match[str]) -> str:
-    """What a link shows: its last part; nothing for files, categories and other languages."""
-    target, bar, label = link[1].partition("|")
-    if _NAMESPACE.match(target):
-        return ""
-    return label.rpartition("|")[2] if bar else target
 
 
 WIKIEXTRACTOR = Reader(

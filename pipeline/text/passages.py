@@ -1,8 +1,7 @@
-"""Passages: documents cut at sentences into parts that one vector can stand for.
+"""Passages: documents split at sentence boundaries into chunks to embed.
 
 In:  a corpus and a number of words.
-Out: `Passage`s in the order of files, each with the file and the document it comes from; whole
-     documents as sentences.
+Out: `Passage`s in file order, each with its file and document; whole documents as sentences.
 """
 
 from collections.abc import Iterator
@@ -11,8 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pipeline.config.settings import CleaningConfig, CorpusConfig
-from pipeline.readers.input_shards import input_shards
-from pipeline.readers.registry import READERS
+from pipeline.readers.input_shards import find_corpus, input_shards
 from pipeline.text.filters import Reason
 from pipeline.text.texts import read_texts
 
@@ -22,33 +20,33 @@ class Passage(NamedTuple):
 
     file: str
     position: int
-    """Where its document begins in the file: a byte, a row or an ordinal, as the format has it."""
+    """Position of its document in the file: a byte offset, row number or ordinal."""
     text: str
 
 
 class Document(NamedTuple):
-    """A document that is not dropped."""
+    """A document that passed the filters."""
 
     file: str
     position: int
-    """Where it begins in the file."""
+    """Position in the file."""
     digest: bytes
-    """Of its sentences."""
+    """Digest of its sentences."""
     sentences: list[str]
 
 
 def read_passages(corpus: CorpusConfig, *, words: int) -> Iterator[Passage]:
-    """All passages of the corpus, of about `words` words."""
+    """All passages of the corpus, of up to about `words` words."""
     for document in read_documents(corpus, CleaningConfig()):
         for text in cut_passages(document.sentences, words=words):
             yield Passage(document.file, document.position, text)
 
 
 def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[Document]:
-    """The documents of the corpus in the order of its files, one after another."""
-    files = [[file.path for file in READERS[s.reader].find(s)] for s in corpus.sources]
+    """The documents of the corpus, in file order."""
+    files = find_corpus(corpus)
     read = partial(read_texts, corpus=corpus, cleaning=cleaning)
-    for block in chain.from_iterable(map(read, input_shards(corpus))):
+    for block in chain.from_iterable(map(read, input_shards(corpus, files))):
         start = 0
         for end, file, position, digest, reason in zip(
             block.ends_D.tolist(),
@@ -60,13 +58,13 @@ def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[D
         ):
             if reason == Reason.KEPT:
                 sentences = block.text[start:end].tobytes().decode().splitlines()
-                name = files[block.source][file]
-                yield Document(name, position, digest.tobytes(), sentences)
+                path = files[block.source][file].path
+                yield Document(path, position, digest.tobytes(), sentences)
             start = end
 
 
 def cut_passages(sentences: list[str], *, words: int) -> Iterator[str]:
-    """Consecutive whole sentences of at most `words` words together; a longer one stands alone."""
+    """Runs of whole sentences of at most `words` words; a longer sentence is a passage alone."""
     waiting: list[str] = []
     count = 0
     for sentence in sentences:

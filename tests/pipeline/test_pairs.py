@@ -1,4 +1,4 @@
-"""Pairs of texts that belong together, made of documents without labels."""
+"""Query and passage pairs mined from unlabelled documents."""
 
 import json
 from pathlib import Path
@@ -52,12 +52,12 @@ def test_neighbouring_passages_are_pairs_and_no_passage_is_in_two_splits(
         assert rows(artifact, split)
         for row in rows(artifact, split):
             query, passage = row["query"].split(), row["passage"].split()
-            # The last sentence of one passage is followed by the first one of the next.
+            # the next passage continues with the following sentence
             if query[0] == passage[0] == "Sentence":
                 assert int(passage[1]) == int(query[-7]) + 1
             for text in (row["query"], row["passage"]):
                 assert seen.setdefault(text, split) == split
-    assert len(seen) == 2 * sum(len(rows(artifact, split)) for split in SPLITS)  # no copy
+    assert len(seen) == 2 * sum(len(rows(artifact, split)) for split in SPLITS)  # no duplicates
 
 
 def test_an_opening_line_is_paired_with_what_follows_it(
@@ -79,7 +79,7 @@ def test_headings_are_paired_with_the_beginnings_of_their_sections(tmp_path: Pat
     source = {"reader": "text", "path": f"{tmp_path}/*.md", "line_break": "sentence"}
     artifact = made(tmp_path / "out", source, kind="heading", words=12, heldout_share=0.3)
     found = {row["query"]: row["passage"] for split in SPLITS for row in rows(artifact, split)}
-    # A heading under which another one stands at once has no text of its own.
+    # a heading followed by a subheading has no text of its own
     assert sorted(found) == sorted(f"Part {number} of {n}" for number in range(30) for n in (0, 1))
     assert found["Part 7 of 1"] == "Sentence 0 of the story 1 is told."
 

@@ -1,4 +1,4 @@
-"""A corpus that changes while it is read is never stored; files of any name are read."""
+"""A corpus that changes while it is read is never stored; any file name works."""
 
 import os
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def while_it_runs(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Have something happen between the start of a stage and its first read."""
+    """Run a function between the start of a stage and its first read."""
     run_graph = tokens.run_graph
 
     def changed(*arguments: object, **options: object) -> None:
@@ -50,7 +50,7 @@ def test_a_file_written_to_while_tokens_are_made_ends_the_stage_and_is_never_sto
         with pytest.raises(IntegrityError, match=r"a\.jsonl: was written to since the stage began"):
             make_tokens(table, [])
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()
-    # what was made of the other content must not be gone on with once the file is as it was
+    # output made from the other content must not be reused once the file is restored
     path.write_bytes(content)
     assert make_tokens(table, []).digest == golden.digest
 
@@ -125,10 +125,10 @@ def test_links_to_folders_and_files_are_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
-        (".", "a link to a folder that it lies in"),
-        ("..", "a link to a folder that it lies in"),
-        ("loop", r"a link that leads nowhere \(Too many levels of symbolic links\)"),
-        ("missing", r"a link that leads nowhere \(No such file or directory\)"),
+        (".", "a link to one of its parent folders"),
+        ("..", "a link to one of its parent folders"),
+        ("loop", r"broken link \(Too many levels of symbolic links\)"),
+        ("missing", r"broken link \(No such file or directory\)"),
     ],
 )
 def test_links_that_lead_nowhere_or_round_are_named(

@@ -1,4 +1,4 @@
-"""The corpus is cut into input shards of one size, whatever its files are."""
+"""Input shards have similar sizes, whatever the sizes of the files."""
 
 import pickle
 from pathlib import Path

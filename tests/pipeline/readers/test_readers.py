@@ -1,4 +1,4 @@
-"""Every format gives its documents, however its files are cut, and damage is named."""
+"""Every format yields its documents however its files are cut, and damage is reported."""
 
 import bz2
 import gzip
@@ -23,7 +23,7 @@ import zstandard
 from artifacts.errors import IntegrityError, UsageError
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers import columnar as tables
-from pipeline.readers import compression, documents, scanning, text
+from pipeline.readers import compression, documents, text
 from pipeline.readers.documents import DocumentBlock, Piece
 from pipeline.readers.registry import READERS
 from tests.conftest import PROJECT
@@ -57,7 +57,7 @@ def texts(path: Path, reader: str, **options: str) -> list[str]:
 
 
 def write_format(directory: Path, reader: str) -> Path:
-    """A file with twenty-five documents, in the form the reader reads."""
+    """A file with twenty-five documents in the format of the reader."""
     rng = random.Random(7)
     bodies = [
         " ".join(
@@ -102,7 +102,7 @@ def test_pieces_of_a_file_give_its_documents_once(
     whole = read(path, reader)
     assert len(whole) == (20 if reader == "mediawiki" else 25)
     size = path.stat().st_size
-    monkeypatch.setattr(scanning, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 300)
     monkeypatch.setattr(compression, "READ_BYTES", 64)
     monkeypatch.setattr(tables, "ROWS_AT_A_TIME", 3)
     assert read(path, reader) == whole
@@ -284,7 +284,7 @@ def test_a_small_file_that_unpacks_to_a_giant_document_is_read_in_bounded_memory
 
 
 def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> None:
-    for module in (documents, scanning, text):
+    for module in (documents, text):
         monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
     words = " ".join(f"wört{number}" for number in range(2000))
     path = tmp_path / "giant.txt"
@@ -293,26 +293,26 @@ def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> Non
         parts = texts(path, reader)
         assert " ".join(parts) == words
         assert all(len(part.encode()) <= 1000 for part in parts)
-    monkeypatch.setattr(scanning, "BLOCK_BYTES", 1500)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 1500)
     monkeypatch.setattr(compression, "READ_BYTES", 700)
     assert read(path, "text") == read(path, "blank_line_text")
 
 
 def test_a_record_too_long_to_be_held_is_refused_by_name(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(scanning, "LONGEST_RECORD", 2_000_000)
-    monkeypatch.setattr(scanning, "BLOCK_BYTES", 500_000)
+    monkeypatch.setattr(text, "LONGEST_RECORD", 2_000_000)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 500_000)
     path = tmp_path / "long.jsonl"
     path.write_text('{"text": "short"}\n{"text": "' + "word " * 1_000_000 + '"}\n')
-    expected = rf"{path}: what begins at byte 18 .* 2,000,000 bytes, more than is held in memory"
+    expected = rf"{path}: the record at byte 18 .* 2,000,000 bytes, the limit for one record"
     with pytest.raises(UsageError, match=expected):
         texts(path, "jsonl")
 
 
 def test_a_giant_document_belongs_to_the_piece_it_begins_in(tmp_path: Path, monkeypatch) -> None:
-    for module in (documents, scanning):
+    for module in (documents, text):
         monkeypatch.setattr(module, "LONGEST_DOCUMENT", 500)
-    monkeypatch.setattr(scanning, "BLOCK_BYTES", 300)
-    monkeypatch.setattr(scanning, "LOOKBACK_BYTES", 100)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(text, "LOOKBACK_BYTES", 100)
     monkeypatch.setattr(compression, "READ_BYTES", 128)
     path = tmp_path / "mixed.txt"
     path.write_text("one\n\n" + "word " * 800 + "\n\ntwo\n\n" + "x" * 1700 + "\n\nthree\n")
@@ -498,13 +498,13 @@ LONG = "a b " * 2500
 
 
 def repeated(rows: int) -> pa.Table:
-    """So many rows of one string of 10 KB, which is stored once."""
+    """Rows that share one string of 10 KB, which is stored once."""
     rows_R = pa.array([0] * rows, pa.int32())
     return pa.table({"text": pa.DictionaryArray.from_arrays(rows_R, pa.array([LONG]))})
 
 
 def views(rows: int) -> pa.Table:
-    """The same, as views that all look at one string."""
+    """The same as string views."""
     _, view, data = pa.array([LONG], pa.string_view()).buffers()
     every = pa.py_buffer(view.to_pybytes() * rows)
     return pa.table({"text": pa.Array.from_buffers(pa.string_view(), rows, [None, every, data])})
@@ -539,7 +539,7 @@ def test_a_log_that_shrinks_to_a_hundredth_is_read_to_its_end(
     line = "2026-11-22T10:15:00Z host-17 service[4711]: request 0x{:08x} answered with code 200\n"
     some = "".join(line.format(rng.randrange(1 << 32)) * 20 for _ in range(400)).encode()
     path = tmp_path / f"log.{kind}"
-    path.write_bytes(COMPRESSORS[kind](some) * 9)  # several streams, one after another
+    path.write_bytes(COMPRESSORS[kind](some) * 9)  # several concatenated streams
     assert sum(len(chunk) for chunk in compression.stream(str(path))) == 9 * len(some)
     assert 9 * len(some) > 50 * path.stat().st_size
 

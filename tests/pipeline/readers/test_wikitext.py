@@ -1,4 +1,4 @@
-"""Of an article's source the passages stay, and what surrounds them goes."""
+"""Text passages are extracted from wikitext and everything else is removed."""
 
 import re
 import time
@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.readers.wikipedia import (
+    _HEADING,
     _REMOVED_ELEMENTS,
-    _is_heading,
-    _wikitext,
-    _without_elements,
     plain_text,
+    wikitext_of,
+    without_elements,
 )
 
 
@@ -77,11 +77,11 @@ MARKUP = st.lists(
 
 @given(MARKUP)
 def test_linear_parsing_finds_what_the_obvious_patterns_find(text: str) -> None:
-    assert _without_elements(text) == OLD_ELEMENT.sub("", text)
+    assert without_elements(text) == OLD_ELEMENT.sub("", text)
     found = OLD_PAGE_TEXT.search(text.encode())
-    assert _wikitext(text.encode()) == ((found["text"] if found else None) or b"")
+    assert wikitext_of(text.encode()) == ((found["text"] if found else None) or b"")
     for line in text.split("\n"):
-        assert _is_heading(line.strip()) == bool(OLD_HEADING.match(line.strip()))
+        assert bool(_HEADING.fullmatch(line.strip())) == bool(OLD_HEADING.match(line.strip()))
 
 
 @pytest.mark.parametrize(
@@ -120,5 +120,5 @@ def test_no_markup_takes_longer_than_in_proportion_to_its_length(piece: str) -> 
     plain_text(text)
     plain_text("=" * len(text) + "x")
     plain_text("(" + " " * len(text))
-    _wikitext(text.encode())
+    wikitext_of(text.encode())
     assert time.process_time() - began < 5, "seconds for 100 KB; cubic patterns took days"

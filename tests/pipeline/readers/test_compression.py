@@ -1,4 +1,4 @@
-"""Text in other encodings is read as what it is; what is no text is named."""
+"""Text in other encodings is detected and converted; files without text are refused by name."""
 
 import gzip
 from itertools import pairwise
@@ -8,9 +8,8 @@ import pytest
 
 from artifacts.errors import NotText, UsageError
 from pipeline.config.settings import SourceConfig
-from pipeline.readers.compression import converted_from
+from pipeline.readers.compression import converted_from, encoding_of
 from pipeline.readers.documents import BLOCK_BYTES, Piece
-from pipeline.readers.encodings import encoding_of
 from pipeline.readers.registry import READERS
 
 RUSSIAN = (
