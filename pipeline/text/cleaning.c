@@ -1,19 +1,19 @@
-/* The two steps of cleaning that touch every byte: which characters stay, and how much white space.
+/* The two cleaning steps that touch every byte: replacing characters and collapsing white space.
 
-   Called by cleaning.py, which owns every buffer that crosses the border and the tables of what
-   becomes of a character. Nearly all text stays as it is, so 64 bytes at a time are looked at and
-   copied; they are taken one by one only where there is something to do. */
+   Called by cleaning.py, which owns all buffers and the replacement tables. Since nearly all text is
+   unchanged, it is checked and copied 64 bytes at a time, and byte by byte only where something
+   changes. */
 
 #include <stdint.h>
 #include <string.h>
 
 #define CHUNK 64
-#define KEEP 0 /* in the tables: the character stays; otherwise its replacement, or DELETE for none */
+#define KEEP 0 /* table entries: KEEP, DELETE, or the replacement */
 #define DELETE 1
 #define REPLACEMENT 0xFFFD
 #define NOT_UTF8 (-1)
 
-/* The length of the character at text[0..left), 0 if there is no valid one (RFC 3629). */
+/* The length of the character at text[0..left), 0 if it is not valid UTF-8 (RFC 3629). */
 static inline int64_t decode(const uint8_t *text, int64_t left, uint32_t *code) {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
     uint8_t lead = text[0];
@@ -29,17 +29,18 @@ static inline int64_t decode(const uint8_t *text, int64_t left, uint32_t *code) 
     return size;
 }
 
-/* `text` with its characters replaced or left out as the tables say (of characters of one byte by
-   that, of two by code & 0x7FF, of three by code; longer ones stay), into `out`, which is as long.
-   Returns the bytes written; moved_D are the documents' ends among them, replaced_D how many U+FFFD
-   each has. NOT_UTF8 where a document is no valid UTF-8 by itself. */
+/* Replaces or deletes characters of `text` according to the tables, which are indexed by the byte,
+   by code & 0x7FF and by code for characters of one, two and three bytes; longer ones are kept. `out`
+   has the length of `text`. Returns the number of bytes written, and in moved_D and replaced_D the
+   end of each document among them and its number of U+FFFD; or NOT_UTF8 if a document is not valid
+   UTF-8 by itself. */
 int64_t clean_characters(const uint8_t *text, int64_t n, const int64_t *ends_D, int64_t documents,
                          const uint8_t *one, const uint8_t *two, const uint8_t *three,
                          uint8_t *out, int64_t *moved_D, int64_t *replaced_D) {
     int64_t p = 0, written = 0, d = 0;
     memset(replaced_D, 0, documents * sizeof *replaced_D);
     while (p < n) {
-        /* up to the next character that is not plain ASCII, or a whole chunk */
+        /* copy up to the next character that is not plain ASCII, or a whole chunk */
         int64_t plain = 0;
         if (n - p >= CHUNK) {
             uint8_t odd[CHUNK];
@@ -47,13 +48,13 @@ int64_t clean_characters(const uint8_t *text, int64_t n, const int64_t *ends_D, 
                 odd[i] = ((uint8_t)(text[p + i] - ' ') > '~' - ' ') & (text[p + i] != '\n');
             const uint8_t *first = memchr(odd, 1, CHUNK);
             plain = first ? first - odd : CHUNK;
-            memcpy(out + written, text + p, CHUNK); /* what is not plain is overwritten */
+            memcpy(out + written, text + p, CHUNK); /* the bytes after `plain` are overwritten */
         }
         for (; d < documents && ends_D[d] <= p; d++) moved_D[d] = written;
         for (; d < documents && ends_D[d] <= p + plain; d++) moved_D[d] = written + ends_D[d] - p;
         p += plain;
         written += plain;
-        /* the characters up to the next plain one, one by one */
+        /* then character by character up to the next plain one */
         while (p < n && plain < CHUNK) {
             for (; d < documents && ends_D[d] <= p; d++) moved_D[d] = written;
             uint32_t code;
@@ -66,7 +67,7 @@ int64_t clean_characters(const uint8_t *text, int64_t n, const int64_t *ends_D, 
             } else if (becomes != DELETE) {
                 out[written++] = becomes;
             }
-            p += size + (code == '\r' && p + 1 < n && text[p + 1] == '\n'); /* one line end, not two */
+            p += size + (code == '\r' && p + 1 < n && text[p + 1] == '\n'); /* CR LF is one line end */
             if (size == 1 && n - p >= CHUNK) break;
         }
     }
@@ -74,9 +75,9 @@ int64_t clean_characters(const uint8_t *text, int64_t n, const int64_t *ends_D, 
     return written;
 }
 
-/* `text`, whose only white space is the space and the line feed, with every run of it made one line
-   feed if it has one, else a space; white space at the beginning goes. Into `out`, which is as long;
-   returns the bytes written, and in moved_D the documents' ends among them. */
+/* Collapses each run of white space (spaces and line feeds) in `text` into one line feed if it has
+   one, otherwise one space; leading white space is deleted. `out` has the length of `text`. Returns
+   the number of bytes written, and in moved_D the end of each document among them. */
 int64_t clean_white_space(const uint8_t *text, int64_t n, const int64_t *ends_D, int64_t documents,
                           uint8_t *out, int64_t *moved_D) {
     int64_t p = 0, written = 0, d = 0;
@@ -97,7 +98,7 @@ int64_t clean_white_space(const uint8_t *text, int64_t n, const int64_t *ends_D,
             for (; d < documents && ends_D[d] <= p; d++) moved_D[d] = written;
             if (text[p] > ' ') out[written++] = text[p];
             else if (p && text[p - 1] > ' ') out[written++] = text[p];
-            else if (text[p] == '\n' && written) out[written - 1] = '\n'; /* the run's first byte stands there */
+            else if (text[p] == '\n' && written) out[written - 1] = '\n'; /* the first byte of the run */
         }
     }
     for (; d < documents; d++) moved_D[d] = written;

@@ -1,19 +1,19 @@
-"""Cleaning: from raw bytes of documents to plain lines of text.
+"""Cleaning: from raw bytes to plain lines of text.
 
-In:  a `DocumentBlock` as a reader gives it.
-Out: `CleanBlock`: valid UTF-8 without control characters, single spaces, one paragraph (or given
-     sentence) a line; and for each document how much of it had to be replaced.
+In:  a `DocumentBlock` from a reader.
+Out: a `CleanBlock`: valid UTF-8 without control characters, single spaces, one paragraph (or, in
+     Google's format, sentence) per line, and the number of replacement characters per document.
 
-Whole blocks are processed at once: every byte is looked up in a table, the few interesting places
-are rewritten by index arithmetic, and document ends are moved along. What is done, in this order:
-invalid UTF-8 becomes U+FFFD and is counted; control characters, byte order marks and invisible
-format characters are removed; every kind of line end becomes a line feed and every kind of space a
-space; HTML's entities and line breaks become what they mean (only of what was made from HTML);
-white space is collapsed, and line breaks that only wrap a paragraph become spaces. Hard-wrapped
-text (old books, documentation) is distinguished from one paragraph a line by its line lengths,
-document by document, so that a document is read the same wherever it stands.
+In this order: invalid UTF-8 becomes U+FFFD and is counted; control characters, byte order marks and
+invisible format characters are removed; all line ends become line feeds and all spaces plain
+spaces; HTML entities and `<br>` are decoded (only in sources made from HTML); white space is
+collapsed, and line breaks that merely wrap a paragraph become spaces. Hard-wrapped text (old books,
+documentation) is told from one paragraph per line by the line lengths of each document, so a
+document is cleaned the same way in any block.
 
-Where there is a compiler, the loops over every byte run in C (cleaning.c), with the same result.
+Whole blocks are processed at once: every byte is looked up in a table, the few bytes that change
+are rewritten by index arithmetic, and document ends are adjusted. With a C compiler the loops over
+bytes run in cleaning.c instead, with the same result.
 """
 
 import ctypes
@@ -33,30 +33,30 @@ from pipeline.readers.documents import DocumentBlock
 SPACE, LINE_FEED = 0x20, 0x0A
 
 REPLACEMENT = 0xFFFD
-"""The character that stands for invalid bytes."""
+"""The replacement character for invalid bytes."""
 
 WRAPPED_WIDTH = 100
-"""Characters: hard-wrapped text has hardly any longer line."""
+"""Characters: hardly any line of hard-wrapped text is longer."""
 SHORT_LINE = 40
-"""Characters: a shorter line was not broken for lack of room, so its break means something."""
+"""Characters: a shorter line had room for another word, so its line break is deliberate."""
 LONG_LINES_ALLOWED = 0.02
-"""Share of longer lines in hard-wrapped text (addresses, tables)."""
+"""Maximum share of lines beyond `WRAPPED_WIDTH` in hard-wrapped text (addresses, tables)."""
 FULL_LINES_NEEDED = 0.5
-"""Share of lines of at least `SHORT_LINE` characters in hard-wrapped text."""
+"""Minimum share of lines of at least `SHORT_LINE` characters in hard-wrapped text."""
 
 _NOT_UTF8 = -1
-"""What cleaning.c returns for a block with an invalid byte."""
-_DOOMED = 0x00
-"""Stands for a byte that is to be deleted; the text itself holds none."""
+"""Returned by cleaning.c for a block with an invalid byte."""
+_DELETED = 0x00
+"""Marks a byte for deletion; the text itself contains no NUL."""
 
 
 @dataclass(frozen=True)
 class CleanBlock:
     """Cleaned documents; each non-empty one ends in a line feed.
 
-    text:     one paragraph or sentence a line, single spaces inside, no empty lines.
-    ends:     where each document ends in `text`.
-    replaced: U+FFFD in each document: bytes that were no UTF-8.
+    text:     one paragraph or sentence per line, single spaces, no empty lines.
+    ends:     offset of each document's end in `text`.
+    replaced: number of U+FFFD in each document: bytes that were not UTF-8.
     """
 
     text: Bytes
@@ -65,11 +65,21 @@ class CleanBlock:
 
 
 def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = False) -> CleanBlock:
-    """The documents of `block`, cleaned; there are as many as before, some perhaps empty."""
-    text, ends, replaced = _characters(block.text, block.ends)
+    """Clean the documents of `block`; none is dropped, but some may become empty."""
+    kernel, size = library(), _NOT_UTF8
+    text, ends = np.ascontiguousarray(block.text), np.ascontiguousarray(block.ends, dtype=np.int64)
+    plain, moved, replaced = np.empty_like(text), np.empty_like(ends), np.empty_like(ends)
+    if kernel is not None:
+        size = kernel.clean_characters(
+            *(address(text), len(text), address(ends), len(ends)),
+            *(address(table) for table in (_ONE, _LONGER[2], _LONGER[3], plain, moved, replaced)),
+        )
+    if size == _NOT_UTF8:
+        text, ends, replaced = _plain_characters(*_valid_utf8(text, ends))
+    else:
+        text, ends = plain[:size], moved
     if from_html:
         text, ends = _without_html(text, ends)
-    kernel = library()
     if kernel is None or line_break == "detect":
         return CleanBlock(*_collapse(text, ends, line_break), replaced)
     text, ends = np.ascontiguousarray(text), np.ascontiguousarray(ends, dtype=np.int64)
@@ -82,36 +92,20 @@ def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = Fals
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The functions of cleaning.c; None where there is no compiler."""
+    """The functions of cleaning.c; None without a C compiler."""
     signatures = {"clean_characters": "npnpnpppppp", "clean_white_space": "npnpnpp"}
     return load(Path(__file__).with_name("cleaning.c"), signatures)
 
 
-def _characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offsets]:
-    """Valid UTF-8 of plain characters, moved ends, and the number of U+FFFD in each document."""
-    kernel = library()
-    if kernel is not None:
-        text, ends = np.ascontiguousarray(text), np.ascontiguousarray(ends, dtype=np.int64)
-        plain, moved, replaced = np.empty_like(text), np.empty_like(ends), np.empty_like(ends)
-        tables = (_ONE, _LONGER[2], _LONGER[3], plain, moved, replaced)
-        size = kernel.clean_characters(
-            *(address(text), len(text), address(ends), len(ends)),
-            *(address(table) for table in tables),
-        )
-        if size != _NOT_UTF8:
-            return plain[:size], moved, replaced
-    return _plain_characters(*_valid_utf8(text, ends))
-
-
 def _valid_utf8(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
-    """`text` with every invalid byte replaced, document by document where there is one."""
+    """`text` with invalid bytes replaced, document by document if there are any."""
     raw = text.tobytes()
     if raw.isascii():
         return text, ends
     begins = ends[:-1][ends[:-1] < len(text)]
     try:
         raw.decode("utf-8")
-        if not np.any((text[begins] & 0xC0) == 0x80):  # no character lies across two documents
+        if not np.any((text[begins] & 0xC0) == 0x80):  # no character spans two documents
             return text, ends
     except UnicodeDecodeError:
         pass
@@ -125,7 +119,7 @@ def _valid_utf8(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
     )
 
 
-# The characters that cleaning changes, by what they become.
+# Characters that cleaning replaces by a line feed, by a space, or removes.
 _LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
 _SPACES = "\t\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _INVISIBLE = (
@@ -135,13 +129,12 @@ _INVISIBLE = (
 )
 
 _KEEP = 0
-"""In the tables below: the byte stays. Otherwise its replacement, or 1 for none."""
 _DELETE = 1
-
+"""Entries of the tables below; any other value is the replacement."""
 
 _ONE = np.zeros(256, dtype=np.uint8)
 _LONGER = {2: np.zeros(1 << 11, dtype=np.uint8), 3: np.zeros(1 << 16, dtype=np.uint8)}
-"""What becomes of single bytes, and, by encoded length, of two- and three-byte characters."""
+"""Replacements of single bytes and, by encoded length, of two- and three-byte characters."""
 for _group, _becomes in ((_LINE_ENDS, LINE_FEED), (_SPACES, SPACE), (_INVISIBLE, _DELETE)):
     for _character in _group:
         _size = len(_character.encode())
@@ -158,9 +151,9 @@ _INTERESTING = bytes(
 
 
 def _plain_characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offsets]:
-    """Valid UTF-8 with only two kinds of white space, space and line feed, and no invisibles.
+    """Normalise white space to space and line feed and remove invisible characters.
 
-    Third comes the number of U+FFFD in each document.
+    Returns the text, its document ends and the number of U+FFFD in each document.
     """
     raw = text.tobytes()
     places = np.flatnonzero(np.frombuffer(raw.translate(_INTERESTING), dtype=np.uint8))
@@ -168,25 +161,25 @@ def _plain_characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offse
         return text, ends, np.zeros(len(ends), dtype=np.int64)
     text = text.copy()
     lead = text[places]
-    doomed = [_rewrite(text, places, _ONE[lead], size=1)]
+    deleted = [_rewrite(text, places, _ONE[lead], size=1)]
     replaced = np.zeros(0, dtype=np.int64)
     for size in _LEADS:
         at = places[_IS_LEAD[size][lead]]
         code = text[at].astype(np.int64) & (0x1F if size == 2 else 0x0F)
         for byte in range(1, size):
             code = (code << 6) | (text[at + byte] & 0x3F)
-        doomed.append(_rewrite(text, at, _LONGER[size][code], size=size))
+        deleted.append(_rewrite(text, at, _LONGER[size][code], size=size))
         replaced = at[code == REPLACEMENT]
-    # the line feeds of CR LF: the carriage return has already become one
+    # delete the line feed of each CR LF: the carriage return has already become one
     after_return = places[lead == ord("\r")] + 1
     after_return = after_return[after_return < len(text)]
-    doomed.append(after_return[np.frombuffer(raw, dtype=np.uint8)[after_return] == LINE_FEED])
+    deleted.append(after_return[np.frombuffer(raw, dtype=np.uint8)[after_return] == LINE_FEED])
     counts = np.diff(np.searchsorted(replaced, ends), prepend=0)
-    return *_delete(text, ends, np.unique(np.concatenate(doomed))), counts
+    return *_delete(text, ends, np.unique(np.concatenate(deleted))), counts
 
 
 def _rewrite(text: Bytes, at: Offsets, becomes: Bytes, *, size: int) -> Offsets:
-    """Replace the characters at `at` in `text` by what they become; returns the bytes to delete."""
+    """Replace the characters at `at` in place; returns the offsets of the bytes to delete."""
     changed = becomes > _DELETE
     text[at[changed]] = becomes[changed]
     gone = at[becomes == _DELETE]
@@ -198,7 +191,7 @@ _HTML = re.compile(rb"<br ?/?>|&(?:[A-Za-z][A-Za-z0-9]{1,30}|#[0-9]{1,7}|#[xX][0
 
 
 def _without_html(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
-    """`text` with entities and `<br>` replaced by what they mean."""
+    """`text` with HTML entities and `<br>` decoded."""
     places = np.flatnonzero((text == ord("&")) | (text == ord("<")))
     raw = text.tobytes()
     matches = [match for place in places.tolist() if (match := _HTML.match(raw, place))]
@@ -223,23 +216,23 @@ def _without_html(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
 
 
 def _collapse(text: Bytes, ends: Offsets, line_break: LineBreak) -> tuple[Bytes, Offsets]:
-    """`text` with every run of white space made one line feed or one space, and moved ends.
+    """Collapse every run of white space into one line feed or one space.
 
-    Its only white space is the space and the line feed, and every document ends in a line feed.
+    The only white space in `text` is space and line feed, and every document ends in a line feed.
     """
     if not len(text):
         return text, ends
     white = text <= SPACE
     repeated = white.copy()
-    repeated[1:] &= white[:-1]  # the first byte of the text counts as following white space
-    doomed = np.flatnonzero(repeated)
+    repeated[1:] &= white[:-1]  # leading white space is deleted too
+    deleted = np.flatnonzero(repeated)
     feeds = np.flatnonzero(text == LINE_FEED)
-    runs = feeds  # where the run of white space around each line feed begins; -1 before the text
-    if len(doomed):
-        new_run = np.diff(doomed, prepend=-2) != 1
-        before = doomed[new_run][np.cumsum(new_run) - 1] - 1
-        index = np.minimum(np.searchsorted(doomed, feeds), len(doomed) - 1)
-        runs = np.where(doomed[index] == feeds, before[index], feeds)
+    runs = feeds  # start of the white space around each line feed; -1 before the text
+    if len(deleted):
+        new_run = np.diff(deleted, prepend=-2) != 1
+        before = deleted[new_run][np.cumsum(new_run) - 1] - 1
+        index = np.minimum(np.searchsorted(deleted, feeds), len(deleted) - 1)
+        runs = np.where(deleted[index] == feeds, before[index], feeds)
     leading = int(np.count_nonzero(runs < 0))
     kept = runs[leading:]
     if line_break == "detect" and len(kept):
@@ -248,22 +241,22 @@ def _collapse(text: Bytes, ends: Offsets, line_break: LineBreak) -> tuple[Bytes,
     collapsed = text.copy()
     collapsed[feeds] = SPACE
     collapsed[kept] = LINE_FEED
-    return _delete(collapsed, ends, doomed)
+    return _delete(collapsed, ends, deleted)
 
 
 def _paragraph_ends(
     text: Bytes, ends: Offsets, feeds: Offsets, runs: Offsets, *, begin: int
 ) -> Offsets:
-    """The runs of white space, each with a line feed, that do more than wrap a paragraph.
+    """The white-space runs with a line feed that end a paragraph instead of wrapping a line.
 
-    The first line begins at `begin`. L lines: one before each run.
+    The first line begins at `begin`; each of the L lines ends at a run.
     """
     first = np.flatnonzero(np.diff(runs, prepend=-1))
     at_L = runs[first]
-    feeds_L = np.diff(np.append(first, len(feeds)))  # two are a blank line
+    feeds_L = np.diff(np.append(first, len(feeds)))  # two or more: a blank line follows
     last_feed = feeds[np.append(first[1:], len(feeds)) - 1]
     begins_L = np.concatenate(([begin], last_feed[:-1] + 1))
-    # the width in characters, indentation included: bytes that do not continue one
+    # width in characters, including indentation: all bytes but UTF-8 continuation bytes
     continuing = np.flatnonzero((text & 0xC0) == 0x80)
     width_L = (at_L - np.searchsorted(continuing, at_L)) - (
         begins_L - np.searchsorted(continuing, begins_L)
@@ -280,10 +273,10 @@ def _paragraph_ends(
 
 
 def _delete(text: Bytes, ends: Offsets, places: Offsets) -> tuple[Bytes, Offsets]:
-    """NUL-free `text` without the bytes at the ascending `places`, and the ends moved along."""
+    """Delete the bytes at the ascending `places` from NUL-free `text`; returns it and its ends."""
     if not len(places):
         return text, ends
     text = text.copy()
-    text[places] = _DOOMED
-    left = text.tobytes().translate(None, bytes([_DOOMED]))  # faster than NumPy's own selection
+    text[places] = _DELETED
+    left = text.tobytes().translate(None, bytes([_DELETED]))  # faster than a NumPy mask
     return np.frombuffer(left, dtype=np.uint8), ends - np.searchsorted(places, ends)

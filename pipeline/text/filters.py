@@ -1,16 +1,15 @@
-"""Which documents are dropped, and why.
+"""Quality filters: which documents are dropped, and why.
 
 In:  cleaned documents.
-Out: a `Reason` for each; `KEPT` for most.
+Out: a `Reason` for each, usually `KEPT`.
 
 The rules are Gopher's (Rae et al. 2021, arXiv 2112.11446, A.1.1) and C4's (Raffel et al. 2020,
-arXiv 1910.10683, 2.2), all off by default. What is dropped is counted and listed, never silently
-lost.
+arXiv 1910.10683, 2.2), all off by default. Dropped documents are counted and listed.
 
-Left out are the rules that do not judge a document by counting in it: Gopher's repetitions (Table
-A1), C4's rules that drop lines (no final punctuation, few words, "javascript"), its list of bad
-words, its language detection and its three-sentence spans. Near-duplicates have a stage of their
-own (pipeline/dedup.py).
+Only rules that count something in a document are implemented: not Gopher's repetition filters
+(Table A1), nor C4's line filters (no final punctuation, few words, "javascript"), its blocklist,
+language detection and three-sentence spans. Near-duplicates have their own stage
+(pipeline/dedup.py).
 """
 
 import re
@@ -28,25 +27,25 @@ from pipeline.text.cleaning import LINE_FEED, SPACE, CleanBlock
 Reasons = npt.NDArray[np.uint8]
 
 STOP_WORDS = (b"the", b"be", b"to", b"of", b"and", b"that", b"have", b"with")
-"""English words of which a text has some (Gopher's list)."""
+"""Common English words (Gopher's list)."""
 
 
 class Reason(IntEnum):
-    """What became of a document; the names are the manifest's and the record's."""
+    """Why a document was dropped; manifests and records use these names."""
 
     KEPT = 0
     EMPTY = 1
     NOT_TEXT = 2
-    """More invalid bytes than `max_replacement_share`."""
+    """Its share of invalid bytes exceeds `max_replacement_share`."""
     SHORT = 3
     SYMBOLS = 4
     FEW_LETTERS = 5
     NO_TOKENS = 6
-    """Only characters that the tokenizer leaves out."""
+    """It has only characters that the tokenizer removes."""
     DROP_LIST = 7
     DUPLICATE = 8
     HELD_OUT = 9
-    """A training document that equals a held-out one."""
+    """A training document identical to a held-out one."""
     LONG = 10
     WORD_LENGTH = 11
     BULLETS = 12
@@ -55,20 +54,20 @@ class Reason(IntEnum):
     CURLY_BRACKET = 15
     LOREM_IPSUM = 16
     BINARY_FILE = 17
-    """Stands for a whole file that holds no text: an image, a PDF."""
+    """A whole file without text, such as an image or a PDF."""
     BAD_FILE = 18
-    """Stands for what could not be read of a file, where `on_bad_file` is `skip`."""
+    """The unreadable part of a file, if `on_bad_file` is `skip`."""
 
 
 class Counts:
-    """Counts over the documents of a block: each an array of shape (D,), computed once."""
+    """Per-document counts over a block: arrays of shape (D,), computed on first use."""
 
     def __init__(self, block: CleanBlock) -> None:
         self._text, self._ends = block.text, block.ends
 
     @cached_property
     def characters(self) -> Offsets:
-        """Characters, white space included."""
+        """Characters, including white space."""
         characters: Offsets = np.diff(self._ends, prepend=0) - self.marks(
             (self._text & 0xC0) == 0x80
         )
@@ -76,14 +75,8 @@ class Counts:
 
     @cached_property
     def words(self) -> Offsets:
-        """Words: white space follows each."""
+        """Words; each is followed by one white-space character."""
         return self.marks(self._text <= SPACE)
-
-    @cached_property
-    def word_characters(self) -> Offsets:
-        """Characters but white space."""
-        letters: Offsets = self.characters - self.words
-        return letters
 
     @cached_property
     def lines(self) -> Offsets:
@@ -92,14 +85,14 @@ class Counts:
 
     @cached_property
     def symbols(self) -> Offsets:
-        """Hashes and ellipses: `#`, the character U+2026, and three full stops in a row."""
+        """Hash signs and ellipses: `#`, U+2026, and three full stops in a row."""
         symbols: Mask = self._text == ord("#")
         symbols[:-2] |= self._ellipses
         return self.marks(symbols)
 
     @cached_property
     def bullet_lines(self) -> Offsets:
-        """Lines that begin with `-`, `*` or the character U+2022."""
+        """Lines that start with `-`, `*` or U+2022."""
         feeds = np.flatnonzero(self._text == LINE_FEED)
         starts = np.concatenate(([0], feeds + 1))[: len(feeds)]
         first = self._text[starts]
@@ -115,7 +108,7 @@ class Counts:
 
     @cached_property
     def words_with_letters(self) -> Offsets:
-        """Words that hold a letter."""
+        """Words that contain a letter."""
         spaces = np.flatnonzero(self._text <= SPACE)
         before = np.searchsorted(np.flatnonzero(self._letters), spaces)
         has_letter = np.diff(before, prepend=0) > 0
@@ -123,7 +116,7 @@ class Counts:
 
     @cached_property
     def stop_words(self) -> Offsets:
-        """How many different ones of `STOP_WORDS` there are, in any case."""
+        """Distinct `STOP_WORDS`, in any case."""
         edges = np.flatnonzero(np.diff(self._letters, prepend=False, append=False))
         starts, lengths = edges[::2], np.diff(edges)[::2]
         found = np.zeros(len(self._ends), dtype=np.int64)
@@ -146,23 +139,23 @@ class Counts:
         return self.places(np.array([match.start() for match in matches], dtype=np.int64))
 
     def marks(self, marks: Mask) -> Offsets:
-        """How many of the marked bytes each document has."""
+        """The number of marked bytes in each document."""
         return self.places(np.flatnonzero(marks))
 
     def places(self, places: Offsets) -> Offsets:
-        """How many of the ascending `places` each document has."""
+        """The number of the ascending `places` in each document."""
         return np.diff(np.searchsorted(places, self._ends), prepend=0)
 
     @cached_property
     def _letters(self) -> Mask:
-        """The bytes of letters; every byte of a non-ASCII character counts as one."""
+        """Bytes of letters; all bytes of non-ASCII characters count."""
         folded = self._text | 0x20
         letters: Mask = ((folded >= ord("a")) & (folded <= ord("z"))) | (self._text >= 0x80)
         return letters
 
     @cached_property
     def _ellipses(self) -> Mask:
-        """Where three full stops or U+2026 begin; the text's last two bytes are left out."""
+        """Whether three full stops or U+2026 begin at each byte but the last two."""
         text = self._text
         full_stop = text == ord(".")
         three = full_stop[:-2] & full_stop[1:-1] & full_stop[2:]
@@ -172,7 +165,7 @@ class Counts:
 
 
 Rule = tuple[Reason, str, Callable[[Counts, float], Mask]]
-"""A reason, the setting that turns it on, and which documents of a block break that limit."""
+"""A reason, the setting that enables it, and which documents of a block exceed that limit."""
 
 RULES: tuple[Rule, ...] = (
     (Reason.SHORT, "min_words", lambda of, limit: of.words < limit),
@@ -180,12 +173,12 @@ RULES: tuple[Rule, ...] = (
     (
         Reason.WORD_LENGTH,
         "min_mean_word_length",
-        lambda of, limit: of.word_characters < limit * of.words,
+        lambda of, limit: of.characters - of.words < limit * of.words,
     ),
     (
         Reason.WORD_LENGTH,
         "max_mean_word_length",
-        lambda of, limit: of.word_characters > limit * of.words,
+        lambda of, limit: of.characters - of.words > limit * of.words,
     ),
     (Reason.SYMBOLS, "max_symbol_to_word_ratio", lambda of, limit: of.symbols > limit * of.words),
     (Reason.BULLETS, "max_bullet_line_share", lambda of, limit: of.bullet_lines > limit * of.lines),
@@ -207,7 +200,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def filter_documents(block: CleanBlock, cleaning: CleaningConfig) -> Reasons:
-    """Why each document of `block` is dropped; the first reason that holds is given."""
+    """The first reason to drop each document of `block`, or `KEPT`."""
     counts = Counts(block)
     empty = np.diff(block.ends, prepend=0) == 0
     reasons = np.where(empty, Reason.EMPTY, Reason.KEPT).astype(np.uint8)

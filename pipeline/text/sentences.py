@@ -1,13 +1,13 @@
-"""Sentences: where a paragraph is cut.
+"""Sentence splitting.
 
-In:  cleaned text, one paragraph a line.
-Out: the same text with a line feed in place of the space after each sentence.
+In:  cleaned text, one paragraph per line.
+Out: the same text with a line feed instead of the space after each sentence.
 
-Rules on the places where a terminal mark is followed by a space, for all places of a block at once:
-what comes after must not begin with a small letter, and the word before a full stop must not be an
-abbreviation or an initial, unless a word follows that mostly begins sentences. Numbers of
-references (`end.[17]`) belong to the sentence they follow. How this compares with other segmenters
-in speed and accuracy: docs/decisions/sentences.md.
+Rules are applied to all terminal marks of a block that are followed by a space at once: the next
+word must not begin with a lower-case letter, and the word before a full stop must not be an
+abbreviation or an initial, unless the next word is a common sentence starter. Reference numbers
+(`end.[17]`) belong to the sentence they follow. docs/decisions/sentences.md compares speed and
+accuracy with other segmenters.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from artifacts.arrays import Bytes, Mask, Offsets, UInt64s
 from pipeline.text.cleaning import LINE_FEED, SPACE
 
 _MARGIN = 16
-"""Spaces around the text, so that looking back and ahead needs no bounds checks."""
+"""Padding on both sides of the text, so that looking back and ahead needs no bounds checks."""
 _KEY_BYTES = 8
 
 
@@ -24,23 +24,23 @@ NEVER_LAST = """
     mr mrs ms mx dr drs prof st rev hon gen col maj capt cpt lt sgt cmdr cdr adm gov sen rep pres
     supt fr messrs mme mlle msgr vs v cf viz e.g i.e eg ie approx est incl pvt ps p.s
 """
-"""Abbreviations that never end a sentence; of single letters only small ones."""
+"""Abbreviations that never end a sentence; single letters only in lower case."""
 
 RARELY_LAST = """
     inc ltd co corp llc bros jr sr etc al esq ave blvd rd dept univ assn bldg mt ft u.s u.k u.n
     u.s.a e.u a.m p.m b.c a.d ph.d m.d b.a m.a d.c jan feb mar apr jun jul aug sep sept oct nov
     dec mon tue tues wed thu thurs fri sat sun ed eds trans vols lit
 """
-"""Abbreviations that end a sentence only if a word follows that mostly begins one."""
+"""Abbreviations that end a sentence only before a sentence starter."""
 
 RARELY_LAST_CAPITALISED = """
     rul proc fed reg regs supp civ crim evid pub stat ann const amend cong sess cir dist app treas
     assoc asst natl cal tex fla ill mich minn wis tenn okla ariz colo conn ala kan neb nev mont
 """
-"""The same for law, offices and places; in small letters many of them are words."""
+"""The same for law, offices and places, if capitalised; many are words in lower case."""
 
 BEFORE_NUMBERS = "no nos nr p pp c ca fig figs vol ch sec art eq op para ref refs v ext tel pop"
-"""Abbreviations before a digit, ordinary words or sentence ends before anything else."""
+"""Abbreviations if a digit follows, ordinary words otherwise."""
 
 STARTERS = """
     the this that these those he she it they we you there here in on at by for from with as if
@@ -48,18 +48,18 @@ STARTERS = """
     where his her its their our my your a an one some many most all both each no not yes also
     another during despite let please i i'm it's
 """
-"""Words that, with a capital, mostly begin a sentence."""
+"""Sentence starters: words that, if capitalised, usually begin a sentence."""
 
 LONGEST_SENTENCE = 4096
-"""Bytes; a longer one is a list or a table in disguise and is cut at spaces."""
+"""Bytes; anything longer is really a list or a table and is cut at spaces."""
 
 _MOST_MARKS = 3
-"""Closing or opening marks looked past, as in `."')`."""
+"""Closing or opening marks to skip, as in `."')`."""
 
 _MOST_REFERENCE_DIGITS = 3
 
 _BEGINNER, _TERMINAL, _CLOSER, _OPENER, _BOTH, _OTHER = range(6)
-"""Kinds of bytes beside a sentence's end; a beginner is a letter, a digit, or not ASCII."""
+"""Classes of bytes around a sentence end; a beginner is a letter, a digit or non-ASCII."""
 
 
 _KINDS = np.full(256, _OTHER, dtype=np.uint8)
@@ -73,18 +73,18 @@ for _characters, _kind in (
 ):
     _KINDS[list(_characters)] = _kind
 _WIDE_CLOSERS, _WIDE_OPENERS = "\u2019\u201d\u203a", "\u2018\u201c\u2039\u201e\u2013\u2014"
-"""Marks of three bytes each."""
+"""Three-byte quotation marks and dashes."""
 _WIDE_LEADS = (0xE3, 0xEF)
-"""First bytes of the CJK terminals."""
+"""First bytes of CJK terminal marks."""
 _WIDE_TERMINALS, _CJK_CLOSERS = "\u3002\uff01\uff1f", "\u300d\u300f\u201d\u2019\uff09"
 
 
 _SMALL = np.array([chr(code).islower() for code in range(1 << 11)], dtype=np.bool_)
-"""Which characters of one or two bytes are small letters."""
+"""Which characters of one or two bytes are lower-case letters."""
 
 
 def _keys(words: str) -> UInt64s:
-    """Words of at most 8 bytes as integers, sorted."""
+    """Words of up to 8 bytes as sorted integers."""
     return np.array(
         sorted(
             int.from_bytes(word.encode(), "little")
@@ -103,7 +103,7 @@ _LENGTH_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(_KEY_BYTES + 1)], dt
 
 
 def split_sentences(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
-    """`text` with line feeds between sentences, and document ends moved along."""
+    """`text` with line feeds between sentences, and the adjusted document ends."""
     if not len(text):
         return text, ends
     text, ends = _after_wide_terminals(text, ends)
@@ -131,7 +131,7 @@ def split_sentences(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
 
 
 def _after_wide_terminals(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
-    """Line feeds inserted after CJK full stops and marks, which no space follows."""
+    """Insert line feeds after CJK terminal marks, which no space follows."""
     padded = np.concatenate((text, np.zeros(_MARGIN, dtype=np.uint8)))
     leads = np.concatenate([np.flatnonzero(text == lead) for lead in _WIDE_LEADS])
     places = leads[_is_one_of(padded, leads, _WIDE_TERMINALS)] + 3
@@ -144,7 +144,7 @@ def _after_wide_terminals(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
 
 
 def _is_one_of(text: Bytes, places: Offsets, characters: str) -> Mask:
-    """Which places hold one of the `characters`, each of three bytes."""
+    """Which places hold one of the three-byte `characters`."""
     code = text[places].astype(np.int64)
     for ahead in (1, 2):
         code = code << 8 | text[places + ahead]
@@ -155,7 +155,7 @@ def _is_one_of(text: Bytes, places: Offsets, characters: str) -> Mask:
 
 
 def _past_marks(text: Bytes, places: Offsets, kind: int, wide: str) -> Offsets:
-    """The places moved past marks of a `kind` or of both kinds, and past `wide` ones."""
+    """Advance the places past marks of a `kind` or `_BOTH`, and past `wide` ones."""
     for _ in range(_MOST_MARKS):
         kinds = _KINDS[text[places]]
         width = ((kinds == kind) | (kinds == _BOTH)).astype(np.int64)
@@ -167,7 +167,7 @@ def _past_marks(text: Bytes, places: Offsets, kind: int, wide: str) -> Offsets:
 
 
 def _past_references(text: Bytes, places: Offsets) -> Offsets:
-    """The places moved past numbers in brackets, as in `end.[17]` or `end. [3] [4]`."""
+    """Advance the places past numbers in brackets, as in `end.[17]` or `end. [3] [4]`."""
     for _ in range(_MOST_MARKS):
         opening = places + (text[places] == SPACE)
         some = np.flatnonzero(text[opening] == ord("["))
@@ -186,14 +186,14 @@ def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
     """Which terminal marks end a sentence."""
     after = text[nexts]
     number_follows = (after >= ord("0")) & (after <= ord("9"))
-    # no small letter may follow; of characters above U+07FF none counts as one
+    # no lower-case letter may follow; characters above U+07FF never count as lower case
     two_bytes = (after & 0xE0) == 0xC0
     code = after.astype(np.int64)
     code[two_bytes] = ((code[two_bytes] & 0x1F) << 6) | (text[nexts[two_bytes] + 1] & 0x3F)
     small = (two_bytes | (after < 0x80)) & _SMALL[code]
     ends: Mask = ~small & (_KINDS[after] == _BEGINNER)
-    # the word before each full stop, inner full stops included: in small letters as an integer, 0
-    # if it is too long
+    # the word before each full stop, including inner full stops: lower-cased, as an integer, 0 if
+    # it is too long
     which = np.flatnonzero((text[terminals] == ord(".")) & ends)
     stops = terminals[which]
     length = np.zeros(len(stops), dtype=np.int64)
@@ -215,7 +215,7 @@ def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
     initial = (length == 1) & capital
     begins_line = (text[stops - length - 1] == LINE_FEED) | (stops - length == _MARGIN)
     numbering = digits & fits & begins_line
-    # most abbreviations may end a sentence if the next word is one that often begins one
+    # most abbreviations may end a sentence if the next word is a sentence starter
     abbreviation = initial | (dotted & fits & ~digits) | _among(keys, _RARELY_LAST)
     abbreviation |= capital & _among(keys, _RARELY_LAST_CAPITALISED)
     abbreviation &= ~_among(_words_after(text, nexts[which]), _STARTERS)
@@ -226,15 +226,16 @@ def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
 
 
 def _among(keys: UInt64s, words: UInt64s) -> Mask:
-    """Which of `keys` are in the ascending `words`."""
+    """Which of `keys` are among the ascending `words`."""
     found: Mask = words[np.minimum(np.searchsorted(words, keys), len(words) - 1)] == keys
     return found
 
 
 def _words_after(text: Bytes, places: Offsets) -> UInt64s:
-    """The words that begin at `places`, in small letters.
+    """The words that begin at `places`, lower-cased, as integers.
 
-    0 for longer ones than any starter, and for abbreviations and initials: `A. W.` is no article.
+    0 for words longer than any starter, and for abbreviations and initials: the A of `A. W.` is
+    not an article.
     """
     length = np.zeros(len(places), dtype=np.int64)
     inside = np.ones(len(places), dtype=np.bool_)
@@ -248,6 +249,6 @@ def _words_after(text: Bytes, places: Offsets) -> UInt64s:
 
 
 def _load(text: Bytes, places: Offsets) -> UInt64s:
-    """The 8 bytes from each place on as an integer."""
+    """The 8 bytes from each place as an integer."""
     view: UInt64s = np.ndarray((len(text) - _KEY_BYTES + 1,), "<u8", text, 0, (1,))
     return view[places]

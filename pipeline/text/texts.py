@@ -1,11 +1,11 @@
-"""Documents ready to be tokenised: cleaned, cut into sentences, named by their digest.
+"""Documents ready for tokenisation: cleaned, split into sentences, identified by a digest.
 
 In:  an input shard.
-Out: `TextBlock`s: one sentence a line, each document's digest, split, and why it is dropped if it
-     is.
+Out: `TextBlock`s: one sentence per line, with each document's digest and the reason if it is
+     dropped; and the split of each document.
 
-A document's identity is its text in this form: equal digests mean equal sentences, so whichever of
-two equal documents survives gives the same tokens.
+The digest covers the text in this form, so whichever of two duplicates is kept yields the same
+tokens.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ from pipeline.text.filters import Reason, Reasons, filter_documents
 from pipeline.text.sentences import split_sentences
 
 STRIDE_BYTES = 1 << 20
-"""Bytes of text cleaned at a time: more would not stay in the processor's caches between steps."""
+"""Bytes of text processed at a time: small enough to stay in the CPU caches between steps."""
 
 TRAIN, HELDOUT = "train", "heldout"
 TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1
-"""Their places in the list of splits."""
+"""Indices in the list of splits."""
 
 FEWEST_DOCUMENTS = 3
-"""Where there are fewer, no whole document can be spared to be held out."""
+"""With fewer documents, none can be held out whole."""
 
 # D documents
 
@@ -46,14 +46,14 @@ FEWEST_DOCUMENTS = 3
 class TextBlock:
     """Documents as lines of text.
 
-    text:      one sentence a line; each document that is not empty ends in a line feed.
-    ends_D:    where each document ends in `text`.
-    digests:   (D, 16), of the text; dropped documents' too.
-    reasons_D: why a document is dropped, or that it is kept.
-    files_D, positions_D: its name: number of the file within the source, and place in the file.
-    damaged_D: whether it had bytes that are no UTF-8.
-    converted_D: whether its file was found to be in another encoding.
-    source:    the source's ordinal in the configuration.
+    text:      one sentence per line; each non-empty document ends in a line feed.
+    ends_D:    offset of each document's end in `text`.
+    digests:   (D, 16), digests of the text, also of dropped documents.
+    reasons_D: why each document is dropped, or `KEPT`.
+    files_D, positions_D: number of its file within the source, and its position in the file.
+    damaged_D: whether it had bytes that were not UTF-8.
+    converted_D: whether its file was converted from another encoding.
+    source:    index of the source in the configuration.
     """
 
     text: Bytes
@@ -68,7 +68,7 @@ class TextBlock:
 
     @property
     def digests_D2(self) -> UInt64s:
-        """The digests as numbers, in the digests' order."""
+        """The digests as pairs of integers, in the same order."""
         return digest_halves(self.digests)
 
     def select(self, wanted_D: Mask) -> "TextBlock":
@@ -119,37 +119,36 @@ def read_texts(
             source=shard.source,
         )
     if files.left_out:
-        yield _instead_of(files.left_out, shard.source)
+        yield files.placeholders(shard.source)
 
 
 def split_names(corpus: CorpusConfig) -> list[str]:
-    """All splits; a document's split is its place in this list.
+    """All splits; splits are numbered by their index in this list.
 
-    A held-out source is a split of its own. Of the rest, a share chosen by digest forms `heldout`,
-    or the split that its source names: the same documents wherever they come from and however the
-    corpus is cut.
+    A held-out source forms its own split. A share of the other documents, drawn by digest, forms
+    `heldout` or the split named by their source, however the corpus is divided into files.
     """
-    said = (source.heldout or source.heldout_documents for source in corpus.sources)
-    named = dict.fromkeys(name for name in said if name)
-    return [TRAIN, HELDOUT, *(name for name in named if name != HELDOUT)]
+    named = (source.heldout or source.heldout_documents for source in corpus.sources)
+    return [TRAIN, HELDOUT, *(name for name in dict.fromkeys(named) if name not in ("", HELDOUT))]
 
 
 @dataclass(frozen=True)
 class Division:
-    """How the documents of `train` and `heldout` are finally told apart."""
+    """How the documents are finally divided between `train` and `heldout`."""
 
     rule: Literal["draw", "smallest", "largest", "tails"]
-    """As they were drawn; only the smallest digest is held out, where none was drawn; only the
-    largest trains, where all were; or the last sentences of each document are held out."""
+    """`draw`: as drawn; `smallest`: hold out only the smallest digest, because none was drawn;
+    `largest`: train only on the largest, because all were drawn; `tails`: hold out the last
+    sentences of each document."""
     border: int = 0
-    """By `smallest` and `largest`: the first key of a digest that trains."""
+    """For `smallest` and `largest`: the first digest half that is used for training."""
 
 
 def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Division:
-    """How to divide few documents, of which the draw may hold out none or all.
+    """How to divide the documents when the draw holds out none or all of them.
 
-    trained_D, drawn_D: first halves of the distinct digests that were not drawn to be held out and
-                        of those that were, ascending; of many, the smallest are enough.
+    trained_D, drawn_D: first halves of the distinct digests drawn for training and for holding out,
+                        ascending; if there are many, the smallest suffice.
     """
     whole = {source.heldout for source in corpus.sources} - {"", GENERAL}
     is_wanted = corpus.heldout_share and not whole
@@ -163,14 +162,14 @@ def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Divisi
 
 
 def heldout_sentences(sentences: int, share: float) -> int:
-    """How many sentences at the end of a document are held out, of those it has."""
+    """How many of a document's `sentences` are held out from its end."""
     return max(1, round(share * sentences)) if sentences > 1 else 0
 
 
 def stronger_splits(split: int, *, count: int) -> list[int]:
-    """Splits whose documents may not appear in `split`, the strongest first.
+    """Splits that take precedence over `split` for duplicate documents, strongest first.
 
-    A named split has precedence over all others, the first named over the later ones.
+    Named splits precede all others, in the order in which they are named.
     """
     return list(range(2, count if split <= HELDOUT_SPLIT else split))
 
@@ -180,7 +179,7 @@ def assign_splits(block: TextBlock, *, corpus: CorpusConfig, seed: int) -> npt.N
     source, names = corpus.sources[block.source], split_names(corpus)
     if source.heldout:
         return np.full(len(block.ends_D), names.index(source.heldout), dtype=np.uint8)
-    # The share is drawn with 32 bits of a stream that nothing else uses.
+    # 32 bits of a random stream that nothing else uses
     bits = high_half(document_streams(block.digests_D2, stream_seed(seed, "heldout")))
     drawn = np.uint8(names.index(source.heldout_documents or HELDOUT))
     is_drawn = bits < np.uint64(round(corpus.heldout_share * (1 << 32)))
@@ -188,10 +187,10 @@ def assign_splits(block: TextBlock, *, corpus: CorpusConfig, seed: int) -> npt.N
 
 
 class _FilesOfShard:
-    """The files of an input shard as they are read.
+    """Reads the files of an input shard.
 
-    converted: numbers of those that were found to be in another encoding than UTF-8.
-    left_out:  those of which something was left out, and why.
+    converted: numbers of the files converted from another encoding.
+    left_out:  numbers of the files that were skipped, at least in part, and why.
     """
 
     def __init__(self, shard: InputShard, corpus: CorpusConfig) -> None:
@@ -202,7 +201,7 @@ class _FilesOfShard:
         self.left_out: list[tuple[int, Reason]] = []
 
     def blocks(self) -> Iterator[tuple[int, DocumentBlock]]:
-        """Each block of raw text, and its file's number."""
+        """Blocks of raw text with the number of their file."""
         reader = READERS[self._source.reader]
         for piece in self._pieces:
             try:
@@ -217,30 +216,28 @@ class _FilesOfShard:
                     raise
                 self.left_out.append((piece.file, Reason.BAD_FILE))
 
-
-def _instead_of(left_out: list[tuple[int, Reason]], source: int) -> TextBlock:
-    """Empty documents that stand for files, so that they are listed with those dropped."""
-    files, reasons = zip(*left_out, strict=True)
-    count = len(left_out)
-    digest = hashlib.blake2b(b"", digest_size=TOKEN_DIGEST_BYTES).digest()
-    nothing_D = np.zeros(count, dtype=np.int64)
-    return TextBlock(
-        text=np.zeros(0, dtype=np.uint8),
-        ends_D=nothing_D,
-        digests=np.frombuffer(digest * count, dtype=np.uint8).reshape(count, -1),
-        reasons_D=np.array(reasons, dtype=np.uint8),
-        files_D=np.array(files, dtype=np.uint32),
-        positions_D=nothing_D,
-        damaged_D=nothing_D > 0,
-        converted_D=nothing_D > 0,
-        source=source,
-    )
+    def placeholders(self, source: int) -> TextBlock:
+        """An empty document for each skipped file, so that it is listed as dropped."""
+        files, reasons = zip(*self.left_out, strict=True)
+        digest = hashlib.blake2b(b"", digest_size=TOKEN_DIGEST_BYTES).digest()
+        zeros_D = np.zeros(len(files), dtype=np.int64)
+        return TextBlock(
+            text=np.zeros(0, dtype=np.uint8),
+            ends_D=zeros_D,
+            digests=np.frombuffer(digest * len(files), dtype=np.uint8).reshape(len(files), -1),
+            reasons_D=np.array(reasons, dtype=np.uint8),
+            files_D=np.array(files, dtype=np.uint32),
+            positions_D=zeros_D,
+            damaged_D=zeros_D > 0,
+            converted_D=zeros_D > 0,
+            source=source,
+        )
 
 
 def _evenly(
     blocks: Iterable[tuple[int, DocumentBlock]],
 ) -> Iterator[tuple[DocumentBlock, npt.NDArray[np.uint32]]]:
-    """The same documents in blocks of about one size, with each document's file."""
+    """Regroup documents into blocks of about `STRIDE_BYTES`, with the file of each document."""
     waiting: list[tuple[int, DocumentBlock]] = []
     size = 0
     for file, block in blocks:
@@ -267,7 +264,7 @@ def _evenly(
 
 
 def _cut(block: DocumentBlock) -> Iterator[DocumentBlock]:
-    """A single document as several, as readers of plain text cut it already."""
+    """Cut a document that is too long, as the plain text readers do."""
     rest, position = block.text.tobytes(), int(block.positions[0])
     while rest:
         end = cut(rest) if len(rest) > LONGEST_DOCUMENT + 1 else len(rest)

@@ -1,4 +1,4 @@
-"""Cleaning a block does to each document what a plain reading of the rules does to it alone."""
+"""Cleaning a block agrees with a plain implementation applied to each document."""
 
 import html
 import re
@@ -30,7 +30,7 @@ ALL_INVISIBLE = re.compile(
 
 @pytest.fixture(params=["compiled", "numpy"], scope="module", autouse=True)
 def form(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every claim holds with a compiler and without one."""
+    """Run every test with and without the compiled code."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "numpy":
             patch.setattr(cleaning, "library", lambda: None)
@@ -40,7 +40,7 @@ def form(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def plain_clean(raw: bytes, line_break: LineBreak) -> str:
-    """The rules, one document and one step at a time."""
+    """The reference: one document and one step at a time."""
     text = raw.decode("utf-8", "replace").replace("\r\n", "\n")
     text = re.sub(f"[{LINE_ENDS}]", "\n", text)
     text = re.sub(f"[{SPACES}\u2000-\u200a]", " ", text)

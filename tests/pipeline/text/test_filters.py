@@ -1,4 +1,4 @@
-"""Filters drop what they say, count each document under one reason, and are off by default."""
+"""Filters drop the right documents, count each under one reason, and are off by default."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Paragraphs are cut where sentences end, and nowhere else."""
+"""Paragraphs are split where sentences end, and nowhere else."""
 
 import numpy as np
 import pytest

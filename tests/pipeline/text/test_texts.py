@@ -1,4 +1,4 @@
-"""The same documents give the same text, whatever container they come in."""
+"""The same documents yield the same text in every file format."""
 
 import json
 from pathlib import Path
