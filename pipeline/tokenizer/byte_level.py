@@ -1,11 +1,11 @@
-"""Byte-level BPE over whole blocks of text: the interface of `FastWordPiece`, by `tokenizers`.
+"""Byte-level BPE over whole blocks of text, by `tokenizers`, with the interface of our WordPiece.
 
-In:  cleaned UTF-8 text, one sentence a line, and where documents end.
-Out: token ids, one flat array, and how many of them lie before given places.
+In:  cleaned UTF-8 text, one sentence per line, and where documents end.
+Out: a flat array of token ids, and the number of ids before given offsets.
 
-A token has the space before its word in it, so a sentence that follows another one is tokenised
-with the space that parted them: examples hold the ids of running text. Nothing is cached, so this
-is far slower than our WordPiece; encoders trained elsewhere need it.
+Tokens include the space before a word, so a sentence that follows another one is tokenised with the
+space between them: examples contain the ids of running text. Nothing is cached, so this is far
+slower than our WordPiece; it serves encoders that were trained elsewhere.
 """
 
 from itertools import pairwise
@@ -20,14 +20,14 @@ SPACE = ord(" ")
 
 
 class ByteLevel:
-    """One tokenizer."""
+    """Byte-level BPE with one tokenizer."""
 
     def __init__(self, tokenizer: ByteLevelTokenizer) -> None:
         self._backend = tokenizer.backend
-        self._dtype = np.dtype(str(id_type(tokenizer.size)))  # their names are the same
+        self._dtype = np.dtype(str(id_type(tokenizer.size)))  # the names are the same
 
     def encode(self, text: bytes, ends: Offsets) -> tuple[TokenIds, Offsets]:
-        """Ids of cleaned `text`, and for each of the ascending `ends` the number of ids before it.
+        """Ids of cleaned `text`, and the number of ids before each of the ascending `ends`.
 
         Ends follow line feeds, which have no ids.
         """
@@ -44,9 +44,9 @@ class ByteLevel:
 
 
 def with_spaces(text: Bytes, ends_S: Int64s, ends_D: Int64s) -> tuple[Bytes, Int64s]:
-    """The text with a space before each sentence that another one of its document precedes.
+    """Insert a space before every sentence of a document but its first.
 
-    S sentences, D documents; the sentences' ends in the new text. Empty sentences stay so.
+    S sentences, D documents. Returns the text and its sentence ends; empty sentences stay empty.
     """
     starts_S = np.concatenate(([0], ends_S))[:-1]
     spaced_S = (ends_S - starts_S > 1) & ~np.isin(starts_S, [0, *ends_D.tolist()])

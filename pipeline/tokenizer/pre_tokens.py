@@ -1,11 +1,11 @@
-"""Pre-tokens: the stretches of text that BERT's tokenizer never looks across.
+"""Pre-tokens: the units that BERT's tokenizer processes independently.
 
 In:  cleaned UTF-8 text (pipeline/text/cleaning.py: no control characters but the line feed).
-Out: where runs of word bytes, punctuation marks and ideographs begin and end; and short ones as
+Out: the bounds of runs of word bytes, punctuation marks and ideographs; short ones also as
      integers, which NumPy can compare and sort.
 
-Bytes of non-ASCII characters belong to words here. That is right as long as a pre-token is
-tokenised as a whole: what `tokenizers` would separate inside it, it still separates.
+Bytes of non-ASCII characters count as word bytes. This is correct because `tokenizers` gets the
+whole pre-token and still splits it where it has to.
 """
 
 import unicodedata
@@ -19,14 +19,14 @@ from artifacts.tokenizer import WordPieceTokenizer
 
 KEY_BYTES = 8
 LONGEST_KEY = 2 * KEY_BYTES
-"""Longer pre-tokens are compared as Python's bytes; they are rare."""
+"""Longer pre-tokens are handled as Python bytes; they are rare."""
 
 SPACE, WORD, ALONE, LEAD = range(4)
-"""What a byte is to the pre-tokenizer. Bytes of non-ASCII characters belong to words; those that
-may begin a character that is a word by itself are looked at again."""
+"""Classes of bytes. Those of non-ASCII characters are `WORD`, or `LEAD` if they may begin a
+character that is a word by itself and has to be looked up."""
 
 LENGTH_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(KEY_BYTES + 1)], dtype=np.uint64)
-"""The bytes of an integer that a word of so many bytes fills."""
+"""Masks of the bytes that a word of the given length occupies."""
 _LEADS = (0xE2, *range(0xE3, 0xEA), 0xEF)
 
 
@@ -41,34 +41,34 @@ KINDS = bytes(
     for byte in range(256)
 )
 PUNCTUATION = tuple(bytes([byte]) for byte in range(0x7F) if KINDS[byte] == ALONE)
-"""ASCII marks, each a pre-token by itself."""
+"""ASCII punctuation marks, each a pre-token by itself."""
 
 NONE_ISOLATED = np.zeros(1 << 16, dtype=np.bool_)
 
 _PROBE = "a"
-"""Put on both sides of a character; nothing changes it."""
+"""Surrounds a character under test; normalisation leaves it unchanged."""
 
 _OFTEN_ALONE = (range(0x2010, 0x2028), range(0x3000, 0x3040), range(0xFF00, 0xFF66))
-"""Blocks with punctuation that is frequent in running text: dashes and quotes, CJK, full width."""
+"""Unicode blocks with common punctuation: dashes and quotes, CJK, full width."""
 _UNIFIED_IDEOGRAPHS = range(0x4E00, 0xA000)
-"""Isolated by definition (reference: tokenization.py:266-284)."""
+"""Always isolated (reference: tokenization.py:266-284)."""
 
 
 def folding(*, lowercase: bool) -> bytes:
-    """The table by which text is folded before pre-tokens are compared."""
+    """The translation table applied to text before pre-tokens are compared."""
     return bytes(range(256)).lower() if lowercase else bytes(range(256))
 
 
 @dataclass(frozen=True)
 class PreTokens:
-    """Where the pre-tokens of a stretch of text lie, and the text they are compared in."""
+    """The bounds of pre-tokens in a text, and the text they are compared in."""
 
     folded: bytes
     starts: Offsets
     ends: Offsets
 
     def words(self, which: Offsets) -> list[bytes]:
-        """Some of the pre-tokens as bytes."""
+        """The selected pre-tokens as bytes."""
         bounds = zip(self.starts[which].tolist(), self.ends[which].tolist(), strict=True)
         return [self.folded[start:end] for start, end in bounds]
 
@@ -77,9 +77,9 @@ class PreTokens:
 class PreTokenKeys:
     """Pre-tokens as integers, by length.
 
-    first:  the first 8 bytes of every pre-token, zero-padded: all of it if it is no longer.
-    medium: numbers of the pre-tokens of 9 to 16 bytes; `second` holds the rest of each.
-    long:   numbers of the longer ones.
+    first:  the first 8 bytes of every pre-token, zero-padded.
+    medium: indices of the pre-tokens of 9 to 16 bytes; `second` holds their remaining bytes.
+    long:   indices of longer pre-tokens.
     """
 
     first: UInt64s
@@ -89,7 +89,7 @@ class PreTokenKeys:
 
 
 def keys_of(pre_tokens: PreTokens) -> PreTokenKeys:
-    """The pre-tokens as integers, read from the text at any byte."""
+    """The pre-tokens as integers, by unaligned reads from the text."""
     lengths = pre_tokens.ends - pre_tokens.starts
     padded = pre_tokens.folded + bytes(LONGEST_KEY)
     at_byte: UInt64s = np.ndarray((len(pre_tokens.folded) + KEY_BYTES,), "<u8", padded, 0, (1,))
@@ -116,7 +116,7 @@ def words_of_keys(keys: list[UInt64s]) -> list[bytes]:
 
 
 def split_pre_tokens(text: bytes, fold: bytes, isolated: Mask) -> PreTokens:
-    """Runs of word bytes, and every punctuation mark and ideograph by itself."""
+    """Split into runs of word bytes and single punctuation marks and ideographs."""
     kinds = np.frombuffer(text.translate(KINDS), dtype=np.uint8)
     begins = kinds != SPACE
     single = not np.any(~(begins[1:] | begins[:-1]))
@@ -125,7 +125,7 @@ def split_pre_tokens(text: bytes, fold: bytes, isolated: Mask) -> PreTokens:
     leads = np.flatnonzero(kinds == LEAD)
     if len(leads):
         raw = np.frombuffer(text, dtype=np.uint8)
-        code = (raw[leads].astype(np.int64) & 0x0F) << 12  # each is a character of three bytes
+        code = (raw[leads].astype(np.int64) & 0x0F) << 12  # all begin three-byte characters
         code |= (raw[leads + 1].astype(np.int64) & 0x3F) << 6
         code |= raw[leads + 2] & 0x3F
         places = leads[isolated[code]]
@@ -133,7 +133,7 @@ def split_pre_tokens(text: bytes, fold: bytes, isolated: Mask) -> PreTokens:
         after = places[places + 3 < len(kinds)] + 3
         begins[after] = kinds[after] != SPACE
     starts = np.flatnonzero(begins)
-    # A pre-token reaches to the next one's start, or to the white space before it: mostly one byte.
+    # a pre-token ends at the start of the next, or at the white space before it: usually one byte
     ends = np.append(starts[1:], len(kinds)) if len(starts) else starts
     while (white := kinds[ends - 1] == SPACE).any():
         ends = ends - white
@@ -143,7 +143,7 @@ def split_pre_tokens(text: bytes, fold: bytes, isolated: Mask) -> PreTokens:
 
 
 def count_pre_tokens(text: bytes, *, lowercase: bool) -> Counter[bytes]:
-    """How often each pre-token occurs in cleaned `text`."""
+    """Count the pre-tokens in cleaned `text`."""
     pre_tokens = split_pre_tokens(text, folding(lowercase=lowercase), NONE_ISOLATED)
     keys = keys_of(pre_tokens)
     short = np.ones(len(keys.first), dtype=np.bool_)
@@ -158,15 +158,15 @@ def count_pre_tokens(text: bytes, *, lowercase: bool) -> Counter[bytes]:
 
 
 class Characters(dict[int, str]):
-    """What the BERT pipeline of `tokenizers` makes of single characters.
+    """How the BERT pipeline of `tokenizers` normalises single characters, as a translation table.
 
-    Code point to text, with spaces where the character separates; filled as they are met, by asking
-    `tokenizers` itself, so that no table of Unicode properties has to agree with its own.
-    `str.translate` takes it as it is.
+    Maps code points to text, with spaces around characters that are words by themselves. Entries
+    are obtained from `tokenizers` on first use, so that no table of Unicode properties has to agree
+    with its own.
 
-    Characters can be asked one by one because the pipeline never looks at two together, except that
-    decomposition sorts combining marks. Marks are then stripped; pre-tokens with one that is not (a
-    handful of musical and Hangul signs) are left to `tokenizers` as a whole.
+    Characters can be handled one by one because the pipeline never combines two, except that
+    decomposition reorders combining marks. Marks are then stripped; pre-tokens with a mark that is
+    not (a handful of musical and Hangul signs) are passed to `tokenizers` whole.
     """
 
     def __init__(self, tokenizer: WordPieceTokenizer) -> None:
@@ -174,7 +174,7 @@ class Characters(dict[int, str]):
         self._normalizer = tokenizer.backend.normalizer
         self._pre_tokenizer = tokenizer.backend.pre_tokenizer
         self.unsafe: set[str] = set()
-        """Characters seen so far whose neighbours matter."""
+        """Characters seen so far whose result depends on their neighbours."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -187,14 +187,14 @@ class Characters(dict[int, str]):
         return meaning
 
     def words(self, text: str) -> list[str] | None:
-        """The words of a pre-token; None if `tokenizers` must be asked for it as a whole."""
+        """The words of a pre-token; None if it must be passed to `tokenizers` whole."""
         words = text.translate(self).split(" ")
         if self.unsafe and not self.unsafe.isdisjoint(text):
             return None
         return [word for word in words if word]
 
     def isolated(self) -> Mask:
-        """Which of the characters below U+10000 surely form a word by themselves."""
+        """Which characters below U+10000 are known to be words by themselves."""
         alone = np.zeros(1 << 16, dtype=np.bool_)
         alone[list(_UNIFIED_IDEOGRAPHS)] = True
         for block in _OFTEN_ALONE:

@@ -1,16 +1,17 @@
-/* WordPiece over a block of cleaned UTF-8 text: pre-tokens are cut, looked up, and tokenised when new.
+/* WordPiece over a block of cleaned UTF-8 text: pre-tokens are split, looked up, and tokenised if new.
 
-   Compiled on first use (artifacts/runtime/native.py) and called by wordpiece.py, which owns every buffer that
-   crosses the border. What BERT's normaliser makes of a character is asked of `tokenizers` once for
-   each character and kept here; a pre-token with a character whose neighbours matter goes back whole.
+   Compiled on first use (artifacts/runtime/native.py) and called by wordpiece.py, which owns all
+   buffers passed in. The caller obtains the normalisation of each character from `tokenizers` once
+   and it is cached here; a pre-token whose characters depend on their neighbours is returned to the
+   caller whole.
 
-   A pre-token of at most 16 bytes is its own key, two zero-padded words (text holds no NUL); longer
-   ones are compared in an arena. Each table is open addressing, at most half full.
+   A pre-token of at most 16 bytes is its own key, two zero-padded words (text contains no NUL); longer
+   ones are compared in an arena. All tables use open addressing and are at most half full.
 
-   Lengths of words and numbers of pieces cannot be predicted, so nothing branches on them: one pass
-   over the text makes its capitals small and finds where pre-tokens begin, 64 bytes at a time as bits of
-   a word; then a batch of them is hashed and its slots fetched ahead, then looked up and written, as
-   many ids as a slot holds whether there are fewer or not. */
+   Word lengths and piece counts are unpredictable, so the hot loop does not branch on them. One pass
+   over the text lower-cases ASCII and finds the starts of pre-tokens, 64 bytes at a time as the bits of
+   a word. Then a batch of pre-tokens is hashed and their slots prefetched. Then they are looked up, and
+   all ids of a slot are written, however many are valid. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -25,38 +26,38 @@ enum { DONE, NEED_CHARACTER, NEED_PRE_TOKEN, NEED_ROOM, NO_MEMORY };
 
 #define SHORT_BYTES 16
 #define LONGEST_KEPT 4096
-#define WORD_BYTES 512 /* of a word that is not too long: 100 characters */
+#define WORD_BYTES 512 /* bound on the bytes of a word of at most 100 characters */
 #define CODE_POINTS 0x110000
 #define MAX_MEANING 64
-#define BATCH 128 /* pre-tokens on their way together */
+#define BATCH 128 /* pre-tokens prefetched together */
 #define LARGE_PAGE ((uint64_t)1 << 21)
 
-#define SLOT_BYTES 12 /* of ids in a slot */
+#define SLOT_BYTES 12 /* for the ids in a slot */
 
 typedef uint8_t Lane __attribute__((vector_size(16)));
 typedef char Signs __attribute__((vector_size(16)));
-typedef struct { uint64_t low, high; uint32_t count; uint8_t ids[SLOT_BYTES]; } Short; /* or where ids begin */
+typedef struct { uint64_t low, high; uint32_t count; uint8_t ids[SLOT_BYTES]; } Short; /* or their offset in the pool */
 typedef struct { uint64_t hash; uint32_t key, length, value, count; } Long;
-typedef struct { uint64_t low, high; uint32_t kind, piece; int32_t id; } Piece; /* kind: twice its length, and inner */
+typedef struct { uint64_t low, high; uint32_t kind, piece; int32_t id; } Piece; /* kind: length << 1 | inner */
 typedef struct { uint8_t length, unsafe, bytes[MAX_MEANING]; } Meaning;
 
 typedef struct {
     int lowercase, wide;
-    uint32_t unk, max_characters, slot_ids; /* ids that a slot holds */
+    uint32_t unk, max_characters, slot_ids; /* ids that fit into a slot */
     uint8_t isolated[1 << 16]; /* three-byte characters that are pre-tokens by themselves */
     uint64_t masks[SHORT_BYTES + 1][2];
-    uint8_t *folded; uint64_t room_folded; /* the text, capitals of ASCII made small where that is asked for */
-    uint64_t *borders, room_borders; /* a bit for each byte: here begins a pre-token or white space */
-    uint64_t *begins, room_begins; /* here begins a pre-token */
+    uint8_t *folded; uint64_t room_folded; /* the text, with ASCII lower-cased for uncased models */
+    uint64_t *borders, room_borders; /* one bit per byte: a pre-token or white space starts here */
+    uint64_t *begins, room_begins; /* one bit per byte: a pre-token starts here */
     Piece *pieces; uint64_t piece_mask; uint8_t *spelling; uint32_t longest_piece;
-    uint32_t sizes[2][1 << 16]; /* by first two bytes: bit n where a piece has n bytes, the last bit for more */
+    uint32_t sizes[2][1 << 16]; /* by first two bytes: bit n if a piece has n bytes; the last bit: or more */
     Short *shorts; uint64_t short_mask, n_shorts;
     Long *longs; uint64_t long_mask, n_longs;
     uint8_t *keys; uint64_t n_keys, room_keys;
     uint32_t *pool; uint64_t n_pool, room_pool;
     uint32_t *meaning_of; Meaning *meanings; uint32_t n_meanings, room_meanings;
     uint64_t max_entries, max_pool;
-    uint32_t *found; uint64_t n_found, room_found; /* ids of the pre-token at hand */
+    uint32_t *found; uint64_t n_found, room_found; /* ids of the current pre-token */
 } State;
 
 /* ---- hashing ---- */
@@ -85,7 +86,7 @@ static int grow(void **array, uint64_t *room, uint64_t needed, uint64_t size) {
     return 1;
 }
 
-/* Slots of two to a cache line; a large table is in large pages where the system gives them. */
+/* Two slots per cache line; large tables use huge pages if available. */
 static Short *short_table(uint64_t slots) {
     uint64_t size = slots * sizeof(Short), page = size < LARGE_PAGE ? 64 : LARGE_PAGE;
     Short *table = aligned_alloc(page, size);
@@ -138,7 +139,7 @@ static void forget(State *s) {
 
 typedef struct { uint64_t low, high; uint32_t kind; } PieceKey;
 
-/* Of a piece of `length` bytes at the beginning of at least 16 readable ones, or of all its bytes. */
+/* The key of a piece: its bytes, or the hash of a longer one. 16 bytes must be readable. */
 static inline PieceKey piece_key(const State *s, const uint8_t *bytes, uint32_t length, uint32_t inner) {
     PieceKey key = {0, 0, length << 1 | inner};
     if (length > SHORT_BYTES) {
@@ -168,7 +169,7 @@ static inline uint32_t first_two(const uint8_t *bytes, uint32_t length) {
     return bytes[0] | (length > 1 ? (uint32_t)bytes[1] << 8 : 0);
 }
 
-static inline int is_inside(uint8_t byte) { return (byte & 0xC0) == 0x80; } /* a character, not its beginning */
+static inline int is_inside(uint8_t byte) { return (byte & 0xC0) == 0x80; } /* a UTF-8 continuation byte */
 
 static int put_found(State *s, uint32_t id) {
     if (!grow((void **)&s->found, &s->room_found, s->n_found + 1, sizeof *s->found)) return 0;
@@ -176,8 +177,8 @@ static int put_found(State *s, uint32_t id) {
     return 1;
 }
 
-/* Longest match first (reference: tokenization.py:300-359); a word that cannot be spelt is [UNK].
-   16 bytes behind it can be read. */
+/* Longest match first (reference: tokenization.py:300-359); [UNK] if a word cannot be segmented.
+   16 bytes after the word must be readable. */
 static int put_word(State *s, const uint8_t *word, uint32_t length) {
     uint64_t begin = s->n_found;
     for (uint32_t start = 0; start < length;) {
@@ -185,7 +186,7 @@ static int put_word(State *s, const uint8_t *word, uint32_t length) {
         uint32_t inner = start > 0, left = length - start;
         uint32_t most = left < s->longest_piece ? left : s->longest_piece;
         const uint32_t *sizes = s->sizes[inner];
-        /* the lengths of pieces that begin like this; bit 31 for all from there on */
+        /* the lengths of pieces with these first bytes; bit 31: that length or more */
         uint32_t fitting = sizes[first_two(rest, 1)] & 2;
         if (most > 1) fitting |= sizes[first_two(rest, 2)] & ~2u;
         if (most < 31) fitting &= ((uint32_t)2 << most) - 1;
@@ -211,7 +212,7 @@ static int put_word(State *s, const uint8_t *word, uint32_t length) {
     return 1;
 }
 
-/* One character of UTF-8; a byte that begins none is U+FFFD, so that nothing is read beyond the text. */
+/* Decode one UTF-8 character; an invalid byte is U+FFFD, so nothing is read beyond the text. */
 static uint32_t decode(const uint8_t *text, uint64_t length, uint32_t *code) {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
     uint8_t lead = text[0];
@@ -234,7 +235,7 @@ static int end_word(State *s, const uint8_t *word, uint32_t *bytes, uint32_t *ch
     return fine;
 }
 
-/* The pieces of a pre-token with characters beyond ASCII, each replaced by its meaning. */
+/* The pieces of a pre-token with non-ASCII characters, after normalising each of them. */
 static int put_words(State *s, const uint8_t *text, uint64_t length, int64_t *unknown) {
     uint8_t word[WORD_BYTES + SHORT_BYTES] = {0};
     uint32_t bytes = 0, characters = 0, code, size;
@@ -253,15 +254,15 @@ static int put_words(State *s, const uint8_t *text, uint64_t length, int64_t *un
                 continue;
             }
             characters += (byte & 0xC0) != 0x80;
-            if (bytes < WORD_BYTES) word[bytes++] = byte; /* what does not fit is too long anyway */
+            if (bytes < WORD_BYTES) word[bytes++] = byte; /* a longer word becomes [UNK] anyway */
         }
     }
     return end_word(s, word, &bytes, &characters) ? DONE : NO_MEMORY;
 }
 
-/* ---- the memory of pre-tokens ---- */
+/* ---- cache of pre-tokens ---- */
 
-static int kept(State *s, uint32_t *value) { /* where the ids at hand stand from now on */
+static int kept(State *s, uint32_t *value) { /* copies the current ids into the pool */
     if (!grow((void **)&s->pool, &s->room_pool, s->n_pool + s->n_found, sizeof *s->pool)) return 0;
     memcpy(s->pool + s->n_pool, s->found, s->n_found * sizeof *s->pool);
     *value = (uint32_t)s->n_pool;
@@ -269,7 +270,7 @@ static int kept(State *s, uint32_t *value) { /* where the ids at hand stand from
     return 1;
 }
 
-/* `count` is stored one higher, so that 0 means a free slot and no ids at all can be remembered. */
+/* `count` is stored plus one: 0 marks a free slot, and pre-tokens without ids can be cached. */
 static int remember_short(State *s, uint64_t low, uint64_t high) {
     if (2 * (s->n_shorts + 1) > s->short_mask && !grow_shorts(s)) return 0;
     uint64_t at = mixed(low, high) & s->short_mask;
@@ -303,9 +304,9 @@ static int remember_long(State *s, const uint8_t *folded, uint32_t length, uint6
     return 1;
 }
 
-/* ---- where pre-tokens begin ---- */
+/* ---- splitting into pre-tokens ---- */
 
-static inline uint64_t bits_of(Lane lane) { /* the upper bits of 16 bytes of 0 or 255 */
+static inline uint64_t bits_of(Lane lane) { /* the high bits of 16 bytes that are 0 or 255 */
 #ifdef __SSE2__
     return (uint16_t)__builtin_ia32_pmovmskb128((Signs)lane);
 #else
@@ -316,7 +317,7 @@ static inline uint64_t bits_of(Lane lane) { /* the upper bits of 16 bytes of 0 o
 #endif
 }
 
-typedef struct { uint64_t letters, spaces, leads; } Bits; /* of 64 bytes; leads of isolated characters */
+typedef struct { uint64_t letters, spaces, leads; } Bits; /* of 64 bytes; leads: first bytes of isolated characters */
 
 static inline Bits look(const uint8_t *bytes, uint8_t *folded, int lowercase) {
     Bits bits = {0, 0, 0};
@@ -333,8 +334,9 @@ static inline Bits look(const uint8_t *bytes, uint8_t *folded, int lowercase) {
     return bits;
 }
 
-/* Runs of letters, digits and non-ASCII bytes; every ASCII mark and isolated character by itself. */
-static int look_over(State *s, const uint8_t *text, int64_t n) {
+/* Pre-tokens are runs of letters, digits and non-ASCII bytes, single ASCII punctuation marks, and
+   isolated characters. */
+static int find_starts(State *s, const uint8_t *text, int64_t n) {
     int64_t words = n / 64 + 1;
     if (!grow((void **)&s->folded, &s->room_folded, 64 * words + SHORT_BYTES, 1)
         || !grow((void **)&s->borders, &s->room_borders, words + 1, sizeof *s->borders)
@@ -362,12 +364,12 @@ static int look_over(State *s, const uint8_t *text, int64_t n) {
         s->borders[w] = bits;
         s->begins[w] = bits & ~found.spaces;
     }
-    s->borders[words - 1] |= (uint64_t)1 << (n & 63); /* the end is a border, and begins nothing */
-    s->borders[words] = 0; /* read, but not looked at */
+    s->borders[words - 1] |= (uint64_t)1 << (n & 63); /* the end of the text is a border, but no start */
+    s->borders[words] = 0; /* read, but unused */
     return 1;
 }
 
-/* How long the pre-token is that begins at `start`. */
+/* The length of the pre-token that starts at `start`. */
 static inline int64_t length_at(const State *s, int64_t start) {
     uint64_t window, at = (uint64_t)start + 1;
     memcpy(&window, (const uint8_t *)s->borders + at / 8, sizeof window);
@@ -380,8 +382,8 @@ static inline int64_t length_at(const State *s, int64_t start) {
 
 typedef struct { int64_t starts[BATCH], lengths[BATCH]; uint64_t low[BATCH], high[BATCH], hashes[BATCH]; } Batch;
 
-/* Up to BATCH pre-tokens from byte `p` of `n` on, their keys and hashes; returns how many. Their
-   slots are on their way into the cache then. */
+/* Collect up to BATCH pre-tokens from byte `p` of `n` with their keys and hashes, and prefetch their
+   slots; returns their number. */
 static int gather(const State *s, int64_t n, int64_t p, Batch *batch) {
     int64_t words = n / 64 + 1, w = p / 64;
     uint64_t bits = s->begins[w] & ~(uint64_t)0 << (p & 63);
@@ -405,7 +407,7 @@ static int gather(const State *s, int64_t n, int64_t p, Batch *batch) {
     return BATCH;
 }
 
-/* ---- the face ---- */
+/* ---- interface ---- */
 
 void wordpiece_close(State *s) {
     if (!s) return;
@@ -413,7 +415,7 @@ void wordpiece_close(State *s) {
     free(s->folded); free(s->borders); free(s->begins); free(s->meaning_of); free(s->meanings); free(s->found); free(s);
 }
 
-/* `spelling`: all pieces one after another, without their ##; inner_P: whether they had one. */
+/* `spelling`: the concatenated pieces without ##; inner_P: whether a piece had ##. */
 State *wordpiece_open(const uint8_t *isolated, const uint8_t *spelling, const int64_t *ends_P,
                       const uint8_t *inner_P, int64_t pieces, int64_t unk, int64_t max_characters,
                       int64_t max_entries, int64_t max_pool, int lowercase, int wide) {
@@ -441,7 +443,7 @@ State *wordpiece_open(const uint8_t *isolated, const uint8_t *spelling, const in
     if (pieces) memcpy(s->spelling, spelling, ends_P[pieces - 1]);
     for (int64_t i = 0; i < pieces; i++) {
         uint64_t begin = i ? ends_P[i - 1] : 0, length = ends_P[i] - begin;
-        if (!length || length > WORD_BYTES) continue; /* no word is as long */
+        if (!length || length > WORD_BYTES) continue; /* longer than any word */
         if (length > s->longest_piece) s->longest_piece = (uint32_t)length;
         const uint8_t *piece = s->spelling + begin;
         PieceKey key = piece_key(s, piece, (uint32_t)length, inner_P[i] != 0);
@@ -473,7 +475,7 @@ static inline int emit(const State *s, void *out, int64_t capacity, int64_t *wri
     return 1;
 }
 
-/* The ids of a pre-token that is not remembered, into `found`. */
+/* Tokenise a pre-token that is not cached; its ids go into `found`. */
 static int tokenise(State *s, const uint8_t *text, const uint8_t *folded, int64_t length, int64_t *unknown) {
     uint8_t any = 0;
     for (int64_t i = 0; i < length; i++) any |= text[i];
@@ -500,7 +502,7 @@ static const Long *find_long(const State *s, const uint8_t *folded, uint32_t len
     return entry;
 }
 
-/* One pre-token that is long or not remembered, or has more ids than a slot; they come behind
+/* Append the ids of a pre-token that is long, not cached, or has more ids than fit into a slot to
    out[written]. `entry` is its slot, if it is short. */
 static int learn(State *s, const uint8_t *text, const uint8_t *folded, int64_t length, const Short *entry,
                  uint64_t low, uint64_t high, void *out, int64_t capacity, int64_t *written, int64_t *unknown) {
@@ -524,16 +526,17 @@ static int learn(State *s, const uint8_t *text, const uint8_t *folded, int64_t l
     return length > LONGEST_KEPT || remember_long(s, folded, (uint32_t)length, hash) ? DONE : NO_MEMORY;
 }
 
-/* Ids of text[at[0]..n) behind out[at[1]); at[2]: ends passed so far; at[5]: the text was looked
-   over. When the caller is needed, at[3] holds a code point, or at[3..4] the bounds of a pre-token
-   whose ids the caller shall put. There is always room for a slot's ids, or it is asked for. */
+/* Append the ids of text[at[0]..n) to out[at[1]]. at[2]: number of ends passed; at[5]: whether the
+   starts have been found. NEED_CHARACTER asks the caller for the code point in at[3]; NEED_PRE_TOKEN asks
+   it to append the ids of the pre-token with the bounds at[3] and at[4]; NEED_ROOM asks for more room,
+   at least for the ids of one slot. */
 int wordpiece_encode(State *s, const uint8_t *text, int64_t n, const int64_t *ends, int64_t n_ends, int64_t *counts,
                      void *out, int64_t capacity, int64_t *at) {
     int64_t p = at[0], written = at[1], passed = at[2];
     const int shift = s->wide ? 2 : 1;
     Batch batch;
     int status = DONE;
-    if (!at[5] && !look_over(s, text, n)) return NO_MEMORY;
+    if (!at[5] && !find_starts(s, text, n)) return NO_MEMORY;
     at[5] = 1;
     while (p < n && status == DONE) {
         int size = gather(s, n, p, &batch);

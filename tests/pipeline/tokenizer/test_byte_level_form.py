@@ -1,4 +1,4 @@
-"""Byte-level tokens of blocks: those of running text, sentence by sentence."""
+"""Byte-level ids of blocks equal those of running text, sentence by sentence."""
 
 from pathlib import Path
 
