@@ -1,27 +1,43 @@
 """Stage `dedup`: near-duplicates and documents that overlap with evaluation data.
 
-In:  the corpus; for overlaps, evaluation data.
+In:  the corpus; evaluation data for the overlap search.
 Out: `drop.arrow`, a drop list (pipeline/duplicates/drop_list.py): the digest of each document to
-     be dropped, the reason, and the digest of the document that stays for it.
+     drop, the reason, and the digest of the document kept instead.
 
     python -P -m pipeline.dedup --config TABLE.json [engine options]
 
-Exact duplicates need no stage of their own: the tokens stage drops them on its way. Here one job
-looks at every document by itself; the launcher then compares those that may be alike. Of documents
-that are alike, a held-out one stays, else the one of the first source, else the one whose digest
-comes first; names and places of files decide nothing.
+Exact duplicates need no stage of their own: the tokens stage drops them. The workers process every
+document on its own and write one Arrow file of candidates per input shard; the launcher then
+compares the documents that may be near-duplicates. It needs about 60 bytes of memory per document,
+including the keys of one band; all bands, and the shingles of documents that share a band, are
+spilled to disk. Among near-duplicates a held-out document is kept, otherwise the one of the first
+source, otherwise the one with the smallest digest; file names and positions never matter.
 """
 
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from artifacts.arrays import Int64s, digest_array
+from artifacts import filesystem
+from artifacts.arrays import (
+    Bytes,
+    Int64s,
+    Mask,
+    digest_array,
+    digest_bytes,
+    digest_halves,
+    is_first_of_equals,
+    list_array,
+    list_lengths,
+    list_values,
+)
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.filesystem import naming_full_disk
@@ -31,6 +47,7 @@ from artifacts.stage import StageTable
 from artifacts.store import (
     WORK,
     Artifact,
+    all_finished,
     clear_work,
     commit,
     finished_files,
@@ -39,8 +56,13 @@ from artifacts.store import (
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import NearDuplicatesConfig
 from pipeline.config.stage_tables import DedupStage, PipelineMachine
-from pipeline.duplicates.candidates import CandidateFiles, Documents, record_batch, schema
-from pipeline.duplicates.near_duplicates import ShingleSets, band_keys, bands_for
+from pipeline.duplicates.near_duplicates import (
+    ShingleSets,
+    band_keys,
+    bands_for,
+    kept_for,
+    sharing,
+)
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
 from pipeline.readers.documents import InputShard
 from pipeline.readers.input_shards import CorpusFiles
@@ -58,12 +80,15 @@ SCHEMA = pa.schema(
         pa.field("kept_digest", pa.binary(TOKEN_DIGEST_BYTES)),
     ]
 )
-"""`reason` is `near_duplicate` or `overlap`; only the former has a `kept_digest`."""
+"""`reason` is `near_duplicate` or `overlap`; only near-duplicates have a `kept_digest`."""
+
+# N documents of all files, in file order; D documents of a block; B bands; C candidates; P pairs of
+# a candidate and a group
 
 
 @dataclass(frozen=True)
 class Search:
-    """What all workers of the stage share."""
+    """The search, as all workers of the stage share it."""
 
     stage: DedupStage
     output: str
@@ -71,13 +96,58 @@ class Search:
 
     @property
     def bands(self) -> int:
-        """Bands of each document; one, of nothing, if near-duplicates are not looked for."""
+        """Bands per document; a single empty one if there is no search for near-duplicates."""
         near = self.stage.dedup.near_duplicates
         return bands_for(near).count if near else 1
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of a file of candidates."""
+        return pa.schema(
+            [
+                pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
+                pa.field("preference", pa.uint16()),
+                pa.field("source", pa.uint16()),
+                pa.field("overlaps", pa.bool_()),
+                pa.field("bands", pa.list_(pa.uint64(), self.bands)),
+                pa.field("shingles", pa.list_(pa.uint32())),
+            ]
+        )
+
+    def candidates(self, block: TextBlock) -> pa.RecordBatch:
+        """The rows of a block's documents, without those that the filters drop."""
+        stage, count = self.stage, len(block.ends_D)
+        keys_DB = np.zeros((count, self.bands), dtype=np.uint64)
+        zeros_D = np.zeros(count, dtype=np.int64)
+        sets = ShingleSets(np.zeros(0, dtype=np.uint32), zeros_D, zeros_D)
+        if near := stage.dedup.near_duplicates:
+            sets = ShingleSets.of(shingles(block.text, block.ends_D, words=near.words), count)
+            keys_DB = band_keys(sets, bands_for(near))
+        overlaps_D = np.zeros(count, dtype=np.bool_)
+        if overlap := stage.dedup.overlap:
+            found = shingles(block.text, block.ends_D, words=overlap.words)
+            overlaps_D = overlapping(found, count, evaluation_shingles(overlap))
+        # preferred documents have smaller numbers: held-out ones, named splits first
+        splits_D = assign_splits(block, corpus=stage.corpus, seed=stage.seed).astype(np.uint16)
+        named_D, splits = splits_D > HELDOUT_SPLIT, len(split_names(stage.corpus))
+        preferences_D = np.where(named_D, splits_D - HELDOUT_SPLIT - 1, splits - 1 - splits_D)
+        schema = self.schema
+        columns = [
+            digest_array(block.digests),
+            pa.array(preferences_D.astype(np.uint16)),
+            pa.array(np.full(count, block.source, dtype=np.uint16)),
+            pa.array(overlaps_D),
+            pa.FixedSizeListArray.from_arrays(
+                pa.array(keys_DB.ravel()), type=schema.field("bands").type
+            ),
+            list_array(sets.values_S, sets.ends_D, schema.field("shingles").type),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return batch.filter(pa.array(block.reasons_D == Reason.KEPT))
+
 
 def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
-    """Run the stage: every input shard is searched, then the drop list is written."""
+    """Run the stage: search every input shard, then write the drop list."""
     stage = parse(DedupStage, table.config, source="stage dedup")
     machine = parse(PipelineMachine, table.machine, source="stage dedup, machine")
     if not stage.dedup.wanted:
@@ -111,7 +181,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
         entry = put_file(table.output, path, name=NAME, rows=len(listed))
     reasons = dict(sorted(Counter(listed["reason"].to_pylist()).items()))
     say(f"dedup: {len(listed):,} of {len(distinct):,} documents, {reasons}")
-    # the stage's former name: statistics are part of the digest, and the content is no other
+    # "unwanted" is a former name; statistics are part of the digest, so it stays
     statistics = {"distinct_documents": len(distinct), "unwanted": reasons}
     artifact = commit(table, [entry], statistics=statistics)
     clear_work(table.output)
@@ -119,26 +189,26 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
 
 
 def search_graph(queue: WorkQueue, *, shards: list[InputShard], search: Search) -> Collection[str]:
-    """Every shard is searched; the names of what was found come out."""
+    """Search every shard; yields the names of the candidate files."""
     find = partial(write_candidates, search=search, queue=queue)
     return spread(shards, queue).map("Search", find)
 
 
 def candidates_name(shard: InputShard) -> str:
-    """The file of a shard's candidates, within the artifact."""
+    """The name of a shard's candidate file within the artifact."""
     return f"{WORK}/{shard.name}.arrow"
 
 
 def write_candidates(shard: InputShard, *, search: Search, queue: WorkQueue) -> str:
-    """Put a shard's candidates into the artifact; returns their file's name."""
+    """Write a shard's candidates into the artifact; returns the name of their file."""
     documents = rows = 0
     stage = search.stage
     with tempfile.TemporaryDirectory() as scratch, naming_full_disk(scratch):
         path = os.path.join(scratch, "candidates.arrow")
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema(search.bands)) as writer:
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, search.schema) as writer:
             for block in read_texts(shard, corpus=stage.corpus, cleaning=stage.cleaning):
                 documents += len(block.ends_D)
-                batch = _candidates(block, search)
+                batch = search.candidates(block)
                 rows += len(batch)
                 writer.write_batch(batch)
         put_file(search.output, path, name=candidates_name(shard), rows=rows)
@@ -146,13 +216,113 @@ def write_candidates(shard: InputShard, *, search: Search, queue: WorkQueue) -> 
     return candidates_name(shard)
 
 
+@dataclass(frozen=True)
+class Documents:
+    """The columns that decide which of several documents is kept.
+
+    digests_N16:  their digests.
+    preference_N: smaller for preferred documents.
+    source_N:     index of the source in the configuration.
+    overlaps_N:   whether a document overlaps with evaluation data.
+    """
+
+    digests_N16: Bytes
+    preference_N: npt.NDArray[np.uint16]
+    source_N: npt.NDArray[np.uint16]
+    overlaps_N: Mask
+
+    def distinct(self) -> Int64s:
+        """The row of one document per digest, in order of preference."""
+        halves_N2 = digest_halves(self.digests_N16)
+        high_N, low_N = halves_N2[:, 0], halves_N2[:, 1]
+        equal_together = np.lexsort((self.source_N, self.preference_N, low_N, high_N))
+        once = equal_together[is_first_of_equals(halves_N2[equal_together])]
+        columns = (low_N[once], high_N[once], self.source_N[once], self.preference_N[once])
+        return once[np.lexsort(columns)]
+
+
+class CandidateFiles:
+    """All candidate files of a finished search, as one table of numbered rows."""
+
+    def __init__(self, output: str, names: Sequence[str], *, bands: int, scratch: str) -> None:
+        """Read the documents into memory and the bands into `scratch`, a local directory."""
+        self._output = output
+        self._entries = all_finished(output, names)
+        self._scratch = scratch
+        rows = sum(entry.rows or 0 for entry in self._entries)
+        keys_path = os.path.join(scratch, "bands")
+        self._keys_BN = np.memmap(keys_path, np.uint64, mode="w+", shape=(bands, max(rows, 1)))
+        self._rows = 0
+        parts: list[Documents] = []
+        for table in self._tables():
+            end = self._rows + len(table)
+            keys = table["bands"].combine_chunks().flatten().to_numpy()
+            self._keys_BN[:, self._rows : end] = keys.reshape(-1, bands).T
+            self._rows = end
+            parts.append(
+                Documents(
+                    digest_bytes(table["document_digest"]),
+                    *(table[name].to_numpy() for name in ("preference", "source", "overlaps")),
+                )
+            )
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        self.documents = Documents(*map(np.concatenate, columns))
+
+    def kept_for(self, rows_D: Int64s, near: NearDuplicatesConfig) -> Int64s:
+        """Which document is kept for each of those at `rows_D`, in order of preference: (D,).
+
+        Itself, unless an earlier one is a near-duplicate.
+        """
+        members, groups, count = [], [], 0
+        for keys_N in self._keys_BN:  # 0 where a document has no shingles
+            sharing_P, groups_P = sharing(np.asarray(keys_N[: self._rows])[rows_D])
+            members.append(sharing_P)
+            groups.append(groups_P + count)
+            count += len(np.unique(groups_P))
+        candidates_C, candidates_P = np.unique(np.concatenate(members), return_inverse=True)
+        stays_D = np.arange(len(rows_D))
+        if not len(candidates_C):
+            return stays_D
+        # spill the shingle sets of the candidates to disk, in file order
+        path = os.path.join(self._scratch, "shingles")
+        order = np.argsort(rows_D[candidates_C])
+        wanted, lengths = rows_D[candidates_C][order], [np.zeros(0, dtype=np.int64)]
+        first = 0
+        with open(path, "wb") as spill:
+            for table in self._tables():
+                inside = slice(*np.searchsorted(wanted, (first, first + len(table))))
+                found = table["shingles"].take(pa.array(wanted[inside] - first))
+                list_values(found).tofile(spill)
+                lengths.append(list_lengths(found))
+                first += len(table)
+        ends = np.cumsum(np.concatenate(lengths))
+        starts_C, ends_C = np.empty_like(ends), np.empty_like(ends)
+        ends_C[order] = ends
+        starts_C[order] = ends - np.concatenate(lengths)
+        sets = ShingleSets(np.memmap(path, np.uint32, mode="r"), starts_C, ends_C)
+        groups_P = np.concatenate(groups)
+        stays_C = kept_for(candidates_P, groups_P, sets, threshold=near.threshold)
+        stays_D[candidates_C] = candidates_C[stays_C]
+        return stays_D
+
+    def _tables(self) -> Iterator[pa.Table]:
+        """The rows of each file, memory-mapped until the next one is read: copy what must last."""
+        for entry in self._entries:
+            stored = filesystem.join(self._output, entry.stored_name)
+            with (
+                filesystem.brought_here(stored, self._scratch) as path,
+                pa.memory_map(path) as file,
+            ):
+                yield pa.ipc.open_file(file).read_all()
+
+
 def drop_list(
     found: CandidateFiles, distinct_D: Int64s, near: NearDuplicatesConfig | None
 ) -> pa.Table:
-    """The drop list of the documents at `distinct_D`, which are in order of preference.
+    """The drop list for the documents at `distinct_D`, which are in order of preference.
 
-    What overlaps cannot stay for another document, so it is taken out before the search for
-    near-duplicates.
+    A document that overlaps with evaluation data cannot be kept instead of another one, so these
+    are removed before the search for near-duplicates.
     """
     overlaps_D = found.documents.overlaps_N[distinct_D]
     overlapping, clean = distinct_D[overlaps_D], distinct_D[~overlaps_D]
@@ -165,33 +335,6 @@ def drop_list(
     kept = pa.concat_arrays([pa.nulls(len(overlapping), kept.type), kept])
     listed = [dropped, pa.array(reasons, pa.string()), kept]
     return pa.Table.from_arrays(listed, schema=SCHEMA).sort_by("document_digest")
-
-
-def _candidates(block: TextBlock, search: Search) -> pa.RecordBatch:
-    """What the search finds about the documents that are not dropped anyway."""
-    stage, count = search.stage, len(block.ends_D)
-    kept_D = block.reasons_D == Reason.KEPT
-    keys_DB = np.zeros((count, search.bands), dtype=np.uint64)
-    none_D = np.zeros(count, dtype=np.int64)
-    sets = ShingleSets(np.zeros(0, dtype=np.uint32), none_D, none_D)
-    if near := stage.dedup.near_duplicates:
-        sets = ShingleSets.of(shingles(block.text, block.ends_D, words=near.words), count)
-        keys_DB = band_keys(sets, bands_for(near))
-    overlaps_D = np.zeros(count, dtype=np.bool_)
-    if overlap := stage.dedup.overlap:
-        found = shingles(block.text, block.ends_D, words=overlap.words)
-        overlaps_D = overlapping(found, count, evaluation_shingles(overlap))
-    # A smaller number for documents to prefer: the held-out ones, named splits first.
-    splits_D = assign_splits(block, corpus=stage.corpus, seed=stage.seed).astype(np.uint16)
-    named_D, splits = splits_D > HELDOUT_SPLIT, len(split_names(stage.corpus))
-    preferences_D = np.where(named_D, splits_D - HELDOUT_SPLIT - 1, splits - 1 - splits_D)
-    documents = Documents(
-        block.digests,
-        preferences_D.astype(np.uint16),
-        np.full(count, block.source, dtype=np.uint16),
-        overlaps_D,
-    )
-    return record_batch(documents, keys_DB, sets).filter(pa.array(kept_D))
 
 
 if __name__ == "__main__":

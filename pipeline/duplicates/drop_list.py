@@ -1,10 +1,10 @@
-"""Drop lists: documents that an earlier job has found to be duplicates or contamination.
+"""Drop lists: documents that an earlier stage found to be duplicates or contamination.
 
-In:  an artifact whose `*.arrow` files have a column `document_digest` (binary 16) and a column
-     `reason` (string): near-duplicates, overlap with evaluation sets.
-Out: which of some digests are on it.
+In:  an artifact whose `*.arrow` files have the columns `document_digest` (binary 16) and `reason`
+     (string): near-duplicates, overlap with evaluation sets.
+Out: which of given digests are on the list.
 
-Stage `dedup` makes one; any artifact of this form does as well (`cleaning.drop_list`).
+The stage `dedup` makes one, but any artifact of this form will do (`cleaning.drop_list`).
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ Stage = TypeVar("Stage", TokensStage, VocabularyStage)
 
 @dataclass(frozen=True)
 class DropList:
-    """The digests of a drop list, in ascending order, as pairs of numbers (D, 2)."""
+    """The digests of a drop list as ascending pairs of integers, (D, 2)."""
 
     digests_D2: UInt64s
 
@@ -46,7 +46,7 @@ class DropList:
 
 
 def with_drop_list(stage: Stage, table: StageTable) -> Stage:
-    """The stage with the drop list that this run has made, if it has made one."""
+    """The stage with the drop list made by this run, if there is one."""
     if ROLE not in table.inputs or not table.inputs[ROLE].path:
         return stage
     cleaning = stage.cleaning.model_copy(update={"drop_list": table.input_path(ROLE)})
@@ -55,7 +55,7 @@ def with_drop_list(stage: Stage, table: StageTable) -> Stage:
 
 @lru_cache(maxsize=2)
 def read_drop_list(directory: str) -> DropList:
-    """The drop list in an artifact directory; the empty one for an empty name."""
+    """Read the drop list of an artifact directory; an empty one for an empty name."""
     if not directory:
         return DropList(np.zeros((0, 2), dtype=np.uint64))
     artifact = open_artifact(directory)
@@ -66,8 +66,8 @@ def read_drop_list(directory: str) -> DropList:
             table = pa.ipc.open_file(file).read_all()
             if COLUMN not in table.column_names or table.schema.field(COLUMN).type != pa.binary(16):
                 raise IntegrityError(
-                    f"{path}: no column {COLUMN} of 16 bytes; expected a drop list, "
-                    "set cleaning.drop_list to an artifact of one"
+                    f"{path}: no column {COLUMN} of 16 bytes; expected a drop list, set "
+                    "cleaning.drop_list to the directory of one"
                 )
             found.append(digest_halves(digest_bytes(table[COLUMN])))
     digests_D2 = np.concatenate(found)
@@ -75,6 +75,6 @@ def read_drop_list(directory: str) -> DropList:
 
 
 def _as_scalars(digests_D2: UInt64s) -> npt.NDArray[np.void]:
-    """Digests as values that NumPy compares in their order."""
+    """Digests as scalars that NumPy compares in the same order."""
     rows = np.ascontiguousarray(digests_D2).astype(">u8").view("S16")
     return rows.ravel()

@@ -1,17 +1,16 @@
-"""Near-duplicates: documents that share most of their shingles with one that is kept.
+"""Near-duplicates: documents that share most of their shingles with a document that is kept.
 
-In:  the shingles of documents; later, which of them agree in a band of their signatures.
-Out: for each document the kept one that it nearly equals: itself, if there is none.
+In:  the shingles of documents; later, which documents agree in a band of their signatures.
+Out: for each document the kept one that it nearly equals, or itself.
 
-MinHash (Broder 1997) proposes, exact comparison decides. The share of equal values in two
-signatures estimates the Jaccard similarity of two sets: the share of all their shingles that is in
-both. Signatures are cut into bands so that documents above the threshold almost surely agree in
-some whole band. Those that do are candidates, each compared shingle by shingle with the documents
-kept before it. So nothing is dropped for a document that is itself dropped, nor for one that it
-resembles less than the threshold says.
+MinHash (Broder 1997) proposes candidates and exact comparison decides. The share of equal values in
+two signatures estimates the Jaccard similarity of their shingle sets. Signatures are cut into bands
+(locality-sensitive hashing), so that documents above the threshold almost surely agree in at least
+one whole band. These are the candidates; each is compared, shingle by shingle, with the candidates
+kept so far. Thus no document is dropped in favour of one that is itself dropped, or of one below
+the threshold.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,25 +24,25 @@ from pipeline.duplicates.shingles import Shingles
 UInt32s = npt.NDArray[np.uint32]
 
 CANDIDATE_PROBABILITY = 0.99
-"""Probability, at least, that two documents at the threshold agree in a band."""
+"""Minimum probability that two documents at the threshold agree in a band."""
 
 MOST_COMPARED = 512
-"""Kept documents that one is compared with at most, those that agree in the most bands first:
-thousands of pages of one template agree in a few bands, too many to compare all with all."""
+"""Maximum number of comparisons per document, starting with those that share the most bands:
+thousands of pages made from one template share a few bands, too many for all pairs."""
 
 _FACTOR = np.uint64(GOLDEN_GAMMA)
 
-# D documents, B bands, S shingles, each once a document
+# D documents, B bands, S distinct shingles of each document
 # C candidates, P pairs of a candidate and a group, G groups
 
 
 @dataclass(frozen=True)
 class ShingleSets:
-    """Each document's shingles as a set.
+    """The shingles of each document as a set.
 
     values_S: 32 bits of each shingle's hash, ascending within a document. Of two documents with a
-              million shingles each, some 200 would be taken for equal by chance: 0.02 %.
-    starts_D, ends_D: where each document's set lies.
+              million shingles each, about 200 (0.02 %) collide by chance.
+    starts_D, ends_D: the range of each document's set.
     """
 
     values_S: UInt32s
@@ -66,20 +65,30 @@ class ShingleSets:
         """One document's set."""
         return self.values_S[int(self.starts_D[document]) : int(self.ends_D[document])]
 
+    def in_common(self, document: int, others: Int64s) -> Int64s:
+        """The size of the intersection with each of `others`; no set is empty."""
+        if not len(others):
+            return np.zeros(0, dtype=np.int64)
+        own, sets = self.of_document(document), list(map(self.of_document, others.tolist()))
+        every = np.concatenate(sets)
+        places = np.minimum(np.searchsorted(own, every), len(own) - 1)
+        starts = offsets(np.array([len(values) for values in sets], dtype=np.int64))[:-1]
+        return np.add.reduceat((own[places] == every).astype(np.int64), starts)
+
 
 @dataclass(frozen=True)
 class Bands:
-    """How signatures are cut: `count` bands of `width` values; what is left over is not made."""
+    """Signatures consist of `count` bands of `width` values."""
 
     count: int
     width: int
 
 
 def bands_for(config: NearDuplicatesConfig) -> Bands:
-    """The widest bands, which propose the fewest others, that hardly miss a pair at the threshold.
+    """The widest bands (fewest false candidates) that hardly miss a pair at the threshold.
 
-    Two signatures with a share s of equal values agree in a band of r with probability s^r, and in
-    one of b such bands with 1 - (1 - s^r)^b.
+    Two signatures with a share s of equal values agree in a band of r values with probability s^r,
+    and in at least one of b bands with probability 1 - (1 - s^r)^b.
     """
     for width in range(config.permutations, 1, -1):
         count = config.permutations // width
@@ -89,10 +98,11 @@ def bands_for(config: NearDuplicatesConfig) -> Bands:
 
 
 def band_keys(sets: ShingleSets, bands: Bands) -> UInt64s:
-    """(D, B): a number for each band of each document; rows of documents without shingles are 0.
+    """(D, B): a key for each band of each document; 0 for documents without shingles.
 
-    The permutations are multiplications by odd numbers, modulo 2**32: of hashes they are as good as
-    any, and one pass over a block's shingles makes one value of every document's signature.
+    The permutations are multiplications by odd numbers modulo 2**32, which suffices because the
+    values are hashes already. One pass over the shingles of a block gives one value of every
+    document's signature.
     """
     keys_DB = np.zeros((len(sets.ends_D), bands.count), dtype=np.uint64)
     filled = np.flatnonzero(sets.starts_D < sets.ends_D)
@@ -112,9 +122,9 @@ def band_keys(sets: ShingleSets, bands: Bands) -> UInt64s:
 
 
 def sharing(keys_D: UInt64s) -> tuple[Int64s, Int64s]:
-    """The documents that share a band's key with another, and each one's group, numbered from 0.
+    """The documents that share their key of a band with another one, and the number of their group.
 
-    A key of 0 is shared with no document.
+    Keys of 0 are never shared.
     """
     order = np.argsort(keys_D, kind="stable")
     ordered = keys_D[order]
@@ -128,19 +138,19 @@ def sharing(keys_D: UInt64s) -> tuple[Int64s, Int64s]:
 def kept_for(
     candidates_P: Int64s, groups_P: Int64s, sets: ShingleSets, *, threshold: float
 ) -> Int64s:
-    """For each candidate, in order of preference, the first kept one that it nearly equals, (C,).
+    """For each candidate, in order of preference, the first kept one that it nearly equals: (C,).
 
-    candidates_P, groups_P: pairs of a candidate and a group of those that agree in a band.
-    sets:                   each candidate's shingles; none is empty.
+    candidates_P, groups_P: pairs of a candidate and a group of candidates that agree in a band.
+    sets:                   the shingles of each candidate; none is empty.
 
-    A candidate is dropped if its Jaccard similarity to a kept one reaches the threshold, and kept
-    otherwise. Nothing is compared with a document that has been dropped.
+    A candidate is dropped if its Jaccard similarity to a kept one reaches the threshold. Dropped
+    candidates are not compared with later ones.
     """
     sizes_C = sets.ends_D - sets.starts_D
     found_C = np.arange(len(sizes_C))
     bounds = offsets(np.bincount(candidates_P, minlength=len(sizes_C))).tolist()
     groups_P = groups_P[np.argsort(candidates_P, kind="stable")]
-    # each group has a place for each of its members, and the first `kept_G` are taken
+    # each group has one slot per member; the first `kept_G` are filled with kept candidates
     first_G = offsets(np.bincount(groups_P))
     kept_G = np.zeros(len(first_G), dtype=np.int64)
     places_P = np.zeros(len(groups_P), dtype=np.int64)
@@ -152,11 +162,11 @@ def kept_for(
             rivals, bands = np.unique_counts(np.concatenate([places_P[a:b] for a, b in kept]))
             smaller = np.minimum(sizes_C[rivals], sizes_C[candidate])
             larger = np.maximum(sizes_C[rivals], sizes_C[candidate])
-            possible = smaller >= threshold * larger  # no more than the smaller is in both
+            possible = smaller >= threshold * larger  # the intersection is at most the smaller set
             rivals, bands = rivals[possible], bands[possible]
             if len(rivals) > MOST_COMPARED:
                 rivals = rivals[np.argsort(-bands, kind="stable")[:MOST_COMPARED]]
-            both = _in_common(sets.of_document(candidate), map(sets.of_document, rivals.tolist()))
+            both = sets.in_common(candidate, rivals)
             alike = rivals[both >= threshold * (sizes_C[candidate] + sizes_C[rivals] - both)]
             if len(alike):
                 found_C[candidate] = alike.min()
@@ -164,14 +174,3 @@ def kept_for(
         places_P[lasts] = candidate
         kept_G[groups] += 1
     return found_C
-
-
-def _in_common(one: UInt32s, others: Iterable[UInt32s]) -> Int64s:
-    """How many shingles each of the `others` has in common with `one`; none is empty."""
-    sets = list(others)
-    if not sets:
-        return np.zeros(0, dtype=np.int64)
-    every = np.concatenate(sets)
-    places = np.minimum(np.searchsorted(one, every), len(one) - 1)
-    starts = offsets(np.array([len(values) for values in sets], dtype=np.int64))[:-1]
-    return np.add.reduceat((one[places] == every).astype(np.int64), starts)

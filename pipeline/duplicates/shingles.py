@@ -1,17 +1,15 @@
-"""Shingles: every run of so many consecutive words of a document, as a number.
+"""Shingles: hashes of word n-grams.
 
-In:  blocks of documents as text; files of evaluation data in whatever format they come.
-Out: for each shingle its hash and the document it stands in; which documents have one in common
-     with the evaluation data.
+In:  blocks of documents as text; files of evaluation data in any text format.
+Out: the hash and the document of each shingle; which documents share one with the evaluation data.
 
-Two texts share a shingle if they share these words, whatever their case, punctuation and line
-breaks. All words of a block are hashed at once: a word is a polynomial in its bytes, and the sum
-over any stretch of the block is the difference of two prefix sums, modulo 2**64.
+Case, punctuation and line breaks do not matter. All words of a block are hashed at once: a word's
+hash is a polynomial in its bytes, computed as the difference of two prefix sums modulo 2**64.
 
-Of evaluation data, fields are taken one by one, so no shingle runs from a question into its answer:
-the strings of a JSON document, wherever they are in it, the columns of a table, else the lines.
-Brown et al. 2020 (GPT-3, appendix C) call a document with 13 words in common with an evaluation set
-overlapping.
+The fields of evaluation data are hashed separately, so that no shingle spans a question and its
+answer: all strings of a JSON document, the columns of a table, otherwise the lines. Following Brown
+et al. 2020 (GPT-3, appendix C), a document overlaps with an evaluation set if they have 13
+consecutive words in common.
 """
 
 import json
@@ -42,10 +40,10 @@ _LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8)
 
 @dataclass(frozen=True)
 class Shingles:
-    """The shingles of a block of D documents, in the order of the text.
+    """The shingles of a block of D documents, in text order.
 
-    hashes_P:    each shingle's words; equal shingles have equal numbers.
-    documents_P: the document it stands in, ascending.
+    hashes_P:    the hash of each shingle.
+    documents_P: the document of each shingle, ascending.
     """
 
     hashes_P: UInt64s
@@ -53,10 +51,10 @@ class Shingles:
 
 
 def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
-    """All runs of `words` words within one document; a shorter document has none."""
+    """All n-grams of `words` words within a document; shorter documents have none."""
     lower = _LOWER[text]
     inside = _CONTINUES_WORD[lower]  # letters, digits and non-ASCII characters make words
-    # but not U+2000 to U+206F: curly quotes, dashes, ellipses, odd spaces
+    # except U+2000 to U+206F: curly quotes, dashes, ellipses, special spaces
     lead = np.flatnonzero((text[:-2] == 0xE2) & ((text[1:-1] == 0x80) | (text[1:-1] == 0x81)))
     inside[np.concatenate((lead, lead + 1, lead + 2))] = False
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
@@ -64,7 +62,7 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
     documents_W = np.searchsorted(ends_D, starts_W, side="right")
     count = max(len(starts_W) - words + 1, 0)
     whole = np.flatnonzero(documents_W[:count] == documents_W[words - 1 :][:count])
-    # a word's number depends on its bytes alone: a difference of prefix sums, moved to its place
+    # the inverse power makes a word's hash independent of its position in the block
     at_least = 1 << len(lower).bit_length()
     powers, inverse = _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
     sums = np.zeros(len(lower) + 1, dtype=np.uint64)
@@ -79,7 +77,7 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
 
 @lru_cache(maxsize=2)
 def evaluation_shingles(config: OverlapConfig) -> UInt64s:
-    """All shingles of all evaluation files, each once, ascending."""
+    """The distinct shingles of all evaluation files, ascending."""
     found = [np.zeros(0, dtype=np.uint64)]
     for path in config.paths:
         for file in find_files(path):
@@ -103,7 +101,7 @@ def evaluation_shingles(config: OverlapConfig) -> UInt64s:
 
 
 def overlapping(found: Shingles, documents: int, wanted: UInt64s) -> Mask:
-    """(D,) bool: which of a block's documents have one of the `wanted` shingles."""
+    """(D,) bool: which documents of a block contain one of the `wanted` shingles."""
     if not len(wanted):
         return np.zeros(documents, dtype=np.bool_)
     places = np.minimum(np.searchsorted(wanted, found.hashes_P), len(wanted) - 1)

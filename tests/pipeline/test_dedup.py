@@ -1,4 +1,4 @@
-"""Near-duplicates and overlaps with evaluation sets: what is listed, and that it is dropped."""
+"""Near-duplicates and overlaps with evaluation sets are listed and dropped."""
 
 import json
 import random
@@ -29,14 +29,14 @@ NEAR = {"near_duplicates": {}}
 
 
 def text(seed: int, words: int = 120) -> str:
-    """Words at random: two texts have no passage in common."""
+    """Random words: two texts have no shingle in common."""
     rng = random.Random(seed)
     drawn = ["".join(rng.choices("abcdefghijklmnop", k=6)) for _ in range(words)]
     return " ".join(drawn).capitalize() + "."
 
 
 def edited(original: str, *, place: int = 60) -> str:
-    """One word in the middle replaced: 5 of 116 passages change."""
+    """Replace a word in the middle: 5 of 116 shingles change."""
     words = original.split(" ")
     words[place] = "otherwise"
     return " ".join(words)
@@ -80,7 +80,7 @@ def listed(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def left(folder: Path, sources: list[dict[str, Any]], drop_list: Artifact) -> Artifact:
-    """The tokens of the corpus without what is on the list."""
+    """The tokens of the corpus without the documents on the drop list."""
     vocabulary = given_vocabulary(folder / "vocabulary")
     table = tokens_table(folder / "tokens", sources, vocabulary=vocabulary, heldout_share=0.0)
     role = InputRef(digest=drop_list.digest, path=drop_list.directory)
@@ -97,7 +97,7 @@ def test_of_documents_alike_one_stays(tmp_path: Path) -> None:
     artifact = run(tmp_path / "out", sources, NEAR)
     rows = listed(artifact)
     assert {row["reason"] for row in rows} == {"near_duplicate"}
-    assert len(rows) == 11  # ten pairs, and a third one alike to the first pair
+    assert len(rows) == 11  # ten pairs, and a third document near the first pair
     digests = [row["document_digest"] for row in rows]
     assert digests == sorted(set(digests))
     assert not {row["kept_digest"] for row in rows} & set(digests)
@@ -183,7 +183,7 @@ def test_a_held_out_document_stays_and_the_first_source_comes_before_the_second(
     tokens = left(tmp_path, sources, run(tmp_path / "out", sources, NEAR))
     splits = tokens.manifest.statistics["splits"]
     assert splits["judged"]["documents"] == 1
-    assert splits["train"]["documents"] == 5  # of the first source all but the one alike to it
+    assert splits["train"]["documents"] == 5  # all of the first source but its near-duplicate
     dropped = pa.ipc.open_file(tokens.path("dropped.arrow")).read_all()
     assert dropped["source"].to_pylist().count(1) == 6
 

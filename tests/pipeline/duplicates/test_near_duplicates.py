@@ -1,4 +1,4 @@
-"""Candidates are found by their bands; what is dropped equals a kept one to the threshold."""
+"""Bands find the candidates; every dropped document reaches the threshold with a kept one."""
 
 import random
 
@@ -22,7 +22,7 @@ THRESHOLD = 0.8
 
 
 def sets_of(documents: list[set[int]]) -> ShingleSets:
-    """Documents as the sets of their shingles, which are numbers below 2**32."""
+    """Documents as sets of shingles, which are integers below 2**32."""
     numbers = [number for number, values in enumerate(documents) for _ in values]
     hashes = [value << 32 for values in documents for value in values]
     found = Shingles(np.array(hashes, dtype=np.uint64), np.array(numbers, dtype=np.int64))
@@ -34,7 +34,7 @@ def similarity(one: set[int], other: set[int]) -> float:
 
 
 def compared_with_all_kept(documents: list[set[int]]) -> list[int]:
-    """Each document's first kept one that it nearly equals, in plain Python."""
+    """The reference for `kept_for` in plain Python."""
     found: list[int] = []
     for number, values in enumerate(documents):
         kept = [other for other in range(number) if found[other] == other]
@@ -94,7 +94,9 @@ def test_of_a_crowd_those_that_agree_most_are_compared(monkeypatch: pytest.Monke
     crowd = [set(range(number * 100, number * 100 + 100)) for number in range(50)]
     documents = [*crowd, crowd[30] - {3000}]
     numbers = np.arange(len(documents))
-    candidates = np.concatenate((numbers, [30, 50]))  # all in one group, two in another besides
+    candidates = np.concatenate(
+        (numbers, [30, 50])
+    )  # all in one group, two of them also in another
     groups = np.concatenate((np.zeros_like(numbers), [1, 1]))
     found = kept_for(candidates, groups, sets_of(documents), threshold=THRESHOLD)
     assert found.tolist() == [*range(50), 30]

@@ -1,4 +1,4 @@
-"""Passages by vector operations against the same in plain Python."""
+"""Vectorised shingles agree with plain Python."""
 
 import re
 
