@@ -1,14 +1,13 @@
-"""A docstring as plain prose: what remains without tables, blocks and mark-up.
+"""Docstrings as plain prose, without tables, code blocks and markup.
 
-In:  one docstring, dedented.
-Out: its paragraphs, each one line of English; the statements of its examples, if wanted.
+In:  a dedented docstring.
+Out: its paragraphs, each one line of English; optionally the statements of its examples.
 
-Code blocks, what examples print, formulas set apart, tables, references and directives are
-dropped: they are not the language that masked words are to be predicted from, and their repetition
-would flatter every score. Headings and parameters' lines (`axis : int, optional`) stand alone.
-Statements after `>>>` are kept where text is read as `help` prints it: they show names in use;
-imports, which every example begins with, are not. Inline mark-up is reStructuredText, Markdown or
-epytext.
+Code blocks, the output of examples, display formulas, tables, references and directives are
+dropped: they are not natural language, and their repetition would inflate every score. Headings and
+parameter lines (`axis : int, optional`) are paragraphs of their own. Statements after `>>>` are
+kept on request because they show names in use, except for imports, which begin every example.
+Inline markup may be reStructuredText, Markdown or epytext.
 """
 
 import itertools
@@ -22,17 +21,17 @@ PROSE_DIRECTIVE = re.compile(
 """Directives whose indented body is prose."""
 
 DROPPED_SECTION = re.compile("references?|see also")
-"""Sections that are lists of names and citations."""
+"""Sections that list names or citations."""
 
 SECTION = re.compile(
     f"{DROPPED_SECTION.pattern}|(other |keyword )?parameters?|(keyword )?(arguments|args)|"
     "attributes|methods|returns?|yields?|receives|raises?|warns|warnings?|examples?|notes?|usage|"
     "inputs?|outputs?"
 )
-"""Headings of the usual sections; one stays where something follows."""
+"""Headings of the usual sections; kept if text follows."""
 
 PROSE_SHARE = 0.72
-"""A paragraph with a smaller share of letters and spaces is code or a table in disguise."""
+"""A paragraph with a smaller share of letters and spaces is taken for code or a table."""
 
 _DIRECTIVE = re.compile(r"\.\. ([\w-]+(?::[\w-]+)?)::\s*(.*)")
 _RULE = re.compile(r"([-=~^\"'`#*+._])\1{2,}$")
@@ -44,16 +43,16 @@ _FIELD = re.compile(r":(\w+)(?: +([^:]*))?: *")
 _NOT_A_LETTER = re.compile(r"[^A-Za-z ]")
 
 MAX_STATEMENT = 200
-"""Longer statements are data."""
+"""Longer statements are taken for data."""
 
 STATEMENT_LETTERS = 0.5
-"""Statements with a smaller share of letters and spaces are data too."""
+"""Statements with a smaller share of letters and spaces are taken for data, too."""
 
 _PROMPT = re.compile(r"\s*>>> ?(.*)")
 _CONTINUATION = re.compile(r"\s*\.\.\. ?(.*)")
 
 CODE_BEGIN, CODE_END = "\ue000", "\ue001"
-"""Stand around code where it is to be told from prose; no text has them (Unicode, private use)."""
+"""Delimiters of inline code: private-use characters of Unicode that occur in no text."""
 
 _EPYTEXT = re.compile(r"\b[A-Z]\{([^{}]*)\}")
 _SUBSTITUTION = re.compile(r"\|([\w. ]+)\|_{0,2}")
@@ -68,11 +67,17 @@ _SPACE = re.compile(r"\s+")
 
 
 def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = False) -> list[str]:
-    """The readable paragraphs of a docstring, in order.
+    """The prose paragraphs of a docstring, in order.
 
-    With `mark_code`, what its author set as code stands between `CODE_BEGIN` and `CODE_END`; with
-    `examples`, the statements of its examples are paragraphs too.
+    With `mark_code`, inline code is enclosed in `CODE_BEGIN` and `CODE_END`; with `examples`, the
+    statements of examples are paragraphs, too.
     """
+
+    def without_name(field: re.Match[str]) -> str:
+        """`:param int axis: text` becomes `axis : text`; other fields lose their name."""
+        named = field[2].split()[-1:] if field[2] else []
+        return f"{named[0]} : " if named else ""
+
     found: list[str] = []
     for is_example, part in split_examples(docstring.expandtabs().split("\n")):
         if is_example:
@@ -82,7 +87,7 @@ def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = Fals
         if len(part) > 1:
             lines = _joined(list(_without_underlines(list(_without_code(part)))))
         for line in lines:
-            text = _FIELD.sub(_field, line, count=1) if line.startswith(":") else line
+            text = _FIELD.sub(without_name, line, count=1) if line.startswith(":") else line
             text = _BULLET.sub("", text, count=1) if _BULLET.match(text) else text
             text = without_markup(text, mark_code=mark_code)
             others = len(_NOT_A_LETTER.findall(text))
@@ -97,7 +102,7 @@ def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = Fals
 
 
 def _without_code(lines: list[str]) -> Iterator[str]:
-    """The lines without fences, literal blocks, tables and directives."""
+    """Drop fenced code, literal blocks, tables and directives."""
     place = 0
     while place < len(lines):
         line = lines[place]
@@ -122,7 +127,7 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 def _end_of_block(lines: list[str], place: int) -> int:
-    """The place after the lines that are indented more than the one at `place`."""
+    """The index after the lines that are indented more than the one at `place`."""
     indent = _indent(lines[place])
     place += 1
     while place < len(lines) and (not lines[place].strip() or _indent(lines[place]) > indent):
@@ -131,7 +136,7 @@ def _end_of_block(lines: list[str], place: int) -> int:
 
 
 def _without_underlines(lines: list[str]) -> Iterator[str]:
-    """The lines without underlines and the sections that are lists; headings stand alone."""
+    """Drop underlines and sections that are lists; put headings into paragraphs of their own."""
     place = 0
     while place < len(lines):
         text = lines[place].strip()
@@ -157,9 +162,10 @@ def _without_underlines(lines: list[str]) -> Iterator[str]:
 
 
 def _joined(lines: list[str]) -> Iterator[str]:
-    """Wrapped lines as one; a new paragraph at a blank line, a dedent, an item."""
+    """Join wrapped lines; blank lines, dedents and list items start a new paragraph."""
     current: list[str] = []
     first = previous = 0
+    hangs = False  # whether indented lines continue the paragraph: a bullet or an item
     for line in lines:
         text = line.strip()
         indent = _indent(line)
@@ -168,29 +174,18 @@ def _joined(lines: list[str]) -> Iterator[str]:
             or indent < previous
             or _BULLET.match(text)
             or (_ITEM.match(text) and indent == first and _ITEM.match(current[0]))
-            or (indent > previous and not _hangs(current))
+            or (indent > previous and (not hangs or current[-1].endswith(":")))
         ):
             yield " ".join(current)
             current = []
         if text:
-            first = indent if not current else first
+            if not current:
+                first = indent
+                hangs = bool(_BULLET.match(text) or _ITEM.match(text)) and not _HEADER.match(text)
             current.append(text)
             previous = indent
     if current:
         yield " ".join(current)
-
-
-def _hangs(current: list[str]) -> bool:
-    """Whether an indented line continues these: behind a bullet or an item, no parameter line."""
-    if current[-1].endswith(":") or _HEADER.match(current[0]):
-        return False
-    return bool(_BULLET.match(current[0]) or _ITEM.match(current[0]))
-
-
-def _field(match: re.Match[str]) -> str:
-    """`:param int axis: text` as `axis : text`; other fields lose their name."""
-    named = match[2].split()[-1:] if match[2] else []
-    return f"{named[0]} : " if named else ""
 
 
 def _is_heading(paragraph: str) -> bool:
@@ -202,7 +197,7 @@ def _indent(line: str) -> int:
 
 
 def split_examples(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
-    """(is an example, prose lines or statements), in order."""
+    """Alternate prose and examples: (is an example, prose lines or statements)."""
     prose: list[str] = []
     place = 0
     while place < len(lines):
@@ -218,40 +213,38 @@ def split_examples(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
             elif more := _CONTINUATION.match(lines[place]):
                 example[-1].append(more[1].strip())
             place += 1
-        joined = (" ".join(filter(None, parts)) for parts in example)
-        yield True, [statement for statement in joined if _shows_use(statement)]
+        statements = []
+        for statement in (" ".join(filter(None, parts)) for parts in example):
+            letters = len(statement) - len(_NOT_A_LETTER.findall(statement))
+            is_import = statement.startswith(("import ", "from "))
+            is_data = not STATEMENT_LETTERS * len(statement) <= letters <= MAX_STATEMENT
+            if letters > 0 and not is_import and not is_data:
+                statements.append(statement)
+        yield True, statements
         prose = []
     yield False, prose
 
 
-def _shows_use(statement: str) -> bool:
-    """Whether an example's statement shows names in use: it is no import and no data."""
-    letters = len(statement) - len(_NOT_A_LETTER.findall(statement))
-    is_import = statement.startswith(("import ", "from "))
-    is_data = not STATEMENT_LETTERS * len(statement) <= letters <= MAX_STATEMENT
-    return letters > 0 and not is_import and not is_data
-
-
 def without_markup(paragraph: str, *, mark_code: bool = False) -> str:
-    """`paragraph` without roles, quotes, emphasis, links, citations and LaTeX's signs.
+    """Remove roles, quotes, emphasis, links, citations and LaTeX markup.
 
-    With `mark_code`, quoted code stands between `CODE_BEGIN` and `CODE_END`.
+    With `mark_code`, inline code is enclosed in `CODE_BEGIN` and `CODE_END`.
     """
+
+    def unquoted(quoted: re.Match[str]) -> str:
+        code = quoted[1] or quoted[2]
+        if quoted[2] and code.endswith(">"):
+            code = _TARGET.sub("", code) or code.strip("<> ")
+        code = code.rpartition(".")[2] if code.startswith("~") else code
+        return f"{CODE_BEGIN}{code}{CODE_END}" if mark_code else code
+
     text = paragraph
     if "`" in text:
-        marked = f"{CODE_BEGIN}{{}}{CODE_END}" if mark_code else "{}"
-        text = _QUOTED.sub(lambda quoted: marked.format(_unquoted(quoted)), _ROLE.sub("", text))
+        text = _QUOTED.sub(unquoted, _ROLE.sub("", text))
     for sign, substitute in _SUBSTITUTES:
         if sign in text:
             text = substitute(text)
     return _SPACE.sub(" ", text).strip()
-
-
-def _unquoted(match: re.Match[str]) -> str:
-    text = match[1] or match[2]
-    if match[2] and text.endswith(">"):
-        text = _TARGET.sub("", text) or text.strip("<> ")
-    return text.rpartition(".")[2] if text.startswith("~") else text
 
 
 _SUBSTITUTES: tuple[tuple[str, Callable[[str], str]], ...] = (
@@ -263,4 +256,4 @@ _SUBSTITUTES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("{", lambda text: _EPYTEXT.sub(r"\1", text)),
     ("\\", lambda text: text.replace("\\", "").replace("{", "").replace("}", "")),
 )
-"""What to do about a sign, in this order; most paragraphs have none of them."""
+"""Substitutions by the sign that calls for them, in this order; most paragraphs need none."""

@@ -1,13 +1,13 @@
-"""Stage `labels`: labelled tasks made from documentation and syntax trees.
+"""Stage `labels`: labelled tasks derived from documentation and syntax trees.
 
 In:  installed packages, some for training and development, others for test.
 Out: tagging/ and pairs/, each with train.jsonl, dev.jsonl, test.jsonl and task.json.
 
     python -P -m pipeline.demo.labels --config TABLE.json
 
-Development data come from other modules than training data, test data from other packages. What is
-taken is decided by a hash of the seed and the text, evenly from all packages while they last. No
-example of a split recurs in a later one.
+Development data come from other modules than training data, test data from other packages. A hash
+of seed and text selects the examples, drawing evenly from all packages while they last. No example
+occurs in two splits.
 """
 
 import itertools
@@ -34,10 +34,10 @@ from pipeline.demo.python_source import merged
 from pipeline.demo.tagging_task import TAGGING_TASK, Sentence, sentences
 
 DEV_SHARE = 0.15
-"""Of the training packages' modules, how many give development data."""
+"""Share of the training packages' modules used for development."""
 
 MAX_ITEMS_PER_MODULE = 20
-"""One module says much the same of all its functions."""
+"""Limits repetition: a module describes all its functions in much the same words."""
 
 SPLITS = ("train", "dev", "test")
 
@@ -90,10 +90,9 @@ def choose(
     address: tuple[int, str],
     examples: Callable[[Item], Iterable[object]] = lambda item: (item,),
 ) -> dict[str, list[Item]]:
-    """`counts` distinct items of every split; no example occurs in two splits.
+    """Draw `counts` distinct items for every split; no example occurs in two splits.
 
-    Packages take turns, and modules come in the order of a hash; no more of them are labelled than
-    needed.
+    Packages take turns, and modules are ordered by a hash; only as many as needed are labelled.
     """
     taken: set[object] = set()
     chosen: dict[str, list[Item]] = {}
@@ -103,7 +102,7 @@ def choose(
             for name, modules in splits[split].items()
         ]
         found: list[Item] = []
-        # packages take turns; None stands for one that has nothing left
+        # round-robin over packages; None stands for an exhausted one
         for item in itertools.chain.from_iterable(itertools.zip_longest(*by_package)):
             own = set() if item is None else set(examples(item))
             if own and own.isdisjoint(taken):
@@ -115,13 +114,13 @@ def choose(
         if not chosen[split]:
             raise UsageError(
                 f"labels: nothing to label for {address[1]}/{split} in "
-                f"{', '.join(splits[split])}; name packages with more documentation"
+                f"{', '.join(splits[split])}; choose packages with more documentation"
             )
     return chosen
 
 
 def _split(corpus: Corpus, labels: LabelsConfig, *, seed: int) -> dict[str, Corpus]:
-    """Modules by split and package; which are for development is decided by their names."""
+    """Modules by split and package; a hash of the name selects development modules."""
 
     def is_dev(module: Module) -> bool:
         return int(stream_seed(seed, "labels dev", module.name)) < DEV_SHARE * 2**64
@@ -141,7 +140,7 @@ def _counts(train: int, evaluation: int) -> dict[str, int]:
 def _items(
     modules: list[Module], label: Callable[[Module], Iterable[Item]], address: tuple[int, str]
 ) -> Iterator[Item]:
-    """What the modules give, a few items each."""
+    """A few items from each module."""
     for module in _shuffled(modules, address, lambda module: module.name):
         yield from _shuffled(label(module), address, repr)[:MAX_ITEMS_PER_MODULE]
 
@@ -149,7 +148,7 @@ def _items(
 def _shuffled(
     items: Iterable[Item], address: tuple[int, str], text_of: Callable[[Item], str]
 ) -> list[Item]:
-    """The items in the order of a hash of what they say."""
+    """The items in the order of a hash of their text."""
     return sorted(items, key=lambda item: int(stream_seed(*address, text_of(item))))
 
 
@@ -158,7 +157,7 @@ def _task(
     task: Mapping[str, object],
     splits: Mapping[str, list[Sentence]] | Mapping[str, list[Pair]],
 ) -> Iterator[FileEntry]:
-    """The files of one task."""
+    """Write the files of one task."""
     for split, items in splits.items():
         lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in items)
         name = f"{task['name']}/{split}.jsonl"
@@ -169,7 +168,7 @@ def _task(
 def _statistics(
     tagged: Mapping[str, list[Sentence]], paired: Mapping[str, list[Pair]]
 ) -> dict[str, object]:
-    """Examples, words and labels of every split."""
+    """Counts of examples, words and labels in every split."""
     return {
         "tagging": {
             split: {

@@ -1,11 +1,11 @@
-"""The modules of an installed distribution, as data.
+"""The modules of installed distributions, as data.
 
-In:  a distribution's name.
-Out: its Python modules, sorted by path: their bytes, their syntax trees, and what these document
-     and define; nothing is imported.
+In:  the name of a distribution.
+Out: its Python modules, sorted by path: bytes, syntax trees, docstrings and symbols. Nothing is
+     imported.
 
-Which modules count depends on the pinned version alone: not on where the package is installed, nor
-on files that a build writes for one platform, nor on compiled caches.
+The selection of modules depends on the pinned version alone, not on the installation directory,
+platform-specific files written by a build, or compiled caches.
 """
 
 import ast
@@ -22,10 +22,10 @@ from pipeline.demo.python_source import Docstring, Symbols, docstrings, parse, s
 LEFT_OUT_FOLDER = re.compile(
     "_?tests?|test_data|_internal|_?vendor(ed)?|third_party|extern|_?externals?",
 )
-"""Tests, and other projects' code copied in, which would appear in several packages at once."""
+"""Folders of tests and of vendored code, which would appear in several packages."""
 
 GENERATED_FILE = re.compile(r"_?version\.py|__config__\.py|_build_config\.py|_distributor_init\.py")
-"""Written when a wheel is built; they differ between platforms of one version."""
+"""Files written when a wheel is built, which differ between platforms."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,21 @@ class ModuleFile:
     """One Python file of a distribution."""
 
     name: str
-    """Path inside the installation, with `/`, for example `numpy/fft/_helper.py`."""
+    """Path in the installation, for example `numpy/fft/_helper.py`."""
 
     path: Path
-    """Where it lies here."""
+    """Absolute path on this machine."""
 
     size: int
-    """Bytes, as the distribution records them."""
+    """Bytes, from the distribution's record."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """What one module documents and defines."""
+    """The docstrings and symbols of a module."""
 
     name: str
-    """Path inside the installation."""
+    """Path in the installation."""
 
     docstrings: list[Docstring]
     symbols: Symbols
@@ -60,7 +60,7 @@ def module_files(distribution: str) -> list[ModuleFile]:
     listed = []
     for file in sorted(found.files or [], key=str):
         *folders, name = str(file).split("/")
-        # its own modules, neither tests nor vendored code
+        # only modules of its own: no tests, no vendored code
         if (
             name.endswith(".py")
             and not name.startswith("test_")
@@ -73,17 +73,17 @@ def module_files(distribution: str) -> list[ModuleFile]:
             listed.append(ModuleFile(str(file), path, file.size or 0))
     if not listed:
         raise UsageError(
-            f"{distribution} {found.version}: its record names no Python module; "
-            "an editable or a compiled distribution cannot be read, name another"
+            f"{distribution} {found.version}: its record names no Python module; editable and "
+            "compiled distributions cannot be read, choose another"
         )
     return listed
 
 
 def record(distribution: str) -> str:
-    """The distribution's own list of its files with their digests."""
+    """The distribution's RECORD: its files with their digests."""
     found = _installed(distribution)
     listed = found.read_text("RECORD")
-    if listed is None:  # then `found.files` are those of the source tree
+    if listed is None:  # `found.files` would list the source tree
         raise UsageError(
             f"{distribution} {found.version}: installed without a record of its files, as pip "
             f"before 23.1 may do; pip install --force-reinstall --use-pep517 {distribution}"
@@ -92,7 +92,7 @@ def record(distribution: str) -> str:
 
 
 def sources(distribution: str) -> Iterator[tuple[ModuleFile, bytes]]:
-    """The modules of a distribution with their bytes."""
+    """The modules of a distribution with their content."""
     for file in module_files(distribution):
         try:
             yield file, file.path.read_bytes()
@@ -104,19 +104,19 @@ def sources(distribution: str) -> Iterator[tuple[ModuleFile, bytes]]:
 
 
 def trees(distribution: str) -> Iterator[tuple[str, ast.Module]]:
-    """Name and syntax tree of every module, sorted by name."""
+    """The name and syntax tree of every module, sorted by name."""
     for file, source in sources(distribution):
         try:
             tree = parse(source)
         except (SyntaxError, ValueError, RecursionError) as error:
-            # A template, or syntax of a newer Python than this one.
-            say(f"{distribution}: {file.name} is no Python of this version, left out: {error}")
+            # a template, or syntax of a newer Python
+            say(f"{distribution}: skipping {file.name}, not valid in this Python: {error}")
             continue
         yield file.name, tree
 
 
 def read_modules(distribution: str) -> Iterator[Module]:
-    """What the modules of an installed distribution document and define, sorted by name."""
+    """The docstrings and symbols of every module, sorted by name."""
     for name, tree in trees(distribution):
         yield Module(name, docstrings(tree), symbols_of(tree))
 
@@ -127,5 +127,5 @@ def _installed(distribution: str) -> metadata.Distribution:
     except metadata.PackageNotFoundError:
         raise UsageError(
             f"{distribution}: not installed here, so its docstrings cannot be read; "
-            f"pip install {distribution}, or take it out of the configuration"
+            f"pip install {distribution}, or remove it from the configuration"
         ) from None

@@ -3,10 +3,10 @@
 In:  the documented functions of one module.
 Out: pairs of a summary and a signature, half of them true.
 
-A wrong pair takes the signature of another function of the same module, and among those the one
-that shares as many words with the summary as the true one does: otherwise counting common words
-would solve the task. For counting, names are taken apart (`addWeightedEdges` is add, weighted,
-edges) and words lose their endings.
+The signature of a negative pair comes from another function of the same module, the one that shares
+as many words with the summary as the true signature does; otherwise counting common words would
+solve the task. For this comparison, names are split (`addWeightedEdges` into add, weighted, edges)
+and words are stemmed.
 """
 
 import re
@@ -27,7 +27,7 @@ PAIR_TASK: dict[str, str | tuple[str, ...]] = {
 }
 
 MIN_WORDS, MAX_WORDS = 4, 30
-"""Length of the summaries that are taken."""
+"""Length of the summaries to use."""
 
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
@@ -46,7 +46,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that its summary tells from the others of its module."""
+    """A documented function whose summary is unique in its module."""
 
     summary: str
     """The first sentence of its docstring."""
@@ -56,7 +56,7 @@ class Function:
 
 
 def pairs(docstrings: Sequence[Docstring], *, seed: int) -> Iterator[tuple[Pair, Pair]]:
-    """For each function of a module its true pair and a wrong one with the same summary."""
+    """A positive and a negative pair with the same summary for each function of a module."""
     functions = documented_functions(docstrings)
     for function in functions:
         others = [other for other in functions if other.signature != function.signature]
@@ -76,13 +76,13 @@ def pairs(docstrings: Sequence[Docstring], *, seed: int) -> Iterator[tuple[Pair,
 
 
 def stems(text: str) -> frozenset[str]:
-    """The text's words of three letters or more, names taken apart, without their endings."""
+    """The stems of words of at least three letters, with names split."""
     parts = (part.lower() for part in _PART.findall(text))
     return frozenset(_ENDING.sub("", part) for part in parts if len(part) > 2)
 
 
 def documented_functions(docstrings: Sequence[Docstring]) -> list[Function]:
-    """The functions whose summaries are sentences, one for each different summary."""
+    """The functions whose summaries are sentences, one per distinct summary."""
     found: dict[str, Function] = {}
     for docstring in docstrings:
         own_name = docstring.name.rpartition(".")[2]

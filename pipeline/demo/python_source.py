@@ -1,12 +1,11 @@
 """Docstrings, signatures and names from Python source, without importing or running anything.
 
 In:  the bytes of one module.
-Out: its docstrings in the order of the source, each with the parameters of what it documents;
-     `Symbols`: which of the names it defines are classes, exceptions, functions.
+Out: its docstrings in source order, each with the parameters of the documented function or class;
+     `Symbols`: the classes, exceptions and functions that it defines.
 
-Read with `ast` alone: the packages of the embedded default are data here, not code. Strings handed
-to `add_newdoc` and its relatives count as docstrings too, because NumPy and torch document their
-compiled functions that way.
+Only `ast` is used: packages are data here, not code. Strings passed to `add_newdoc` and similar
+functions count as docstrings, because NumPy and torch document compiled functions that way.
 """
 
 import ast
@@ -21,7 +20,7 @@ Kind = Literal["module", "class", "function", "attribute"]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 DOCUMENTING_CALLS = frozenset({"add_docstr", "add_newdoc", "_add_docstr", "add_ndarray_method_doc"})
-"""Functions that attach a docstring given as an argument (numpy, torch)."""
+"""Functions that attach a docstring passed as an argument (NumPy, torch)."""
 
 _RECEIVERS = frozenset({"self", "cls", "mcs"})
 _EXCEPTION_ENDINGS = ("Error", "Exception", "Warning")
@@ -29,19 +28,19 @@ _EXCEPTION_ENDINGS = ("Error", "Exception", "Warning")
 
 @dataclass(frozen=True)
 class Docstring:
-    """One docstring and where it stands."""
+    """A docstring and what it documents."""
 
     name: str
-    """Name inside the module, for example `Graph.add_edge`; empty for the module's own."""
+    """Qualified name in the module, for example `Graph.add_edge`; empty for the module itself."""
 
     kind: Kind
-    """What it documents."""
+    """The kind of object it documents."""
 
     text: str
     """The docstring, dedented."""
 
     parameters: tuple[str, ...] = ()
-    """The function's parameters, or those of a class's `__init__`; without `self` and `cls`."""
+    """Parameters of the function, or of the class's `__init__`, without `self` and `cls`."""
 
     @property
     def signature(self) -> str:
@@ -51,7 +50,7 @@ class Docstring:
 
 @dataclass(frozen=True)
 class Symbols:
-    """Names by what they stand for. An exception class does not count as a type."""
+    """Defined names by kind; exception classes do not count as types."""
 
     types: frozenset[str]
     exceptions: frozenset[str]
@@ -61,7 +60,7 @@ class Symbols:
 def parse(source: bytes) -> ast.Module:
     """A module's syntax tree; `SyntaxError` or `ValueError` if the source is not Python."""
     enabled = gc.isenabled()
-    gc.disable()  # trees hold no cycles; without the collector they are built four times as fast
+    gc.disable()  # syntax trees have no cycles; parsing is four times as fast without the collector
     try:
         return ast.parse(source)
     finally:
@@ -70,12 +69,12 @@ def parse(source: bytes) -> ast.Module:
 
 
 def docstrings(tree: ast.Module) -> list[Docstring]:
-    """Every docstring of a module, in the order of the source."""
+    """All docstrings of a module, in source order."""
     return list(_of_body(tree.body, prefix="", kind="module"))
 
 
 def definitions(body: Iterable[ast.stmt]) -> Iterator[Definition]:
-    """The classes, functions and methods that a body defines, whatever they are nested in."""
+    """The classes, functions and methods defined in a body, also inside classes and blocks."""
     for statement in _flat(body):
         if isinstance(statement, Definition):
             yield statement
@@ -84,7 +83,7 @@ def definitions(body: Iterable[ast.stmt]) -> Iterator[Definition]:
 
 
 def parameters(definition: Definition) -> tuple[str, ...]:
-    """Names of a function's parameters, or of a class's `__init__`; without `self` and `cls`."""
+    """Parameter names of a function, or of a class's `__init__`, without `self` and `cls`."""
     function: ast.stmt | None = definition
     if isinstance(definition, ast.ClassDef):
         methods = (node for node in definition.body if isinstance(node, ast.FunctionDef))
@@ -100,18 +99,18 @@ def parameters(definition: Definition) -> tuple[str, ...]:
 
 
 def builtin_symbols() -> Symbols:
-    """Python's own exceptions; its types are words like others: a list, an int."""
+    """Python's built-in exceptions; built-in types are ordinary words: a list, an int."""
     classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
     exceptions = {name for name in classes if name.endswith(_EXCEPTION_ENDINGS)}
     return Symbols(frozenset(), frozenset(exceptions), frozenset())
 
 
 def symbols_of(tree: ast.Module) -> Symbols:
-    """The names that a module defines."""
+    """The names defined in a module."""
     found = list(definitions(tree.body))
     classes = {node.name for node in found if isinstance(node, ast.ClassDef)}
     exceptions = {one for one in classes if one.endswith(_EXCEPTION_ENDINGS)}
-    # a property is read like an attribute
+    # properties are attributes, not functions
     functions = {
         node.name
         for node in found
@@ -128,7 +127,7 @@ def symbols_of(tree: ast.Module) -> Symbols:
 
 
 def merged(parts: Iterable[Symbols]) -> Symbols:
-    """All symbols of `parts` and of Python itself."""
+    """The union of `parts` and the built-in symbols."""
     everything = [builtin_symbols(), *parts]
     return Symbols(
         frozenset().union(*(part.types for part in everything)),
@@ -140,7 +139,7 @@ def merged(parts: Iterable[Symbols]) -> Symbols:
 def _of_body(
     body: list[ast.stmt], *, prefix: str, kind: Literal["module", "class"]
 ) -> Iterator[Docstring]:
-    """The docstrings among a module's statements, or a class's without its own."""
+    """The docstrings in the body of a module or class, except the class's own."""
     if kind == "module" and (text := _string(body[0]) if body else ""):
         yield Docstring("", "module", text)
         body = body[1:]
@@ -158,7 +157,7 @@ def _of_body(
 
 
 def _of_expression(expression: ast.Expr, *, prefix: str) -> Iterator[Docstring]:
-    """A bare string documents the attribute before it; a documenting call holds its strings."""
+    """A bare string documents the attribute before it; documenting calls contain docstrings."""
     if text := _string(expression):
         yield Docstring(prefix.rstrip("."), "attribute", text)
         return
@@ -174,7 +173,7 @@ def _of_expression(expression: ast.Expr, *, prefix: str) -> Iterator[Docstring]:
 
 
 def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements with those under `if`, `try` and `with` taken out of their blocks."""
+    """Statements, including those nested in `if`, `try` and `with`."""
     for statement in body:
         if isinstance(statement, ast.If | ast.With | ast.Try):
             for field in ("body", "orelse", "finalbody"):
@@ -186,7 +185,7 @@ def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _string(statement: ast.stmt) -> str:
-    """The dedented text of a statement that is nothing but a string; else empty."""
+    """The dedented text of a statement that is a bare string; otherwise empty."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         value = statement.value.value
         return inspect.cleandoc(value) if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""What the embedded default promises: enough text, and a held-out package that is not in it."""
+"""The default corpus has enough text, and its held-out package does not leak into training."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.conftest import PROJECT
 
 DEMO = PROJECT / "configs" / "demo.toml"
 LONG = 8
-"""Words from which on a sentence is nobody's by accident."""
+"""Minimum length in words at which two equal sentences are no coincidence."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 

@@ -20,7 +20,7 @@ SCOPE = Scope(frozenset({"axis", "weight", "n_jobs", "x"}), frozenset({"copy"}),
 
 
 def tagged(text: str) -> list[str]:
-    """Every sentence with its names marked: `word/TAG`."""
+    """Every sentence with its names tagged: `word/TAG`."""
     return [
         " ".join(
             word if tag == "O" else f"{word}/{tag[2:]}"
@@ -53,10 +53,10 @@ def test_names_are_tagged_by_what_they_stand_for(text: str, expected: str) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "Sum over the axis of rotation and then `weight` it.",  # which axis, it cannot be known
-        "The value `x` is used where `axis` is given too.",  # one letter gives itself away
-        "The array `copy` is given back with `axis` removed.",  # an attribute, perhaps
-        "Every Graph has edges and every edge has a `weight`.",  # the class, or a drawing?
+        "Sum over the axis of rotation and then `weight` it.",  # which axis?
+        "The value `x` is used where `axis` is given too.",  # a one-letter name gives itself away
+        "The array `copy` is given back with `axis` removed.",  # maybe an attribute
+        "Every Graph has edges and every edge has a `weight`.",  # the class or a drawing?
     ],
 )
 def test_sentences_whose_tags_cannot_be_known_are_left_out(text: str) -> None:
