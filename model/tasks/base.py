@@ -1,17 +1,20 @@
-"""The interface of task families to trials.
+"""The interface between task families and trials.
 
 In:  a task's configuration, its tables, a tokenizer.
-Out: `Problem`: sequences to read, targets to learn, predictions to score.
+Out: `Problem`: the encoder's inputs, the targets of the loss, and scoring of predictions.
 
-A family is a file with one `Problem`: classification, tagging, span, multiple_choice, retrieval.
-Everything else (batches, optimizer, seeds, feature-based use, reports) depends on problems only.
+A family is a subclass of `Problem` in a module of its own: classification, tagging, span,
+multiple_choice, retrieval. Everything else (batches, optimizer, seeds, the feature-based approach,
+reports) uses this interface only.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
@@ -19,37 +22,37 @@ from torch import Tensor
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
 from model.data.shards import ragged_indices
-from model.tasks.features import Places, Sequences
+from model.tasks.features import Places, Ragged, Sequences
 from model.tasks.task_table import TaskTable
 
 Logits = NDArray[np.float32]
 
 Prediction = JsonValue
-"""A prediction for one example: a label, a number, tags, an answer with its margin."""
+"""The prediction for one example: a label, a number, tags, or an answer with its margin."""
 
 Gold = str | int | float | list[str] | tuple[str, ...]
 """The label of one example; a tuple holds alternative answers."""
 
 
 class Problem(ABC):
-    """One task, read and tokenised."""
+    """One task's data, read and tokenised."""
 
     required: ClassVar[tuple[str, ...]]
-    """Columns that every file must have."""
+    """Columns that every file must contain."""
 
     optional: ClassVar[tuple[str, ...]] = ()
-    """Columns that a file may have; labels are optional in test files."""
+    """Columns that a file may contain; labels are optional in test files."""
 
     default_metrics: ClassVar[tuple[str, ...]]
-    """Metrics if the configuration names none, the headline first."""
+    """Metrics if none are configured, the headline first."""
 
     reads: ClassVar[Literal["pooled", "tokens", "vectors"]]
-    """Input of the head: the pooled [CLS] of each sequence, or the vectors of some tokens;
-    `vectors`: there is no head, and the outputs are the sequence vectors themselves.
+    """Input of the head: the pooled [CLS] of each sequence, or the vectors of some tokens.
+    `vectors`: no head; the outputs are the sequence vectors themselves.
     """
 
     joint: ClassVar[bool] = False
-    """Whether the loss couples the whole batch, so that it is not the sum over its parts."""
+    """Whether the loss couples all examples of a batch, so that it is not a sum over them."""
 
     head_dropout: ClassVar[bool] = True
     """Dropout before the head (reference: 0.1 for classifiers, none for spans)."""
@@ -59,24 +62,47 @@ class Problem(ABC):
 
     @classmethod
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
-        """A split's table in the canonical form of the family."""
+        """A split's table in the family's canonical form."""
         return table
 
     @abstractmethod
     def __init__(
         self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
     ) -> None:
-        """Read and tokenise the task's tables, given by split."""
+        """Read and tokenise the task's tables, one per split."""
 
     config: TaskConfig
     sequences: dict[str, Sequences]
     outputs: int
     labels: tuple[str, ...] = ()
     used_ids: Places | None = None
-    """[U] original ids of a pruned vocabulary; None: the sequences hold the original ids."""
+    """[U] original ids of a pruned vocabulary; None: the sequences contain the original ids."""
 
     notes: tuple[str, ...] = ()
     """Remarks on the data for the report: rows left out, texts truncated."""
+
+    def prune_vocabulary(self) -> None:
+        """Renumber the token ids that occur in the data from 0; `used_ids` are the original ones.
+
+        A token that never occurs has no gradient: its moments stay 0, and AdamW only decays its
+        embedding. Leaving it out changes no other number and saves its share of every update, a
+        third of them for MiniLM on MRPC. `restore_rows` puts the rows back.
+        """
+        ids = [sequences.input_ids.values for sequences in self.sequences.values()]
+        self.used_ids = used = np.unique(np.concatenate(ids)).astype(np.int64)
+        place = np.zeros(int(used[-1]) + 1, np.int32)
+        place[used] = np.arange(len(used))
+        for split, sequences in self.sequences.items():
+            pruned = Ragged(place[sequences.input_ids.values], sequences.input_ids.offsets)
+            self.sequences[split] = replace(sequences, input_ids=pruned)
+
+    def restore_rows(self, whole_VH: Tensor, trained_UH: Tensor, *, decay: float) -> Tensor:
+        """[V, H] word embeddings: the trained rows, and the others of `whole_VH` times `decay`."""
+        if self.used_ids is None:
+            return trained_UH
+        restored_VH = whole_VH * decay
+        restored_VH[torch.from_numpy(self.used_ids)] = trained_UH.to(restored_VH)
+        return restored_VH
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -85,27 +111,27 @@ class Problem(ABC):
 
     @property
     def headline(self) -> str:
-        """The metric that selects models."""
+        """The metric for model selection."""
         return self.metrics[0]
 
     def units(self, split: str) -> int:
-        """Number of training examples, the units of the batch size."""
+        """Number of training examples; the batch size counts these units."""
         return len(self.sequences[split])
 
     def unit_tokens(self, split: str) -> Places:
-        """[units] tokens of each unit's sequences."""
+        """[units] tokens in each unit's sequences."""
         return self.sequences[split].lengths
 
     def rows(self, split: str, units: Places) -> Places:
-        """The sequences of these units, in order."""
+        """Indices of these units' sequences, in order."""
         return units
 
     def positions(self, split: str, rows: Places) -> Places:
         """Positions in the packed tokens of `rows` that the head reads (if `reads == "tokens"`)."""
-        raise NotImplementedError(f"{type(self).__name__}: its head reads whole sequences")
+        raise NotImplementedError(f"{type(self).__name__}: the head reads whole sequences")
 
     def reads_of(self, split: str) -> Places:
-        """[sequences] rows of logits of each sequence."""
+        """[sequences] number of rows of logits for each sequence."""
         return np.ones(len(self.sequences[split]), np.int64)
 
     @abstractmethod
@@ -118,7 +144,7 @@ class Problem(ABC):
 
     @abstractmethod
     def gold(self, split: str) -> Sequence[Gold]:
-        """The labels of a split that has them, in the file's order."""
+        """The labels of a labelled split, in the file's order."""
 
     @abstractmethod
     def shown(self, split: str, example: int) -> str:
@@ -127,49 +153,49 @@ class Problem(ABC):
     def thresholded(
         self, dev: Sequence[Prediction] | None, predictions: Sequence[Prediction]
     ) -> list[Prediction]:
-        """Predictions after applying a threshold found on dev's predictions, where there is one."""
+        """Predictions after applying the threshold tuned on dev, if the family has one."""
         return list(predictions)
 
     def calibrated(self, dev: Sequence[Prediction] | None) -> TaskConfig:
-        """The configuration that a saved model predicts with: labels and threshold filled in."""
+        """The configuration for a saved model, with its labels and threshold filled in."""
         return self.config.model_copy(update={"labels": self.labels})
 
     @abstractmethod
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
-        """The targets of these units for `loss`."""
+        """The targets of these units, for `loss`."""
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss summed over `targets`, which are on the CPU.
+        """Loss summed over `targets`.
 
-        logits: [rows or positions, outputs] fp32 on any device.
+        logits: [rows or positions, outputs] fp32 on any device; targets: on the CPU.
         """
 
     @abstractmethod
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """One prediction an example, in the file's order. logits: those of the whole split."""
+        """One prediction per example, in the file's order, from the logits of the whole split."""
 
     @abstractmethod
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Every metric, as fractions."""
 
     def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """Files by name in the format of the task's official server; none without one."""
+        """Files for the task's official evaluation server, by name; empty if there is none."""
         return {}
 
 
 class GroupedProblem(Problem):
-    """A family whose units are several sequences each, one unit after another."""
+    """A family whose units consist of several consecutive sequences each."""
 
     _first: dict[str, Places]
-    """[units + 1] by split: the first sequence of each unit, and the number of all."""
+    """[units + 1] by split: the first sequence of each unit, and the number of sequences."""
 
     def units(self, split: str) -> int:
         """Rows of the file."""
         return len(self._first[split]) - 1
 
     def unit_tokens(self, split: str) -> Places:
-        """Tokens of all sequences of each unit."""
+        """Tokens in all sequences of each unit."""
         return np.add.reduceat(self.sequences[split].lengths, self._first[split][:-1])
 
     def rows(self, split: str, units: Places) -> Places:

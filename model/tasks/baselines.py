@@ -1,10 +1,10 @@
-"""Baselines: what each task's scores are without any encoder.
+"""Baselines without an encoder.
 
 In:  a task's tables.
-Out: predictions of the majority, of look-up, of word overlap, of BM25; scored like a model's.
+Out: predictions by majority, look-up, word overlap, bag of words and BM25, scored like a model's.
 
-A neural score means little without them: the majority class reaches 81 F1 on MRPC's test set.
-Their libraries are imported by those that need them: scikit-learn takes longer than torch.
+A model's score means little without them: the majority class reaches 81 F1 on MRPC's test set.
+Libraries are imported where they are needed: scikit-learn takes longer to import than torch.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ Predict = Callable[[TaskTable], list[Prediction]]
 
 
 def baselines(problem: Problem, tables: Tables) -> tuple[Baseline, ...]:
-    """Every baseline of the task's kind, scored on dev and test where they have labels."""
+    """Every baseline for the task's kind, scored on dev and test if they are labelled."""
     records = []
     for name, learn in BASELINES.get(problem.config.kind, {}).items():
         predict = learn(tables["train"])
@@ -53,7 +53,7 @@ def mean_label(train: TaskTable) -> Predict:
 
 
 def bag_of_words(train: TaskTable) -> Predict:
-    """Logistic regression over the words and word pairs of a text."""
+    """Logistic regression over a text's word unigrams and bigrams."""
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -67,13 +67,13 @@ def bag_of_words(train: TaskTable) -> Predict:
 
 
 def frequent_label(train: TaskTable) -> Predict:
-    """Always the most frequent label, where a text may have several."""
+    """Always the most frequent label of a multi-label task, alone."""
     label = _most_frequent(chain.from_iterable(_lists(train, "label")))
     return lambda table: [[label] for _ in range(len(table))]
 
 
 def bag_of_words_by_label(train: TaskTable) -> Predict:
-    """For each label a logistic regression over the words and word pairs of a text."""
+    """One logistic regression per label over a text's word unigrams and bigrams."""
     from sklearn.feature_extraction.text import HashingVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -101,7 +101,7 @@ def bag_of_words_by_label(train: TaskTable) -> Predict:
 
 
 def word_overlap(train: TaskTable) -> Predict:
-    """Logistic regression over features of word overlap."""
+    """Logistic regression over word-overlap features."""
     from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression(C=10.0, max_iter=200)
@@ -110,7 +110,7 @@ def word_overlap(train: TaskTable) -> Predict:
 
 
 def overlap_share(train: TaskTable) -> Predict:
-    """The share of common words itself; correlations are scale-free."""
+    """The share of common words itself, since correlations are scale-free."""
     return lambda table: (
         [float(share) for share in _overlaps(table)[:, 0]]
         if table.has("text_b")
@@ -125,7 +125,7 @@ def majority_tag(train: TaskTable) -> Predict:
 
 
 def lookup_tag(train: TaskTable) -> Predict:
-    """The most frequent tag of a seen word, else the most frequent tag."""
+    """The word's most frequent tag in the training data; for unseen words, the overall one."""
     seen: dict[str, Counter[str]] = {}
     for words, tags in zip(_lists(train, "words"), _lists(train, "tags"), strict=True):
         for word, tag in zip(words, tags, strict=True):
@@ -138,7 +138,7 @@ def lookup_tag(train: TaskTable) -> Predict:
 
 
 def bm25(train: TaskTable) -> Predict:
-    """BM25 as Lucene computes it (k1 1.5, b 0.75), without stemming; nothing is learnt."""
+    """BM25 as in Lucene (k1 1.5, b 0.75), without stemming; nothing is trained."""
     import bm25s
 
     def ranked(table: TaskTable) -> list[Prediction]:
@@ -146,10 +146,13 @@ def bm25(train: TaskTable) -> Predict:
         words = bm25s.tokenize(texts.passages, stopwords=None, show_progress=False)
         index = bm25s.BM25(backend="numpy")
         index.index(words, show_progress=False)
-        asked = bm25s.tokenize(texts.queries, stopwords=None, return_ids=False, show_progress=False)
-        # Its own ranking leaves ties, such as passages without any query word, in arbitrary order.
+        queries = bm25s.tokenize(
+            texts.queries, stopwords=None, return_ids=False, show_progress=False
+        )
+        # The library's own ranking breaks ties arbitrarily, as of passages without any query word.
         orders = [
-            np.argsort(-index.get_scores(query), kind="stable")[:DEPTH].tolist() for query in asked
+            np.argsort(-index.get_scores(query), kind="stable")[:DEPTH].tolist()
+            for query in queries
         ]
         return [{"text": texts.passages[order[0]], "ranked": [order]} for order in orders]
 
@@ -170,7 +173,7 @@ BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
 
 
 def _lists(table: TaskTable, name: str) -> list[list[str]]:
-    """A column of lists of words, tags or labels, already checked by the family."""
+    """A column of lists of words, tags or labels, which the task family has checked."""
     rows = cast(list[list[JsonValue]], table.columns[name])
     return [[str(value) for value in row] for row in rows]
 
@@ -180,12 +183,12 @@ def _most_frequent(values: Iterable[str]) -> str:
 
 
 def _first(counts: Counter[str]) -> str:
-    """The most frequent; ties are broken alphabetically, whatever the order of the rows."""
+    """The most frequent value; ties are broken alphabetically, whatever the order of rows."""
     return min(counts, key=lambda value: (-counts[value], value))
 
 
 def _overlaps(table: TaskTable) -> NDArray[np.float64]:
-    """[rows, 4] shares of common words, of all, of A and of B, and the difference in length."""
+    """[rows, 4] common words as a share of all words, of A's and of B's; difference in length."""
     rows = []
     for text_a, text_b in zip(table.texts("text_a"), table.texts("text_b"), strict=True):
         a, b = set(text_a.lower().split()), set(text_b.lower().split())

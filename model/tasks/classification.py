@@ -1,17 +1,23 @@
-"""Classification and regression of texts and pairs of texts (GLUE; reference: run_classifier.py).
+"""Classification and regression of texts and text pairs (GLUE; reference: run_classifier.py).
 
-In:  columns text_a, label, and text_b for pairs.
+In:  columns text_a, label, and text_b for pairs. Several labels per text: a column `label` whose
+     cells hold any number of them, or a column of 0 and 1 for each label in the configuration.
 Out: a `Problem` whose head reads the pooled [CLS]: dropout, one linear layer.
 
-Loss: cross-entropy, or squared error for regression, whose one output is in the label's own unit.
+Loss: cross-entropy; squared error for regression, whose single output is in the label's unit;
+binary cross-entropy averaged over the labels if a text may have several, as in `transformers` for
+`problem_type = "multi_label_classification"`. Such a label is predicted if its probability reaches
+the task's threshold; a text may have none.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,15 +28,18 @@ from model.data.batch import on
 from model.glue import submission_name
 from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, pair_sequences, single_sequences
-from model.tasks.metrics.classification_metrics import measure
+from model.tasks.metrics.classification_metrics import measure, precision_recall_f1
 from model.tasks.task_table import TaskTable
 
 STS_B_RANGE = (0.0, 5.0)
-"""Submitted scores are clipped to it; the server refuses others."""
+"""Submitted scores are clipped to this range; the server refuses others."""
+
+MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+"""Cells of a label's own column."""
 
 
 class Classification(Problem):
-    """Which label a text has."""
+    """One label per text."""
 
     required: ClassVar[tuple[str, ...]] = ("text_a",)
     optional: ClassVar[tuple[str, ...]] = ("label", "id")
@@ -44,21 +53,52 @@ class Classification(Problem):
         self._tables = tables
         self.sequences = {}
         for name, table in tables.items():
-            text_a, longest = table.texts("text_a"), self.config.max_seq_length
+            text_a, longest = table.texts("text_a"), config.max_seq_length
             if "text_b" in self.required or ("text_b" in self.optional and table.has("text_b")):
                 self.sequences[name] = pair_sequences(
                     tokenizer, text_a, table.texts("text_b"), max_seq_length=longest
                 )
             else:
                 self.sequences[name] = single_sequences(tokenizer, text_a, max_seq_length=longest)
-        self.labels = self._label_names()
+        self.labels = self.label_names()
         self.outputs = max(len(self.labels), 1)
         self._targets = {
-            name: self._numbers(table) for name, table in tables.items() if table.has("label")
+            name: self.label_targets(table) for name, table in tables.items() if table.has("label")
         }
         self._weights: Tensor | None = None
-        if self.config.class_weights == "balanced" and "train" in self._targets:
-            self._weights = torch.from_numpy(self._balanced_weights().astype(np.float32))
+        if config.class_weights == "balanced" and "train" in self._targets:
+            rows = self.label_counts("train")
+            weights = len(self._targets["train"]) / (len(rows) * np.maximum(rows, 1))
+            self._weights = torch.from_numpy(weights.astype(np.float32))
+
+    def label_names(self) -> tuple[str, ...]:
+        """The configured labels, else those of the training data, in order."""
+        if self.config.labels:
+            return self.config.labels
+        found = sorted({str(label) for label in self._tables["train"].every("label")})
+        if len(found) < 2:
+            raise UsageError(
+                f"task {self.config.name}: only the label {', '.join(found)} in the training data, "
+                "expected at least two; name them with labels = [...], or use kind = 'regression'"
+            )
+        return tuple(found)
+
+    def label_targets(self, table: TaskTable) -> NDArray[np.generic]:
+        """The label column in the form of `targets`."""
+        known = {label: index for index, label in enumerate(self.labels)}
+        indices = np.array([known.get(str(label), -1) for label in table.columns["label"]])
+        unknown = np.flatnonzero(indices < 0)
+        if len(unknown):
+            row = int(unknown[0])
+            raise UsageError(
+                f"{table.place(row)}: unknown label {table.columns['label'][row]!r} "
+                f"({len(unknown)} such rows), expected one of {', '.join(self.labels)}"
+            )
+        return indices
+
+    def label_counts(self, split: str) -> NDArray[np.int64]:
+        """[labels] rows with each label."""
+        return np.bincount(self._targets[split], minlength=self.outputs)
 
     def examples(self, split: str) -> int:
         """Rows of the file."""
@@ -73,7 +113,7 @@ class Classification(Problem):
         return [self.labels[index] for index in self._targets[split].tolist()]
 
     def shown(self, split: str, example: int) -> str:
-        """The text, or both."""
+        """The text, or both texts of a pair."""
         columns = self._tables[split].columns
         texts = [str(columns[name][example]) for name in ("text_a", "text_b") if name in columns]
         return " | ".join(texts)
@@ -83,7 +123,7 @@ class Classification(Problem):
         return self._targets[split][units]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy, weighted by label where the task says so."""
+        """Cross-entropy, with label weights if configured."""
         weights = None if self._weights is None else on(logits.device, self._weights)
         targets = on(logits.device, targets)
         return functional.cross_entropy(logits, targets, weight=weights, reduction="sum")
@@ -95,7 +135,7 @@ class Classification(Problem):
         return shares
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """The label of the largest logit."""
+        """The label with the largest logit."""
         return [self.labels[index] for index in logits.argmax(-1)]
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
@@ -108,47 +148,13 @@ class Classification(Problem):
         """GLUE's `index<TAB>prediction` under a header, for an unlabelled test file."""
         if not self.config.glue or self.labelled(split):
             return {}
-        rows = [f"{row}\t{self._submitted(value)}\n" for row, value in enumerate(predictions)]
+        rows = [f"{row}\t{value}\n" for row, value in enumerate(predictions)]
         name = f"{submission_name(self.config.glue, split)}.tsv"
         return {name: "".join(["index\tprediction\n", *rows]).encode()}
 
-    def _submitted(self, prediction: Prediction) -> str:
-        return str(prediction)
-
-    def _balanced_weights(self) -> NDArray[np.float64]:
-        """[labels] as defined by `class_weights`."""
-        rows = np.bincount(self._targets["train"], minlength=self.outputs)
-        weights: NDArray[np.float64] = rows.sum() / (self.outputs * np.maximum(rows, 1))
-        return weights
-
-    def _label_names(self) -> tuple[str, ...]:
-        """The configured labels, or those of the training data in order."""
-        if self.config.labels:
-            return self.config.labels
-        found = sorted({str(label) for label in self._tables["train"].every("label")})
-        if len(found) < 2:
-            raise UsageError(
-                f"task {self.config.name}: only the label {', '.join(found)} in the training data, "
-                "expected at least two; name them with labels = [...], or use kind = 'regression'"
-            )
-        return tuple(found)
-
-    def _numbers(self, table: TaskTable) -> NDArray[np.generic]:
-        """The label column in the form of `targets`."""
-        known = {label: index for index, label in enumerate(self.labels)}
-        indices = np.array([known.get(str(label), -1) for label in table.columns["label"]])
-        unknown = np.flatnonzero(indices < 0)
-        if len(unknown):
-            row = int(unknown[0])
-            raise UsageError(
-                f"{table.place(row)}: unknown label {table.columns['label'][row]!r} "
-                f"({len(unknown)} such rows), expected one of {', '.join(self.labels)}"
-            )
-        return indices
-
 
 class PairClassification(Classification):
-    """Which label a pair of texts has."""
+    """One label per pair of texts."""
 
     required: ClassVar[tuple[str, ...]] = ("text_a", "text_b")
 
@@ -159,6 +165,25 @@ class Regression(Classification):
     optional: ClassVar[tuple[str, ...]] = ("text_b", "label", "id")
     default_metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
 
+    def label_names(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def label_targets(self, table: TaskTable) -> NDArray[np.generic]:
+        """[rows] float32."""
+        values = np.empty(len(table))
+        for row, label in enumerate(table.columns["label"]):
+            try:
+                values[row] = float(str(label))
+            except ValueError:
+                raise UsageError(
+                    f"{table.place(row)}: label {label!r} is not a number, as regression needs"
+                ) from None
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            raise UsageError(f"{table.place(row)}: label is not finite, expected a number")
+        return values.astype(np.float32)
+
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Squared error."""
         return functional.mse_loss(logits[:, 0], on(logits.device, targets), reduction="sum")
@@ -168,30 +193,136 @@ class Regression(Classification):
         return [float(value) for value in self._targets[split].tolist()]
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """The one output."""
+        """The single output."""
         return [float(value) for value in logits[:, 0]]
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Correlations."""
         return measure(self.metrics, self._targets[split], np.array(predictions))
 
-    def _submitted(self, prediction: Prediction) -> str:
+    def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
+        """GLUE's format, with numbers in the range of STS-B."""
         lowest, highest = STS_B_RANGE
-        return f"{min(max(float(str(prediction)), lowest), highest):.3f}"
+        clipped = (min(max(float(str(value)), lowest), highest) for value in predictions)
+        return super().submission(split, [f"{value:.3f}" for value in clipped])
 
-    def _label_names(self) -> tuple[str, ...]:
-        return ()
 
-    def _numbers(self, table: TaskTable) -> NDArray[np.generic]:
-        values = np.empty(len(table))
-        for row, label in enumerate(table.columns["label"]):
-            try:
-                values[row] = float(str(label))
-            except ValueError:
-                raise UsageError(
-                    f"{table.place(row)}: label {label!r} is not a number, which regression wants"
-                ) from None
-        if not np.isfinite(values).all():
-            row = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise UsageError(f"{table.place(row)}: label is not finite, expected a number")
-        return values.astype(np.float32)
+class MultiLabel(Classification):
+    """Any number of labels per text: topics of an article, symptoms in a report."""
+
+    optional: ClassVar[tuple[str, ...]] = ("text_b", "label", "id")
+    default_metrics: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro")
+    exclusive: ClassVar[bool] = False
+
+    @classmethod
+    def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
+        """The table with one column `label` of lists, whichever way the file holds the labels."""
+        own = [name for name in config.labels if table.has(name)]
+        lists: list[JsonValue] = []
+        if table.has("label"):
+            for cell in table.columns["label"]:
+                if isinstance(cell, list):  # JSON, Parquet
+                    lists.append([str(label) for label in cell])
+                else:
+                    words = ("" if cell is None else str(cell)).split(config.label_separator)
+                    lists.append([word.strip() for word in words if word.strip()])
+        elif not own:
+            return table
+        elif missing := [name for name in config.labels if name not in own]:
+            raise UsageError(
+                f"{table.path}: columns of 0 and 1 for {', '.join(own)}, but none for "
+                f"{', '.join(missing)}; add them, or correct labels = [...]"
+            )
+        else:
+            marks: dict[str, list[bool | None]] = {}
+            for name in own:
+                values = table.columns[name]
+                marks[name] = [MARKS.get(str(value).strip().lower()) for value in values]
+                if None in marks[name]:
+                    row = marks[name].index(None)
+                    where = table.place(row)
+                    raise UsageError(f"{where}: {name} is {values[row]!r}, expected 0 or 1")
+            lists += [[name for name in own if marks[name][row]] for row in range(len(table))]
+        kept = {name: values for name, values in table.columns.items() if name not in own}
+        return replace(table, columns={**kept, "label": lists})
+
+    def label_names(self) -> tuple[str, ...]:
+        """The configured labels, else those of the training data, in order."""
+        if self.config.labels:
+            return self.config.labels
+        table = self._tables["train"]
+        found = sorted({label for labels in table.every("label") for label in _listed(labels)})
+        if len(found) < 2:
+            raise UsageError(
+                f"task {self.config.name}: labels {', '.join(found) or 'none'} in {table.path}, "
+                "expected at least two; name them with labels = [...], set label_separator, or use "
+                "kind = 'classification'"
+            )
+        return tuple(found)
+
+    def label_targets(self, table: TaskTable) -> NDArray[np.generic]:
+        """[rows, labels] float32: 1 if the row has the label."""
+        known = {label: place for place, label in enumerate(self.labels)}
+        targets = np.zeros((len(table), len(known)), np.float32)
+        for row, labels in enumerate(table.columns["label"]):
+            for label in _listed(labels):
+                if label not in known:
+                    raise UsageError(
+                        f"{table.place(row)}: unknown label {label!r}, expected labels among "
+                        f"{', '.join(self.labels)}, separated by {self.config.label_separator!r} "
+                        "(label_separator)"
+                    )
+                targets[row, known[label]] = 1.0
+        return targets
+
+    def label_counts(self, split: str) -> NDArray[np.int64]:
+        """[2, labels] rows without each label, and rows with it."""
+        present = self._present(split)
+        return np.stack(((~present).sum(0), present.sum(0)))
+
+    def gold(self, split: str) -> Sequence[Gold]:
+        """Lists of labels, in the order of the head's outputs."""
+        return [self._names(row) for row in self._present(split)]
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Binary cross-entropy, weighted by label and answer if configured."""
+        targets = on(logits.device, targets)
+        weights = None
+        if self._weights is not None:
+            absent, present = on(logits.device, self._weights)
+            weights = torch.where(targets > 0, present, absent)
+        summed = functional.binary_cross_entropy_with_logits(
+            logits, targets, weight=weights, reduction="sum"
+        )
+        return summed / self.outputs
+
+    def probabilities(self, logits: Logits) -> NDArray[np.float64]:
+        """Sigmoid, [rows, labels]; rows need not sum to 1."""
+        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+
+    def predictions(self, split: str, logits: Logits) -> list[Prediction]:
+        """The labels whose probability reaches the threshold."""
+        chosen = self.probabilities(logits) >= self.config.threshold
+        return [[*self._names(row)] for row in chosen]
+
+    def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
+        """The metrics, then precision, recall and F1 of every label."""
+        predicted = np.array(
+            [[name in _listed(one) for name in self.labels] for one in predictions]
+        )
+        gold = self._present(split)
+        scores = measure(self.metrics, gold, predicted)
+        for name, values in precision_recall_f1(gold, predicted).items():
+            for label, value in zip(self.labels, values, strict=True):
+                scores[f"label_{name}_{label}"] = value
+        return scores
+
+    def _present(self, split: str) -> NDArray[np.bool_]:
+        return np.asarray(self._targets[split], np.float32) > 0
+
+    def _names(self, chosen: NDArray[np.bool_]) -> list[str]:
+        return [label for label, is_chosen in zip(self.labels, chosen, strict=True) if is_chosen]
+
+
+def _listed(labels: JsonValue) -> list[str]:
+    return [str(label) for label in labels] if isinstance(labels, list) else []

@@ -1,10 +1,10 @@
-"""Encoder inputs: flat ids with offsets, divided into packed batches.
+"""Encoder inputs: token ids in one flat array with offsets, taken from it as packed batches.
 
 In:  texts or pairs of texts, or lists of words.
-Out: `Sequences`, N times [CLS] A [SEP] (B [SEP]), unpadded; `PackedBatch` for any of them.
+Out: `Sequences`, N times [CLS] A [SEP] (B [SEP]), unpadded; a `PackedBatch` of any of them.
 
-Truncation is the reference's (run_classifier.py:557-610): tokens are removed from the end of the
-longer segment, of B when both are equally long.
+Truncation follows the reference (run_classifier.py:557-610): tokens are removed from the end of the
+longer segment, or of B if both are equally long.
 """
 
 import math
@@ -29,15 +29,16 @@ Places = NDArray[np.int64]
 
 
 def offsets_of(lengths: Places) -> Places:
-    """[N+1] where each of N concatenated lists begins, and where the last one ends."""
+    """[N+1] the start of each of N concatenated lists, and the end of the last one."""
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
 
 def tokens_at_once(device: torch.device) -> int:
-    """Token budget of a batch in inference.
+    """Token budget of a batch at inference.
 
-    A CPU is as fast with few. On a GPU, as many as fit in half of its free memory for BERT-large in
-    fp32, with every layer's states and the logits of the masked tokens: 200 KB a token.
+    Small batches are just as fast on a CPU. On a GPU, as many tokens as fit in half of the free
+    memory for BERT-large in fp32, with the states of every layer and the logits of the masked
+    tokens: 200 KB per token.
     """
     if device.type == "cpu":
         return CPU_TOKENS
@@ -57,7 +58,7 @@ class Ragged:
 
     @property
     def lengths(self) -> Places:
-        """[N] length of every list."""
+        """[N] length of each list."""
         return np.diff(self.offsets)
 
     def row(self, index: int) -> NDArray[np.generic]:
@@ -74,10 +75,7 @@ def ragged(lists: Sequence[Sequence[int]]) -> Ragged:
     """`lists` as one array of int32."""
     lengths = np.fromiter((len(one) for one in lists), np.int64, count=len(lists))
     flat = (value for one in lists for value in one)
-    return Ragged(
-        np.fromiter(flat, np.int32, count=int(lengths.sum())),
-        offsets_of(lengths),
-    )
+    return Ragged(np.fromiter(flat, np.int32, count=int(lengths.sum())), offsets_of(lengths))
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class Sequences:
     """[CLS] A [SEP] (B [SEP])."""
 
     segment_a_lengths: Places
-    """[N] tokens of type 0."""
+    """[N] tokens of token type 0."""
 
     truncated: int = 0
     """Number of truncated inputs."""
@@ -121,7 +119,7 @@ class Sequences:
 
 
 def tokenize(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> Ragged:
-    """Ids of every text without [CLS] and [SEP]."""
+    """Token ids of every text, without [CLS] and [SEP]."""
     encodings = tokenizer.backend.encode_batch_fast(list(texts), add_special_tokens=False)
     return ragged([encoding.ids for encoding in encodings])
 
@@ -149,7 +147,7 @@ def pair_sequences(
 
 
 def truncated_lengths(lengths_a: Places, lengths_b: Places, *, room: int) -> tuple[Places, Places]:
-    """Lengths of A and B after popping tokens one at a time like the reference; for all pairs."""
+    """Lengths of A and B of all pairs after popping one token at a time, as in the reference."""
     kept_a = np.minimum(lengths_a, np.maximum(room - lengths_b, (room + 1) // 2))
     return kept_a, np.minimum(lengths_b, room - kept_a)
 
@@ -162,10 +160,8 @@ def assemble(
     ids_b: Ragged | None = None,
     kept_b: Places | None = None,
 ) -> Sequences:
-    """The first `kept_a` ids of A and `kept_b` of B between special tokens."""
-    pair = ids_b is not None and kept_b is not None
-    lengths = kept_a + 2 + (kept_b + 1 if pair and kept_b is not None else 0)
-    offsets = offsets_of(lengths)
+    """The first `kept_a` ids of A and `kept_b` of B, with special tokens."""
+    offsets = offsets_of(kept_a + 2 if kept_b is None else kept_a + kept_b + 3)
     flat = np.full(offsets[-1], tokenizer.sep_id, np.int32)
     flat[offsets[:-1]] = tokenizer.cls_id
     _put(flat, offsets[:-1] + 1, ids_a, kept_a)
@@ -177,25 +173,25 @@ def assemble(
 
 
 def batches_by_length(lengths: Places, *, token_budget: int) -> Iterator[Places]:
-    """Rows grouped by length, longest first, at most about `token_budget` tokens each.
+    """Rows in length-grouped batches of about `token_budget` tokens, longest first.
 
-    Longest first, so that running out of memory shows at once, not at the end.
+    In this order a batch that does not fit in memory fails at once, not at the end.
     """
     order = np.argsort(-lengths, kind="stable")
     yield from cut_by_budget(order, lengths[order], token_budget=token_budget)
 
 
 def cut_by_budget(rows: Places, lengths: Places, *, token_budget: int) -> list[Places]:
-    """`rows` in their order, in parts of about `token_budget` tokens each."""
+    """`rows`, in order, in parts of about `token_budget` tokens each."""
     parts = (np.cumsum(lengths) - 1) // max(token_budget, 1)
     return list(np.split(rows, np.flatnonzero(np.diff(parts)) + 1))
 
 
 def by_group(values_T: Tensor, sizes_G: Tensor) -> Tensor:
-    """[G, S] of [T] values, groups one after another; S is the largest group's size.
+    """[T] values of consecutive groups as [G, S]; S is the size of the largest group.
 
-    Padded with minus infinity, so that a softmax over a row sees only its group. The sizes are on
-    the CPU, since S must be known there without waiting for a GPU.
+    Rows are padded with minus infinity, so that a softmax over a row is over its group alone. The
+    sizes are on the CPU: S must be known there without synchronising with a GPU.
     """
     places_1S = torch.arange(int(sizes_G.max()))[None]
     starts_G = sizes_G.cumsum(0) - sizes_G

@@ -1,8 +1,8 @@
 """Multiple choice (SWAG; paper, section 4.4; not in the reference's code).
 
-In:  columns context, label (the right ending's number from 0), and the endings: one column
-     `endings` with lists, or `ending0`, `ending1`, …; `prefix` is put before every ending.
-Out: a `Problem` that reads one sequence per choice; the head gives each a score, softmax over them.
+In:  columns context, label (number of the correct ending, from 0), and the endings: one column
+     `endings` with lists, or `ending0`, `ending1`, …; `prefix` is prepended to every ending.
+Out: a `Problem` with one sequence per choice, scored by the head; softmax over the choices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))
 
 
 class MultipleChoice(GroupedProblem):
-    """Which ending fits."""
+    """The ending that continues a context."""
 
     required: ClassVar[tuple[str, ...]] = ("context",)
     optional: ClassVar[tuple[str, ...]] = ("prefix", "endings", *ENDING_COLUMNS, "label", "id")
@@ -53,11 +53,19 @@ class MultipleChoice(GroupedProblem):
             )
             for name, table in tables.items()
         }
-        self._right = {
-            name: _right(table, self._sizes(name))
-            for name, table in tables.items()
-            if table.has("label")
-        }
+        self._correct: dict[str, Places] = {}
+        for name, table in tables.items():
+            if not table.has("label"):
+                continue
+            sizes, labels = self._sizes(name), table.columns["label"]
+            numbers = [int(str(label)) if str(label).isdigit() else -1 for label in labels]
+            for row, (number, size) in enumerate(zip(numbers, sizes, strict=True)):
+                if not 0 <= number < size:
+                    raise UsageError(
+                        f"{table.place(row)}: label {labels[row]!r}, expected the number of an "
+                        f"ending, 0 to {size - 1}"
+                    )
+            self._correct[name] = np.array(numbers, np.int64)
 
     def examples(self, split: str) -> int:
         """Questions."""
@@ -65,11 +73,11 @@ class MultipleChoice(GroupedProblem):
 
     def labelled(self, split: str) -> bool:
         """Whether the file has the column `label`."""
-        return split in self._right
+        return split in self._correct
 
     def gold(self, split: str) -> Sequence[Gold]:
-        """Numbers of the right endings."""
-        return [int(label) for label in self._right[split]]
+        """Numbers of the correct endings."""
+        return [int(label) for label in self._correct[split]]
 
     def shown(self, split: str, example: int) -> str:
         """The context and its endings."""
@@ -77,8 +85,8 @@ class MultipleChoice(GroupedProblem):
         return " | ".join([str(context), *self.endings[split][example]])
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
-        """[questions, 2] int64: the right choice, and how many there are."""
-        return np.stack([self._right[split][units], self._sizes(split)[units]], axis=1)
+        """[questions, 2] int64: the correct choice, and the number of choices."""
+        return np.stack([self._correct[split][units], self._sizes(split)[units]], axis=1)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy over the choices of each question."""
@@ -86,20 +94,20 @@ class MultipleChoice(GroupedProblem):
         return functional.cross_entropy(grouped, on(logits.device, targets[:, 0]), reduction="sum")
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """Number of the best ending."""
+        """Number of the ending with the highest score."""
         groups = np.split(logits[:, 0], self._first[split][1:-1])
         return [int(group.argmax()) for group in groups]
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Accuracy."""
-        return measure(self.metrics, self._right[split], np.array(predictions))
+        return measure(self.metrics, self._correct[split], np.array(predictions))
 
     def _sizes(self, split: str) -> Places:
         return np.diff(self._first[split])
 
 
 def endings_of(table: TaskTable) -> list[list[str]]:
-    """The endings of every question, with their prefix."""
+    """The endings of every question, with its prefix."""
     if table.has("endings"):
         lists = table.columns["endings"]
     else:
@@ -115,16 +123,3 @@ def endings_of(table: TaskTable) -> list[list[str]]:
             )
         found.append([well_formed(f"{prefixes[row]} {ending}".strip()) for ending in endings])
     return found
-
-
-def _right(table: TaskTable, sizes: Places) -> Places:
-    right = np.empty(len(table), np.int64)
-    for row, label in enumerate(table.columns["label"]):
-        number = int(str(label)) if str(label).isdigit() else -1
-        if not 0 <= number < sizes[row]:
-            raise UsageError(
-                f"{table.place(row)}: label {label!r}, expected the number of an ending, "
-                f"0 to {sizes[row] - 1}"
-            )
-        right[row] = number
-    return right

@@ -1,7 +1,7 @@
 """From a task's configuration to its `Problem`.
 
-In:  `TaskConfig`, which names files or a labels artifact's task; a tokenizer.
-Out: the family's `Problem`, everything read, checked and tokenised.
+In:  `TaskConfig`, which names files or a task in a labels artifact; a tokenizer.
+Out: the `Problem` of the task's family: data read, checked and tokenised.
 """
 
 from collections import Counter, defaultdict
@@ -18,14 +18,12 @@ from artifacts.store import Artifact
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
 from model.tasks.base import Problem
-from model.tasks.classification import Classification, PairClassification, Regression
-from model.tasks.multi_label import MultiLabel
+from model.tasks.classification import Classification, MultiLabel, PairClassification, Regression
 from model.tasks.multiple_choice import MultipleChoice
 from model.tasks.retrieval import Retrieval
 from model.tasks.span import Spans
 from model.tasks.tagging import Tagging
-from model.tasks.task_files import read_table
-from model.tasks.task_table import TaskTable, Wanted
+from model.tasks.task_table import TaskTable, Wanted, read_table
 
 FAMILIES: Mapping[str, type[Problem]] = {
     "classification": Classification,
@@ -41,18 +39,18 @@ FAMILIES: Mapping[str, type[Problem]] = {
 SPLITS = ("train", "dev", "test")
 LABELS = ("label", "tags", "answers")
 SAMPLE_SEED = 20181011
-"""Of the choice of `train_examples`: the same sample for every fit."""
+"""Seed for sampling `train_examples` and dev rows: the same for every trial."""
 
 
 def load_problem(
     config: TaskConfig, tokenizer: SubwordTokenizer, tables: Mapping[str, TaskTable]
 ) -> Problem:
-    """The task whose files are read, in its family's form."""
+    """The problem of the task's family, from tables that have been read."""
     return FAMILIES[config.kind](config, tables, tokenizer)
 
 
 def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str, TaskTable]:
-    """The task's splits as tables; `train` always, and `dev` or `test`."""
+    """The task's splits as tables: always `train`, and `dev` or `test`."""
     family = FAMILIES[config.kind]
     tables = {
         split: read_split(config, split, path) for split, path in task_paths(config, labels).items()
@@ -65,13 +63,17 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
             if not table.has(name):
                 raise UsageError(
                     f"{table.path}: no column {name}, which training and development data need; "
-                    f'say which one it is: columns.{name} = "..."'
+                    f'name the right one: columns.{name} = "..."'
                 )
-        # GLUE's own files have a few blank texts (QQP), which count like the others.
+        # GLUE's own files have a few blank texts (QQP), which count as examples.
         for name in ("label", *(() if config.glue else family.required)):
-            _refuse_blanks(table, name)
+            for row, value in enumerate(table.columns.get(name, [])):
+                if value is None or (isinstance(value, str) and not value.strip()):
+                    raise UsageError(
+                        f"{table.place(row)}: {name} is blank; fill it in, or remove the row"
+                    )
     if "dev" not in tables and "test" not in tables:
-        tables["train"], tables["dev"] = _held_out(tables["train"], config.dev_share)
+        tables["train"], tables["dev"] = hold_out(tables["train"], config.dev_share)
     if 0 < config.train_examples < len(tables["train"]):
         order = permutation(address(SAMPLE_SEED, "sample"), len(tables["train"]))
         sample = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
@@ -80,12 +82,12 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
 
 
 def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
-    """The table of one split, in the form of its family."""
+    """The table of one split, in its family's canonical form."""
     family, wanted = FAMILIES[config.kind], wanted_columns(config, split)
     table = read_table(path, wanted)
     if split not in ("train", "dev"):
-        # A test file without labels may have columns of placeholders all the same: nothing, or the
-        # -1 of Hugging Face's data sets.
+        # An unlabelled test file may still have label columns, filled with placeholders: blanks, or
+        # -1 as in Hugging Face's data sets.
         names = ["label", *wanted.optional[len(family.optional) :]]
         known = [name for name in names if table.has(name)]
         values = (value for name in known for value in table.columns[name])
@@ -94,11 +96,11 @@ def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
     return family.prepared(table, config)
 
 
-def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
-    """The training rows that stay, and those that dev gets: the same ones for every trial.
+def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
+    """Split training rows into train and dev, in the same way for every trial.
 
-    Of every label at least one row, where it has two; documents stay whole, and so do the rows of
-    one context or passage.
+    Stratified by label: at least one dev row of every label that has two. Rows of one document,
+    context or passage stay together.
     """
     groups: dict[str, list[int]] = defaultdict(list)
     named = (table.columns.get(name) for name in ("document", "context", "passage"))
@@ -111,13 +113,13 @@ def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
         for label in table.columns.get("label", [""] * len(table))
     ]
     counts = Counter(chain.from_iterable(labels))
-    strata = [  # a row with several labels is drawn by the rarest
+    strata = [  # a row with several labels belongs to the rarest one's
         min(several, key=lambda label: (counts[label], label), default="") for several in labels
     ]
     by_label: dict[str, list[list[int]]] = defaultdict(list)
     for number in permutation(address(SAMPLE_SEED, "dev"), len(members)).tolist():
         by_label[strata[members[number][0]]].append(members[number])
-    if len(by_label) > len(members) // 2:  # numbers, or hardly a label twice
+    if len(by_label) > len(members) // 2:  # numbers, or labels that hardly ever repeat
         by_label = {"": [group for found in by_label.values() for group in found]}
     chosen = [
         row
@@ -129,26 +131,20 @@ def _held_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
         raise UsageError(
             f"{table.path}: too few rows to hold some out as dev; name a dev file, or add rows"
         )
-    said = (
+    remark = (
         f"no dev file: {len(chosen):,} of {len(table):,} rows of {table.path} are held out as dev "
         f"(dev_share = {share:g})"
     )
     kept = table.take(sorted(set(range(len(table))) - set(chosen)))
-    return replace(kept, remarks=(said,)), table.take(sorted(chosen))
-
-
-def _refuse_blanks(table: TaskTable, name: str) -> None:
-    for row, value in enumerate(table.columns.get(name, [])):
-        if value is None or (isinstance(value, str) and not value.strip()):
-            raise UsageError(f"{table.place(row)}: {name} is blank; fill it in, or remove the row")
+    return replace(kept, remarks=(remark,)), table.take(sorted(chosen))
 
 
 def wanted_columns(config: TaskConfig, split: str) -> Wanted:
-    """What the task wants from the file of a split."""
+    """The columns that the task needs from the file of a split."""
     family = FAMILIES[config.kind]
     return Wanted(
         required=family.required,
-        # each label may have a column of its own where a text may have several
+        # If a text may have several labels, each of them may be a column of its own.
         optional=family.optional if family.exclusive else (*family.optional, *config.labels),
         names=(split.startswith("test") and config.test_columns) or config.columns,
         skip_short_rows=config.skip_short_rows,
@@ -156,19 +152,19 @@ def wanted_columns(config: TaskConfig, split: str) -> Wanted:
 
 
 def task_paths(config: TaskConfig, labels: Artifact | None = None) -> dict[str, str]:
-    """Where each split lies."""
+    """Path of each split."""
     named = {"train": config.train, "dev": config.dev, "test": config.test, **config.more}
     paths = {
         split: path
         for split, path in named.items()
-        # GLUE's folders may lack test files; every other file that is named must be there.
+        # GLUE's folders may lack test files; every other configured file must exist.
         if path and (not config.glue or split in ("train", "dev") or filesystem.exists(path))
     }
     if config.train:
         return paths
     if labels is None:
         raise UsageError(
-            f"task {config.name}: names no training file and there is no labels artifact; "
+            f"task {config.name}: has no training file and there is no labels artifact; "
             'give train = "FILE", or add the table [labels]'
         )
     labelled = {}

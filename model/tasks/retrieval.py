@@ -1,13 +1,13 @@
-"""Retrieval: which passage answers a query, by the similarity of their vectors.
+"""Retrieval: rank passages for a query by the similarity of their vectors.
 
-In:  columns query and passage, a row a pair that belongs together; `negatives`, a list of passages
-     (or `negative`, one) that look relevant and are not.
-Out: a `Problem` whose outputs are vectors of length 1; the passages of a split, ranked for each of
-     its queries by cosine.
+In:  columns query and passage, one matching pair per row; `negatives`, a list of hard negatives
+     (or `negative`, a single one).
+Out: a `Problem` whose outputs are vectors of length 1; a ranking of the split's passages by cosine
+     for each of its queries.
 
-Trained by multiple-negatives ranking (Henderson et al. 2017): a softmax over all passages of the
-batch, hard negatives included, selects the query's own. A passage that is known to be relevant for
-a query is never its negative, whichever row it is in.
+Trained with the multiple-negatives ranking loss (Henderson et al. 2017): a softmax over all
+passages of the batch, hard negatives included, whose target is the query's own passage. A passage
+known to be relevant to a query is never one of its negatives, whichever row it is in.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,19 +31,19 @@ from model.tasks.task_table import TaskTable
 QUERIES_AT_ONCE = 1024
 """Number of queries ranked at once."""
 
-# U units of a batch, S texts of a unit at most, N texts of the batch, C candidates among them,
-# Q queries of a split, P its passages, D numbers of a vector
+# U units of a batch, S texts of the largest unit, N texts of the batch, C candidates among them,
+# Q queries and P passages of a split, D width of a vector
 
 
 class RetrievalTexts:
-    """The texts of one split: its passages, and which are relevant for which query."""
+    """The texts of one split: queries, passages, and the passages relevant to each query."""
 
     def __init__(self, table: TaskTable) -> None:
         self.lines = [
             [query, passage]
             for query, passage in zip(table.texts("query"), table.texts("passage"), strict=True)
         ]
-        """Of each row: query, passage, hard negatives."""
+        """Per row: query, passage, hard negatives."""
 
         if table.has("negative"):
             for row, text in enumerate(table.texts("negative")):
@@ -53,17 +53,17 @@ class RetrievalTexts:
                 if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
                     raise UsageError(
                         f"{table.place(row)}: negatives are {values!r}, expected a list of "
-                        "passages; one passage belongs in a column `negative`"
+                        "passages; put a single passage in a column `negative`"
                     )
                 self.lines[row] += [well_formed(str(value)) for value in values]
 
         candidates = dict.fromkeys(line[1] for line in self.lines)
         candidates |= dict.fromkeys(text for line in self.lines for text in line[2:])
         self.passages = list(candidates)
-        """Distinct passages, those relevant for some query first."""
+        """Distinct passages, those relevant to some query first."""
 
         self.queries = list(dict.fromkeys(line[0] for line in self.lines))
-        """Distinct queries, in the order of their first rows."""
+        """Distinct queries, in the order in which they first occur."""
 
         number = {text: index for index, text in enumerate(self.passages)}
         by_query: dict[str, set[int]] = {query: set() for query in self.queries}
@@ -74,13 +74,13 @@ class RetrievalTexts:
 
         numbers: dict[str, int] = {}
         self.ids = np.full((len(self.lines), max(map(len, self.lines))), -1, np.int64)
-        """[U, S]: of each row's texts a number, equal for equal ones; -1 where it has fewer."""
+        """[U, S] a number per text, equal for equal texts; -1 if the row has fewer texts."""
         for row, line in enumerate(self.lines):
             self.ids[row, : len(line)] = [numbers.setdefault(text, len(numbers)) for text in line]
 
 
 class Retrieval(GroupedProblem):
-    """Which passage belongs to a query; a row's texts are a unit."""
+    """The passages relevant to a query; the texts of a row form a unit."""
 
     required: ClassVar[tuple[str, ...]] = ("query", "passage")
     optional: ClassVar[tuple[str, ...]] = ("negatives", "negative", "document")
@@ -117,7 +117,7 @@ class Retrieval(GroupedProblem):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics of whole vectors, then the headline for each shorter length: `ndcg@10_64`."""
+        """Metrics of full vectors, then the headline for each truncated size: `ndcg@10_64`."""
         whole = self.config.metrics or self.default_metrics
         return (*whole, *(f"{whole[0]}_{size}" for size in self.config.retrieval.dimensions))
 
@@ -126,11 +126,11 @@ class Retrieval(GroupedProblem):
         return len(self._texts[split].queries)
 
     def labelled(self, split: str) -> bool:
-        """Always: each row holds a query and its passage."""
+        """Always: each row contains a query and its passage."""
         return True
 
     def gold(self, split: str) -> Sequence[Gold]:
-        """The relevant passages of every query."""
+        """The relevant passages of each query."""
         texts = self._texts[split]
         return [tuple(texts.passages[number] for number in sorted(n)) for n in texts.relevant]
 
@@ -139,24 +139,24 @@ class Retrieval(GroupedProblem):
         return self._texts[split].queries[example]
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
-        """[U, S] int64: numbers of each row's texts, equal for equal ones; -1 for none."""
+        """[U, S] int64: `RetrievalTexts.ids` of these rows."""
         return self._texts[split].ids[units]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each query over the batch's passages; the mean over vector lengths."""
+        """Cross-entropy of each query over the batch's passages; the mean over vector sizes."""
         there_US = targets >= 0
         columns_N = torch.arange(targets.shape[1]).expand_as(targets)[there_US]
         is_query_N = columns_N == 0
         candidate_ids_C = targets[there_US][~is_query_N]
         own_U = torch.nonzero(columns_N[~is_query_N] == 1)[:, 0]
-        # Relevant for a query are its passages in any row of the batch.
+        # A query's passages in any row of the batch are relevant to it.
         _, query_U = torch.unique(targets[:, 0], return_inverse=True)
         different, text_C = torch.unique(candidate_ids_C, return_inverse=True)
         right = torch.zeros(int(query_U.max()) + 1, len(different), dtype=torch.bool)
         right[query_U, text_C[own_U]] = True
         right_UC = right[query_U][:, text_C]
         right_UC[torch.arange(len(own_U)), own_U] = False
-        # Indices instead of masks: the host would wait for the GPU to know how many are set.
+        # Indices, not masks: to count the set bits of a mask, the host would wait for the GPU.
         queries_U, candidates_C = (torch.nonzero(at)[:, 0] for at in (is_query_N, ~is_query_N))
         queries_U, candidates_C, own_U, right_UC = (
             on(logits.device, part) for part in (queries_U, candidates_C, own_U, right_UC)
@@ -172,7 +172,7 @@ class Retrieval(GroupedProblem):
         return torch.stack(losses).mean()
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """For every query the best passage, and the first `DEPTH` by number, for each length."""
+        """For each query the best passage, and for each vector size the top `DEPTH` by number."""
         texts = self._texts[split]
         flat = (text for line in texts.lines for text in line)
         places = {text: place for place, text in enumerate(flat)}
@@ -194,7 +194,7 @@ class Retrieval(GroupedProblem):
         ]
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Every metric; of predictions with one ranking only those of whole vectors."""
+        """Every metric; predictions with a single ranking have those of full vectors only."""
         relevant = self._texts[split].relevant
         whole = self.config.metrics or self.default_metrics
         by_size = list(zip(*(rankings_of(one) for one in predictions), strict=True))
@@ -208,7 +208,7 @@ class Retrieval(GroupedProblem):
 def best_passages(
     queries_QD: NDArray[np.float32], passages_PD: NDArray[np.float32]
 ) -> list[list[int]]:
-    """For each query the numbers of the first `DEPTH` passages by inner product, best first."""
+    """For each query the numbers of the top `DEPTH` passages by inner product, best first."""
     found: list[list[int]] = []
     for start in range(0, len(queries_QD), QUERIES_AT_ONCE):
         scores_QP = queries_QD[start : start + QUERIES_AT_ONCE] @ passages_PD.T
@@ -217,8 +217,8 @@ def best_passages(
 
 
 def rankings_of(prediction: Prediction) -> list[list[int]]:
-    """The rankings in a prediction: by whole vectors, then by the shorter ones."""
+    """The rankings in a prediction: by full vectors, then by truncated ones."""
     ranked = prediction["ranked"] if isinstance(prediction, dict) else None
     if not isinstance(ranked, list):
-        raise AssertionError(f"a prediction of retrieval has rankings, this one is {prediction!r}")
+        raise AssertionError(f"a retrieval prediction has rankings, this one is {prediction!r}")
     return [[int(str(number)) for number in one] for one in ranked if isinstance(one, list)]

@@ -3,11 +3,10 @@
 In:  columns id, question, context, answers; is_impossible for 2.0.
 Out: a `Problem` whose head gives every token a start and an end score, without dropout before it.
 
-Distinct contexts are tokenised once, with the characters that each token covers, by which answers
-are extracted. A context longer than the room beside its question becomes several overlapping
-windows, one every `doc_stride` tokens. A window without the answer is trained on [CLS], as the
-reference does; so is a question that has none. Softmax is over a sequence's own tokens, as there is
-no padding.
+Distinct contexts are tokenised once; the character offsets of their tokens give the answers' text.
+A context that does not fit beside its question is cut into overlapping windows, one every
+`doc_stride` tokens. As in the reference, the target is [CLS] in a window without the answer and for
+a question without one. Since there is no padding, softmax is over a sequence's own tokens.
 """
 
 import json
@@ -50,11 +49,11 @@ from model.tasks.task_table import TaskTable
 
 SHOWN_PLACES = 3
 
-# N windows, Q questions, P tokens of all windows' texts together, S tokens of a sequence
+# N windows, Q questions, P context tokens of all windows, S tokens of a sequence
 
 
 class Answers(TypedDict):
-    """The right answers to one question, as SQuAD has them."""
+    """The gold answers to one question, in SQuAD's form."""
 
     text: list[str]
     answer_start: list[int]
@@ -62,23 +61,23 @@ class Answers(TypedDict):
 
 @dataclass(frozen=True)
 class Windows:
-    """N windows, those of one question one after another."""
+    """N windows of contexts, ordered by question."""
 
     question: Places
-    """[N] whose text it is."""
+    """[N] number of the question."""
 
     start: Places
-    """[N] first token of the text."""
+    """[N] first context token."""
 
     length: Places
-    """[N] tokens of the text."""
+    """[N] context tokens."""
 
     def __len__(self) -> int:
         return len(self.question)
 
 
 def cut_texts(room_Q: Places, lengths_Q: Places, *, stride: int) -> Windows:
-    """Windows of at most `room` tokens, one every `stride`; a text that fits is one window.
+    """Windows of at most `room` tokens, one every `stride`; one window for a text that fits.
 
     Reference: run_squad.py:284-320.
     """
@@ -90,10 +89,10 @@ def cut_texts(room_Q: Places, lengths_Q: Places, *, stride: int) -> Windows:
 
 
 def max_context(windows: Windows, lengths_Q: Places) -> NDArray[np.bool_]:
-    """[P] whether the token has its maximum context (the smaller side's) in this window.
+    """[P] whether this is the window in which the token has most context, on its shorter side.
 
-    Ties go to the first window. In hundredths, as the reference adds 0.01 per token of length
-    (run_squad.py:722-754).
+    Ties go to the first window. Scores are in hundredths, as the reference adds 0.01 per token of
+    window length (run_squad.py:722-754).
     """
     inside = ragged_indices(0, windows.length)
     length = np.repeat(windows.length, windows.length)
@@ -110,7 +109,7 @@ def max_context(windows: Windows, lengths_Q: Places) -> NDArray[np.bool_]:
 
 
 class SpanSplit:
-    """One file's questions, cut into windows."""
+    """The questions of one file, with their contexts cut into windows."""
 
     def __init__(self, config: TaskConfig, table: TaskTable, tokenizer: SubwordTokenizer) -> None:
         self.table = table
@@ -134,26 +133,33 @@ class SpanSplit:
         self.begins = ragged([[begin for begin, _ in e.offsets] for e in encodings])
         self.ends = ragged([[end for _, end in e.offsets] for e in encodings])
         self._cut(tokenizer)
-        # [Q, 2] first and last token of the first answer, -1 without
-        self.spans = np.full((len(table), 2), -1, np.int64)
+        self.spans = np.full((len(table), 2), -1, np.int64)  # first answer's first and last token
         self.unusable = np.zeros(len(table), np.bool_)
         for row, given in enumerate(self.answers):
-            if given["text"]:
-                found = self._locate(row, given["text"][0], int(given["answer_start"][0]))
-                self.unusable[row] = found is None
-                self.spans[row] = found or (-1, -1)
-        # [windows, 2] start and end in the sequence; 0, 0 where the answer is not inside
-        windows, spans = self.windows, self.spans[self.windows.question]
-        inside = (
-            (spans[:, 0] >= 0)
-            & (spans[:, 0] >= windows.start)
-            & (spans[:, 1] < windows.start + windows.length)
+            if not given["text"]:
+                continue
+            text, start = given["text"][0], int(given["answer_start"][0])
+            number = self.context[row]
+            first = int(np.searchsorted(self.ends.row(number), start, "right"))
+            last = int(np.searchsorted(self.begins.row(number), start + len(text), "left")) - 1
+            is_there = text and self.contexts[number][start : start + len(text)] == text
+            if is_there and first <= last:
+                self.spans[row] = first, last
+            else:
+                self.unusable[row] = True
+        windows = self.windows
+        spans_N2 = self.spans[windows.question]
+        inside_N = (
+            (spans_N2[:, 0] >= 0)
+            & (spans_N2[:, 0] >= windows.start)
+            & (spans_N2[:, 1] < windows.start + windows.length)
         )
-        shift = (self.text_offsets - windows.start)[:, None]
-        self.targets = np.where(inside[:, None], spans + shift, 0)
+        shift_N = self.text_offsets - windows.start
+        self.targets = np.where(inside_N[:, None], spans_N2 + shift_N[:, None], 0)
+        """[N, 2] start and end in the sequence; 0, 0 if the window does not contain the answer."""
 
     def trainable(self) -> Places:
-        """Windows of questions whose answer is at its `answer_start`."""
+        """Windows of questions whose answer, if any, is found at its `answer_start`."""
         return np.flatnonzero(~self.unusable[self.windows.question])
 
     def notes(self) -> list[str]:
@@ -172,19 +178,17 @@ class SpanSplit:
 
     @property
     def gold(self) -> list[list[str]]:
-        """The right answers of every question, as the file has them."""
+        """The gold answers to every question, as in the file."""
         return [answers["text"] for answers in self.answers]
 
     def text(self, question: int, first: int, last: int) -> str:
-        """The characters of a question's context from token `first` to `last`; "" below 0."""
-        if first < 0:
-            return ""
+        """The text of tokens `first` to `last` of a question's context."""
         number = int(self.context[question])
         begin, end = self.begins.row(number)[first], self.ends.row(number)[last]
-        return self.contexts[number][int(begin) : int(end)].strip()  # of a byte-level token's space
+        return self.contexts[number][int(begin) : int(end)].strip()  # byte-level tokens have spaces
 
     def _cut(self, tokenizer: SubwordTokenizer) -> None:
-        """Cut the contexts into windows and append each to its question."""
+        """Cut the contexts into windows, and append each window to its question."""
         config = self.config.span
         questions = tokenize(tokenizer, [text.strip() for text in self.table.texts("question")])
         kept = np.minimum(questions.lengths, config.max_query_length)
@@ -204,35 +208,26 @@ class SpanSplit:
         read = Ragged(
             self.ids.values[ragged_indices(first, windows.length)], offsets_of(windows.length)
         )
-        asked = questions.take(windows.question)
-        whole = assemble(tokenizer, asked, kept_a=kept, ids_b=read, kept_b=windows.length)
+        first_segments = questions.take(windows.question)
+        whole = assemble(tokenizer, first_segments, kept_a=kept, ids_b=read, kept_b=windows.length)
         self.sequences = Sequences(whole.input_ids, whole.segment_a_lengths)
-
-    def _locate(self, row: int, text: str, start: int) -> tuple[int, int] | None:
-        """Tokens of an answer; None if it is not at `start` or covers no token."""
-        number = self.context[row]
-        if not text or self.contexts[number][start : start + len(text)] != text:
-            return None
-        first = int(np.searchsorted(self.ends.row(number), start, "right"))
-        last = int(np.searchsorted(self.begins.row(number), start + len(text), "left")) - 1
-        return (first, last) if first <= last else None
 
 
 class SpanPrediction(TypedDict):
-    """What is predicted for one question."""
+    """The prediction for one question."""
 
     text: str
-    """The answer; "" where none is given."""
+    """The answer; "" for none."""
 
     best: str
-    """The best span's text, even where none is given."""
+    """Text of the best span, whether or not it is the answer."""
 
     margin: float
-    """Null score minus the best span's; above the threshold the answer is ""."""
+    """Null score minus the best span's score; above the threshold, the answer is ""."""
 
 
 class WindowSpans(NamedTuple):
-    """Valid spans of one window, in tokens of the question's text."""
+    """Valid spans of one window, in tokens of the whole context."""
 
     first: Places
     last: Places
@@ -251,8 +246,8 @@ def window_spans(
 ) -> WindowSpans:
     """The spans among the `n_best` starts and ends of a window (run_squad.py:722-914).
 
-    `starts_allowed`: [tokens of the text]; `offset`: place of the text's first token in the
-    sequence; `base`: which token of the whole text that is.
+    `starts_allowed`: [context tokens of the window]; `offset`: position of the first of them in the
+    sequence; `base`: its number in the whole context.
     """
     starts = np.argsort(-logits_S2[:, 0], kind="stable")[:n_best] - offset
     ends = np.argsort(-logits_S2[:, 1], kind="stable")[:n_best] - offset
@@ -267,7 +262,7 @@ def window_spans(
 
 
 class Spans(Problem):
-    """Where the answer stands."""
+    """The span of a context that answers a question."""
 
     required: ClassVar[tuple[str, ...]] = ("question", "context")
     optional: ClassVar[tuple[str, ...]] = ("id", "title", "answers", "is_impossible")
@@ -291,7 +286,7 @@ class Spans(Problem):
         self.notes = tuple(train.notes()) if train else ()
 
     def units(self, split: str) -> int:
-        """Windows that can be trained on."""
+        """Windows; for training, those that can be trained on."""
         return len(self._trained) if split == "train" else len(self.sequences[split])
 
     def unit_tokens(self, split: str) -> Places:
@@ -319,7 +314,7 @@ class Spans(Problem):
         return self._tables[split].has("answers")
 
     def gold(self, split: str) -> Sequence[Gold]:
-        """Tuples of right answers; ("",) where there is none."""
+        """Tuples of gold answers; ("",) for an unanswerable question."""
         return [tuple(texts) or ("",) for texts in self._splits[split].gold]
 
     def shown(self, split: str, example: int) -> str:
@@ -327,13 +322,13 @@ class Spans(Problem):
         return str(self._tables[split].columns["question"][example])
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
-        """[windows, 3] int64: start, end, tokens of the sequence."""
+        """[windows, 3] int64: start, end, number of tokens in the sequence."""
         rows = self.rows(split, units)
         bounds = self._splits[split].targets[rows]
         return np.concatenate([bounds, self.sequences[split].lengths[rows, None]], axis=1)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """(cross-entropy of the start + of the end) / 2."""
+        """Mean of the cross-entropies of start and end."""
         bounds = on(logits.device, targets[:, :2])
         losses = [
             functional.cross_entropy(
@@ -344,7 +339,7 @@ class Spans(Problem):
         return torch.stack(losses).mean()
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """Best span of every question, over its windows, against the least null score of any."""
+        """Best span of every question over its windows, and its margin to the lowest null score."""
         questions, config = self._splits[split], self.config.span
         windows = questions.windows
         allowed = np.split(questions.most_context, np.cumsum(windows.length)[:-1])
@@ -379,7 +374,7 @@ class Spans(Problem):
     def thresholded(
         self, dev: Sequence[Prediction] | None, predictions: Sequence[Prediction]
     ) -> list[Prediction]:
-        """SQuAD 2.0: "" where the null answer wins by more than the threshold found on dev."""
+        """SQuAD 2.0: "" if the null score wins by more than the threshold tuned on dev."""
         if not self.impossible:
             return list(predictions)
         threshold = self._threshold(dev)
@@ -393,16 +388,16 @@ class Spans(Problem):
         ]
 
     def calibrated(self, dev: Sequence[Prediction] | None) -> TaskConfig:
-        """The configuration with the null threshold that dev gave."""
+        """The configuration with the null threshold tuned on dev."""
         if not self.impossible:
             return self.config
         span = self.config.span.model_copy(update={"null_threshold": self._threshold(dev)})
         return self.config.model_copy(update={"span": span})
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Exact match and F1 as the official script of the data's version has them.
+        """Exact match and F1 of the official script for the data's version.
 
-        For 2.0 also over the questions with and without an answer (HasAns, NoAns).
+        For 2.0 also separately over answerable and unanswerable questions (HasAns, NoAns).
         """
         golds = self._splits[split].gold
         guesses = [guess["text"] for guess in _typed(predictions)]

@@ -1,16 +1,15 @@
-"""Tagging of words (CoNLL-2003 NER as the paper has it, section 5.3: not in the reference's code).
+"""Tagging of words (CoNLL-2003 NER as in the paper, section 5.3; not in the reference's code).
 
-In:  columns words and tags, a list of each per sentence; `document` where there is context.
+In:  columns words and tags, one list of each per sentence; `document` for document context.
 Out: a `Problem` whose head reads the first word-piece of each word only.
 
-No conditional random field. With `document_context` a sentence is surrounded by as much of its own
-document as fits. Sentences longer than the sequence are split into several, so that every word is
-evaluated.
+There is no conditional random field. With `document_context`, a sentence is surrounded by as much
+of its own document as fits. Sentences longer than the sequence are split into several, so that
+every word is predicted and scored.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, cast
 
@@ -33,22 +32,8 @@ from model.tasks.task_table import TaskTable
 ENTITY_F1 = "entity_f1"
 
 
-@dataclass(frozen=True)
-class _Windows:
-    """One row for each sequence, in word-pieces of the whole split."""
-
-    first: Places
-    """[N] first piece read."""
-
-    last: Places
-    """[N] one past the last piece read."""
-
-    words: Places
-    """[N+1] the words that are predicted: words[i]:words[i+1]."""
-
-
 class Tagging(Problem):
-    """Which tag every word has."""
+    """One tag per word."""
 
     required: ClassVar[tuple[str, ...]] = ("words",)
     optional: ClassVar[tuple[str, ...]] = ("tags", "document")
@@ -59,43 +44,53 @@ class Tagging(Problem):
         self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
     ) -> None:
         self.config = config
-        self.words = {name: _word_lists(table) for name, table in tables.items()}
-        self.tags = {
-            name: _tag_lists(table, self.words[name])
-            for name, table in tables.items()
-            if table.has("tags")
-        }
+        read = {name: sentences_of(table) for name, table in tables.items()}
+        self.words = {name: words for name, (words, _) in read.items()}
+        self.tags = {name: tags for name, (_, tags) in read.items() if tags is not None}
         self.labels = config.labels
         if not self.labels:
             lists = (tags for tags in tables["train"].every("tags") if isinstance(tags, list))
             self.labels = tuple(sorted({str(tag) for tag in chain.from_iterable(lists)}))
         self.outputs = len(self.labels)
+        numbers = {label: number for number, label in enumerate(self.labels)}
         self.sequences = {}
         self._places: dict[str, Ragged] = {}
         self._targets: dict[str, Ragged] = {}
         for name, table in tables.items():
-            words = chain.from_iterable(map(tokenizer.running, self.words[name]))
-            pieces = _pieces(tokenizer, list(words))
-            counts = np.array([len(sentence) for sentence in self.words[name]])
-            room = self.config.max_seq_length - 2
+            pieces = word_pieces(tokenizer, self.words[name])
+            sizes = np.array([len(sentence) for sentence in self.words[name]])
             documents = None
-            if self.config.document_context:
-                documents = np.repeat(_documents(table), counts)
-            windows = _windows(pieces, offsets_of(counts), documents, room=room)
-            lengths = windows.last - windows.first
-            read = Ragged(
-                pieces.values[ragged_indices(windows.first, lengths)], offsets_of(lengths)
+            if config.document_context:
+                if not table.has("document"):
+                    raise UsageError(
+                        f"{table.path}: document_context needs a column document (-DOCSTART- in "
+                        "CoNLL)"
+                    )
+                names = [str(document) for document in table.columns["document"]]
+                begins = [0, *(now != before for before, now in itertools.pairwise(names))]
+                documents = np.repeat(np.cumsum(np.array(begins, np.int64)), sizes)
+            first, last, words = sentence_windows(
+                pieces, offsets_of(sizes), documents, room=config.max_seq_length - 2
             )
-            self.sequences[name] = assemble(tokenizer, read, kept_a=lengths)
-            first = np.repeat(windows.first, np.diff(windows.words))
-            self._places[name] = Ragged(1 + pieces.offsets[:-1] - first, windows.words)
-            if name in self.tags:
-                indices = _tag_indices(table, self.tags[name], self.labels)
-                self._targets[name] = Ragged(indices, windows.words)
+            lengths = last - first
+            taken = Ragged(pieces.values[ragged_indices(first, lengths)], offsets_of(lengths))
+            self.sequences[name] = assemble(tokenizer, taken, kept_a=lengths)
+            places = 1 + pieces.offsets[:-1] - np.repeat(first, np.diff(words))
+            self._places[name] = Ragged(places, words)
+            if name not in self.tags:
+                continue
+            for row, tags in enumerate(self.tags[name]):
+                if unknown := [tag for tag in tags if tag not in numbers]:
+                    raise UsageError(
+                        f"{table.place(row)}: unknown tag {unknown[0]!r}, expected one of "
+                        f"{', '.join(self.labels)}"
+                    )
+            targets = [numbers[tag] for tag in chain.from_iterable(self.tags[name])]
+            self._targets[name] = Ragged(np.array(targets, np.int64), words)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Entity F1 and accuracy if the tags mark entities, else accuracy and macro F1."""
+        """By default entity F1 and accuracy if tags mark entities, else accuracy and macro F1."""
         if self.config.metrics:
             return self.config.metrics
         entity = is_entity_scheme(self.labels)
@@ -118,13 +113,13 @@ class Tagging(Problem):
         return " ".join(self.words[split][example])
 
     def positions(self, split: str, rows: Places) -> Places:
-        """First word-pieces of the predicted words."""
+        """First word-pieces of the words predicted."""
         places = self._places[split].take(rows)
         starts = offsets_of(self.sequences[split].lengths[rows])[:-1]
         return np.asarray(places.values + np.repeat(starts, places.lengths), np.int64)
 
     def reads_of(self, split: str) -> Places:
-        """Predicted words of each sequence."""
+        """Words predicted in each sequence."""
         return self._places[split].lengths
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
@@ -136,12 +131,12 @@ class Tagging(Problem):
         return functional.cross_entropy(logits, on(logits.device, targets), reduction="sum")
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
-        """A list of tags for every sentence."""
+        """A list of tags per sentence."""
         flat = iter(logits.argmax(-1).tolist())
         return [[self.labels[next(flat)] for _ in sentence] for sentence in self.words[split]]
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Word accuracy, F1 over tags; entity precision, recall and F1, of all and by type."""
+        """Accuracy and F1 over words; entity precision, recall and F1, overall and by type."""
         gold = self.tags[split]
         flat_gold = np.array(list(chain.from_iterable(gold)))
         predicted = cast(Sequence[list[str]], predictions)
@@ -165,64 +160,44 @@ class Tagging(Problem):
         return scores
 
 
-def _word_lists(table: TaskTable) -> list[list[str]]:
-    found = []
-    for row, words in enumerate(table.columns["words"]):
-        if not isinstance(words, list) or not words:
-            raise UsageError(f"{table.place(row)}: words is {words!r}, expected a list of words")
-        found.append([well_formed(str(word)) for word in words])
-    return found
-
-
-def _tag_lists(table: TaskTable, words: list[list[str]]) -> list[list[str]]:
-    found = []
-    for row, tags in enumerate(table.columns["tags"]):
-        if not isinstance(tags, list) or len(tags) != len(words[row]):
+def sentences_of(table: TaskTable) -> tuple[list[list[str]], list[list[str]] | None]:
+    """Words and tags of every sentence; None if the file has no tags."""
+    words: list[list[str]] = []
+    for row, cell in enumerate(table.columns["words"]):
+        if not isinstance(cell, list) or not cell:
+            raise UsageError(f"{table.place(row)}: words is {cell!r}, expected a list of words")
+        words.append([well_formed(str(word)) for word in cell])
+    if not table.has("tags"):
+        return words, None
+    tags: list[list[str]] = []
+    for row, cell in enumerate(table.columns["tags"]):
+        if not isinstance(cell, list) or len(cell) != len(words[row]):
             raise UsageError(
-                f"{table.place(row)}: {len(words[row])} words, but tags is {tags!r}; "
-                "expected one each"
+                f"{table.place(row)}: {len(words[row])} words, but tags is {cell!r}; "
+                "expected one tag per word"
             )
-        found.append([str(tag) for tag in tags])
-    return found
+        tags.append([str(tag) for tag in cell])
+    return words, tags
 
 
-def _tag_indices(
-    table: TaskTable, tags: list[list[str]], labels: tuple[str, ...]
-) -> NDArray[np.int64]:
-    known = {label: index for index, label in enumerate(labels)}
-    for row, sentence in enumerate(tags):
-        unknown = [tag for tag in sentence if tag not in known]
-        if unknown:
-            raise UsageError(
-                f"{table.place(row)}: unknown tag {unknown[0]!r}, known are {', '.join(labels)}"
-            )
-    return np.array([known[tag] for tag in chain.from_iterable(tags)], np.int64)
-
-
-def _documents(table: TaskTable) -> NDArray[np.int64]:
-    if not table.has("document"):
-        raise UsageError(
-            f"{table.path}: document_context wants a column document (-DOCSTART- in CoNLL)"
-        )
-    names = [str(document) for document in table.columns["document"]]
-    begins = [0, *(now != before for before, now in itertools.pairwise(names))]
-    return np.cumsum(np.array(begins, np.int64))
-
-
-def _pieces(tokenizer: SubwordTokenizer, words: list[str]) -> Ragged:
-    """Word-pieces of every word; [UNK] for one without any (a control character)."""
+def word_pieces(tokenizer: SubwordTokenizer, sentences: list[list[str]]) -> Ragged:
+    """Word-pieces of every word; [UNK] for a word without any (a control character)."""
     numbers: dict[str, int] = {}
+    words = chain.from_iterable(map(tokenizer.running, sentences))
     inverse = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), np.int64)
     ids = tokenize(tokenizer, list(numbers))
     lists = [ids.row(row).tolist() or [tokenizer.unk_id] for row in range(len(ids))]
     return ragged(lists).take(inverse)
 
 
-def _windows(pieces: Ragged, sentences: Places, documents: Places | None, *, room: int) -> _Windows:
-    """A sequence per sentence; of one longer than `room`, parts as long as fit.
+def sentence_windows(
+    pieces: Ragged, sentences: Places, documents: Places | None, *, room: int
+) -> tuple[Places, Places, Places]:
+    """A sequence per sentence; if it is longer than `room`, several of whole words.
 
-    With `documents`, the number of each word's document, a sequence is extended by text of its own
-    document, as evenly as possible on both sides.
+    Returns, for N sequences, [N] the first word-piece, [N] the end of the last one, and [N+1] the
+    offsets of the words predicted. With `documents`, the number of each word's document, sequences
+    are extended by text of their own document, as evenly as possible on both sides.
     """
     bounds = [0]
     for start, end in itertools.pairwise(sentences.tolist()):
@@ -242,4 +217,4 @@ def _windows(pieces: Ragged, sentences: Places, documents: Places | None, *, roo
         left = np.minimum(first - starts, np.maximum(spare // 2, spare - (ends - last)))
         right = np.minimum(ends - last, spare - left)
         first, last = first - left, last + right
-    return _Windows(first, last, words)
+    return first, last, words

@@ -1,9 +1,10 @@
 """GLUE's metrics, and F1 over several labels.
 
-In:  gold values and predictions: label indices or scores [rows], or which labels [rows, labels].
-Out: fractions, by the names used in configurations and `scores.json`.
+In:  gold values and predictions: label indices or scores [rows], or label indicators
+     [rows, labels].
+Out: fractions, under their names in configurations and `scores.json`.
 
-Matthews, F1 and accuracy are scikit-learn's, the correlations scipy's, as in GLUE's own code.
+Accuracy, F1 and Matthews come from scikit-learn, correlations from scipy, as in GLUE's own code.
 """
 
 from collections.abc import Callable
@@ -11,14 +12,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import scipy  # which imports `scipy.stats` when it is first used
+import scipy  # imports `scipy.stats` on first use
 from numpy.typing import NDArray
 
 Values = NDArray[np.generic]
 
 
 def _sklearn() -> ModuleType:
-    """scikit-learn's metrics; importing them takes longer than torch, and predicting wants none."""
+    """scikit-learn's metrics; the import takes longer than torch's, and prediction needs none."""
     import sklearn.metrics
 
     metrics: ModuleType = sklearn.metrics
@@ -36,32 +37,32 @@ def f1(gold: Values, predicted: Values) -> float:
 
 
 def f1_macro(gold: Values, predicted: Values) -> float:
-    """Mean of every label's F1."""
+    """Mean of the labels' F1."""
     return float(_sklearn().f1_score(gold, predicted, average="macro", zero_division=0.0))
 
 
 def f1_micro(gold: Values, predicted: Values) -> float:
-    """F1 over all labels of all examples pooled."""
+    """F1 over all labels of all examples, pooled."""
     return float(_sklearn().f1_score(gold, predicted, average="micro", zero_division=0.0))
 
 
 def matthews(gold: Values, predicted: Values) -> float:
-    """Matthews correlation (CoLA); 0 where all predictions are equal."""
+    """Matthews correlation (CoLA); 0 if all predictions are equal."""
     return float(_sklearn().matthews_corrcoef(gold, predicted))
 
 
 def pearson(gold: Values, predicted: Values) -> float:
-    """Pearson correlation (STS-B); 0 where one side is constant."""
+    """Pearson correlation (STS-B); 0 if either side is constant."""
     return _correlation(scipy.stats.pearsonr, gold, predicted)
 
 
 def spearman(gold: Values, predicted: Values) -> float:
-    """Spearman rank correlation (STS-B); 0 where one side is constant."""
+    """Spearman rank correlation (STS-B); 0 if either side is constant."""
     return _correlation(scipy.stats.spearmanr, gold, predicted)
 
 
 def precision_recall_f1(gold: Values, predicted: Values) -> dict[str, list[float]]:
-    """`precision`, `recall` and `f1` of every label, where a text may have several."""
+    """`precision`, `recall` and `f1` of each label of a multi-label task."""
     found = _sklearn().precision_recall_fscore_support(gold, predicted, zero_division=0.0)
     named = zip(("precision", "recall", "f1"), found[:3], strict=True)
     return {name: values.tolist() for name, values in named}

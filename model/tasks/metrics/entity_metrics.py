@@ -1,10 +1,10 @@
 """Entity-level precision, recall and F1, as conlleval counts them.
 
 In:  gold and predicted tags of sentences, in IOB1, BIO2 or IOBES.
-Out: counts and F1; an entity is correct when both boundaries and the type are.
+Out: counts and F1; an entity is correct if both boundaries and the type are.
 
-conlleval.pl (Tjong Kim Sang & Buchholz 2000) reads every scheme with one pair of rules, so that
-malformed predictions count too: see `_begins` and `_ends`.
+conlleval.pl (Tjong Kim Sang & Buchholz 2000) reads every scheme with the same two rules, `_begins`
+and `_ends`, so that malformed predictions count as well.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Entity = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class EntityCounts:
-    """Numbers of correct, predicted and gold entities."""
+    """Numbers of correct, predicted and gold entities, and the scores they give."""
 
     correct: int
     predicted: int
@@ -33,7 +33,7 @@ class EntityCounts:
 
     @property
     def f1(self) -> float:
-        """Their harmonic mean."""
+        """Harmonic mean of precision and recall."""
         both = self.precision + self.recall
         return 2 * self.precision * self.recall / both if both else 0.0
 
@@ -41,7 +41,7 @@ class EntityCounts:
 def count_entities(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, kind: str = ""
 ) -> EntityCounts:
-    """Counts over sentences, of one type if `kind` is given.
+    """Counts over sentences, of one entity type if `kind` is given.
 
     No entity crosses a sentence boundary.
     """
@@ -75,7 +75,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def is_entity_scheme(tags: Sequence[str]) -> bool:
-    """Whether a tag set marks entities (B-X, I-X … beside O) rather than classes of words."""
+    """Whether a tag set marks entities (O, B-X, I-X, …) rather than word classes."""
     marked = [tag for tag in tags if tag != "O"]
     return bool(marked) and all(tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") for tag in marked)
 
@@ -88,7 +88,7 @@ def _ends(before: tuple[str, str], now: tuple[str, str]) -> bool:
 
 
 def _begins(before: tuple[str, str], now: tuple[str, str]) -> bool:
-    """StartOfChunk of conlleval: I- after O or another type begins one too (IOB1)."""
+    """StartOfChunk of conlleval: I- after O or after another type begins one as well (IOB1)."""
     if now[0] == "O":
         return False
     if now[0] in ("B", "S", "U"):

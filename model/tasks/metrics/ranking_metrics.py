@@ -1,10 +1,10 @@
 """Ranking metrics: nDCG, recall and reciprocal rank, each at a cut-off.
 
-In:  for each query the ranked candidates, best first, and those that are relevant.
+In:  for each query, the ranked candidates, best first, and the relevant ones.
 Out: means over the queries, as fractions.
 
-Relevance is binary, so a hit at rank r gains 1 / log2(r + 1) (Järvelin and Kekäläinen 2002), and
-MRR@10 is MS MARCO's.
+Relevance is binary: a hit at rank r gains 1 / log2(r + 1) (Järvelin and Kekäläinen 2002). MRR@10 is
+MS MARCO's.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -34,7 +34,7 @@ def recall(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
 
 
 def reciprocal_rank(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
-    """1 / rank of the first hit, 0 where the first `count` ranks have none."""
+    """1 / rank of the first hit; 0 without a hit among the first `count` ranks."""
     first = hits_QR[:, :count]
     return float(np.mean(first.any(1) / (first.argmax(1) + 1)))
 

@@ -1,18 +1,18 @@
 """SQuAD's exact match and F1, identical to the official scripts.
 
 In:  gold answers and one predicted answer per question.
-Out: exact match and F1 as fractions, over all questions and, for version 2.0, over those with and
-     without an answer; and the best null threshold.
+Out: exact match and F1 as fractions, over all questions and, for version 2.0, separately over
+     answerable and unanswerable ones; the best null threshold.
 
 Sources: evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016, 2018). The versions differ:
-1.1 scores an empty prediction by word overlap, which is 0; 2.0 takes [""] for the gold answers of a
-question without one, and drops gold answers that normalise to nothing.
+1.1 scores an empty prediction by word overlap, which is 0; 2.0 uses [""] as the gold answers of an
+unanswerable question, and drops gold answers that normalise to nothing.
 """
 
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
@@ -20,7 +20,7 @@ _PUNCTUATION = frozenset(string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-cased, without punctuation, articles and repeated spaces."""
+    """Lower-cased, without punctuation, articles or repeated spaces."""
     bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
@@ -43,13 +43,13 @@ def f1_v2(prediction: str, gold: str) -> float:
 
 @dataclass(frozen=True)
 class SquadScores:
-    """Per-question figures, in the order of the questions."""
+    """Scores of each question, in order."""
 
     exact: tuple[float, ...]
     f1: tuple[float, ...]
 
     def means(self) -> dict[str, float]:
-        """Both as fractions, by name."""
+        """Means over the questions, by name."""
         return {
             "exact_match": sum(self.exact) / len(self.exact),
             "f1": sum(self.f1) / len(self.f1),
@@ -58,24 +58,26 @@ class SquadScores:
 
 def score_v1(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
     """The maximum over a question's gold answers, version 1.1."""
-    pairs = list(zip(golds, predictions, strict=True))
-    return SquadScores(
-        tuple(max(exact_match(guess, gold) for gold in answers) for answers, guess in pairs),
-        tuple(max(f1_v1(guess, gold) for gold in answers) for answers, guess in pairs),
-    )
+    return _best(golds, predictions, f1_v1)
 
 
 def score_v2(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
     """The maximum over a question's gold answers, version 2.0; without any, "" is correct."""
-    pairs = [(kept_golds(gold), guess) for gold, guess in zip(golds, predictions, strict=True)]
+    return _best([kept_golds(answers) for answers in golds], predictions, f1_v2)
+
+
+def _best(
+    golds: Sequence[Sequence[str]], predictions: Sequence[str], f1: Callable[[str, str], float]
+) -> SquadScores:
+    pairs = list(zip(golds, predictions, strict=True))
     return SquadScores(
         tuple(max(exact_match(guess, gold) for gold in answers) for answers, guess in pairs),
-        tuple(max(f1_v2(guess, gold) for gold in answers) for answers, guess in pairs),
+        tuple(max(f1(guess, gold) for gold in answers) for answers, guess in pairs),
     )
 
 
 def kept_golds(answers: Sequence[str]) -> list[str]:
-    """Gold answers that version 2.0 counts."""
+    """The gold answers that count in version 2.0."""
     return [answer for answer in answers if normalize_answer(answer)] or [""]
 
 
@@ -87,13 +89,13 @@ def best_null_threshold(
 ) -> tuple[float, float]:
     """The best mean score and the threshold that gives it (evaluate-v2.0.py, find_best_thresh).
 
-    `scores` are the figures of the guesses as they stand, `null_margins` null score minus best
-    score: a question is answered where its margin is at most the threshold. Starting with no
-    question answered, questions are admitted by increasing margin; the first maximum wins.
+    `scores` are those of the best spans, `null_margins` are null score minus best span's score: a
+    question is answered if its margin is at most the threshold. Starting with no question answered,
+    questions are admitted by increasing margin; the first maximum wins.
     """
     current = best = float(sum(not answerable for answerable in has_answer))
-    # The official script returns 0 if answering nothing is best, which would still answer margins
-    # below 0; a threshold below every margin gives the score that it reports.
+    # If answering nothing is best, the official script returns 0, which still answers questions
+    # with a margin below 0; a threshold below every margin gives the score it reports.
     threshold = min(0.0, min(null_margins) - 1.0)
     for index in sorted(range(len(scores)), key=null_margins.__getitem__):
         if has_answer[index]:

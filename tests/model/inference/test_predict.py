@@ -20,8 +20,7 @@ from model.hugging_face.source import open_source
 from model.inference import predict
 from model.inference.export import export_task
 from model.inference.predict import load_predictor
-from model.tasks.task_files import read_table
-from model.tasks.task_table import Wanted
+from model.tasks.task_table import Wanted, read_table
 from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
 
 WORDS = ["list", "array", "name", "value", "of"]

@@ -10,7 +10,6 @@ import torch
 from artifacts.errors import UsageError
 from artifacts.tokenizer import read_vocab_txt
 from model.config import TaskConfig
-from model.finetune.vocabulary_pruning import prune_vocabulary, restore_rows
 from model.tasks.base import Problem
 from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables
@@ -335,12 +334,12 @@ def test_a_problem_with_a_pruned_vocabulary_reads_the_same_words(tmp_path: Path)
     rows = both([{"text_a": "the list of names", "label": "1"}, {"text_a": "a", "label": "0"}])
     found = problem(tmp_path, "classification", rows)
     before = found.sequences["dev"].input_ids
-    prune_vocabulary(found)
+    found.prune_vocabulary()
     after = found.sequences["dev"].input_ids
     assert found.used_ids is not None
     assert found.used_ids[after.values].tolist() == before.values.tolist()
     whole = torch.ones(TOKENIZER.size, 2)
-    put_back = restore_rows(whole, torch.zeros(len(found.used_ids), 2), found.used_ids, decay=0.5)
+    put_back = found.restore_rows(whole, torch.zeros(len(found.used_ids), 2), decay=0.5)
     assert set(put_back[found.used_ids].flatten().tolist()) == {0.0}
     assert put_back.sum() == 0.5 * 2 * (TOKENIZER.size - len(found.used_ids))
 

@@ -1,15 +1,203 @@
-"""What is said of a task's data, and how dev is held out."""
+"""Task files of every format, remarks on a task's data, and how dev is held out."""
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from artifacts.errors import UsageError
 from model.config import TaskConfig
 from model.tasks.problems import load_tables
-from model.tasks.task_table import TaskTable, data_notes
+from model.tasks.task_table import TaskTable, Wanted, data_notes, read_table
 from tests.model.task_builders import write_lines
+
+TEXT = Wanted(required=("text_a",), optional=("label",))
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def test_quotes_are_text_in_tsv_and_quoting_in_csv(tmp_path: Path) -> None:
+    tsv = write(tmp_path / "a.tsv", 'text_a\tlabel\n" He said "no"\t1\nfine"\t0\n')
+    assert read_table(tsv, TEXT).columns["text_a"] == ['" He said "no"', 'fine"']
+    csv = write(tmp_path / "a.csv", 'label,text_a\n1,"He said ""no"", then left"\n0,"two\nlines"\n')
+    assert read_table(csv, TEXT).columns["text_a"] == ['He said "no", then left', "two\nlines"]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_leave_no_trace(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", b"\xef\xbb\xbftext_a\tlabel\r\ngood\t1\r\n")
+    assert read_table(path, TEXT).columns == {"text_a": ["good"], "label": ["1"]}
+
+
+def test_the_same_rows_come_from_every_format(tmp_path: Path) -> None:
+    rows = [{"text_a": "eins, zwei", "label": "1"}, {"text_a": "Zürich", "label": "0"}]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    paths = [
+        write(tmp_path / "a.jsonl", lines),
+        write(tmp_path / "a.tsv", "text_a\tlabel\neins, zwei\t1\nZürich\t0\n"),
+        write(tmp_path / "a.csv", 'text_a,label\n"eins, zwei",1\nZürich,0\n'),
+        str(tmp_path / "a.parquet"),
+    ]
+    tables = [read_table(path, TEXT).columns for path in paths]
+    assert all(table == tables[0] for table in tables)
+
+
+def test_columns_may_have_other_names_or_numbers(tmp_path: Path) -> None:
+    named = write(tmp_path / "a.tsv", "sentence\tscore\nhello\t3\n")
+    wanted = Wanted(required=("text_a",), names={"text_a": "sentence"})
+    assert read_table(named, wanted).columns == {"text_a": ["hello"]}
+    headless = write(tmp_path / "b.tsv", "gj04\t1\t\tThe sailors rode.\ngj04\t0\t*\tThem rode.\n")
+    wanted = Wanted(required=("text_a",), names={"text_a": "3", "label": "1"})
+    table = read_table(headless, wanted)
+    assert table.columns == {"text_a": ["The sailors rode.", "Them rode."], "label": ["1", "0"]}
+    assert table.place(1).endswith("b.tsv:2")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.tsv",
+            "sentence\tlabel\nx\t1\n",
+            r"no column 'text_a' .*sentence, label.*columns\.text_a",
+        ),
+        ("a.tsv", "text_a\tlabel\nx\n", r"a\.tsv:2: 1 columns, expected at least 2"),
+        ("a.csv", 'text_a,label\n"open,1\n', r"a\.csv: record 2: unexpected end of data"),
+        ("a.jsonl", '{"text_a": "x"}\n{"text_a"\n', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", "[1]\n", r"a\.jsonl:1: list, expected one JSON object"),
+        ("a.tsv", "text_a\tlabel\n", r"no rows, expected labelled examples"),
+        ("a.tsv", "", r"empty file"),
+        ("a.tsv", b"text_a\nZ\xfcrich\n", r"not UTF-8 at byte 8.*iconv"),
+        ("a.xlsx", "", r"unknown kind of task file '\.xlsx'"),
+        ("a.parquet", "no", r"not a readable Parquet file"),
+        ("a.json", '{"paragraphs": []}', r"not SQuAD JSON"),
+    ],
+)
+def test_bad_files_are_named_with_place_and_remedy(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_table(path, TEXT)
+    assert "\n" not in str(caught.value)
+
+
+def test_short_rows_are_counted_where_they_may_be_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text_a\tlabel\nx\t1\nbroken\ny\t0\n")
+    wanted = Wanted(required=("text_a", "label"), skip_short_rows=True)
+    table = read_table(path, wanted)
+    assert table.columns["text_a"] == ["x", "y"]
+    assert table.notes() == [f"{path}: 1 rows with too few columns are left out"]
+    assert table.place(1).endswith(":4")
+
+
+def test_unpaired_surrogates_from_json_become_question_marks(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text_a": "a \\ud83d b"}\n')
+    assert read_table(path, TEXT).texts("text_a") == ["a ? b"]
+
+
+def test_a_text_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text_a": "x"}\n\n{"text_a": null}\n')
+    with pytest.raises(UsageError, match=r"a\.jsonl:3: text_a is None, expected text"):
+        read_table(path, TEXT).texts("text_a")
+
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+-DOCSTART- -X- -X- O
+
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+def test_conll_columns_become_sentences_with_their_documents(tmp_path: Path) -> None:
+    path = write(tmp_path / "eng.conll", CONLL)
+    wanted = Wanted(required=("words",), optional=("tags", "document"))
+    assert read_table(path, wanted).columns == {
+        "words": [["EU", "rejects"], ["Peter", "Blackburn"]],
+        "tags": [["B-ORG", "O"], ["B-PER", "I-PER"]],
+        "document": [1, 2],
+    }
+    pos = Wanted(required=("words", "tags"), names={"words": "0", "tags": "1"})
+    assert read_table(path, pos).columns["tags"] == [["NNP", "VBZ"], ["NNP", "NNP"]]
+
+
+def test_a_conll_line_without_tag_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "a B\nb I\n\nc O\nd\n")
+    with pytest.raises(UsageError, match=r"a\.conll:4: lines of \[1, 2\] columns"):
+        read_table(path, Wanted(required=("words",)))
+
+
+def test_glue_counts_are_the_official_ones(shared_data: Path) -> None:
+    official = {
+        "CoLA": (8551, 1043),
+        "SST-2": (67349, 872),
+        "MRPC": (3668, 408),
+        "STS-B": (5749, 1500),
+        "RTE": (2490, 277),
+        "WNLI": (635, 71),
+    }
+    for name, counts in official.items():
+        task = TaskConfig.model_validate(
+            {"name": name, "glue": name, "folder": str(shared_data / "glue" / name)}
+        )
+        tables = load_tables(task)
+        assert (len(tables["train"]), len(tables["dev"])) == counts
+        assert set(map(str, tables["dev"].columns["label"])) <= set(task.labels) or not task.labels
+
+
+def test_an_unknown_glue_task_and_a_missing_folder_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown task SST"):
+        TaskConfig.model_validate({"name": "x", "glue": "SST"})
+    with pytest.raises(ValueError, match=re.escape("wants folder = '...'")):
+        TaskConfig.model_validate({"name": "x", "glue": "SST-2"})
+
+
+def test_a_training_sample_is_the_same_every_time_and_in_file_order(tmp_path: Path) -> None:
+    lines = "".join(f'{{"text_a": "{n}", "label": "{n % 2}"}}\n' for n in range(100))
+    path = write(tmp_path / "a.jsonl", lines)
+    task = TaskConfig(name="t", kind="classification", train=path, dev=path, train_examples=10)
+    first, second = load_tables(task)["train"], load_tables(task)["train"]
+    assert first == second
+    chosen = [int(text) for text in first.columns["text_a"]]
+    assert len(chosen) == 10
+    assert chosen == sorted(chosen)
+
+
+def test_training_data_without_labels_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text_a": "x"}\n')
+    task = TaskConfig(name="t", kind="classification", train=path, dev=path)
+    with pytest.raises(UsageError, match="no column label, which training"):
+        load_tables(task)
+
+
+def test_a_task_without_data_says_what_it_wants(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no training file and there is no labels artifact"):
+        load_tables(TaskConfig(name="t", kind="tagging"))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_row_with_a_column_too_many_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
+    mark = "\t" if name.endswith("tsv") else ","
+    content = f"text_a{mark}label\ngood{mark}1\nbad{mark}indeed{mark}0\n"
+    path = write(tmp_path / name, content)
+    with pytest.raises(UsageError, match=rf"{name}:3: 3 columns, expected 2 as in the first line"):
+        read_table(path, Wanted(required=("text_a", "label")))
+    path = write(tmp_path / "b.tsv", "good\t1\nbad\tindeed\t0\n")
+    headless = Wanted(required=("text_a",), names={"text_a": "0"})
+    with pytest.raises(UsageError, match=r"b.tsv:2: 3 columns, expected 2"):
+        read_table(path, headless)
 
 
 def table(texts: Sequence[str], labels: Sequence[str], path: str = "x.csv") -> TaskTable:
