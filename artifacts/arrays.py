@@ -1,7 +1,7 @@
-"""NumPy arrays as this project uses them, and Arrow columns as such arrays.
+"""NumPy array types, and conversions between Arrow columns and NumPy arrays.
 
 In:  columns of a table (artifacts/tables.py).
-Out: flat arrays: the values of lists and where each list ends, digests as numbers.
+Out: flat arrays: list values and offsets, digests as integers.
 
 Shape suffixes: D documents, N items of any kind.
 """
@@ -18,41 +18,41 @@ Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 Offsets = Int64s
-"""Places in a text or in an array, ascending."""
+"""Ascending positions in a text or an array."""
 Mask = npt.NDArray[np.bool_]
 TokenIds = npt.NDArray[np.unsignedinteger]
-"""uint16 or uint32, by the size of the vocabulary."""
+"""uint16 or uint32, depending on the vocabulary size."""
 
 
 def offsets(lengths_N: Int64s) -> Offsets:
-    """Where each of N consecutive stretches begins, and after the last one the end: (N + 1,)."""
+    """The start of each of N consecutive ranges, and the end of the last one: (N + 1,)."""
     return np.concatenate(([0], np.cumsum(lengths_N)))
 
 
 def list_lengths(column: pa.ChunkedArray) -> Int64s:
-    """How many values each list of a column has, (N,)."""
+    """The length of each list in a column, (N,)."""
     chunks = [np.diff(chunk.offsets.to_numpy()).astype(np.int64) for chunk in column.chunks]
     return np.concatenate([np.zeros(0, dtype=np.int64), *chunks])
 
 
 def list_values(column: pa.ChunkedArray) -> npt.NDArray[np.unsignedinteger]:
-    """The values of all lists of a column, one after another."""
+    """The concatenated values of all lists in a column."""
     chunks = [chunk.flatten().to_numpy() for chunk in column.chunks]
-    nothing = np.zeros(0, dtype=str(column.type.value_type))  # NumPy calls them the same
+    nothing = np.zeros(0, dtype=str(column.type.value_type))  # NumPy uses the same type names
     return chunks[0] if len(chunks) == 1 else np.concatenate([nothing, *chunks])
 
 
 def list_array(
     values: npt.NDArray[np.unsignedinteger], ends_N: Int64s, form: pa.DataType | None = None
 ) -> pa.ListArray:
-    """N lists over `values`, of type `form`; the first begins at 0."""
+    """N lists over `values`, of type `form`, from the end offset of each."""
     offsets_N1 = np.zeros(len(ends_N) + 1, dtype=np.int32)
     offsets_N1[1:] = ends_N
     return pa.ListArray.from_arrays(pa.array(offsets_N1), pa.array(values), type=form)
 
 
 def digest_bytes(column: pa.ChunkedArray) -> Bytes:
-    """A column of document digests as rows of bytes, (D, 16)."""
+    """A column of document digests as bytes, (D, 16)."""
     width = TOKEN_DIGEST_BYTES
     raw = [np.zeros(0, dtype=np.uint8)]
     for chunk in column.chunks:
@@ -69,17 +69,17 @@ def digest_array(digests_D16: Bytes) -> pa.FixedSizeBinaryArray:
 
 
 def digest_halves(digests_D16: Bytes, byte_order: Literal[">", "<"] = ">") -> UInt64s:
-    """Document digests as two numbers each, (D, 2).
+    """Document digests as two 64-bit integers each, (D, 2).
 
-    Big-endian numbers (`>`) are in the order of the digests: buckets, splits and samples use them.
-    The streams of examples have always been addressed by the little-endian ones (`<`). Either is
-    part of the bytes of an artifact, so neither can be given up for the other.
+    Big-endian integers (`>`) sort like the digests; buckets, splits and samples use them. Example
+    streams are addressed by little-endian ones (`<`). Both determine the bytes of artifacts, so
+    neither can replace the other.
     """
     return np.ascontiguousarray(digests_D16).view(f"{byte_order}u8").astype(np.uint64)
 
 
 def is_first_of_equals(sorted_D2: UInt64s) -> Mask:
-    """Which rows of sorted digests differ from the row before them, (D,)."""
+    """Which rows of sorted digests differ from the previous row, (D,)."""
     first_D = np.ones(len(sorted_D2), dtype=np.bool_)
     first_D[1:] = np.any(sorted_D2[1:] != sorted_D2[:-1], axis=1)
     return first_D

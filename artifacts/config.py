@@ -1,9 +1,10 @@
-"""The base of every configuration, and how one is read.
+"""The base class of every configuration, and how configurations are read.
 
 In:  a TOML file, and `a.b=value` overrides from the command line.
-Out: a frozen pydantic model; anything unknown or contradictory is a `UsageError` on one line.
+Out: a frozen pydantic model; an unknown key or invalid value is a one-line `UsageError`.
 
-A field's docstring is its description: what, unit, reason, source. The defaults are the paper.
+A field's docstring is its description: what it is, its unit, reason and source. Defaults follow the
+paper.
 """
 
 import difflib
@@ -31,28 +32,28 @@ from artifacts.errors import UsageError
 from artifacts.progress import say
 
 JsonObject = dict[str, Any]
-"""A JSON object whose fields its stage defines; readers must know that stage's form."""
+"""A JSON object with stage-specific fields."""
 
 LONGEST_FILE = 1 << 20
-"""Bytes of a configuration; a real one has a few thousand."""
+"""Most bytes of a configuration file; a real one has a few thousand."""
 
-SHOWN_MISTAKES = 10
+SHOWN_ERRORS = 10
 SHOWN_CHARACTERS = 80
-"""Characters of an offending value that a message shows."""
+"""Characters of an invalid value shown in a message."""
 
 
 FieldT = TypeVar("FieldT")
 
 
 class Config(BaseModel):
-    """A frozen table of settings; unknown keys and integers beyond 64 bits are refused."""
+    """A frozen table of settings; rejects unknown keys and integers of more than 64 bits."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     former_names: ClassVar[Mapping[str, str]] = {}
-    """Former names of fields, accepted for one more version, mapped to the current ones."""
+    """Former field names, accepted for one more version, mapped to the current ones."""
 
     @model_validator(mode="before")
     @classmethod
@@ -70,19 +71,19 @@ class Config(BaseModel):
     @classmethod
     def _has_64_bits(cls, value: FieldT) -> FieldT:
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise ValueError("an integer has 64 bits; give a smaller number")
+            raise ValueError("integers are limited to 64 bits; use a smaller number")
         return value
 
 
 class GrownConfig(Config):
-    """A table that gained fields after artifacts had been made from it.
+    """A table that gained fields after artifacts were made from it.
 
-    Such a field is written only where it differs from its default, so that the keys of what was
-    made before stay as they are.
+    These fields are serialised only if they differ from their defaults, so that the keys of
+    existing artifacts do not change.
     """
 
     later_fields: ClassVar[frozenset[str]] = frozenset()
-    """Names of the fields that were added."""
+    """Names of the added fields."""
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -97,14 +98,14 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def read_toml(path: str | Path) -> dict[str, object]:
-    """The tables of a TOML file, which may begin with a byte order mark."""
+    """Read a TOML file, which may begin with a byte order mark."""
     try:
         with open(path, "rb") as file:
             content = file.read(LONGEST_FILE + 1)
         if len(content) > LONGEST_FILE:
             raise UsageError(
-                f"{path}: longer than {LONGEST_FILE:,} bytes, expected a configuration file of a "
-                "few thousand; data belong in files that it names"
+                f"{path}: larger than {LONGEST_FILE:,} bytes, expected a configuration file of a "
+                "few thousand; data belong in separate files"
             )
         return tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
@@ -116,18 +117,18 @@ def read_toml(path: str | Path) -> dict[str, object]:
         ) from None
     except RecursionError:
         raise UsageError(
-            f"{path}: tables or lists in one another by the hundred, expected a few levels; "
+            f"{path}: tables or lists nested too deeply, expected a few levels; "
             "see configs/ for examples"
         ) from None
-    except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
+    except ValueError as error:  # invalid TOML, invalid UTF-8, or a number with thousands of digits
         raise UsageError(f"{path}: not a TOML file: {error}") from None
 
 
 def override(table: dict[str, object], assignments: list[str]) -> dict[str, object]:
-    """A copy of `table` with every `a.b=value` applied; values are written as in TOML.
+    """A copy of `table` with each `a.b=value` applied; values use TOML syntax.
 
-    A value that is not TOML is taken as a string, so that `name=demo` needs no quotes. A number
-    steps into an array of tables: `corpus.sources.0.path=...`.
+    A value that is not valid TOML is taken as a string, so `name=demo` needs no quotes. Numbers
+    index arrays of tables: `corpus.sources.0.path=...`.
     """
     result = table
     for assignment in assignments:
@@ -144,29 +145,30 @@ def override(table: dict[str, object], assignments: list[str]) -> dict[str, obje
 
 
 def parse(model: type[ConfigT], table: object, *, source: str | Path) -> ConfigT:
-    """`table` as a `model`; every mistake in it becomes part of one `UsageError`."""
+    """Validate `table` as a `model`; all errors are reported in one `UsageError`."""
     try:
         return model.model_validate(table)
     except ValidationError as error:
         found = error.errors()
-        places = [one["loc"] for one in found]
-        # A table or list with a mistake inside is often refused itself, as if it lacked that part.
-        within = {place[:depth] for place in places for depth in range(len(place))}
-        mistakes = [one for one in found if one["loc"] not in within]
-        reasons = [_explain(model, detail) for detail in mistakes[:SHOWN_MISTAKES]]
-        if len(mistakes) > SHOWN_MISTAKES:
-            reasons.append(f"and {len(mistakes) - SHOWN_MISTAKES:,} more")
+        # pydantic often reports the enclosing table as well; keep only the innermost locations.
+        enclosing = {
+            detail["loc"][:depth] for detail in found for depth in range(len(detail["loc"]))
+        }
+        innermost = [detail for detail in found if detail["loc"] not in enclosing]
+        reasons = [_explain(model, detail) for detail in innermost[:SHOWN_ERRORS]]
+        if len(innermost) > SHOWN_ERRORS:
+            reasons.append(f"and {len(innermost) - SHOWN_ERRORS:,} more")
         raise UsageError(f"{source}: {'; '.join(reasons)}") from None
 
 
 @cache
 def _warn_of_former_name(former: str, name: str) -> None:
-    """Once a process: configurations are parsed several times on their way."""
+    """Warn once per process, though configurations are parsed several times."""
     say(f"warning: {former} is now called {name}; the next version refuses the former name")
 
 
 def flat(table: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """A nested table as dotted places and plain values."""
+    """Flatten a nested table to dotted keys and scalar values."""
     return dict(_leaves("", dict(table)))
 
 
@@ -180,7 +182,7 @@ def _leaves(place: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
 
 
 def assign(table: dict[str, object], place: str, value: object) -> dict[str, object]:
-    """A copy of `table` with `value` at the dotted `place`."""
+    """A copy of `table` with `value` at the dotted key `place`."""
     result: dict[str, object] = _assign(table, place.split("."), value, where=place)
     return result
 
@@ -192,11 +194,11 @@ def _assign(node: object, keys: list[str], value: object, *, where: str) -> Any:
     if isinstance(node, list):
         places = {str(index): index for index in range(len(node))}
         if first not in places:
-            raise UsageError(f"{where}: {first} is no place in a list of {len(node)}; count from 0")
+            raise UsageError(f"{where}: no index {first} in a list of {len(node)}; count from 0")
         index = places[first]
         return [*node[:index], _assign(node[index], rest, value, where=where), *node[index + 1 :]]
     if not isinstance(node, dict):
-        raise UsageError(f"{where}: {first} lies inside a plain value; leave it out")
+        raise UsageError(f"{where}: {first} is inside a plain value, not a table; remove it")
     return {**node, first: _assign(node.get(first, {}), rest, value, where=where)}
 
 
@@ -219,7 +221,7 @@ def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
 
 
 def _known_names(schema: JsonSchemaValue, location: Sequence[int | str]) -> list[str]:
-    """The field names at `location`, found by walking the JSON schema; sorted."""
+    """The sorted field names at `location` in a JSON schema."""
     candidates = [_resolve(schema, schema)]
     for part in location:
         children = [
@@ -229,7 +231,7 @@ def _known_names(schema: JsonSchemaValue, location: Sequence[int | str]) -> list
             for node in candidates
         ]
         found = [_resolve(schema, child) for child in children if isinstance(child, dict)]
-        candidates = found or candidates  # a union's tag is a part of the path without a field
+        candidates = found or candidates  # a union's tag is part of the path but not a field
     names: set[str] = set()
     for node in candidates:
         for member in node.get("anyOf") or node.get("oneOf") or [node]:
@@ -244,13 +246,13 @@ def _resolve(schema: JsonSchemaValue, node: JsonSchemaValue) -> JsonSchemaValue:
 
 
 class StageConfig(Config):
-    """The result-defining configuration of one stage, and which program runs it."""
+    """The result-defining configuration of a stage, and the program that runs it."""
 
     stage: ClassVar[str]
-    """The stage's name; the store's folder."""
+    """The stage's name, and its folder in the store."""
 
     program: ClassVar[str]
-    """The module that `python -P -m` runs."""
+    """The module to run with `python -P -m`."""
 
     format_version: ClassVar[int] = 1
-    """Raised by hand whenever the same configuration would give other bytes."""
+    """Increased by hand whenever the same configuration would produce different bytes."""

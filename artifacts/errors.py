@@ -1,42 +1,42 @@
-"""The errors a person can do something about.
+"""Errors that the user can act on.
 
-Every message says where, what was found, what was expected, and the remedy, on one line. The
-commands print the message without a traceback and exit with `exit_code`. An `OSError` is not a bug
-either: `explained` gives its message.
+Every message says where, what was found, what was expected, and the remedy, on one line. Commands
+print it without a traceback and exit with `exit_code`. An `OSError` is not a bug either:
+`explained` turns it into such a message.
 """
 
 import os
 
 
 class ClozeError(Exception):
-    """Something failed that the user can understand and fix."""
+    """A failure that the user can understand and fix."""
 
     exit_code = 1
 
 
 class UsageError(ClozeError):
-    """A wrong argument, a wrong configuration, or an input that is not what was promised."""
+    """A wrong argument, an invalid configuration, or an unsuitable input."""
 
     exit_code = 2
 
 
 class NotText(UsageError):
-    """A file of a corpus that holds no text: an image, a PDF, a program."""
+    """A corpus file that is not text, such as an image, a PDF or a program."""
 
 
 class IntegrityError(ClozeError):
-    """An artifact's bytes are not the ones its manifest names."""
+    """An artifact does not match its manifest."""
 
 
 class DiskFull(ClozeError):
-    """There is no room for what is to be written."""
+    """No space is left to write to."""
 
 
 def explained(error: OSError | MemoryError) -> str:
-    """What the operating system refused, on one line."""
+    """The operating system's error on one line."""
     if isinstance(error, MemoryError):
-        return "out of memory (or of the address space that ulimit -v allows); give it more"
+        return "out of memory, or over the limit of ulimit -v; provide more, or raise the limit"
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
-        return f"the operating system says: {reason}"
-    return f"{os.fsdecode(error.filename)}: {reason}; see to it, or name another place"
+        return f"operating system error: {reason}"
+    return f"{os.fsdecode(error.filename)}: {reason}; fix this, or use another path"

@@ -1,14 +1,14 @@
 """Local disks and fsspec URLs behind one small set of functions.
 
 In:  a path or URL, `/data/store` or `gs://bucket/store`.
-Out: bytes that are either there whole or not there.
+Out: files that exist completely or not at all.
 
-Locally a file is written under a temporary name, flushed and renamed. Object stores have no rename
-and need none: an upload appears at once or never.
+Local files are written under a temporary name, flushed and renamed. Object stores have no rename
+and need none: an upload appears atomically.
 
-`find_files` is for data from outside. Hidden files and folders are left out: editors and version
-control keep their own files there. Everything else in a folder counts; a file that is not in the
-expected format is the reader's error to raise, never skipped here.
+`find_files` is for input data. It skips hidden files and folders, where editors and version control
+keep their own files, and returns everything else; a file in an unexpected format is for the reader
+to reject, never skipped here.
 """
 
 import errno
@@ -32,66 +32,66 @@ from fsspec.implementations.local import LocalFileSystem
 from artifacts.errors import ClozeError, DiskFull, UsageError
 
 Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 FLUSH_THREADS = 8
 
 ATTEMPTS = 6
 FIRST_PAUSE_SECONDS = 0.1
-"""Pauses double: 0.1 s, 0.2 s, … 1.6 s before an object store's fault is reported."""
+"""Pauses double: 0.1 s, 0.2 s, … 1.6 s before an object store's error is reported."""
 
-FINAL_ANSWERS = (
+PERMANENT_ERRORS = (
     *(FileNotFoundError, FileExistsError),
     *(PermissionError, IsADirectoryError, NotADirectoryError),
 )
-"""Errors that another attempt would meet again."""
+"""Errors that a retry would not change."""
 
 OURS = ("builtins", "artifacts")
-"""Modules whose errors are about the call, not about the store."""
+"""Modules whose errors concern the call, not the store."""
 
-# It logs each fault with a traceback, and raises it as well.
+# gcsfs logs every error with a traceback in addition to raising it.
 logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 
 FORBIDDEN = "Forbidden: "
-"""So gcsfs begins the `OSError` of a 403, for which it has no class."""
+"""How gcsfs starts the message of the `OSError` for a 403, which has no class of its own."""
 
 PRECONDITION_FAILED = 412
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""A full disk, a quota, a limit on the size of a file."""
+"""A full disk, a quota, a file size limit."""
 
 _MAGIC = frozenset("*?[")
 VERSIONS = (
     *("ETag", "etag", "md5Hash", "crc32c", "content_md5", "generation"),
     *("LastModified", "last_modified", "mtime", "updated", "created"),
 )
-"""Metadata of an object that changes with its content, the most reliable first."""
+"""Object metadata that changes with the content, most reliable first."""
 
 
 def join(directory: str, name: str) -> str:
-    """`name` inside `directory`, path or URL."""
+    """`name` inside `directory`, a path or URL."""
     return f"{directory.rstrip('/')}/{name}"
 
 
 def is_local(path: str) -> bool:
-    """Whether `path` lies on this machine's own file systems."""
+    """Whether `path` is on a local file system."""
     return isinstance(_open(path)[0], LocalFileSystem)
 
 
 def local_path(path: str) -> str:
-    """`path` without its `file://`, if it had one."""
+    """`path` without a leading `file://`."""
     return _open(path)[1]
 
 
 def located(path: str) -> str:
-    """`path` as any working directory understands it: absolute, `~` expanded, without `file://`."""
+    """`path` independent of the working directory: absolute, `~` expanded, without `file://`."""
     if not is_local(path):
         return path
     return os.path.abspath(local_path(os.path.expanduser(path)))
 
 
 def open_to_read(path: str) -> IO[bytes]:
-    """The file at `path`, whatever characters its name has; `UsageError` if it may not be read."""
+    """Open the file with exactly this name; `UsageError` if it is not readable."""
     filesystem, inner = _open(path)
     try:
         opened: IO[bytes] = filesystem.open(inner, "rb")
@@ -105,14 +105,14 @@ def exists(path: str) -> bool:
     filesystem, inner = _open(path)
     filesystem.invalidate_cache()
     try:
-        filesystem.info(inner)  # fsspec's own `exists` returns False on any fault
+        filesystem.info(inner)  # fsspec's own `exists` returns False on any error
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 
 
 def size_of(path: str) -> int | None:
-    """Bytes at `path`, or None if nothing is there."""
+    """Size in bytes, or None if there is no file."""
     filesystem, inner = _open(path)
     try:
         return int(filesystem.size(inner))
@@ -121,12 +121,12 @@ def size_of(path: str) -> int | None:
 
 
 def is_link(path: str) -> bool:
-    """Whether `path` is a symbolic link of this machine."""
+    """Whether `path` is a local symbolic link."""
     return is_local(path) and os.path.islink(local_path(path))
 
 
 def size_below(path: str) -> int:
-    """Bytes of a file, or of everything in a directory; none for a link."""
+    """Bytes of a file or of everything in a directory; 0 for a link."""
     if is_link(path):
         return 0
     filesystem, inner = _open(path)
@@ -134,13 +134,13 @@ def size_below(path: str) -> int:
 
 
 def read_bytes(path: str) -> bytes:
-    """All bytes at `path`; FileNotFoundError if nothing is there."""
+    """The content of the file; FileNotFoundError if there is none."""
     filesystem, inner = _open(path)
     return bytes(filesystem.cat_file(inner))
 
 
 def write_bytes(path: str, content: bytes, *, durable: bool = True) -> None:
-    """Put `content` at `path`, whole or not at all; if not `durable`, see `make_durable`."""
+    """Write `content` atomically; unless `durable`, call `make_durable` later."""
     filesystem, inner = _open(path)
     if not isinstance(filesystem, LocalFileSystem):
         filesystem.pipe_file(inner, content)
@@ -152,9 +152,9 @@ def write_bytes(path: str, content: bytes, *, durable: bool = True) -> None:
 
 
 def create(path: str, content: bytes) -> bool:
-    """Put `content` at the URL `path` unless something is there; whether it was put.
+    """Write `content` to the URL `path` unless it exists; returns whether it was written.
 
-    A store that knows no conditional writes puts it in any case.
+    A store without conditional writes overwrites what is there.
     """
     filesystem, inner = _open(path)
     try:
@@ -165,7 +165,7 @@ def create(path: str, content: bytes) -> bool:
 
 
 def put_file(source: str, path: str, *, durable: bool = True) -> None:
-    """Move the local file `source` to `path`, whole or not at all; `durable` as above."""
+    """Move the local file `source` to `path` atomically; `durable` as for `write_bytes`."""
     filesystem, inner = _open(path)
     folder = os.path.dirname(inner)
     if not isinstance(filesystem, LocalFileSystem):
@@ -181,10 +181,10 @@ def put_file(source: str, path: str, *, durable: bool = True) -> None:
 
 
 def begin_flush(path: str) -> None:
-    """Have the kernel start to write out a local file, while others are still made.
+    """Start writing a local file back to disk while others are still being made.
 
-    Not by `fsync` in a thread: Linux reports a write error to one caller only, and that must be
-    `make_durable`. This advice only starts the writing.
+    Not `fsync` in a thread: Linux reports a write error to only one caller, which must be
+    `make_durable`. `posix_fadvise` only starts the write-back.
     """
     if is_local(path):
         handle = os.open(local_path(path), os.O_RDONLY)
@@ -195,9 +195,9 @@ def begin_flush(path: str) -> None:
 
 
 def make_durable(paths: Iterable[str]) -> None:
-    """Flush local files that were not written `durable`, and the directories they lie in.
+    """Flush local files that were not written `durable`, and their directories.
 
-    Many files are flushed in a fraction of the time that one after another takes.
+    Flushing in parallel takes a fraction of the time.
     """
     local = {local_path(path) for path in paths if is_local(path)}
     with ThreadPoolExecutor(FLUSH_THREADS) as pool:
@@ -206,7 +206,7 @@ def make_durable(paths: Iterable[str]) -> None:
 
 
 def older_than_this_start(path: str) -> bool:
-    """Whether the local `path` was written before this machine started, as far as it can tell."""
+    """Whether the local `path` was written before the last boot; True if that is unknown."""
     try:
         with open("/proc/stat") as file:
             started = next(int(line.split()[1]) for line in file if line.startswith("btime"))
@@ -216,16 +216,16 @@ def older_than_this_start(path: str) -> bool:
 
 
 def fetch_file(path: str, destination: str) -> None:
-    """Copy what is at `path` into the local file `destination`, whole or not at all."""
+    """Copy the file at `path` to the local file `destination` atomically."""
     filesystem, inner = _open(path)
     with naming_full_disk(destination), temporary_beside(destination) as temporary:
         filesystem.get_file(inner, temporary)
-        replace_durably(temporary, destination)
+        _replace(temporary, destination)
 
 
 @contextmanager
 def brought_here(path: str, scratch: str) -> Iterator[str]:
-    """A local path of the file at `path`: its own, or a copy in `scratch`, gone afterwards."""
+    """A local path for `path`: the path itself, or a temporary copy in `scratch`."""
     if is_local(path):
         yield local_path(path)
         return
@@ -238,7 +238,7 @@ def brought_here(path: str, scratch: str) -> Iterator[str]:
 
 
 def list_names(directory: str) -> list[str]:
-    """Names directly inside `directory`, sorted; empty if it does not exist."""
+    """Sorted names of the entries of `directory`; empty if it does not exist."""
     filesystem, inner = _open(directory)
     filesystem.invalidate_cache()
     try:
@@ -249,9 +249,9 @@ def list_names(directory: str) -> list[str]:
 
 
 def remove(path: str) -> None:
-    """Delete a file, a link or a whole directory; nothing there is fine."""
+    """Delete a file, link or directory tree, if it exists."""
     if is_link(path):
-        os.unlink(local_path(path))  # the link alone: what it leads to belongs to somebody else
+        os.unlink(local_path(path))  # only the link: its target is not ours
     elif exists(path):
         filesystem, inner = _open(path)
         filesystem.rm(inner, recursive=True)
@@ -259,7 +259,7 @@ def remove(path: str) -> None:
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file from outside."""
+    """An input file."""
 
     path: str
     """Local path or URL."""
@@ -268,11 +268,11 @@ class InputFile:
     """Bytes."""
 
     version: str = ""
-    """Changes when the file is written to: its time and inode, or the store's checksum."""
+    """Changes when the file does: modification time and inode, or the store's checksum."""
 
 
 def find_files(path: str) -> list[InputFile]:
-    """The files that `path` means, sorted by path; `UsageError` if there is none."""
+    """The files at `path` (a file, folder or pattern), sorted; `UsageError` if there are none."""
     filesystem, inner = _open(os.path.expanduser(path))
     try:
         is_folder = isinstance(filesystem, LocalFileSystem) and os.path.isdir(inner)
@@ -281,14 +281,13 @@ def find_files(path: str) -> list[InputFile]:
         name = error.filename or path
         if os.path.islink(name) and not os.path.exists(name):
             raise UsageError(
-                f"{name}: a link that leads nowhere ({error.strerror}); remove it, or put the file "
-                "where it points"
+                f"{name}: broken link ({error.strerror}); remove it, or restore its target"
             ) from None
         if isinstance(error, PermissionError):
             raise _unreadable(name, error) from None
         raise
-    except ValueError as error:  # what libraries for URLs call one without a host, for example
-        raise UsageError(f"{path}: no files can be looked for there ({error!r})") from None
+    except ValueError as error:  # for example, a URL without a host
+        raise UsageError(f"{path}: cannot be searched for files ({error!r})") from None
     if not found:
         raise UsageError(
             f"{path}: no files here; expected a file, a folder with files, or a pattern like *.txt"
@@ -298,7 +297,7 @@ def find_files(path: str) -> list[InputFile]:
 
 @contextmanager
 def naming_full_disk(path: str) -> Iterator[None]:
-    """Let a full disk (or quota, or size limit) at the local `path` be a `DiskFull`."""
+    """Turn a full disk, quota or size limit at the local `path` into a `DiskFull`."""
     try:
         yield
     except OSError as error:
@@ -310,20 +309,20 @@ def naming_full_disk(path: str) -> Iterator[None]:
         reason, free = os.strerror(error.errno), shutil.disk_usage(disk or ".").free
         raise DiskFull(
             f"{path}: no room to write ({reason}; {free / 1e6:,.0f} MB free); "
-            "make room: finished parts are kept, the same command goes on"
+            "make room: finished parts are kept, run the same command to resume"
         ) from None
 
 
 @contextmanager
 def temporary_beside(path: str) -> Iterator[str]:
-    """A fresh name in the same directory as the local `path`; gone afterwards."""
+    """A temporary file in the same directory as the local `path`."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     temporary = os.path.join(os.path.dirname(path) or ".", f".tmp-{uuid.uuid4().hex}")
     try:
-        # not mkstemp: its files are readable by nobody else, and a team shares a workspace
+        # not mkstemp, whose files are private: a team shares a workspace
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
-        error.filename = path  # the only name that its reader knows
+        error.filename = path  # the name that the user knows
         raise
     try:
         yield temporary
@@ -332,18 +331,13 @@ def temporary_beside(path: str) -> Iterator[str]:
             os.unlink(temporary)
 
 
-def replace_durably(temporary: str, path: str) -> None:
-    """Flush a local file and rename it over `path`: a power cut leaves the old or the new."""
-    _flush(temporary)
-    os.replace(temporary, path)
-    _flush(os.path.dirname(path) or ".")
-
-
-def _replace(temporary: str, path: str, *, durable: bool) -> None:
+def _replace(temporary: str, path: str, *, durable: bool = True) -> None:
+    """Rename a file to `path`; if `durable`, a power cut leaves the old or the new content."""
     if durable:
-        replace_durably(temporary, path)
-    else:
-        os.replace(temporary, path)
+        _flush(temporary)
+    os.replace(temporary, path)
+    if durable:
+        _flush(os.path.dirname(path) or ".")
 
 
 def _flush(path: str) -> None:
@@ -355,7 +349,7 @@ def _flush(path: str) -> None:
 
 
 def _walk(directory: str) -> list[InputFile]:
-    """All visible files under a local folder; `os.scandir`, since 100,000 files are common."""
+    """All visible files below a local folder; `os.scandir` is fast enough for 100,000 files."""
     found: list[InputFile] = []
     waiting = [(directory, frozenset({_identity(os.stat(directory))}))]
     while waiting:
@@ -370,7 +364,7 @@ def _walk(directory: str) -> list[InputFile]:
                 waiting.append((entry.path, above | {_identity(status)}))
             elif stat.S_ISDIR(status.st_mode):
                 raise UsageError(
-                    f"{entry.path}: a link to a folder that it lies in; remove the link, "
+                    f"{entry.path}: a link to one of its parent folders; remove the link, "
                     "or name the folders one by one"
                 )
     return found
@@ -378,8 +372,8 @@ def _walk(directory: str) -> list[InputFile]:
 
 def _unreadable(path: str, error: PermissionError) -> UsageError:
     return UsageError(
-        f"{path}: may not be read ({error.strerror}); ask its owner for the right to (chmod +r), "
-        "or take it away"
+        f"{path}: not readable ({error.strerror}); ask its owner for read permission (chmod +r), "
+        "or remove it"
     )
 
 
@@ -391,21 +385,21 @@ def _local_file(path: str, status: os.stat_result) -> InputFile:
     return InputFile(path, status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
 
 
-def _list(filesystem: "AbstractFileSystem | Patient", inner: str) -> list[InputFile]:
-    """The files below a path, or those that a pattern means; a name may look like a pattern."""
+def _list(filesystem: "AbstractFileSystem | RetryingFileSystem", inner: str) -> list[InputFile]:
+    """The files below a path or matching a pattern; an existing name may look like a pattern."""
     local = isinstance(filesystem, LocalFileSystem)
     if _MAGIC.isdisjoint(inner) or filesystem.isfile(inner):
         details = filesystem.find(inner, detail=True)
     else:
         details = filesystem.glob(inner, detail=True)
-    # Of a single file, HTTP lists nothing but its name.
+    # HTTP lists a single file without details.
     details = {name: facts or filesystem.info(name) for name, facts in details.items()}
     visible = {
         name: facts for name, facts in details.items() if not os.path.basename(name).startswith(".")
     }
     if local:
         for name in filter(os.path.islink, [inner, *visible]):
-            os.stat(name)  # which fails where the link leads nowhere
+            os.stat(name)  # raises for a broken link
     names = [name for name, facts in visible.items() if facts["type"] == "file"]
     if local:
         return [_local_file(name, os.stat(name)) for name in names]
@@ -419,27 +413,27 @@ def _list(filesystem: "AbstractFileSystem | Patient", inner: str) -> list[InputF
     ]
 
 
-def _open(path: str) -> tuple["AbstractFileSystem | Patient", str]:
+def _open(path: str) -> tuple["AbstractFileSystem | RetryingFileSystem", str]:
     if "\0" in path:
-        raise UsageError(f"{path!r}: no path has a NUL in it; take it out")
-    if "://" not in path:  # fsspec would take `a::b` for a chain of file systems
+        raise UsageError(f"{path!r}: contains a NUL character; remove it")
+    if "://" not in path:  # fsspec would read `a::b` as a chain of file systems
         return LocalFileSystem(), os.path.abspath(path)
     try:
         filesystem, inner = fsspec.core.url_to_fs(path)
-    except (ValueError, TypeError) as error:  # unknown, or it wants more than a URL can say
+    except (ValueError, TypeError) as error:  # unknown, or it needs more than a URL
         raise UsageError(
             f"{path}: no file system for this URL ({error}); expected a path, or a URL that fsspec "
-            "knows, gs://bucket/folder or s3://bucket/folder for example"
+            "supports, for example gs://bucket/folder or s3://bucket/folder"
         ) from None
     if isinstance(filesystem, LocalFileSystem):
         return filesystem, str(inner)
-    return Patient(filesystem), str(inner)
+    return RetryingFileSystem(filesystem), str(inner)
 
 
-class Patient:
-    """A remote file system whose calls are retried while the store is busy or the network bad.
+class RetryingFileSystem:
+    """A remote file system that retries calls while the store or the network fails.
 
-    All our calls can be repeated: names hold digests, and a partial upload is simply redone.
+    All our calls are idempotent: names contain digests, and a partial upload is simply redone.
     """
 
     def __init__(self, filesystem: AbstractFileSystem) -> None:
@@ -447,63 +441,60 @@ class Patient:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._filesystem, name)
-        return partial(_until_answered, method) if callable(method) else method
+        return partial(_with_retries, method) if callable(method) else method
 
 
-def _until_answered(
-    method: Callable[Arguments, Answer], *arguments: Arguments.args, **options: Arguments.kwargs
-) -> Answer:
+def _with_retries(
+    method: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
+) -> Result:
     attempt = 1
     while True:
         try:
             return method(*arguments, **options)
         except PermissionError as error:
             raise _refused(error, arguments) from None
-        except FINAL_ANSWERS:
+        except PERMANENT_ERRORS:
             raise
-        except Exception as error:  # a 503, a broken connection, a time-out
-            if _condition_failed(error):
-                raise FileExistsError(errno.EEXIST, "is there already", str(arguments[0])) from None
+        except Exception as error:  # for example a 503, a broken connection, a timeout
+            # a conditional write that failed: s3fs has no class for this status of S3
+            response = getattr(error.__cause__ or error, "response", None)
+            facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+            status = facts.get("HTTPStatusCode", getattr(error, "code", None))
+            if status == PRECONDITION_FAILED:
+                raise FileExistsError(errno.EEXIST, "already exists", str(arguments[0])) from None
             about_the_call = isinstance(error, (TypeError, ValueError)) or not _of_a_library(error)
             if about_the_call and not isinstance(error, OSError):
                 raise
             if attempt == ATTEMPTS:
-                raise _lasting(error, arguments) from None
+                raise _permanent(error, arguments) from None
             time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
             attempt += 1
 
 
-def _condition_failed(error: Exception) -> bool:
-    """Whether a store refused to create what is there: s3fs has no class for S3's status."""
-    response = getattr(error.__cause__ or error, "response", None)
-    facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
-    return PRECONDITION_FAILED in (facts.get("HTTPStatusCode"), getattr(error, "code", None))
-
-
 def _of_a_library(error: Exception) -> bool:
-    """Whether its class belongs to the store's library, or to one that it uses."""
+    """Whether the error comes from the store's library or one of its dependencies."""
     return type(error).__module__.partition(".")[0] not in OURS
 
 
-def _lasting(error: Exception, arguments: Sequence[object]) -> Exception:
-    """The error to raise for a fault that every attempt has met."""
-    # only now, since a store may also answer this when it is busy
+def _permanent(error: Exception, arguments: Sequence[object]) -> Exception:
+    """The error to raise after all attempts failed."""
+    # only now, since a busy store may also answer this
     if str(error).startswith(FORBIDDEN):
         return _refused(PermissionError(str(error)), arguments)
     if isinstance(error, OSError) and not _of_a_library(error):
         return error
-    # a class of the library's own, such as `EndpointConnectionError`
+    # one of the library's own classes, such as `EndpointConnectionError`
     said = " ".join(str(error).split())
     return ClozeError(
-        f"the object store did not answer {ATTEMPTS} times ({type(error).__name__}: {said}); see "
-        "that it is there, and that endpoint and credentials are set; the same command goes on"
+        f"the object store did not answer {ATTEMPTS} times ({type(error).__name__}: {said}); check "
+        "that it is running and that endpoint and credentials are set, then run the same command"
     )
 
 
 def _refused(error: PermissionError, arguments: Sequence[object]) -> PermissionError:
-    """The same with the path, which a store's library leaves out, and the remedy."""
+    """The error with the path, which the store's library omits, and the remedy."""
     if error.filename is not None or not arguments:
         return error
     reason = " ".join((error.strerror or str(error)).split())
-    said = f"the object store refuses it ({reason}), see that the credentials are allowed to"
+    said = f"the object store denied access ({reason}); check the permissions of the credentials"
     return PermissionError(errno.EACCES, said, str(arguments[0]))

@@ -1,9 +1,10 @@
-"""The manifest: the one file that makes an artifact exist.
+"""The manifest: the file that makes an artifact exist.
 
 In:  `manifest.json`, written last into an artifact's directory.
 Out: every file with its size and sha256, the inputs' digests, the configuration, the versions.
 
-A directory without a manifest is no artifact. Files not named here do not exist for readers.
+A directory without a manifest is not an artifact, and readers ignore files that are not listed in
+it.
 """
 
 import json
@@ -18,7 +19,7 @@ from artifacts.errors import IntegrityError, UsageError
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
 FORMER_NAMES = {"dedup": "unwanted"}
-"""Renamed stages, by the name that their digests were made with: renaming changes no content."""
+"""Renamed stages with the name used in their digests, which a rename must not change."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -26,7 +27,7 @@ class FileEntry(Config):
     """One file of an artifact."""
 
     name: str
-    """What readers ask for, for example `train-128-00003.arrow`."""
+    """The logical name, for example `train-128-00003.arrow`."""
 
     size: int
     """Bytes."""
@@ -35,33 +36,33 @@ class FileEntry(Config):
     """Digest of the bytes."""
 
     rows: int | None = None
-    """Rows, where the file is a table."""
+    """Rows, if the file is a table."""
 
     statistics: JsonObject = Field(default_factory=dict)
-    """Counts over this file's rows, in the stage's own form."""
+    """Counts over this file's rows, specific to the stage."""
 
     @field_validator("name")
     @classmethod
     def _stay_inside(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"file name {name!r} leaves the artifact or is not portable")
+            raise ValueError(f"file name {name!r} points outside the artifact or is not portable")
         return name
 
     @property
     def stored_name(self) -> str:
-        """The name on disk; it holds the digest, so that concurrent writers cannot collide."""
+        """The name on disk; includes the digest, so that concurrent writers cannot collide."""
         stem, dot, suffix = self.name.rpartition(".")
         return f"{stem}.{self.sha256[:12]}.{suffix}" if dot else f"{self.name}.{self.sha256[:12]}"
 
 
 class Manifest(Config):
-    """A finished artifact, described."""
+    """The description of a finished artifact."""
 
     manifest_version: int = MANIFEST_VERSION
-    """Version of this form; a newer one than we know is refused."""
+    """Version of this schema; other versions are rejected."""
 
     stage: str
-    """The stage that made it."""
+    """The stage that made the artifact."""
 
     key: str
     """The stage table's key."""
@@ -76,34 +77,34 @@ class Manifest(Config):
     """Content digest of each input, by role."""
 
     files: tuple[FileEntry, ...]
-    """The content, sorted by name."""
+    """Content files, sorted by name."""
 
     records: tuple[FileEntry, ...] = ()
-    """Files about the making (timings, logs). Verified like content, but no part of the digest."""
+    """Files about the run (timings, logs): verified like content, but not part of the digest."""
 
     statistics: JsonObject = Field(default_factory=dict)
-    """Counts over the whole artifact; deterministic."""
+    """Deterministic counts over the whole artifact."""
 
     versions: dict[str, str] = Field(default_factory=dict)
-    """Versions of Python and the packages that made it."""
+    """Versions of Python and of the packages involved."""
 
     execution: JsonObject = Field(default_factory=dict)
-    """When, where, how long."""
+    """When and where the stage ran, and for how long."""
 
     @property
     def derived_key(self) -> str:
-        """The key that follows from stage, configuration and inputs: `StageTable.key`, again."""
+        """The key recomputed from stage, configuration and inputs, as in `StageTable.key`."""
         return digest_of([self.stage, self.format_version, self.config, self.inputs])
 
     @property
     def digest(self) -> str:
-        """Digest of the content: what another stage's key is made of."""
+        """Digest of the content, which enters the keys of later stages."""
         files = [[entry.name, entry.sha256, entry.rows] for entry in self.files]
         stage = FORMER_NAMES.get(self.stage, self.stage)
         return digest_of([stage, self.format_version, files, self.statistics])
 
     def file(self, name: str) -> FileEntry:
-        """The entry called `name`, content or record."""
+        """The content file or record called `name`."""
         for entry in (*self.files, *self.records):
             if entry.name == name:
                 return entry
@@ -111,7 +112,7 @@ class Manifest(Config):
 
 
 def parse_manifest(text: str | bytes, *, source: str) -> Manifest:
-    """The manifest in `text`, or an `IntegrityError` that says what is wrong with it."""
+    """Parse a manifest; `IntegrityError` if it is malformed."""
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -120,7 +121,7 @@ def parse_manifest(text: str | bytes, *, source: str) -> Manifest:
         ) from None
     version = table.get("manifest_version") if isinstance(table, dict) else None
     if version != MANIFEST_VERSION:
-        # an artifact of a newer Cloze is not damaged, so it must not be removed
+        # an artifact of a newer version is not damaged and must not be removed
         kind = UsageError if isinstance(version, int) else IntegrityError
         raise kind(
             f"{source}: manifest version {version}, this Cloze reads {MANIFEST_VERSION}; "

@@ -1,7 +1,7 @@
-"""One line of progress a second, for people and for the log.
+"""Progress lines and messages on standard error.
 
-In:  how much there is to do, and how much has just been done.
-Out: `tokens 120/480 MB 24.1 MB/s remaining 0:15` on standard error.
+In:  the amount of work, and how much of it has just been completed.
+Out: `tokens 120/480 MB 24.1 MB/s remaining 0:15`, at most once a second.
 """
 
 import os
@@ -19,7 +19,7 @@ def clock(seconds: float) -> str:
 
 
 def say(line: str) -> None:
-    """Print one line on standard error, unbuffered; a closed pipe does not stop the work."""
+    """Print one line on standard error, unbuffered; a closed pipe is ignored."""
     try:
         print(line, file=sys.stderr, flush=True)
     except BrokenPipeError:
@@ -27,7 +27,7 @@ def say(line: str) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Discard what is written to `stream` from now on: its reader is gone."""
+    """Redirect `stream`, whose reader is gone, to /dev/null."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -35,7 +35,7 @@ def discard(stream: TextIO) -> None:
 
 @dataclass
 class Progress:
-    """Progress of one stage; `advance` prints when `interval` seconds have passed."""
+    """Progress of one stage; prints a line at most every `interval` seconds."""
 
     stage: str
     total: float
@@ -46,7 +46,7 @@ class Progress:
     printed: float = field(default_factory=time.monotonic)
 
     def advance(self, amount: float, note: str = "") -> None:
-        """Count `amount` more units as done."""
+        """Add `amount` completed units, and print a line if one is due."""
         self.done += amount
         now = time.monotonic()
         if now - self.printed >= self.interval or (amount and self.done >= self.total):
@@ -54,7 +54,7 @@ class Progress:
             say(self.line(note))
 
     def line(self, note: str = "") -> str:
-        """The line as of now."""
+        """The current progress line."""
         rate = self.done / max(time.monotonic() - self.started, 1e-9)
         remaining = clock((self.total - self.done) / rate) if rate else "unknown"
         done = f"{self.stage} {self.done:,.0f}/{self.total:,.0f} {self.unit}"

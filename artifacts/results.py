@@ -1,11 +1,11 @@
-"""What fine-tuning and evaluation found: the records of `fits.json`, `scores.json` and others.
+"""Results of fine-tuning and evaluation: the schema of `fits.json`, `scores.json` and others.
 
-In:  nothing; this module holds types, and loads neither torch nor NumPy.
+In:  nothing; this module only defines types, and imports neither torch nor NumPy.
 Out: `Trials` (`fits.json`), `Scores` (`scores.json`) and `MaskedSentences`, written by the stages
-     finetune and evaluate, read by the report, the forecast, the ablation and the model cards.
+     finetune and evaluate, read by the report, the forecast, the ablations and the model cards.
 
-Metrics are fractions (0.87, not 87), losses and entropies nats per masked token. A figure over
-several seeds keeps all its values: five seeds are too few for a mean alone.
+Metrics are fractions (0.87, not 87); losses and entropies are in nats per masked token. Figures
+over several seeds keep all values, since five seeds are too few for a mean alone.
 """
 
 import math
@@ -22,37 +22,37 @@ Outcome = Literal["win", "gain", "none", "loss", "undecided"]
 Split = Literal["dev", "test"]
 
 UNTOUCHED = "untouched_encoder"
-"""The baseline that is the encoder as it was given, where its vectors are compared."""
+"""Name of the baseline for sentence vectors: the encoder before fine-tuning."""
 
 GENERAL = "general"
-"""The split of text that is not the corpus's: what an adapted encoder scores on it beside what it
-scored before is what it has forgotten. It never leads, and no other split gives way to it."""
+"""The split of general text from outside the corpus: the change of an adapted encoder's score on it
+measures forgetting. It is never the headline split, nor does it displace another one."""
 
 WIN_DIFFERENCE = 0.03
-"""A system wins by at least 3 points …"""
+"""A win is a difference of at least 3 points …"""
 
 WIN_STANDARD_ERRORS = 3.0
-"""… and by at least three standard errors of the difference."""
+"""… and of at least three standard errors."""
 
 MIN_SEEDS = 3
-"""Fewer seeds decide nothing: of two values, the standard error is hardly known."""
+"""Fewer seeds give no verdict: two values hardly determine a standard error."""
 
 
 class Result(Config):
-    """A table of figures; those of a training that diverged need not be finite."""
+    """A table of figures, which may be infinite or NaN if training diverged."""
 
     model_config = ConfigDict(allow_inf_nan=True)
 
 
 class SeedScores(Result):
-    """One metric of one system on one split, over the seeds."""
+    """One metric of one system on one split, over seeds."""
 
     values: tuple[float, ...]
-    """In the order of the seeds; a single value for a system without random numbers."""
+    """In the order of the seeds; a single value for a deterministic system."""
 
     mean: float
     standard_error: float
-    """Of the mean, over seeds (sample deviation / sqrt(n)); 0 for a single value."""
+    """Standard error of the mean over seeds (sample deviation / sqrt(n)); 0 for a single value."""
 
     median: float
     minimum: float
@@ -60,7 +60,7 @@ class SeedScores(Result):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "SeedScores":
-        """The summary of at least one value."""
+        """Summarise one or more values."""
         return cls(
             values=tuple(values),
             mean=statistics.fmean(values),
@@ -72,31 +72,31 @@ class SeedScores(Result):
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean: sample standard deviation / sqrt(n); 0 for fewer than two values."""
+    """Standard error of the mean: sample deviation / sqrt(n); 0 for fewer than two values."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 class LabelScore(Result):
-    """One label of one trial, or of several on average."""
+    """Scores of one label, in one trial or averaged over several."""
 
     label: str
     rows: int | None = None
-    """With this label in the gold data, where they were counted."""
+    """Examples with this gold label, if counted."""
 
     precision: float
-    """Of those predicted so, the share that is; 0 where none was."""
+    """0 if the label was never predicted."""
 
     recall: float
-    """Of those that are so, the share predicted; 0 where none is."""
+    """0 if no example has the label."""
 
     f1: float
-    """Harmonic mean of both."""
+    """Harmonic mean of precision and recall."""
 
 
 def no_verdict(
     difference: float, standard_error: float, *, seeds: int
 ) -> Literal["undecided", "none"] | None:
-    """Why a difference of two means bears no verdict; None if it bears one."""
+    """Why a difference of two means permits no verdict; None if it permits one."""
     if seeds < MIN_SEEDS:
         return "undecided"
     if abs(difference) < WIN_STANDARD_ERRORS * standard_error or not difference:
@@ -105,10 +105,10 @@ def no_verdict(
 
 
 class Confusion(Result):
-    """How often each label was predicted for each, in one trial."""
+    """The confusion matrix of one trial."""
 
     labels: tuple[str, ...]
-    """Names of the rows and of the columns."""
+    """Names of the rows and columns."""
 
     counts: tuple[tuple[int, ...], ...]
     """`counts[gold][predicted]`."""
@@ -132,7 +132,7 @@ class Confusion(Result):
 
 
 class ErrorExample(Result):
-    """One wrong prediction. Holds text of the corpus: see `report.show_text`."""
+    """One wrong prediction. Contains text of the corpus: see `report.show_text`."""
 
     text: str
     """The input, shortened for display."""
@@ -142,7 +142,7 @@ class ErrorExample(Result):
 
 
 class EpochRecord(Result):
-    """One epoch of a trial after which dev was scored."""
+    """One epoch of a trial, scored on dev."""
 
     epoch: int
     """From 1."""
@@ -155,7 +155,7 @@ class EpochRecord(Result):
 
 
 class Trial(Result):
-    """One fine-tuning run: everything about it that does not depend on the clock."""
+    """One fine-tuning run, without anything that depends on the clock."""
 
     task: str
     kind: str
@@ -165,56 +165,56 @@ class Trial(Result):
     """The task's headline metric."""
 
     system: str
-    """`pretrained`, `random`, or either with a feature-based variant's name behind it."""
+    """`pretrained` or `random`, followed by the variant's name if feature-based."""
 
     seed: int
-    """Of the data's order, of the head and of dropout."""
+    """Seed of data order, head initialisation and dropout."""
 
     point: str = ""
-    """The point of the hyper-parameter grid; empty for a trial whose score counts."""
+    """The point of the hyper-parameter grid; empty for a final trial."""
 
     batch_size: int
-    """Examples per step."""
+    """Examples per optimizer step."""
 
     learning_rate: float
-    """At the end of the warm-up."""
+    """Peak value, at the end of the warm-up."""
 
     steps: int
     """Optimizer steps."""
 
     epochs: tuple[EpochRecord, ...]
     chosen_epoch: int
-    """The epoch whose predictions and scores follow."""
+    """The epoch whose scores and predictions are reported."""
 
     dev: dict[str, float]
-    """By metric; empty where dev has no labels."""
+    """By metric; empty if dev has no labels."""
 
     test: dict[str, float]
-    """By metric; empty where test has no labels."""
+    """By metric; empty if test has no labels."""
 
     more: dict[str, dict[str, float]] = Field(default_factory=dict)
     """By additional split (MNLI's mismatched sets) and metric."""
 
     restarts: int = 0
-    """Early failures that were started again with another seed (paper, 4.1)."""
+    """Early failures that were restarted with another seed (paper, 4.1)."""
 
     confusion: Confusion | None = None
-    """On the last split with labels, where the task has few of them."""
+    """On the last labelled split, if the task has few labels."""
 
     errors: tuple[ErrorExample, ...] = ()
     """The first errors on that split."""
 
     predictions: dict[str, list[JsonValue]] = Field(default_factory=dict)
-    """By split, one per example in the file's order."""
+    """By split, one per example, in the order of the file."""
 
     @property
     def merit(self) -> float:
-        """The headline metric on dev, or on test without dev: what trials are chosen by."""
+        """The headline metric on dev (on test if there is no dev), by which trials are selected."""
         return (self.dev or self.test).get(self.metric, 0.0)
 
 
 class Baseline(Result):
-    """What a task comes to without an encoder."""
+    """Scores of a task without an encoder."""
 
     name: str
     """`majority`, `lookup`, `bag_of_words`, …"""
@@ -224,11 +224,11 @@ class Baseline(Result):
 
 
 class TaskRecord(Result):
-    """A task's data, and its baselines."""
+    """A task's data and baselines."""
 
     name: str
     glue: str = ""
-    """The GLUE task that it is, if any."""
+    """Name of the GLUE task, if it is one."""
 
     kind: str
     metrics: tuple[str, ...]
@@ -241,27 +241,27 @@ class TaskRecord(Result):
     """By split."""
 
     truncated: int
-    """Inputs that were cut to `max_seq_length`."""
+    """Inputs truncated to `max_seq_length`."""
 
     notes: tuple[str, ...] = ()
-    """What a person must know of the data, such as rows left out."""
+    """Caveats about the data, such as rows left out."""
 
     baselines: tuple[Baseline, ...]
-    """The simplest first."""
+    """Simplest first."""
 
 
 class Trials(Result):
     """`fits.json`: every trial without its predictions."""
 
     tasks: tuple[TaskRecord, ...]
-    """In the configured order; of held-out text where none is configured."""
+    """In the configured order."""
 
     fits: tuple[Trial, ...]
-    """In the order of tasks, systems, seeds."""
+    """Ordered by task, system, seed."""
 
 
 class SystemScore(Result):
-    """One system on one task: a baseline, the random encoder, or the pre-trained one."""
+    """One system on one task: a baseline, the random or the pre-trained encoder."""
 
     name: str
     """`majority`, `lookup`, `word_overlap`, `random`, `pretrained`, or a variant's own name."""
@@ -271,13 +271,13 @@ class SystemScore(Result):
     """By metric."""
 
     test: dict[str, SeedScores] = Field(default_factory=dict)
-    """By metric; empty where the test file has no labels."""
+    """By metric; empty if the test file has no labels."""
 
     more: dict[str, dict[str, SeedScores]] = Field(default_factory=dict)
     """By additional split and metric."""
 
     fits: int = 0
-    """Trials behind the figures; 0 for a baseline."""
+    """Number of trials; 0 for a baseline."""
 
 
 class Comparison(Result):
@@ -289,17 +289,17 @@ class Comparison(Result):
     """The task's headline metric."""
 
     split: Split
-    """Test where it has labels, else dev."""
+    """Test if it has labels, else dev."""
 
     difference: float
     """Mean of `system` minus mean of `against`."""
 
     standard_error: float
-    """Of the difference over seeds; paired by seed where both have the same seeds."""
+    """Of the difference over seeds; paired by seed if both have the same seeds."""
 
     paired: bool
     seeds: int = 0
-    """Behind each mean, the fewer of the two; a baseline without random numbers does not count."""
+    """Seeds behind each mean, the smaller of the two; deterministic baselines do not count."""
 
     wins: bool
     """Whether the outcome is a win."""
@@ -309,7 +309,7 @@ class Comparison(Result):
 
     @property
     def outcome(self) -> Outcome:
-        """`undecided` with too few seeds, `none` within chance, `gain` below the margin."""
+        """`undecided`: too few seeds; `none`: not significant; `gain`: below `WIN_DIFFERENCE`."""
         unclear = no_verdict(self.difference, self.standard_error, seeds=self.seeds)
         if unclear:
             return unclear
@@ -332,7 +332,7 @@ class CurvePoint(Result):
 
 
 class LearningCurve(Result):
-    """One trial's epochs."""
+    """The epochs of one trial."""
 
     system: str
     seed: int
@@ -340,7 +340,7 @@ class LearningCurve(Result):
 
 
 class ReferenceScore(Result):
-    """What a paper reports for an encoder of this shape on this task."""
+    """A published score for an encoder of this shape on this task."""
 
     system: str
     """For example `BERT-base`."""
@@ -367,7 +367,7 @@ class TaskScore(Result):
     """The headline metric."""
 
     metrics: tuple[str, ...]
-    """All that were computed."""
+    """All computed metrics."""
 
     examples: dict[str, int]
     """By split."""
@@ -381,7 +381,7 @@ class TaskScore(Result):
 
     curves: tuple[LearningCurve, ...] = ()
     confusion: Confusion | None = None
-    """Of the best pre-trained trial, where the task has few labels."""
+    """Of the best pre-trained trial, if the task has few labels."""
 
     errors: tuple[ErrorExample, ...] = ()
     """Some errors of the best pre-trained trial."""
@@ -398,14 +398,14 @@ class LanguageModelScore(GrownConfig, Result):
     """`heldout` (documents drawn by digest) or the name of a held-out source, such as `package`."""
 
     headline: bool = False
-    """The split that the report leads with: a whole held-out source, where there is one."""
+    """Whether the report leads with this split: a held-out source, if there is one."""
 
     max_seq_length: int
     """The length of the examples evaluated."""
 
     examples: int
     masked_tokens: int
-    """Every loss and accuracy below is a mean over exactly these."""
+    """The tokens over which every loss and accuracy below is averaged."""
 
     mlm_loss: float
     """Of the pre-trained encoder."""
@@ -417,23 +417,23 @@ class LanguageModelScore(GrownConfig, Result):
     """exp(mlm_loss), as in the paper's Table 6."""
 
     initial_mlm_loss: float | None = None
-    """Of the encoder that pre-training began from, before it; None where it began from random
-    weights, or that encoder cannot fill masks."""
+    """Of the initial checkpoint; None if pre-training started from random weights, or from an
+    encoder without an MLM head."""
 
     initial_mlm_accuracy: float | None = None
-    """Top-1 accuracy of that encoder."""
+    """Top-1 accuracy of the initial checkpoint."""
 
     random_mlm_loss: float
-    """The same architecture before training."""
+    """Of the same architecture with random weights."""
 
     unigram_entropy: float
-    """Entropy of the training split's word-piece frequencies."""
+    """Entropy of the word-piece frequencies in the training split."""
 
     unigram_loss: float
     """Cross-entropy of those frequencies (add-one smoothed) on the masked tokens."""
 
     unigram_accuracy: float
-    """Always predicting the most frequent word-piece."""
+    """Accuracy of always predicting the most frequent word-piece."""
 
     count_model_loss: float
     """The n-gram baseline: P(word | left and right neighbour) with back-off."""
@@ -442,7 +442,7 @@ class LanguageModelScore(GrownConfig, Result):
     """Top-1 accuracy of the n-gram baseline."""
 
     next_sentence_examples: int = 0
-    """Examples with a next-sentence label; 0 where none has one."""
+    """Examples with a next-sentence label."""
 
     next_sentence_accuracy: float | None = None
     next_sentence_majority: float | None = None
@@ -453,24 +453,24 @@ class Scores(Result):
     """`scores.json`."""
 
     parameters: int
-    """Of the encoder with both pre-training heads."""
+    """Parameters of the encoder with both pre-training heads."""
 
     language_model: tuple[LanguageModelScore, ...] = ()
     """One for each held-out split and length."""
 
     tasks: tuple[TaskScore, ...] = ()
     glue_average: float | None = None
-    """Mean headline metric over the GLUE tasks present without WNLI (paper, Table 1)."""
+    """Mean headline metric over the GLUE tasks present, except WNLI (paper, Table 1)."""
 
 
 class Guesses(Result):
-    """What one model predicts for a [MASK]."""
+    """One model's predictions for a [MASK]."""
 
     system: Literal["random", "count", "pretrained"]
-    """The encoder before training, the n-gram baseline, the encoder."""
+    """The untrained encoder, the n-gram baseline, the trained encoder."""
 
     words: tuple[str, ...]
-    """Word-pieces, the most probable first."""
+    """Word-pieces, most probable first."""
 
     probabilities: tuple[float, ...]
 
@@ -482,11 +482,11 @@ class MaskedSentence(Result):
     guesses: tuple[Guesses, ...]
 
     answer: str = ""
-    """The word that stood there, in a sentence of the held-out text; empty: a configured one."""
+    """The masked word, in a sentence of held-out text; empty for a configured sentence."""
 
 
 class MaskedSentences(Result):
     """`masked_sentences.json`."""
 
     sentences: tuple[MaskedSentence, ...]
-    """In the configured order; of held-out text where none is configured."""
+    """In the configured order, or from held-out text if none are configured."""

@@ -1,12 +1,12 @@
 """Counter-based random numbers: the same draw for the same address, wherever it is made.
 
-In:  an address (seed, purpose, epoch, document digest, …) and a counter within it.
-Out: 64 random bits for each counter, for whole arrays at once; the same on every machine, rank,
-     retry and version of NumPy.
+In:  an address (seed, purpose, epoch, document digest, …) and a counter.
+Out: 64 random bits per counter, vectorised over arrays; the same on every machine, rank and retry
+     and with every version of NumPy.
 
-Nothing is consumed from a shared generator, and a generator object per document would cost more
-than all work on that document. Every draw is a hash instead: counter k of stream s is the k-th
-output of SplitMix64 started at s (Steele, Lea, Flood 2014).
+There is no shared generator to consume from, and creating a generator per document would cost more
+than everything else done with the document. Instead each draw is a hash: counter k of stream s is
+the k-th output of SplitMix64 started at s (Steele, Lea, Flood 2014).
 """
 
 import hashlib
@@ -29,15 +29,15 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def stream_seed(seed: int, *purpose: int | str) -> np.uint64:
-    """Where the streams for one purpose begin; different purposes share nothing."""
+    """The start of the streams for one purpose; different purposes are independent."""
     return np.uint64(_hashed(json.dumps([seed, *purpose])))
 
 
 def address(*purpose: int | str) -> int:
     """The stream for one purpose, for example `address(seed, digest, "order", epoch)`.
 
-    Like `stream_seed`, over the parts joined by slashes: which of the two a caller takes decides
-    its bits, so neither can replace the other.
+    Like `stream_seed`, but hashes the parts joined by slashes. The two give different bits, so
+    neither can replace the other.
     """
     return _hashed("/".join(str(part) for part in purpose))
 
@@ -47,16 +47,16 @@ def _hashed(text: str) -> int:
 
 
 def document_streams(digests_D2: UInt64s, start: np.uint64) -> UInt64s:
-    """One stream for each document, (D,), from its digest as two 64-bit numbers.
+    """One stream per document, (D,), from its digest as two 64-bit integers.
 
-    The byte order in which the digest was read is part of the address (artifacts/tables.py).
+    The integers' byte order is part of the address (`digest_halves`, artifacts/arrays.py).
     """
     first_D = scramble(digests_D2[:, 0] + start)
     return scramble(first_D ^ digests_D2[:, 1])
 
 
 def draw(streams: UInt64s | np.uint64, counters: NDArray[np.integer] | int) -> UInt64s:
-    """64 random bits: draw number `counters` (>= 0) of each stream; the two are broadcast."""
+    """64 random bits: draw number `counters` (>= 0) of each stream, with broadcasting."""
     if isinstance(counters, int):
         return scramble(np.asarray(streams) + np.uint64((counters + 1) * GOLDEN_GAMMA & _MASK))
     steps = counters.astype(np.uint64)
@@ -66,13 +66,13 @@ def draw(streams: UInt64s | np.uint64, counters: NDArray[np.integer] | int) -> U
 
 
 def permutation(key: int, size: int) -> Int64s:
-    """A permutation of `range(size)` under the stream `key`."""
-    # A stable sort, so that even two equal draws have one order everywhere.
+    """A permutation of `range(size)` from the stream `key`."""
+    # stable, so that even equal draws have the same order everywhere
     return np.argsort(draw(np.uint64(key), np.arange(size)), kind="stable")
 
 
 def scramble(values: UInt64s) -> UInt64s:
-    """SplitMix64's finalizer, in place: a bijection in which every bit depends on every bit."""
+    """SplitMix64's finalizer, in place: a bijection that mixes all bits."""
     values ^= values >> _SHIFT_1
     values *= _MULTIPLIER_1
     values ^= values >> _SHIFT_2
@@ -82,17 +82,17 @@ def scramble(values: UInt64s) -> UInt64s:
 
 
 def high_half(bits: UInt64s) -> UInt64s:
-    """The upper 32 bits, as numbers below 2**32."""
+    """The upper 32 bits, as integers below 2**32."""
     return bits >> _HALF
 
 
 def low_half(bits: UInt64s) -> UInt64s:
-    """The lower 32 bits: independent of the upper ones."""
+    """The lower 32 bits, independent of the upper ones."""
     return bits & _LOW
 
 
 def below(halves: UInt64s, limits: Int64s | int) -> Int64s:
-    """Uniform integers in [0, limit) from 32 random bits; a limit is at most 2**32."""
+    """Uniform integers in [0, limit) from 32 random bits; limits are at most 2**32."""
     wide = halves * np.asarray(limits).astype(np.uint64)
     wide >>= _HALF
     return wide.view(np.int64)
@@ -104,14 +104,14 @@ def happens(halves: UInt64s, probability: float) -> NDArray[np.bool_]:
 
 
 def coin_flips(streams: UInt64s, flips: Int64s) -> Int64s:
-    """How many of `flips` fair coins show heads, (N,): binomial with p = 1/2, exactly.
+    """The number of heads among `flips` fair coins, (N,): exactly binomial with p = 1/2.
 
-    Counting set bits makes one draw serve 64 flips.
+    Each draw serves 64 flips, by counting its set bits.
     """
     words = (flips + 63) >> 6
     heads = _heads(draw(streams, 0), np.minimum(flips, 64))
     long = np.flatnonzero(words > 1)
-    if len(long):  # the other flips of these are the bits of their draws from number 1 on
+    if len(long):  # the remaining flips are the bits of draws 1, 2, …
         words, flips = words[long] - 1, flips[long] - 64
         first = np.cumsum(words) - words
         rank = np.arange(words.sum()) - np.repeat(first, words)

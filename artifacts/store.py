@@ -1,11 +1,11 @@
 """The store: artifacts by stage and key, complete or invisible.
 
-In:  a workspace, local or an fsspec URL, and stage tables.
+In:  a workspace (a directory or an fsspec URL), and stage tables.
 Out: `Artifact`, opened through its manifest and verified.
 
-    <root>/<stage>/<key>/manifest.json      written last: the only commit
+    <root>/<stage>/<key>/manifest.json      written last: the commit
     <root>/<stage>/<key>/<name>.<sha>.<ext> content-addressed: two writers cannot collide
-    <root>/<stage>/<key>/finished/<name>    one record per finished file: work to resume from
+    <root>/<stage>/<key>/finished/<name>    one record per finished file, to resume from
 """
 
 import json
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from artifacts import filesystem
 from artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
@@ -29,9 +29,9 @@ from artifacts.stage import StageTable
 
 FINISHED = "finished"
 WORK = "work"
-"""Folder, within an unfinished artifact, of what only its stage needs."""
+"""Folder inside an unfinished artifact for the stage's own working files."""
 STORE_THREADS = 16
-"""Object stores answer in tens of milliseconds; many small questions are asked at once."""
+"""Object stores take tens of milliseconds per request, so requests run in parallel."""
 NAMED_VERSIONS = ("cloze", "apache-beam", "deepspeed", "numpy", "pyarrow", "tokenizers", "torch")
 
 
@@ -48,15 +48,17 @@ class Artifact:
         return self.manifest.digest
 
     def path(self, name: str) -> str:
-        """Local path of a file, verified against its sha256 the first time this node opens it.
+        """Local path of a file, verified against its sha256 when this node first opens it.
 
-        A file behind a URL is brought to this node's cache; `stage_files` chooses another place.
+        A remote file is downloaded to this node's cache; `stage_files` chooses another directory.
         """
         entry = self.manifest.file(name)
-        return open_file(self.directory, entry, scratch=node_cache(self.manifest.key))
+        return open_file(
+            self.directory, entry, scratch=str(cache_directory("artifacts") / self.manifest.key)
+        )
 
     def read_bytes(self, name: str) -> bytes:
-        """A small file's bytes, from any file system."""
+        """The content of a small file, from any file system."""
         if filesystem.is_local(self.directory):
             with open(self.path(name), "rb") as file:
                 return file.read()
@@ -65,13 +67,13 @@ class Artifact:
         )
 
     def read_json(self, name: str) -> Any:
-        """A small JSON file's value."""
+        """The value of a small JSON file."""
         return json.loads(self.read_bytes(name))
 
     def stage_files(self, destination: str, names: Iterable[str] | None = None) -> "Artifact":
-        """The artifact with the named files (or all) on local disk: itself if local already.
+        """The artifact with the named files (or all) on local disk; itself if already local.
 
-        Without a `destination` each is fetched when it is first asked for.
+        Without a `destination`, files are downloaded on first use.
         """
         if filesystem.is_local(self.directory) or not destination:
             return self
@@ -85,23 +87,18 @@ class Artifact:
         return Artifact(destination, self.manifest)
 
 
-def node_cache(key: str) -> str:
-    """Where this node keeps files of the remote artifact with `key`."""
-    return str(cache_directory("artifacts") / key)
-
-
 class Store:
-    """All artifacts of a workspace."""
+    """The artifacts of a workspace."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def directory(self, stage: str, key: str) -> str:
-        """Where the artifact with `key` lies or would lie."""
+        """The directory of the artifact with `key`, whether or not it exists."""
         return filesystem.join(self.root, f"{stage}/{key}")
 
     def find(self, stage: str, key: str) -> Artifact | None:
-        """The finished artifact with `key`, or None; a damaged one is an `IntegrityError`."""
+        """The finished artifact with `key`, or None; `IntegrityError` if it is damaged."""
         directory = self.directory(stage, key)
         if not filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
             return None
@@ -115,26 +112,26 @@ class Store:
 
 
 def open_artifact(directory: str) -> Artifact:
-    """The artifact in `directory`, its manifest read and every file's size checked."""
+    """Open the artifact in `directory`: read its manifest and check the size of every file."""
     source = filesystem.join(directory, MANIFEST_NAME)
     try:
         text = filesystem.read_bytes(source)
     except FileNotFoundError:
         raise IntegrityError(
-            f"{directory}: no {MANIFEST_NAME}, so no finished artifact; "
-            "run its stage, or name the directory that holds one"
+            f"{directory}: no {MANIFEST_NAME}, so not a finished artifact; "
+            "run its stage, or give the directory of a finished one"
         ) from None
     manifest = parse_manifest(text, source=source)
     if manifest.derived_key != manifest.key:
         raise IntegrityError(
-            f"{source}: key {manifest.key[:12]}, but its configuration and inputs have "
+            f"{source}: key {manifest.key[:12]}, but its configuration and inputs give "
             f"{manifest.derived_key[:12]}: it was changed; delete it and run the stage again"
         )
     for entry in (*manifest.files, *manifest.records):
         path = filesystem.join(directory, entry.stored_name)
         found = filesystem.size_of(path)
         if found is None:
-            raise IntegrityError(f"{path}: missing, but the manifest names it; run the stage again")
+            raise IntegrityError(f"{path}: missing, but the manifest lists it; run the stage again")
         if found != entry.size:
             raise IntegrityError(
                 f"{path}: {found} bytes, the manifest says {entry.size}; run the stage again"
@@ -143,7 +140,7 @@ def open_artifact(directory: str) -> Artifact:
 
 
 def open_input(table: StageTable, role: str) -> Artifact:
-    """The finished input that plays `role`; an `IntegrityError` if it is not the one planned."""
+    """Open the input with this `role`; `IntegrityError` if it is not the planned one."""
     artifact = open_artifact(table.input_path(role))
     planned = table.inputs[role].digest
     if artifact.digest != planned:
@@ -155,15 +152,15 @@ def open_input(table: StageTable, role: str) -> Artifact:
 
 
 def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
-    """Local path of the file that `entry` describes, verified; brought to `scratch` if remote.
+    """Local path of the file described by `entry`, verified; downloaded to `scratch` if remote.
 
-    For workers, which are given single entries: a whole manifest would travel with every task.
+    For workers, which receive single entries: a whole manifest per task would be too much to send.
     """
     path = filesystem.join(directory, entry.stored_name)
     if filesystem.is_local(directory):
         path = filesystem.local_path(path)
         if not os.path.exists(path):
-            raise IntegrityError(f"{path}: missing; its manifest names it: run its stage again")
+            raise IntegrityError(f"{path}: missing, but the manifest lists it; run its stage again")
     else:
         remote, path = path, os.path.join(scratch, entry.stored_name)
         if not os.path.exists(path):
@@ -177,13 +174,6 @@ def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
     return path
 
 
-class FileFacts(TypedDict, total=False):
-    """The keywords of `put_file` that `put_bytes` and `put_json` pass on."""
-
-    rows: int | None
-    statistics: Mapping[str, object] | None
-
-
 def put_file(
     directory: str,
     source: str,
@@ -192,9 +182,9 @@ def put_file(
     rows: int | None = None,
     statistics: Mapping[str, object] | None = None,
 ) -> FileEntry:
-    """Move the local file `source` into the unfinished artifact as `name`; record it finished.
+    """Move the local file `source` into the unfinished artifact as `name`, and record it finished.
 
-    `commit` waits until it and all others are flushed to disk: see `finished_file`.
+    Only `commit` waits until all files are flushed to disk; see `finished_file`.
     """
     entry = FileEntry(
         name=name,
@@ -213,30 +203,34 @@ def put_file(
 
 
 def put_bytes(
-    directory: str, content: bytes, *, name: str, **facts: Unpack[FileFacts]
+    directory: str,
+    content: bytes,
+    *,
+    name: str,
+    rows: int | None = None,
+    statistics: Mapping[str, object] | None = None,
 ) -> FileEntry:
-    """Write `content` into the unfinished artifact as `name`; `facts` as for `put_file`."""
+    """Write `content` into the unfinished artifact as `name`, like `put_file`."""
     local = filesystem.is_local(directory)
     folder = filesystem.local_path(directory) if local else tempfile.gettempdir()
     scratch = os.path.join(folder, name.replace("/", "-"))
     with filesystem.naming_full_disk(scratch), filesystem.temporary_beside(scratch) as temporary:
         with open(temporary, "wb") as file:
             file.write(content)
-        return put_file(directory, temporary, name=name, **facts)
+        return put_file(directory, temporary, name=name, rows=rows, statistics=statistics)
 
 
-def put_json(directory: str, value: object, *, name: str, **facts: Unpack[FileFacts]) -> FileEntry:
+def put_json(directory: str, value: object, *, name: str) -> FileEntry:
     """Write `value` as readable JSON into the unfinished artifact as `name`."""
-    return put_bytes(
-        directory, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode(), name=name, **facts
-    )
+    content = json.dumps(value, indent=1, sort_keys=True) + "\n"
+    return put_bytes(directory, content.encode(), name=name)
 
 
 def finished_file(directory: str, name: str) -> FileEntry | None:
-    """The entry of a file that an earlier attempt has finished; None if it must be made.
+    """The entry of a file that an earlier attempt finished; None if it has to be made.
 
-    A killed process loses nothing it has put, a machine that goes down may: what was put before
-    this machine started is read again.
+    Files survive the death of the process that put them, but perhaps not of the machine: what was
+    put before the last boot is verified.
     """
     record = finished_record(directory, name)
     try:
@@ -252,7 +246,7 @@ def finished_file(directory: str, name: str) -> FileEntry | None:
 
 
 def finished_files(directory: str, names: Sequence[str]) -> dict[str, FileEntry]:
-    """The entries of those of the named files that are finished, by name."""
+    """The entries of the finished files among `names`, by name."""
     if filesystem.is_local(directory):
         entries = [finished_file(directory, name) for name in names]
     else:
@@ -262,14 +256,14 @@ def finished_files(directory: str, names: Sequence[str]) -> dict[str, FileEntry]
 
 
 def all_finished(directory: str, names: Sequence[str]) -> list[FileEntry]:
-    """The entries of the named files, in their order; an `IntegrityError` if one is missing."""
+    """The entries of the named files, in order; `IntegrityError` if one is missing."""
     found = finished_files(directory, names)
     missing = [name for name in names if name not in found]
     if missing:
         raise IntegrityError(
-            f"{filesystem.join(directory, missing[0])}: not there after the job ({len(missing)} of "
-            f"{len(names)} files); the workers must see the same {directory}, and nobody else may "
-            "change it; run the stage again"
+            f"{filesystem.join(directory, missing[0])}: missing after the job ({len(missing)} of "
+            f"{len(names)} files); make sure that all workers share {directory} and nothing else "
+            "changes it, then run the stage again"
         )
     return [found[name] for name in names]
 
@@ -282,7 +276,7 @@ def commit(
     records: Iterable[FileEntry] = (),
     execution: Mapping[str, object] | None = None,
 ) -> Artifact:
-    """Write the manifest: from now on the artifact exists."""
+    """Write the manifest: the artifact now exists."""
     manifest = Manifest(
         stage=table.stage,
         key=table.key,
@@ -309,7 +303,7 @@ def commit(
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python, the machine and the packages a result can depend on."""
+    """Versions of Python, the platform and the packages that a result may depend on."""
     found = {
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",
@@ -323,11 +317,11 @@ def versions() -> dict[str, str]:
 
 
 def finished_record(directory: str, name: str) -> str:
-    """Where an unfinished artifact remembers that the file `name` is finished."""
+    """Path of the record that the file `name` of an unfinished artifact is finished."""
     return filesystem.join(directory, f"{FINISHED}/{name}.json")
 
 
 def clear_work(directory: str) -> None:
-    """Remove the stage's own work files and the records that they were finished."""
+    """Remove the stage's working files and their finished records."""
     for leftover in (WORK, f"{FINISHED}/{WORK}"):
         filesystem.remove(filesystem.join(directory, leftover))

@@ -1,11 +1,11 @@
 """The schema of `summary.json`: every figure of a run's report, for programs.
 
-In:  nothing; this module holds types.
+In:  nothing; this module only defines types.
 Out: `Summary`, which the report collects from the artifacts; the page, the terminal, the ablations
-     and `cloze compare` only present it. Scores keep the schema of artifacts/results.py.
+     and `cloze compare` only present it. Scores have the schema of artifacts/results.py.
 
-Shares and accuracies are fractions, losses and entropies nats, times seconds, sizes bytes. Parts
-that a run does not have are None or empty. With `show_text` false no text of the corpus is in it.
+Shares and accuracies are fractions, losses and entropies nats, times seconds, sizes bytes. Missing
+parts are None or empty. With `show_text` false, it contains no text of the corpus.
 """
 
 from typing import ClassVar, Literal
@@ -23,15 +23,15 @@ class Source(Result):
 
     reader: str
     what: str
-    """Packages, or the path as far as it is recorded."""
+    """Packages, or the recorded part of the path."""
     split: str
-    """`train`, or the name of the held-out split it forms."""
+    """`train`, or the name of the held-out split."""
     weight: int = 1
     """Copies of each document."""
 
 
 class CorpusSplit(Result):
-    """What one split of the corpus holds."""
+    """The contents of one split of the corpus."""
 
     name: str
     """`train`, `heldout`, or a held-out source's name."""
@@ -41,37 +41,37 @@ class CorpusSplit(Result):
     tokens: int
     """Word-pieces."""
     bytes: int | None = None
-    """Of text."""
+    """Bytes of text."""
 
 
 class Histogram(Result):
     """Counts by bin."""
 
     edges: tuple[float, ...]
-    """One more than counts; bin i holds edges[i] ≤ x < edges[i + 1]."""
+    """One more than counts; bin i covers edges[i] ≤ x < edges[i + 1]."""
     counts: tuple[int, ...]
 
 
 class Piece(Result):
-    """A word-piece and how often it occurs in the training split."""
+    """A word-piece and its frequency in the training split."""
 
     text: str
     count: int
 
 
 class Corpus(Result):
-    """What was read and what became of it."""
+    """The documents read, dropped and kept."""
 
     sources: tuple[Source, ...] = ()
     """In order of precedence."""
     documents_read: int | None = None
-    """Before anything was dropped."""
+    """Documents before any were dropped."""
     dropped: dict[str, int] = Field(default_factory=dict)
-    """Documents dropped, by reason; `duplicate` is one of them."""
+    """Dropped documents by reason, such as `duplicate`."""
     splits: tuple[CorpusSplit, ...] = ()
     """Training first."""
     unigram_entropy: float | None = None
-    """Of the word-pieces of the training split, nats."""
+    """Entropy of the word-pieces of the training split, in nats."""
     unknown_share: float | None = None
     """Share of [UNK] among the tokens of the training split."""
     document_lengths: Histogram | None = None
@@ -89,31 +89,31 @@ class ExampleSet(Result):
 
     max_seq_length: int
     copies: int
-    """Maskings and pairings of the corpus."""
+    """How many times the corpus was paired and masked."""
     examples: int
     """Rows over all copies."""
     tokens: int
-    """Of all rows, without padding."""
+    """Tokens of all rows, without padding."""
     masked: int
     """Predicted positions."""
     as_mask: int | None = None
-    """Of them, replaced by [MASK]."""
+    """Of these, replaced by [MASK]."""
     as_random: int | None = None
-    """Of them, replaced by a random word-piece."""
+    """Of these, replaced by a random word-piece."""
     kept: int | None = None
-    """Of them, left unchanged."""
+    """Of these, left unchanged."""
     truncated: int | None = None
-    """Pairs that were cut to fit."""
+    """Truncated pairs."""
     random_next_share: float | None = None
-    """Share of the pairs whose second segment is from another document (or swapped)."""
+    """Share of pairs whose second segment is from another document (or swapped)."""
     length_only_accuracy: float | None = None
-    """Next-sentence accuracy of a rule that sees the example's length alone."""
+    """Next-sentence accuracy of a classifier that only sees the example's length."""
     lengths: Histogram | None = None
     """Tokens per example."""
 
 
 class Encoder(Result):
-    """The encoder that was trained, or the finished one that was given."""
+    """The trained encoder, or the given finished one."""
 
     layers: int
     hidden_size: int
@@ -121,11 +121,11 @@ class Encoder(Result):
     vocabulary_size: int
     """Word-pieces, special tokens included."""
     parameters: int | None = None
-    """Of the encoder with both pre-training heads."""
+    """Parameters of the encoder with both pre-training heads."""
     preset: str = ""
-    """Published size of the same shape; empty if none."""
+    """The published encoder of the same shape; empty if there is none."""
     precision: str = ""
-    """Arithmetic of pre-training; empty for a finished encoder."""
+    """Precision of pre-training; empty for a given encoder."""
 
 
 class HeldoutPoint(Result):
@@ -139,15 +139,15 @@ class HeldoutPoint(Result):
 
 
 class TrainingPoint(Result):
-    """Pre-training at one step; what was not measured there is None."""
+    """Pre-training at one step; figures not measured there are None."""
 
     step: int
-    """Optimizer steps done."""
+    """Completed optimizer steps."""
     max_seq_length: int | None = None
     seconds: float | None = None
-    """Of training so far, interruptions left out."""
+    """Training time so far, excluding interruptions."""
     tokens: int | None = None
-    """Seen so far."""
+    """Tokens seen so far."""
     train_mlm_loss: float | None = None
     """Mean since the previous point."""
     train_nsp_loss: float | None = None
@@ -168,30 +168,30 @@ class Pretraining(GrownConfig, Result):
     batch_size: int
     """Sequences per step."""
     tokens: int | None = None
-    """Seen in all."""
+    """Tokens seen in total."""
     seconds: float | None = None
-    """Of training alone, without start-up and evaluations."""
+    """Training time, excluding start-up and evaluations."""
     device: str = ""
-    """`cpu`, or a GPU's name."""
+    """`cpu` or the GPU's name."""
     ranks: int | None = None
     phases: tuple[tuple[int, float], ...] = ()
-    """(sequence length, share of the steps)."""
+    """(sequence length, share of the steps) of each phase."""
     curve: tuple[TrainingPoint, ...] = ()
-    """In order of steps."""
+    """In the order of steps."""
     objective: Literal["masked_lm", "next_token"] = "masked_lm"
-    """What was predicted, and what the losses of `curve` are of."""
+    """The training objective, and the loss in `curve`."""
 
 
 class Predictions(Result):
-    """What one model predicts for a [MASK]; without `show_text` only `correct`."""
+    """One model's predictions for a [MASK]; without `show_text` only `correct`."""
 
     system: Literal["random", "count", "pretrained"]
-    """The untrained encoder, the n-gram baseline, the encoder."""
+    """The untrained encoder, the n-gram baseline, the trained encoder."""
     words: tuple[str, ...] = ()
-    """The most probable first."""
+    """Most probable first."""
     probabilities: tuple[float, ...] = ()
     correct: int | None = None
-    """Index of the first correct word; None if none is, or if no answers are given."""
+    """Index of the first correct word; None if there is none or no answers are given."""
 
 
 class FilledSentence(Result):
@@ -200,11 +200,11 @@ class FilledSentence(Result):
     sentence: str = ""
     """As configured; empty without `show_text`."""
     answers: tuple[str, ...] = ()
-    """Words that count as correct; empty without `show_text`."""
+    """Correct words; empty without `show_text`."""
     judged: bool = False
-    """Whether `report.answers` says which words are correct."""
+    """Whether `report.answers` lists the correct words."""
     guesses: tuple[Predictions, ...]
-    """Of the untrained encoder, the n-gram baseline, the encoder."""
+    """In the order of the untrained encoder, the n-gram baseline, the trained encoder."""
 
 
 class Step(Result):
@@ -212,52 +212,52 @@ class Step(Result):
 
     stage: str
     digest: str
-    """Of its content."""
+    """Digest of the content."""
     key: str
-    """Its name in the store."""
+    """Name in the store."""
     inputs: dict[str, str] = Field(default_factory=dict)
     """Digests by role."""
     files: int
     bytes: int
-    """Of all files."""
+    """Total size of all files."""
     rows: int | None = None
-    """Where its files are tables."""
+    """Rows, if the files are tables."""
     finished_at: str = ""
     """UTC."""
     seconds: float | None = None
     """Wall-clock."""
     peak_memory: int | None = None
-    """Bytes, all processes of the stage."""
+    """Bytes over all processes of the stage."""
     argv: tuple[str, ...] = ()
-    """The command that made it."""
+    """The command that made the artifact."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Of Python, the machine and the packages."""
+    """Versions of Python, the platform and the packages."""
 
 
 class Summary(Result):
-    """A run in figures."""
+    """All figures of a run."""
 
     summary_version: int = SUMMARY_VERSION
     name: str
     title: str
     note: str = ""
-    """What a reader must know before believing a number."""
+    """Caveats to read before the figures."""
     show_text: bool = True
-    """Whether text of the corpus may appear."""
+    """Whether text of the corpus may be shown."""
     encoder: Encoder | None = None
     corpus: Corpus | None = None
     examples: tuple[ExampleSet, ...] = ()
-    """One for each sequence length."""
+    """One per sequence length."""
     pretraining: Pretraining | None = None
     language_model: tuple[LanguageModelScore, ...] = ()
-    """The headline split first."""
+    """Headline split first."""
     sentences: tuple[FilledSentence, ...] = ()
     tasks: tuple[TaskScore, ...] = ()
     trial_seconds: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Median time of a fine-tuning run, by task and system."""
     glue_average: float | None = None
-    """Where GLUE tasks were run."""
+    """None if no GLUE tasks were run."""
     steps: tuple[Step, ...] = ()
     """Every artifact, in order."""
     configuration: dict[str, JsonValue] = Field(default_factory=dict)
-    """The run's tables without what has its default value."""
+    """The run's configuration, without default values."""

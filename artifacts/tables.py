@@ -1,32 +1,32 @@
-"""The tables that stages exchange: tokens, examples, dropped documents, as Arrow IPC files.
+"""The tables exchanged between stages, as Arrow IPC files: tokens, examples, dropped documents.
 
 tokens (one file per split and bucket, rows sorted by digest):
     document_digest   fixed binary 16   first half of blake2b of the cleaned text
-    copies            uint8             how often the source's weight repeats the document
-    token_ids         list<id>          all sentences, one after another
+    copies            uint8             weight of the source: how often the document is repeated
+    token_ids         list<id>          all sentences, concatenated
     sentence_lengths  list<uint32>      tokens per sentence; sums to len(token_ids)
 
 examples (one file per split, length and bucket; record batch c holds copy c):
     input_ids             list<id>      [CLS] A [SEP] B [SEP], masked, unpadded
     segment_a_length      uint16        tokens of [CLS] A [SEP]: token types are 0, then 1
-    masked_lm_positions   list<uint16>  places in input_ids, ascending
-    masked_lm_ids         list<id>      what stood there
-    next_sentence_label   int8          0 is next, 1 random, -1 not asked (no second segment)
+    masked_lm_positions   list<uint16>  positions in input_ids, ascending
+    masked_lm_ids         list<id>      original ids at these positions
+    next_sentence_label   int8          0 next, 1 random, -1 no label (no second segment)
     document_lengths      list<uint32>  tokens of each [CLS] … [SEP]; sums to len(input_ids)
 
-The last column is there only where an example has several documents (`examples.pack_documents`):
-input_ids are then [CLS] A [SEP] [CLS] B [SEP] …, positions and attention begin anew with each.
+The last column exists only if examples pack several documents (`examples.pack_documents`):
+input_ids are then [CLS] A [SEP] [CLS] B [SEP] …; positions and attention restart at each one.
 
 dropped (a record beside the tokens, one file):
-    document_digest   fixed binary 16   as above, had the document been kept
-    source            uint16            which of the corpus's sources it comes from
+    document_digest   fixed binary 16   as above
+    source            uint16            index of its source in the corpus
     path              string            its file
-    position          int64             where in it, as the reader has it: a byte, a row, an ordinal
+    position          int64             its position in the file: a byte, row or ordinal, by reader
     reason            string            why it was dropped
 
 `id` is uint16 for vocabularies up to 65,536 words, uint32 above.
 
-Importing this module first also keeps pyarrow from importing pandas.
+Importing this module also keeps pyarrow from importing pandas.
 """
 
 import sys
@@ -37,8 +37,8 @@ from typing import NotRequired, TypedDict
 import pyarrow as pa
 
 if "pandas" not in sys.modules:
-    # When pyarrow first makes an array it imports pandas if there is one: a quarter of a second of
-    # every program and every worker, for nothing. It asks once, so it is shown one that is too old.
+    # When pyarrow makes its first array it imports pandas if installed, which costs every program
+    # and worker a quarter of a second for nothing. It checks once, so show it one that is too old.
     _too_old = ModuleType("pandas")
     vars(_too_old)["__version__"] = "0"
     sys.modules["pandas"] = _too_old
@@ -51,10 +51,10 @@ TOKEN_DIGEST_BYTES = 16
 DOCUMENT_LENGTHS_FIELD = pa.field(
     "document_lengths", pa.list_(pa.field("item", pa.uint32(), nullable=False)), nullable=False
 )
-"""The column of examples that have several documents."""
+"""The additional column of examples that pack several documents."""
 
 DROPPED_NAME = "dropped.arrow"
-"""The list of dropped documents."""
+"""File name of the list of dropped documents."""
 
 DROPPED_SCHEMA = pa.schema(
     [
@@ -65,7 +65,7 @@ DROPPED_SCHEMA = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
-"""Schema of that list."""
+"""Schema of the list of dropped documents."""
 
 
 class DocumentRow(TypedDict):
@@ -99,48 +99,46 @@ class DroppedRow(TypedDict):
 
 
 def id_type(vocabulary_size: int) -> pa.DataType:
-    """The narrowest Arrow type that holds every id."""
+    """The narrowest Arrow type that can hold every id."""
     return pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
 
 
 def tokens_schema(vocabulary_size: int) -> pa.Schema:
     """Schema of a tokens file."""
-    return pa.schema(
-        [
-            pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES), nullable=False),
-            pa.field("copies", pa.uint8(), nullable=False),
-            pa.field(
-                "token_ids",
-                pa.list_(pa.field("item", id_type(vocabulary_size), nullable=False)),
-                nullable=False,
-            ),
-            pa.field(
-                "sentence_lengths",
-                pa.list_(pa.field("item", pa.uint32(), nullable=False)),
-                nullable=False,
-            ),
-        ]
+    return _without_nulls(
+        document_digest=pa.binary(TOKEN_DIGEST_BYTES),
+        copies=pa.uint8(),
+        token_ids=pa.list_(id_type(vocabulary_size)),
+        sentence_lengths=pa.list_(pa.uint32()),
     )
 
 
 def examples_schema(vocabulary_size: int, *, packed: bool = False) -> pa.Schema:
-    """Schema of an examples file; `packed`: of one whose examples have several documents."""
-    ids = pa.list_(pa.field("item", id_type(vocabulary_size), nullable=False))
-    positions = pa.list_(pa.field("item", pa.uint16(), nullable=False))
-    schema = pa.schema(
-        [
-            pa.field("input_ids", ids, nullable=False),
-            pa.field("segment_a_length", pa.uint16(), nullable=False),
-            pa.field("masked_lm_positions", positions, nullable=False),
-            pa.field("masked_lm_ids", ids, nullable=False),
-            pa.field("next_sentence_label", pa.int8(), nullable=False),
-        ]
+    """Schema of an examples file; `packed` if examples pack several documents."""
+    ids = pa.list_(id_type(vocabulary_size))
+    schema = _without_nulls(
+        input_ids=ids,
+        segment_a_length=pa.uint16(),
+        masked_lm_positions=pa.list_(pa.uint16()),
+        masked_lm_ids=ids,
+        next_sentence_label=pa.int8(),
     )
     return schema.append(DOCUMENT_LENGTHS_FIELD) if packed else schema
 
 
+def _without_nulls(**columns: pa.DataType) -> pa.Schema:
+    """A schema of columns, and lists in them, that contain no nulls."""
+    kinds = {
+        name: pa.list_(pa.field("item", kind.value_type, nullable=False))
+        if pa.types.is_list(kind)
+        else kind
+        for name, kind in columns.items()
+    }
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
+
+
 def ipc_bytes(table: pa.Table) -> bytes:
-    """The table as the content of an Arrow IPC file."""
+    """The table serialised as an Arrow IPC file."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)

@@ -1,15 +1,15 @@
 """Tokenizers and their identity: WordPiece, and the byte-level BPE of imported encoders.
 
-In:  a vocabulary and its options, learnt here, or `vocab.txt`, or the `tokenizer.json` of a
-     WordPiece or of a byte-level BPE, every field that changes ids honoured or refused.
-Out: `SubwordTokenizer`: the special ids, `encode`, and a `tokenizers.Tokenizer`; it gives the ids
-     that the file's own gives.
+In:  a vocabulary learnt here, a `vocab.txt`, or a `tokenizer.json` (WordPiece or byte-level BPE),
+     of which every field that affects ids is honoured or rejected.
+Out: `SubwordTokenizer`: the special ids, `encode`, and a `tokenizers.Tokenizer`, with the same ids
+     as the original file.
 
-`[MASK]` written in a document is text (`encode_special_tokens`): ids of body text never contain a
-special id other than [UNK].
+`[MASK]` written in a document is plain text (`encode_special_tokens`), so body text never contains
+a special id other than [UNK].
 
-The two kinds differ here and nowhere else, except for WordPiece's fast form
-(pipeline/tokenizer) and the space that byte-level tokens begin with (`spaces_count`).
+The two kinds differ only in this module, except for WordPiece's fast implementation
+(pipeline/tokenizer) and the leading space of byte-level tokens (`spaces_count`).
 """
 
 import json
@@ -42,43 +42,43 @@ SEP = "[SEP]"
 MASK = "[MASK]"
 
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-"""In the order in which a new vocabulary lists them."""
+"""In their order in a new vocabulary."""
 
 CONTINUATION = "##"
-"""Prefix of a token that continues a word."""
+"""Prefix of tokens that continue a word."""
 
 MAX_CHARACTERS_PER_WORD = 100
-"""Longer words become [UNK] (the `tokenizers` default; Google's script at eedf571 says 200)."""
+"""Longer words become [UNK] (the default of `tokenizers`; Google's script at eedf571 has 200)."""
 
 
 class AddedWord(NamedTuple):
-    """A word that was added after training: found in a text before anything is split."""
+    """A token added after training, matched before the text is split."""
 
     text: str
     normalized: bool
-    """Found in the normalised text, not in the text as it is written."""
+    """Whether it is matched in the normalised text rather than the original."""
 
 
 @dataclass(frozen=True)
 class SubwordTokenizer(ABC):
-    """A vocabulary in id order, and how text becomes its ids."""
+    """A vocabulary in id order, and how text is mapped to ids."""
 
     vocabulary: tuple[str, ...]
-    """The tokens as people read them: `##` is before one that continues a word."""
+    """Readable tokens; those that continue a word begin with `##`."""
 
     lowercase: bool
-    """Whether text is lower-cased."""
+    """Whether text is lowercased."""
 
     def __post_init__(self) -> None:
         missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
         if missing:
             raise UsageError(
-                f"vocabulary of {self.size} words lacks {' '.join(missing)}; add one line each"
+                f"vocabulary of {self.size} tokens lacks {' '.join(missing)}; add a line for each"
             )
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Token, as the tokenizer's file has it, to id."""
+        """Token, as spelled in the tokenizer's file, to id."""
         return {word: index for index, word in enumerate(self.vocabulary)}
 
     @property
@@ -119,7 +119,7 @@ class SubwordTokenizer(ABC):
     @property
     @abstractmethod
     def digest(self) -> str:
-        """Identity: equal digests give equal ids on every text."""
+        """Identity: tokenizers with equal digests give equal ids for every text."""
 
     @property
     @abstractmethod
@@ -129,25 +129,25 @@ class SubwordTokenizer(ABC):
     @property
     @abstractmethod
     def prepares_corpora(self) -> bool:
-        """Whether the stage `tokens` computes the same ids."""
+        """Whether the stage `tokens` can compute the same ids."""
 
     @property
     def spaces_count(self) -> bool:
-        """Whether a word has another id at the beginning of a text than after a space."""
+        """Whether a word's ids depend on a preceding space."""
         return False
 
     def running(self, parts: Sequence[str]) -> list[str]:
-        """Words or sentences of one text, to be encoded one by one with the ids they have in it."""
+        """Parts of a text, prepared to be encoded one by one with the ids of the whole."""
         if not self.spaces_count:
             return list(parts)
         return [f" {part}" if number and part else part for number, part in enumerate(parts)]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text` alone, without [CLS] and [SEP]."""
+        """Ids of `text`, without [CLS] and [SEP]."""
         return list(self.backend.encode(text, add_special_tokens=False).ids)
 
     def encode_around_masks(self, text: str) -> list[list[int]]:
-        """Ids of what is before, between and after the [MASK]s written in `text`."""
+        """Ids of the parts of `text` before, between and after its [MASK]s."""
         return [self.encode(part) for part in text.split(MASK)]
 
     @abstractmethod
@@ -155,46 +155,46 @@ class SubwordTokenizer(ABC):
         """The whole pipeline in the `tokenizers` format."""
 
     def files(self) -> dict[str, bytes]:
-        """What is kept beside examples and weights, by name."""
+        """The files stored with examples and weights, by name."""
         return {"tokenizer.json": self.tokenizer_json().encode()}
 
     @abstractmethod
     def transformers_options(self) -> dict[str, JsonValue]:
-        """Its class in `transformers`, and that class's options, for `tokenizer_config.json`."""
+        """The contents of `tokenizer_config.json`: the class in `transformers` and its options."""
 
 
 @dataclass(frozen=True)
 class WordPieceTokenizer(SubwordTokenizer):
-    """A vocabulary of word-pieces and the options that change its ids.
+    """A WordPiece vocabulary and the options that affect ids.
 
-    Vocabularies of our own have `lowercase` alone; the others are those of imported encoders.
+    Vocabularies learnt here only use `lowercase`; the other options occur in imported encoders.
     """
 
     strip_accents: bool | None = None
-    """None: as `lowercase`."""
+    """None: same as `lowercase`."""
 
     split_chinese: bool = True
-    """Whether every Chinese character is a word."""
+    """Whether every Chinese character is a word of its own."""
 
     added: tuple[AddedWord, ...] = ()
-    """Words of the vocabulary that are found whole."""
+    """Tokens that are matched whole."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.ids) != self.size:
             twice = next(word for i, word in enumerate(self.vocabulary) if self.ids[word] != i)
-            raise UsageError(f"vocabulary lists {twice!r} twice; remove one of the two lines")
+            raise UsageError(f"vocabulary lists {twice!r} twice; remove one of the lines")
 
     @property
     def digest(self) -> str:
-        """Identity: equal digests give equal ids on every text."""
+        """Identity: tokenizers with equal digests give equal ids for every text."""
         parts = ["wordpiece", self.lowercase, MAX_CHARACTERS_PER_WORD, list(self.vocabulary)]
         options = [self.strip_accents, self.split_chinese, [list(word) for word in self.added]]
         return digest_of(parts if self.prepares_corpora else [*parts, options])
 
     @property
     def prepares_corpora(self) -> bool:
-        """Whether `lowercase` is its only option."""
+        """Whether no option other than `lowercase` is set."""
         return self.strip_accents is None and self.split_chinese and not self.added
 
     @cached_property
@@ -222,7 +222,7 @@ class WordPieceTokenizer(SubwordTokenizer):
         return tokenizer
 
     def vocab_txt(self) -> str:
-        """The vocabulary as Google writes it: one word-piece a line."""
+        """The vocabulary in Google's format: one word-piece per line."""
         return "".join(f"{word}\n" for word in self.vocabulary)
 
     def tokenizer_json(self) -> str:
@@ -230,13 +230,13 @@ class WordPieceTokenizer(SubwordTokenizer):
         return str(self.backend.to_str(pretty=True))
 
     def files(self) -> dict[str, bytes]:
-        """`vocab.txt` as well."""
+        """`tokenizer.json` and `vocab.txt`."""
         return {**super().files(), "vocab.txt": self.vocab_txt().encode()}
 
     def transformers_options(self) -> dict[str, JsonValue]:
-        """BERT's; those that follow from `do_lower_case` are left out."""
+        """BERT's options, without those implied by `do_lower_case`."""
         options: dict[str, JsonValue] = {
-            "tokenizer_class": "BertTokenizer",  # which `AutoTokenizer` looks for
+            "tokenizer_class": "BertTokenizer",  # for `AutoTokenizer`
             "do_lower_case": self.lowercase,
         }
         if self.strip_accents is not None:
@@ -248,22 +248,22 @@ class WordPieceTokenizer(SubwordTokenizer):
 
 @dataclass(frozen=True)
 class ByteLevelTokenizer(SubwordTokenizer):
-    """The byte-level BPE of an imported encoder, ModernBERT's or Ettin's; never learnt here.
+    """The byte-level BPE of an imported encoder such as ModernBERT or Ettin; never learnt here.
 
-    A token has the space before its word in it, so whole words can be told from the tokens.
+    A token includes the space before its word, so word boundaries are visible in the tokens.
     """
 
     content: str
-    """Its `tokenizer.json`, byte for byte."""
+    """The content of `tokenizer.json`."""
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Token, as the file has it, to id: two may read alike, incomplete characters for one."""
+        """Token, as spelled in the file, to id; readable forms may coincide."""
         return dict(self.backend.get_vocab(with_added_tokens=True))
 
     @property
     def digest(self) -> str:
-        """Of what changes ids, in whichever of its spellings."""
+        """Digest of everything that affects ids, independent of its spelling."""
         table = json.loads(self.content)
         merges = [m.split(" ", 1) if isinstance(m, str) else m for m in table["model"]["merges"]]
         model = {**table["model"], "merges": merges}
@@ -272,12 +272,12 @@ class ByteLevelTokenizer(SubwordTokenizer):
 
     @property
     def prepares_corpora(self) -> bool:
-        """Through `tokenizers` itself, so with the same ids."""
+        """Always: the stage uses `tokenizers` itself."""
         return True
 
     @property
     def spaces_count(self) -> bool:
-        """A token begins with the space before it."""
+        """Always: a token begins with the space before it."""
         return True
 
     @cached_property
@@ -290,7 +290,7 @@ class ByteLevelTokenizer(SubwordTokenizer):
         return tokenizer
 
     def encode_around_masks(self, text: str) -> list[list[int]]:
-        """Strips the white space beside a [MASK], where the file says so."""
+        """Strip the white space around a [MASK], if the file says so."""
         (mask,) = (w for w in self.backend.get_added_tokens_decoder().values() if w.content == MASK)
         parts = text.split(MASK)
         if mask.lstrip:
@@ -300,16 +300,16 @@ class ByteLevelTokenizer(SubwordTokenizer):
         return [self.encode(part) for part in parts]
 
     def tokenizer_json(self) -> str:
-        """The file as it was read."""
+        """The original file."""
         return self.content
 
     def transformers_options(self) -> dict[str, JsonValue]:
-        """The class that takes everything from `tokenizer.json`."""
+        """The class that is defined entirely by `tokenizer.json`."""
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def well_formed(text: str) -> str:
-    """`text` with unpaired surrogates, which JSON can hold and UTF-8 cannot, as question marks."""
+    """`text` with unpaired surrogates, which JSON allows and UTF-8 does not, replaced by `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -320,7 +320,7 @@ def bert_pipeline(
     strip_accents: bool | None = None,
     split_chinese: bool = True,
 ) -> Tokenizer:
-    """BERT's normaliser and pre-tokenizer round any model (reference: tokenization.py:188-305)."""
+    """BERT's normaliser and pre-tokenizer around `model` (reference: tokenization.py:188-305)."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True,
@@ -334,7 +334,7 @@ def bert_pipeline(
 
 
 def read_vocabulary(path: str | Path, *, lowercase: bool) -> SubwordTokenizer:
-    """The tokenizer of a `tokenizer.json`, or of a `vocab.txt`, which does not say `lowercase`."""
+    """Read a `tokenizer.json`, or a `vocab.txt`, which does not contain `lowercase`."""
     if str(path).endswith(".json"):
         return read_tokenizer_json(path)
     return read_vocab_txt(path, lowercase=lowercase)
@@ -347,12 +347,12 @@ def read_vocab_txt(
     strip_accents: bool | None = None,
     split_chinese: bool = True,
 ) -> WordPieceTokenizer:
-    """The tokenizer of a `vocab.txt`, which says nothing of its options."""
+    """Read a `vocab.txt`, which does not contain the tokenizer's options."""
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise UsageError(
-            f"{path}: no such vocabulary; expected a vocab.txt with one word-piece a line"
+            f"{path}: no such vocabulary; expected a vocab.txt with one word-piece per line"
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}; expected a vocab.txt") from None
@@ -366,10 +366,10 @@ def read_vocab_txt(
 
 
 def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
-    """The tokenizer of a `tokenizer.json`: BERT's WordPiece pipeline, or a byte-level BPE.
+    """Read a `tokenizer.json` with BERT's WordPiece pipeline or a byte-level BPE.
 
-    Every field that changes ids is honoured or refused. Padding and truncation change none, and
-    special tokens written in a text are text, whatever the file says.
+    Every field that affects ids is honoured or rejected. Padding and truncation do not affect them,
+    and special tokens written in a text are treated as text, whatever the file says.
     """
     try:
         content = Path(path).read_text("utf-8")
@@ -412,7 +412,7 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
 def _not_berts(
     table: Mapping[str, Mapping[str, JsonValue]], added: Sequence[Mapping[str, JsonValue]]
 ) -> Iterator[str]:
-    """The fields of a `tokenizer.json` that change ids in a way that is not honoured."""
+    """The fields of a `tokenizer.json` that change ids in an unsupported way."""
     expected: dict[str, dict[str, JsonValue]] = {
         "model": {
             "type": "WordPiece",
@@ -438,7 +438,7 @@ def _in_id_order(ids: Mapping[str, int], *, path: str | Path) -> tuple[str, ...]
     words = sorted(ids, key=ids.__getitem__)
     if [ids[word] for word in words] != list(range(len(words))):
         raise UsageError(
-            f"{path}: ids are not 0 to {len(words) - 1}; use the vocab.txt it was made from"
+            f"{path}: ids are not 0 to {len(words) - 1}; use the vocab.txt that it was made from"
         )
     return tuple(words)
 
@@ -446,7 +446,7 @@ def _in_id_order(ids: Mapping[str, int], *, path: str | Path) -> tuple[str, ...]
 def _byte_level(
     content: str, table: Mapping[str, Mapping[str, JsonValue]], *, path: str | Path
 ) -> ByteLevelTokenizer:
-    """The tokenizer of a `tokenizer.json` whose model is a BPE."""
+    """Parse a `tokenizer.json` whose model is a BPE."""
     steps = table.get("pre_tokenizer") or {}
     every = steps.get("pretokenizers", [steps])
     if not isinstance(every, list) or not any(
@@ -454,7 +454,7 @@ def _byte_level(
     ):
         raise UsageError(
             f"{path}: a BPE tokenizer that does not work on bytes; expected the pre-tokenizer "
-            "ByteLevel, as ModernBERT's and Ettin's have it, or WordPiece"
+            "ByteLevel, as in ModernBERT and Ettin, or WordPiece"
         )
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if table["model"].get(option):
@@ -472,13 +472,13 @@ def _byte_level(
     missing = [token for token in SPECIAL_TOKENS if token not in special]
     if missing:
         raise UsageError(
-            f"{path}: a BPE tokenizer without the special tokens {' '.join(missing)}; only those "
-            "with BERT's can be read, as ModernBERT's and Ettin's"
+            f"{path}: a BPE tokenizer without the special tokens {' '.join(missing)}; BERT's are "
+            "required, as in ModernBERT and Ettin"
         )
     around = backend.encode("a").ids
     if [*around[:1], *around[-1:]] != [ids[CLS], ids[SEP]]:
         raise UsageError(
-            f"{path}: makes {[backend.id_to_token(index) for index in around]} of the text 'a', "
+            f"{path}: encodes 'a' as {[backend.id_to_token(index) for index in around]}, "
             f"expected it between {CLS} and {SEP}"
         )
     normalizer = backend.normalizer
@@ -498,17 +498,17 @@ _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(0x100 + place): byte
     for place, byte in enumerate(byte for byte in range(0x100) if byte not in _PRINTABLE)
 }
-"""The byte that a character of a byte-level vocabulary stands for (GPT-2's `bytes_to_unicode`)."""
+"""The byte that a character of a byte-level vocabulary encodes (GPT-2's `bytes_to_unicode`)."""
 
 
 def _readable(token: str) -> str:
-    """A byte-level token as people read it, `##` before one that continues a word.
+    """The readable form of a byte-level token, with `##` if it continues a word.
 
-    A word begins after a space, and with punctuation or a wide character (Chinese, Japanese).
+    A word begins after a space, with punctuation, or with a wide character (Chinese, Japanese).
     """
     raw = bytes(_BYTES.get(character, 0x3F) for character in token)
     text = raw.decode("utf-8", "backslashreplace")
-    is_whole = raw[0] < 0x80 or text[0] != "\\"  # no byte from inside a character
+    is_whole = raw[0] < 0x80 or text[0] != "\\"  # does not start inside a character
     wide = unicodedata.east_asian_width(text[0]) in "WF"
     begins = is_whole and (wide or unicodedata.category(text[0])[0] not in "LMN")
     shown = text.removeprefix(" ") or text

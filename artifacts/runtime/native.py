@@ -1,12 +1,12 @@
-"""C compiled on the machine it runs on, where there is a compiler.
+"""C code compiled on the machine that runs it, if there is a compiler.
 
-In:  one plain C file, and the types of its functions.
-Out: the functions, or why there are none: callers then run a slower form of the same.
+In:  one plain C file, and the signatures of its functions.
+Out: the functions, or the reason why there are none; callers then fall back to a slower version.
 
-The library is compiled in a second and kept in the user's cache under a name made of its text, the
-flags and, where they ask for the processor's own instructions, the processor. It appears there
-whole or not at all, so there is no lock that a killed run could leave behind. What is there needs
-no compiler any more: an image is given its libraries when it is built.
+Compiling takes about a second. The library is cached under a name derived from its source, the
+flags and, with `-march=native`, the processor. It is renamed into place, so no lock is needed that
+a killed run could leave behind. Container images are built with their libraries already cached and
+need no compiler.
 """
 
 import ctypes
@@ -40,22 +40,22 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Unavailable:
-    """There is no library, and why."""
+    """Why there is no library."""
 
     reason: str
 
 
 def load(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDLL | None:
-    """The compiled functions of `source`; None, and a message, where there is no compiler.
+    """The compiled functions of `source`; None, and a message, if it cannot be compiled.
 
-    A signature is a letter for the result, `-` for none, and one for each argument: n a size, p an
-    address or NULL, b bytes, i an int, f a float. `CLOZE_KERNEL_FLAGS` adds flags for GCC: tests
-    compile with its sanitizers.
+    A signature has a letter for the result (`-` for none) and one for each argument: n is a size,
+    p an address or NULL, b bytes, i an int, f a float. `CLOZE_KERNEL_FLAGS` adds compiler flags;
+    tests use it to enable sanitizers.
     """
     more = os.environ.get("CLOZE_KERNEL_FLAGS", "").split()
     found = shared_library(source, "-O3", *flags, *more)
     if isinstance(found, Unavailable):
-        say(f"{source.name} is not compiled, because {found.reason}; the same is done more slowly")
+        say(f"{source.name} was not compiled ({found.reason}); using a slower implementation")
         return None
     loaded = ctypes.CDLL(str(found))
     for name, signature in signatures.items():
@@ -66,19 +66,19 @@ def load(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDL
 
 
 def address(array: npt.NDArray[np.generic]) -> int:
-    """Where `array` lies; the caller keeps it alive, and contiguous."""
+    """The address of `array`, which the caller must keep alive and contiguous."""
     return int(array.ctypes.data)
 
 
 def shared_library(source: Path, *flags: str) -> Path | Unavailable:
-    """`source` compiled with `flags`; from the cache where it has been compiled before.
+    """`source` compiled with `flags`, or taken from the cache.
 
-    Linked without `-fopenmp`, which would bring a second runtime and a second pool of threads
-    beside torch's, and without `-ffast-math`, which would switch denormals off everywhere.
+    Linked without `-fopenmp`, which would load a second OpenMP runtime and thread pool next to
+    torch's, and without `-ffast-math`, which would disable denormals in the whole process.
     """
     try:
         identity = [platform.machine(), source.read_text("utf-8"), *flags]
-        if "-march=native" in flags:  # homes are shared between machines
+        if "-march=native" in flags:  # home directories may be shared
             lines = Path("/proc/cpuinfo").read_text().splitlines()
             described = ("model name", "flags", "Features", "CPU part")
             identity += sorted({line for line in lines if line.startswith(described)})
@@ -92,14 +92,15 @@ def shared_library(source: Path, *flags: str) -> Path | Unavailable:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             compiled, linked = (os.path.join(folder, name) for name in ("code.o", "code.so"))
-            _run(compiler, *flags, "-fPIC", "-c", str(source), "-o", compiled)
-            _run(compiler, "-shared", compiled, "-lm", "-o", linked)
+            for command in (
+                [compiler, *flags, "-fPIC", "-c", str(source), "-o", compiled],
+                [compiler, "-shared", compiled, "-lm", "-o", linked],
+            ):
+                subprocess.run(
+                    command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS
+                )
             os.replace(linked, path)
         return path
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or error
         return Unavailable(f"gcc failed: {str(reason).strip()[:200]}")
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)

@@ -1,10 +1,10 @@
-"""Child processes: identifying them, tying them to their parent's life, ending a process tree.
+"""Child processes: identifying them, tying them to their parent, ending a process tree.
 
 In:  argument vectors and process ids.
-Out: children that the kernel ends when their parent is killed; ids that are still right later.
+Out: children that the kernel ends when their parent dies; process ids that stay unambiguous.
 
-A pid alone may be reused; a pid with its start time is not. A killed parent cannot clean up, so its
-children ask the kernel for a signal when that happens (Linux) or poll for it (elsewhere).
+A process id may be reused; together with its start time it is unique. A killed parent cannot clean
+up, so its children ask the kernel for a signal when it dies (Linux) or poll for it (elsewhere).
 """
 
 import ctypes
@@ -25,10 +25,10 @@ import psutil
 
 POLL_SECONDS = 0.05
 KILL_SECONDS = 5.0
-"""How long to wait for the kernel to remove processes that were sent SIGKILL."""
+"""How long to wait for processes to disappear after SIGKILL."""
 
 TOLERANCE_TICKS = 200
-"""Two seconds: the kernel gives its own start to a second, and may correct it later."""
+"""Two seconds: boot time is known only to the second and may be corrected later."""
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -39,35 +39,35 @@ _adopting = threading.Lock()
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process on one machine, recognisable after it was written to a file and read again."""
+    """A process on a machine; unambiguous even after a round trip through a file."""
 
     pid: int
     """Process id."""
 
     started: int
-    """Start time in clock ticks since the machine started; 0 if it had already ended."""
+    """Start time in clock ticks since boot; 0 if the process had already ended."""
 
     host: str
-    """Name of the machine."""
+    """Host name."""
 
     @classmethod
     def of(cls, pid: int) -> "ProcessId":
-        """The process that has `pid` on this machine now."""
+        """The process that currently has `pid` on this machine."""
         return cls(pid, _start_ticks(pid), socket.gethostname())
 
     @property
     def here(self) -> bool:
-        """Whether it belongs to this machine."""
+        """Whether it runs on this machine."""
         return self.host == socket.gethostname()
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs here; a zombie does not."""
+        """Whether it is still running on this machine; a zombie is not."""
         found = _start_ticks(self.pid) if self.here else 0
         return found != 0 and abs(found - self.started) <= TOLERANCE_TICKS
 
     def end(self, *, grace: float) -> None:
-        """SIGTERM, and SIGKILL after `grace` seconds."""
+        """Send SIGTERM, then SIGKILL after `grace` seconds."""
         if self.alive:
             with suppress(psutil.NoSuchProcess):
                 end([psutil.Process(self.pid)], grace=grace)
@@ -78,31 +78,31 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int:
-        """Process id; not reused until the child has been waited for."""
+        """Process id; not reused before the child has been waited for."""
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while the child runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once there is one; `TimeoutExpired` after `timeout` seconds."""
+        """Wait for the exit code; `TimeoutExpired` after `timeout` seconds."""
 
 
 class Fork:
-    """A child that was forked, by us or by a process whose orphan we took (Linux)."""
+    """A forked child, or an adopted orphan of another process (Linux)."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while the child runs."""
         if self._code is None:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             self._code = os.waitstatus_to_exitcode(status) if ended else None
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once there is one; `TimeoutExpired` after `timeout` seconds."""
+        """Wait for the exit code; `TimeoutExpired` after `timeout` seconds."""
         if self.poll() is None:
             handle = os.pidfd_open(self.pid)
             try:
@@ -118,7 +118,7 @@ class Fork:
 
 
 def fork() -> Fork | None:
-    """Go on as two processes: the child's handle in this one, None in the child."""
+    """Fork; returns the child's handle in the parent and None in the child."""
     pid = os.fork()
     return Fork(pid) if pid else None
 
@@ -130,10 +130,10 @@ def start(
     environment: Mapping[str, str] | None = None,
     own_session: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program that gets SIGTERM when this process dies; standard input is empty.
+    """Start a program that receives SIGTERM when this process dies; its standard input is empty.
 
-    `output` takes both of its streams. Call it from a thread that lives as long as the program
-    should: Linux counts the death of the thread that started it.
+    `output` receives standard output and error. Call this from a thread that outlives the program:
+    Linux sends the signal when the *thread* that started the child ends.
     """
     parent = os.getpid()
     return subprocess.Popen(
@@ -148,10 +148,10 @@ def start(
 
 
 def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
-    """In a child, first thing after the fork: let it get `signum` when `parent` is gone."""
+    """Right after a fork, in the child: arrange to receive `signum` when `parent` dies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    else:  # lost when the child becomes another program; the supervisor then ends the program
+    else:  # the thread does not survive an exec; the supervisor then ends the program
 
         def watch() -> None:
             while os.getppid() == parent:
@@ -159,19 +159,19 @@ def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> Non
             os.kill(os.getpid(), signum)
 
         threading.Thread(target=watch, name="die with parent", daemon=True).start()
-    if os.getppid() != parent:  # it died before the kernel was asked
+    if os.getppid() != parent:  # the parent died before the request
         os.kill(os.getpid(), signum)
 
 
 def adopt_orphans() -> None:
-    """From now on processes below this one whose parent ends become its children (Linux)."""
+    """From now on, adopt descendants of this process whose parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Inside, `adopt_orphans`; afterwards as before (Linux)."""
+    """`adopt_orphans` for the duration of the block (Linux)."""
     prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
     with _adopting:
         prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -183,7 +183,7 @@ def adopting_orphans() -> Iterator[None]:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The process `pid` and everything below it; empty if there is no such process."""
+    """The process `pid` and all its descendants; empty if there is no such process."""
     try:
         head = psutil.Process(pid)
         return [head, *head.children(recursive=True)]
@@ -192,14 +192,14 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The ids of everything below the process `pid`."""
+    """The process ids of all descendants of `pid`."""
     return [process.pid for process in family(pid)[1:]]
 
 
 def end(processes: Iterable[psutil.Process], *, grace: float) -> None:
-    """SIGTERM to all, SIGKILL after `grace` seconds to those still running; returns once all ended.
+    """Send SIGTERM to all, after `grace` seconds SIGKILL to the rest; return once all have ended.
 
-    Zombies count as ended. Reaping is left to the parent, which wants the exit code.
+    Zombies count as ended; reaping them is left to the parent, which needs the exit code.
     """
     running = list(processes)
     for signum, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, KILL_SECONDS)):
@@ -214,7 +214,7 @@ def end(processes: Iterable[psutil.Process], *, grace: float) -> None:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether it has not ended; a zombie has."""
+    """Whether the process has not ended; a zombie has."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -222,9 +222,9 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def _start_ticks(pid: int) -> int:
-    """When `pid` started, 0 if nothing runs under it.
+    """Start time of `pid`, 0 if there is no such process.
 
-    Counted from the machine's start, which no correction of the clock moves.
+    Relative to boot, so that clock corrections do not change it.
     """
     try:
         process = psutil.Process(pid)

@@ -1,10 +1,10 @@
-"""How a stage becomes a program: `python -P -m pipeline.tokens --config FILE [engine options]`.
+"""A stage as a program: `python -P -m pipeline.tokens --config FILE [engine options]`.
 
 In:  the command line.
 Out: the finished artifact's digest on standard output; an exit code.
 
-0 done, 1 failed, 2 wrong use or configuration, 130 interrupted, 137 a worker was killed, 143
-terminated.
+Exit codes: 0 success, 1 failure, 2 usage or configuration error, 130 interrupted, 137 a worker was
+killed, 143 terminated.
 """
 
 import argparse
@@ -24,25 +24,25 @@ from artifacts.store import Artifact
 StageFunction = Callable[[StageTable, list[str]], Artifact]
 
 ORPHAN_SECONDS = 60
-"""From SIGTERM to its end at the latest, for a program whose launcher is gone."""
+"""How long a program whose launcher is gone may take to exit after SIGTERM."""
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; raised in the main thread so that `finally` blocks run."""
+    """Raised in the main thread on SIGTERM, so that `finally` blocks run."""
 
 
 def run_program(stage: StageFunction, arguments: list[str] | None = None) -> NoReturn:
-    """Run `stage` on the table that `--config` names and exit."""
+    """Run `stage` on the stage table given by `--config`, and exit."""
     sys.exit(exit_code(stage, sys.argv[1:] if arguments is None else arguments))
 
 
 def exit_code(stage: StageFunction, arguments: list[str]) -> int:
-    """Run `stage`; every outcome but a bug becomes one line and an exit code."""
+    """Run `stage`; any outcome other than a bug becomes one line and an exit code."""
     launcher = os.getppid()
 
     def terminate(signum: int, frame: FrameType | None) -> NoReturn:
-        # The exception may reach code that has just taken a lock, a library's too, and will wait
-        # for it for ever. Launchers send SIGKILL after their grace, unless they have been killed.
+        # The exception may interrupt code, also a library's, that has just taken a lock, which may
+        # then deadlock. Launchers send SIGKILL after a grace period, unless they were killed.
         if os.getppid() != launcher:
             signal.alarm(ORPHAN_SECONDS)
         raise Terminated
@@ -62,14 +62,14 @@ def exit_code(stage: StageFunction, arguments: list[str]) -> int:
         return error.exit_code
     except (OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.filename is None:
-            raise  # a connection between workers, say: the traceback shows where it broke
+            raise  # for example a broken connection between workers: the traceback shows where
         say(f"error: {explained(error)}")
         return 1
     except KeyboardInterrupt:
-        say("interrupted; finished parts are kept, the same command goes on")
+        say("interrupted; finished parts are kept, run the same command to resume")
         return 130
     except Terminated:
-        say("terminated; finished parts are kept, the same command goes on")
+        say("terminated; finished parts are kept, run the same command to resume")
         return 143
     took = clock(time.monotonic() - started)
     say(f"{table.stage} finished in {took}, digest {artifact.digest[:12]}")

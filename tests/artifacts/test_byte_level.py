@@ -1,4 +1,4 @@
-"""Byte-level BPE: the ids of transformers, words told from tokens, and what is refused."""
+"""Byte-level BPE: the same ids as transformers, readable tokens, rejected tokenizers."""
 
 import json
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_a_mask_takes_the_space_before_it_along_as_in_transformers(
     for part in parts:
         ids += [ours.mask_id, *part]
     assert [*ids, ours.sep_id] == theirs(text)["input_ids"]
-    assert ours.mask_id not in ours.encode(text)  # elsewhere it is text
+    assert ours.mask_id not in ours.encode(text)  # only `encode_around_masks` treats it as special
 
 
 def test_its_vocabulary_reads_like_one_of_word_pieces(tmp_path: Path) -> None:
@@ -104,11 +104,11 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "a BPE tokenizer that does not work on bytes",
     ),
     "dropout": (lambda table: table["model"].update(dropout=0.1), "model.dropout is 0.1"),
-    "no mask": (without(MASK), r"without the special tokens \[MASK\]; only those"),
+    "no mask": (without(MASK), r"without the special tokens \[MASK\]; BERT's are"),
     "a mask that is text": (ordinary(MASK), r"without the special tokens \[MASK\]"),
     "no template": (
         lambda table: table.update(post_processor=None),
-        r"makes \['a'\] of the text 'a', expected it between",
+        r"encodes 'a' as \['a'\], expected it between",
     ),
     "damaged": (lambda table: table["model"].update(merges=[["q", "zz"]]), "not a tokenizer.json"),
 }

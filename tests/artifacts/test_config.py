@@ -1,4 +1,4 @@
-"""Configuration: read, overridden, refused with the remedy."""
+"""Configurations: reading, overriding, and error messages with a remedy."""
 
 from pathlib import Path
 from typing import Annotated

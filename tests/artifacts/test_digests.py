@@ -1,4 +1,4 @@
-"""Digests: stable under key order, cached until the file changes."""
+"""Digests: independent of key order, cached until the file changes."""
 
 import errno
 import os
@@ -76,7 +76,7 @@ def test_without_a_cache_it_is_said_once_and_every_file_is_read(
         assert cached_digest_of_file(tmp_path / "file") == digest_of_file(tmp_path / "file")
     said = capfd.readouterr().err
     assert said.count("warning: ") == 1
-    assert "no folder/cloze: cannot be written (Not a directory)" in said
+    assert "no folder/cloze: not writable (Not a directory)" in said
 
 
 def test_a_cache_on_a_full_disk_is_done_without(

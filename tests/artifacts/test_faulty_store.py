@@ -1,4 +1,4 @@
-"""Artifacts on an object store that answers 503 now and then and cuts uploads."""
+"""Artifacts in an object store that occasionally answers 503 and truncates uploads."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_what_was_just_written_is_found_though_it_is_listed_late(
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let all reading fail with it."""
+    """Make every read fail with this error."""
 
     def fail(*_: object, **__: object) -> bytes:
         raise error
@@ -82,13 +82,13 @@ def test_a_refusal_is_named_with_its_path_and_a_remedy(
     with pytest.raises(PermissionError) as caught:
         filesystem.read_bytes(f"{faulty_url}/a")
     said = explained(caught.value)
-    assert "/a: the object store refuses it (Forbidden" in said
+    assert "/a: the object store denied access (Forbidden" in said
     assert "credentials" in said
     assert "\n" not in said
 
 
 class ClientConnectorError(OSError):
-    """As aiohttp's, below gcsfs."""
+    """Like aiohttp's error, raised below gcsfs."""
 
     __module__ = "aiohttp.client_exceptions"
 

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Files appear completely or not at all."""
 
 import os
 from pathlib import Path
@@ -68,8 +68,8 @@ def test_what_may_not_be_read_is_named(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("os.scandir", refuse)  # root, who may read everything, runs tests too
+    monkeypatch.setattr("os.scandir", refuse)  # tests may run as root, who can read everything
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.open", refuse)
     read = filesystem.find_files if what == "folder" else filesystem.open_to_read
-    with pytest.raises(UsageError, match=r"private: may not be read \(Permission denied\)"):
+    with pytest.raises(UsageError, match=r"private: not readable \(Permission denied\)"):
         read(str(path))

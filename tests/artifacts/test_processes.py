@@ -1,4 +1,4 @@
-"""Child processes: known again, never left behind, ended with grace and then without."""
+"""Child processes: identified reliably, never left behind, terminated and then killed."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ for orphan in orphans:
 
 
 class Record(Config):
-    """Something written to a file."""
+    """A program written to a file."""
 
     owner: ProcessId
 

@@ -1,4 +1,4 @@
-"""Stage programs: one line and an exit code for everything a person can understand."""
+"""Stage programs: one line and an exit code for every error that a user can fix."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def test_a_wrong_stage_table_is_a_usage_error(tmp_path: Path, content: str | Non
 
 
 def test_sigterm_ends_a_stage_with_143_after_its_cleanup(table: Path, tmp_path: Path) -> None:
-    # longer than an orphan would have: how long it may take is its launcher's to say
+    # longer than an orphan may take: otherwise its launcher sets the limit
     argv = waiting_stage(table, tmp_path, cleanup="time.sleep(2); print('cleaned', flush=True)")
     with python(*argv) as child:
         assert child.stdout is not None
@@ -97,7 +97,7 @@ def test_a_stage_that_cannot_end_does_not_outlive_a_killed_launcher(
 
 
 def waiting_stage(table: Path, folder: Path, *, cleanup: str) -> list[str]:
-    """Python's arguments for a stage that waits; as an orphan it has a second for `cleanup`."""
+    """Python arguments for a stage that waits; as an orphan it has one second for `cleanup`."""
     program = folder / "waiting.py"
     program.write_text(
         "import threading, time\n"

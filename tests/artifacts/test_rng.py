@@ -1,4 +1,4 @@
-"""Counter-based random numbers: the right bits, spread evenly, one draw for one address."""
+"""Counter-based random numbers: correct bits, uniform, one draw per address."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The store: an artifact is complete and verified, or it is not there."""
+"""The store: an artifact is complete and verified, or it does not exist."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def test_a_directory_without_manifest_does_not_exist(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     put_bytes(store.directory("tokens", "k"), b"x", name="a.arrow")
     assert store.find("tokens", "k") is None
-    with pytest.raises(IntegrityError, match="no finished artifact"):
+    with pytest.raises(IntegrityError, match="not a finished artifact"):
         open_artifact(store.directory("tokens", "k"))
 
 
@@ -99,7 +99,7 @@ def test_what_was_put_before_the_machine_started_is_read_again(
     tmp_path: Path, before_this_start: bool, kept: bool
 ) -> None:
     entry = put_bytes(str(tmp_path), b"0123456789", name="train-00001.arrow")
-    (tmp_path / entry.stored_name).write_bytes(bytes(10))  # what a power cut leaves
+    (tmp_path / entry.stored_name).write_bytes(bytes(10))  # as after a power cut
     if before_this_start:
         os.utime(tmp_path / "finished" / f"{entry.name}.json", (1, 1))
     assert (finished_file(str(tmp_path), entry.name) is not None) == kept
@@ -176,8 +176,8 @@ def test_alien_files_beside_the_manifest_are_ignored(tmp_path: Path) -> None:
     [
         (lambda text: text[: len(text) // 2], "not JSON"),
         (lambda text: "[]", "manifest version None"),
-        (lambda text: text.replace("facts.json", "../facts.json"), "leaves the artifact"),
-        (lambda text: text.replace("facts.json", "/etc/passwd"), "leaves the artifact"),
+        (lambda text: text.replace("facts.json", "../facts.json"), "points outside the artifact"),
+        (lambda text: text.replace("facts.json", "/etc/passwd"), "points outside the artifact"),
         (lambda text: text.replace('"key"', '"keg"'), "unknown key keg, did you mean key"),
     ],
     ids=["cut", "list", "parent", "absolute", "unknown-field"],

@@ -1,4 +1,4 @@
-"""The store on a full disk, with two writers, a wrong clock, a file changed behind its back."""
+"""The store on a full disk, with two writers, a wrong clock, and modified files."""
 
 import os
 import resource
@@ -117,7 +117,7 @@ def test_a_file_changed_behind_a_finished_stage_is_refused_though_its_times_are_
 ) -> None:
     artifact = finish(tmp_path)
     path = stored(artifact, "0.txt")
-    assert artifact.read_bytes("0.txt") == CONTENT  # its digest is remembered now
+    assert artifact.read_bytes("0.txt") == CONTENT  # its digest is now cached
     times = os.stat(path)
     path.write_bytes(CONTENT[::-1])
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""Table schemas: the narrowest ids, no nulls."""
+"""Table schemas: the narrowest id type, no nulls."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""The tokenizer: BERT's pipeline, with literal special tokens as text."""
+"""The WordPiece tokenizer: BERT's pipeline, with literal special tokens as text."""
 
 from pathlib import Path
 
