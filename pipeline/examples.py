@@ -1,4 +1,4 @@
-"""Stage `examples`: tokens become masked MLM/NSP examples, bucket by bucket.
+"""Stage `examples`: masked MLM/NSP examples from tokens, bucket by bucket.
 
 In:  a tokens artifact.
 Out: `{split}-{length}-{bucket}.arrow` (artifacts/tables.py), the tokenizer.
@@ -6,7 +6,7 @@ Out: `{split}-{length}-{bucket}.arrow` (artifacts/tables.py), the tokenizer.
     python -P -m pipeline.examples --config TABLE.json [engine options]
 
 No shuffle is needed: the buckets of the tokens artifact are random shares of the corpus already.
-Buckets an interrupted attempt has finished are kept.
+Buckets finished by an interrupted attempt are kept.
 """
 
 import re
@@ -35,7 +35,7 @@ TOKENS_NAME = re.compile(r"(?P<split>.+)-(?P<bucket>\d{5,})\.arrow")
 
 
 def make_examples(table: StageTable, options: list[str]) -> Artifact:
-    """Run the stage: what is finished is kept, the rest is made, the manifest is written."""
+    """Run the stage: keep finished files, make the rest, write the manifest."""
     stage = parse(ExamplesStage, table.config, source="stage examples")
     machine = parse(PipelineMachine, table.machine, source="stage examples, machine")
     tokens = open_input(table, "tokens")
@@ -80,13 +80,13 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
 def example_graph(
     queue: WorkQueue, *, buckets: list[Bucket], recipe: Recipe, output: str, scratch: str
 ) -> Collection[str]:
-    """Each bucket is one task; the names of the finished ones come out."""
+    """A job that writes the examples of each bucket and yields its name."""
     write = partial(write_bucket, recipe=recipe, output=output, scratch=scratch, queue=queue)
     return spread(buckets, queue).map("WriteExamples", write)
 
 
 def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> Recipe:
-    """What decides the examples of every bucket."""
+    """The settings common to all buckets."""
     return Recipe(
         seed=stage.seed,
         config=stage.examples,
@@ -99,7 +99,7 @@ def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> Recipe:
 
 
 def buckets_of(tokens: Artifact, config: ExamplesConfig) -> Iterator[Bucket]:
-    """Every tokens file as a task; held-out splits get one copy: no more is read."""
+    """Every tokens file as a task; held-out splits get one copy, since only one is read."""
     for entry in tokens.manifest.files:
         name = TOKENS_NAME.fullmatch(entry.name)
         if name:

@@ -1,4 +1,4 @@
-"""Stage `tokens`: the corpus as token ids, each document once, shuffled into buckets.
+"""Stage `tokens`: the corpus as token ids, deduplicated and shuffled into buckets.
 
 In:  the corpus; a vocabulary artifact.
 Out: `{split}-{bucket}.arrow` (artifacts/tables.py), the tokenizer, token_counts.json;
@@ -6,8 +6,8 @@ Out: `{split}-{bucket}.arrow` (artifacts/tables.py), the tokenizer, token_counts
 
     python -P -m pipeline.tokens --config TABLE.json [engine options]
 
-One job in two halves: input shards become runs sorted by digest; ranges of digests, taken from all
-runs, become buckets. What an interrupted attempt has finished of either is kept.
+One job in two halves: input shards become runs sorted by digest; ranges of digests, collected from
+all runs, become buckets. Finished parts of an interrupted attempt are kept.
 """
 
 import tempfile
@@ -51,22 +51,22 @@ from pipeline.shuffle.buckets import (
 )
 from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
+from pipeline.shuffle.sorted_runs import TokensJob
 from pipeline.shuffle.token_statistics import summary
-from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.texts import TRAIN
 
 HELD_OUT_OF_FEW = {
-    "tails": "held out is the end of each document, {share:.1%} of its sentences or one",
-    "smallest": "corpus.heldout_share = {share} draws none of so few documents; held out is the "
-    "one with the smallest digest",
+    "tails": "the end of each document is held out, {share:.1%} of its sentences but at least one",
+    "smallest": "corpus.heldout_share = {share} draws none of so few documents; the one with the "
+    "smallest digest is held out",
     "largest": "corpus.heldout_share = {share} draws all of so few documents; only the one with "
-    "the largest digest trains",
+    "the largest digest is used for training",
 }
-"""Messages where too few documents are drawn to be held out, by the `Division` rule applied."""
+"""Messages for corpora of few documents, by the `Division` rule applied."""
 
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
-    """Run the stage: what is finished is kept, the rest is made, the manifest is written."""
+    """Run the stage: keep finished parts, make the rest, write the manifest."""
     stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
     machine = parse(PipelineMachine, table.machine, source="stage tokens, machine")
     files = CorpusFiles(stage.corpus, table.output)
@@ -83,7 +83,7 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
             reasons = ", ".join(f"{count} {name}" for name, count in sorted(counts.dropped.items()))
             raise UsageError(
                 f"corpus: none of its {counts.documents} documents is left "
-                f"({reasons or 'it has none'}); look at the paths, the reader and [cleaning]"
+                f"({reasons or 'it has none'}); check the paths, the reader and [cleaning]"
             )
         artifact = _commit(table, files=files, groups=groups, backend=backend, job=job)
     clear_work(table.output)
@@ -91,11 +91,11 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
 
 
 def tokens_job(table: StageTable, stage: TokensStage, *, scratch: str = "") -> TokensJob:
-    """What all workers of the stage share."""
+    """The facts that all workers of the stage share."""
     vocabulary = open_input(table, "vocabulary")
     tokenizer = read_tokenizer_json(vocabulary.path("tokenizer.json"))
     if tokenizer.spaces_count:
-        say("tokens: byte-level BPE has no compiled form; `tokenizers` computes it, more slowly")
+        say("tokens: byte-level BPE has no compiled implementation; using `tokenizers`, slower")
     return TokensJob(
         stage=stage,
         vocabulary=vocabulary.directory,
@@ -124,7 +124,7 @@ def _run_what_is_missing(
     machine: PipelineMachine,
     options: list[str],
 ) -> None:
-    """Run the graph of what earlier attempts have not finished."""
+    """Run the job for what earlier attempts did not finish."""
     megabytes = sum(shard.megabytes for shard in shards)
     missing = backend.unfinished(shards)
     if missing:
@@ -169,7 +169,7 @@ def _commit(
         entry
         for group in groups
         for entry in all_finished(job.output, group.names)
-        if entry.rows or group.part != "tail"  # documents of one sentence have no end to hold out
+        if entry.rows or group.part != "tail"  # documents of one sentence have no tail
     ]
     vocabulary = open_artifact(job.vocabulary)
     copied = [
@@ -182,8 +182,8 @@ def _commit(
     share, rule = job.stage.corpus.heldout_share, division_of(backend, job).rule
     if share and by_split.keys() == {TRAIN}:
         say(
-            "warning: nothing can be held out of documents of one sentence, so nothing can be "
-            "evaluated on unseen text; give more text, or hold out a source"
+            "warning: documents of one sentence cannot be split, so there is no held-out text to "
+            "evaluate on; add more text, or hold out a source"
         )
     elif said := HELD_OUT_OF_FEW.get(rule):
         say(f"tokens: {said.format(share=share)}")
@@ -195,7 +195,7 @@ def _commit(
     if rule != "tails" and counts.documents != sum(kept.values()) + lost:
         raise IntegrityError(
             f"{job.output}: of {counts.documents} documents read, {sum(kept.values())} were kept "
-            f"and {lost} dropped; the engine's shuffle has lost or doubled some, use another engine"
+            f"and {lost} dropped; the engine's shuffle lost or duplicated some, use another engine"
         )
     for line in account(counts, kept, dropped):
         say(f"tokens: {line}")

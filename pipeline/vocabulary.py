@@ -1,19 +1,18 @@
-"""Stage `vocabulary`: a WordPiece tokenizer, learnt from the corpus, or any taken as given.
+"""Stage `vocabulary`: a WordPiece tokenizer learnt from the corpus, or a given tokenizer.
 
 In:  the corpus; or an existing vocab.txt or tokenizer.json.
-Out: tokenizer.json, and of WordPiece vocab.txt: the same word-pieces however the corpus is cut.
+Out: tokenizer.json, and for WordPiece vocab.txt; independent of how the corpus is split into files.
 
     python -P -m pipeline.vocabulary --config TABLE.json [engine options]
 
-The sample is drawn by digest: the texts of the training documents whose digests come first in an
-order of their own, until there are enough bytes, each once, never a held-out one. A worker keeps
-the candidates of its shard, those below a limit that the size of the corpus suggests; the launcher
-then takes the first of all candidates. A second round is needed only if the limit proves too low.
+The sample consists of distinct training documents, in an order given by their digests, up to a
+number of bytes. Each worker keeps the candidates of its shard, those below a limit estimated from
+the size of the corpus; the launcher takes the first of all candidates. A second round is needed
+only if the limit was too low.
 
-The trainer is the one in `tokenizers`, which is not deterministic as it stands: it numbers the
-continuing characters (`##a`) in the order of a hash map, and equal counts are decided by number.
-So every continuing character is handed to it in order, as if it were a special token, and the
-alphabet is chosen here.
+The trainer of `tokenizers` is not deterministic by itself: it numbers the continuing characters
+(`##a`) in the order of a hash map, and breaks ties by number. So the continuing characters are
+passed to it in a fixed order, as if they were special tokens, and the alphabet is chosen here.
 """
 
 import os
@@ -70,11 +69,11 @@ from pipeline.text.texts import (
 from pipeline.tokenizer.pre_tokens import count_pre_tokens
 
 MAX_ALPHABET = 1000
-"""Characters that get word-pieces of their own; words with rarer ones are left out. Fewer in a
-small vocabulary: at most half of it is characters."""
+"""Most characters in the alphabet; words with rarer ones are left out. In a small vocabulary it is
+smaller, so that characters take up at most half of it."""
 
 MIN_PAIR_COUNT = 2
-"""A pair seen once is no word-piece."""
+"""Least count of a pair that is merged."""
 
 CANDIDATES_SCHEMA = pa.schema(
     [
@@ -88,25 +87,25 @@ CANDIDATES_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Sampling:
-    """What decides which documents are candidates."""
+    """What determines which documents are candidates."""
 
     corpus: CorpusConfig
     cleaning: CleaningConfig
     seed: int
     limit: int
-    """Documents with a rank below it are candidates; 2**64 takes all."""
+    """Documents of a lower rank are candidates; 2**64 takes all."""
 
 
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
-    """Run the stage: take the given vocabulary, or draw the sample and learn from it."""
+    """Run the stage: read the given tokenizer, or learn one from a sample."""
     stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
     config = stage.vocabulary
     if config.path:
         tokenizer = read_vocabulary(config.path, lowercase=config.lowercase)
         if not tokenizer.prepares_corpora:
             raise UsageError(
-                f"{config.path}: strips accents, splits Chinese or has added tokens otherwise than "
-                "BERT; a corpus is tokenised with vocab.txt and vocabulary.lowercase alone"
+                f"{config.path}: handles accents, Chinese or added tokens differently from BERT; "
+                "preparing a corpus supports vocab.txt with vocabulary.lowercase only"
             )
     else:
         machine = parse(PipelineMachine, table.machine, source="stage vocabulary, machine")
@@ -123,13 +122,13 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
 def candidates_graph(
     queue: WorkQueue, *, shards: list[InputShard], sampling: Sampling, directory: str
 ) -> Collection[int]:
-    """The candidates of all shards are written; the shards' numbers of documents come out."""
+    """A job that writes the candidates of all shards and yields numbers of documents."""
     sample = partial(sample_shard, sampling=sampling, directory=directory, queue=queue)
     return spread(shards, queue).map("Sample", sample)
 
 
 def sample_shard(shard: InputShard, *, sampling: Sampling, directory: str, queue: WorkQueue) -> int:
-    """Put a file of the shard's candidates into `directory`; returns its number of documents."""
+    """Write the shard's candidates to `directory`; returns its number of documents."""
     documents = 0
     beside = filesystem.local_path(directory) if filesystem.is_local(directory) else None
     with tempfile.TemporaryDirectory(dir=beside) as scratch, naming_full_disk(scratch):
@@ -144,7 +143,7 @@ def sample_shard(shard: InputShard, *, sampling: Sampling, directory: str, queue
 
 
 def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
-    """The vocabulary learnt from the candidates at `paths`."""
+    """Learn a vocabulary from the candidates at `paths`."""
     config = stage.vocabulary
     pre_tokens: Counter[bytes] = Counter()
     drop_list = read_drop_list(stage.cleaning.drop_list)
@@ -158,7 +157,7 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     if not pre_tokens:
         raise UsageError(
             "corpus: no training document to learn a vocabulary from; "
-            "look at the paths, the readers and [cleaning]"
+            "check the paths, the readers and [cleaning]"
         )
     words = count_words(pre_tokens, lowercase=config.lowercase)
     say(f"vocabulary: learning {config.size:,} word-pieces from {len(words):,} distinct words")
@@ -173,7 +172,7 @@ def _sample(
     output: str,
     scratch: str,
 ) -> list[str]:
-    """Local paths of files of candidates that hold enough text, or all there is."""
+    """Local paths of files of candidates, with enough text or all there is."""
     files = CorpusFiles(stage.corpus, output)
     shards = files.shards()
     wanted = stage.vocabulary.sample_bytes
@@ -204,17 +203,17 @@ def _sample(
 
 
 def sample_limit(wanted_bytes: int, corpus_bytes: int) -> int:
-    """A limit with room: compressed files hold more text than bytes, markup less."""
+    """A generous limit: compressed files contain more text than bytes, markup less."""
     share = 4 * wanted_bytes / max(corpus_bytes, 1)
     return 1 << 64 if share >= 1 else int(share * 2.0**64)
 
 
 def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
-    """Training documents below the limit with their text, documents of held-out sources without.
+    """Training documents below the limit with text, documents of held-out sources without.
 
-    Only the launcher knows what becomes of a draw among few documents (`divide`). For it there are
-    the smallest digests as well, without text; and of the documents drawn to be held out those with
-    the smallest digests and with the largest one, with the text, since they may have to train.
+    Only the launcher can tell how few documents are divided (`divide`). For that, include the
+    training documents with the smallest digests, without text; and the documents drawn to be held
+    out with the smallest digests and the largest, with text, since they may be used for training.
     """
     digests_D2 = block.digests_D2
     splits_D = assign_splits(block, corpus=sampling.corpus, seed=sampling.seed)
@@ -253,10 +252,10 @@ def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
 def draw_sample(
     paths: Sequence[str], *, wanted_bytes: int, drop_list: DropList, corpus: CorpusConfig
 ) -> Iterator[bytes]:
-    """The sample's texts from the files of candidates, joined to a text for each file.
+    """The texts of the sample, concatenated per file of candidates.
 
-    It is taken in order of rank until there are enough bytes, at least one document. What is held
-    out of few documents (`divide`, pipeline/text/texts.py) is not in it.
+    Documents are taken by rank until there are enough bytes, at least one. Held-out parts of few
+    documents (`divide`, pipeline/text/texts.py) are excluded.
     """
     tables = [_read(path) for path in paths]
     candidates = pa.concat_tables(tables)
@@ -291,14 +290,14 @@ def draw_sample(
 
 
 def candidate_bytes(paths: Sequence[str]) -> int:
-    """Text of all candidates that were not drawn to be held out."""
+    """Bytes of text of all candidates for training."""
     tables = (_read(path) for path in paths)
     texts = (table["text"].filter(pc.equal(table["split"], TRAIN_SPLIT)) for table in tables)
     return sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts)
 
 
 def count_words(pre_tokens: Mapping[bytes, int], *, lowercase: bool) -> Counter[str]:
-    """Words of the BERT tokenizer, from how often each pre-token occurs."""
+    """Count the BERT tokenizer's words from the counts of pre-tokens."""
     pipeline = bert_pipeline(models.WordPiece(unk_token=UNK), lowercase=lowercase)
     words: Counter[str] = Counter()
     for pre_token, count in pre_tokens.items():
@@ -313,14 +312,14 @@ def count_words(pre_tokens: Mapping[bytes, int], *, lowercase: bool) -> Counter[
 
 
 def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
-    """`size` word-pieces or fewer: special tokens, characters, then the most useful merges."""
-    # a character may need a piece at a word's start and one inside, and most room is for words
+    """Up to `size` word-pieces: special tokens, characters, then the best merges."""
+    # a character may need two pieces (start of a word, inside), and words need most of the room
     most = min(MAX_ALPHABET, (size - len(SPECIAL_TOKENS)) // 4)
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    # of equally frequent ones, those with the lower code point
+    # ties are broken by code point
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     alphabet = set(ranked[:most])
     known = {
@@ -338,7 +337,7 @@ def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
     )
     tokenizer = Tokenizer(models.WordPiece(unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # every word as often as it was counted: the trainer takes text, not counts
+    # repeat each word by its count: the trainer takes text, not counts
     tokenizer.train_from_iterator((f"{word} " * known[word] for word in sorted(known)), trainer)
     ids = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)

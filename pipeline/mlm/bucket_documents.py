@@ -1,9 +1,9 @@
 """The documents of one bucket, as flat arrays.
 
 In:  a tokens file (artifacts/tables.py).
-Out: `Documents`: one array of ids, and where sentences and documents begin and end in it.
+Out: `Documents`: one array of ids, with the boundaries of sentences and documents.
 
-Nothing here is per document in Python: a bucket of millions of tokens is six arrays.
+There are no Python objects per document: a bucket of millions of tokens is six arrays.
 """
 
 from dataclasses import dataclass
@@ -29,25 +29,25 @@ from artifacts.errors import IntegrityError
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents in order of digest; their sentences and tokens one after another."""
+    """Documents sorted by digest, with concatenated sentences and tokens."""
 
     digests_D2: UInt64s
-    """The digest's two halves as little-endian numbers, which address the streams."""
+    """The digest's two halves as little-endian integers, which address the random streams."""
 
     weights_D: Int64s
-    """How often each document enters every copy of the examples."""
+    """How often each document occurs in every copy of the examples."""
 
     token_ids_T: TokenIds
     """Ids of the whole bucket, uint16 or uint32."""
 
     starts_S: Int64s
-    """Where each sentence begins in `token_ids_T`; ascending."""
+    """Ascending start of each sentence in `token_ids_T`."""
 
     ends_S: Int64s
-    """Where it ends."""
+    """End of each sentence."""
 
     first_sentence_D1: Int64s
-    """The first sentence of each document, and after the last one their number."""
+    """The first sentence of each document, then the number of sentences."""
 
     @property
     def count(self) -> int:
@@ -56,7 +56,7 @@ class Documents:
 
     @cached_property
     def sentence_counts_D(self) -> Int64s:
-        """Sentences of each document."""
+        """Number of sentences of each document."""
         return np.diff(self.first_sentence_D1)
 
     @cached_property
@@ -65,7 +65,7 @@ class Documents:
         return np.repeat(np.arange(self.count), self.sentence_counts_D)
 
     def subset(self, chosen: Int64s) -> "Documents":
-        """The documents with the `chosen` numbers, over the same `token_ids_T`."""
+        """The `chosen` documents, over the same `token_ids_T`."""
         wanted_D = np.zeros(self.count, dtype=bool)
         wanted_D[chosen] = True
         kept_S = wanted_D[self.document_of_sentence_S]
@@ -80,14 +80,14 @@ class Documents:
 
 
 def read_documents(path: str) -> Documents:
-    """The documents in the tokens file at `path`."""
+    """Read the tokens file at `path`."""
     with pa.memory_map(path) as source:
         table = pa.ipc.open_file(source).read_all().combine_chunks()
         return documents_of(table, source=path)
 
 
 def documents_of(table: pa.Table, *, source: str) -> Documents:
-    """The documents in a tokens table; sentences and documents without tokens are left out."""
+    """Convert a tokens table; empty sentences and documents are left out."""
     lengths_S = list_values(table["sentence_lengths"]).astype(np.int64)
     ends_S = np.cumsum(lengths_S)
     counts_D = list_lengths(table["sentence_lengths"])

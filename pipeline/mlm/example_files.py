@@ -1,13 +1,13 @@
 """One bucket of tokens becomes its files of examples, one per sequence length.
 
-In:  a tokens file, and the recipe all buckets share.
-Out: files put into the unfinished artifact (artifacts/tables.py), a record batch for each copy,
-     with their statistics. This is what a worker runs.
+In:  a tokens file, and the recipe that all buckets share.
+Out: files put into the unfinished artifact (artifacts/tables.py), with one record batch per copy
+     and their statistics. This is the task of a worker.
 
-Every copy has random numbers of its own and is shuffled by them; nothing depends on which worker
-makes it, or when. A copy is made in blocks of a few thousand examples, so that a block's arrays
-stay in the cache and memory does not grow with the bucket. With `pack_documents`, an example holds
-the stretches of several documents side by side.
+Each copy has random numbers of its own and is shuffled with them; nothing depends on which worker
+makes it, or when. A copy is made in blocks of a few thousand examples, so that a block fits into
+the cache and memory does not grow with the bucket. With `pack_documents`, an example holds passages
+of several documents.
 """
 
 import os
@@ -29,23 +29,23 @@ from pipeline.config.settings import ExamplesConfig
 from pipeline.mlm.bucket_documents import Documents, read_documents
 from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
 from pipeline.mlm.pairing import MASKS, ORDER, PairingRule, Pairs, pair_segments
-from pipeline.mlm.statistics import Statistics, statistics_of, total
+from pipeline.mlm.statistics import Statistics, statistics_of
 from pipeline.readers.documents import MEGABYTE
 from pipeline.runner.work_queue import WorkQueue
 
 BLOCK_ROWS = 2048
 
-# N examples of one document each, or stretches; E examples of several stretches; M masked tokens
+# N examples of one document each (segments to pack); E packed examples; M masked tokens
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the examples of every bucket."""
+    """The settings that determine the examples of every bucket."""
 
     seed: int
     """The run's seed."""
     config: ExamplesConfig
-    """Form of the examples."""
+    """The stage's configuration."""
     cls_id: int
     """Id of [CLS]."""
     sep_id: int
@@ -60,28 +60,28 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Bucket:
-    """One tokens file, and which of its examples files are wanted."""
+    """One tokens file, and the examples files to make from it."""
 
     tokens: str
     """Directory of the tokens artifact."""
     entry: FileEntry
-    """The tokens file, as its manifest has it."""
+    """The tokens file's entry in the manifest."""
     split: str
     """`train` or the name of a held-out split."""
     number: int
     """The bucket's number within the split."""
     max_seq_lengths: tuple[int, ...]
-    """Lengths that are still to be made."""
+    """Sequence lengths still to be made."""
     copies: int
-    """Copies of each."""
+    """Copies per sequence length."""
 
     @property
     def names(self) -> list[str]:
-        """Its examples files."""
+        """Names of the examples files."""
         return [examples_name(self.split, length, self.number) for length in self.max_seq_lengths]
 
     def without(self, finished: Container[str]) -> "Bucket":
-        """The bucket with those of its lengths whose files are not `finished`."""
+        """The bucket without the lengths whose files are `finished`."""
         named = zip(self.max_seq_lengths, self.names, strict=True)
         left = tuple(length for length, name in named if name not in finished)
         return replace(self, max_seq_lengths=left)
@@ -90,9 +90,9 @@ class Bucket:
 def write_bucket(
     bucket: Bucket, *, recipe: Recipe, output: str, scratch: str, queue: WorkQueue
 ) -> str:
-    """Make the bucket's files and put them into `output`; returns its name, for the graph to count.
+    """Make the bucket's files and put them into `output`; returns the name of the tokens file.
 
-    `scratch` is a local directory shared with the launcher; empty: one of the worker's own.
+    `scratch` is a local directory shared with the launcher; if empty, the worker uses its own.
     """
     schema = examples_schema(recipe.vocabulary_size, packed=recipe.config.pack_documents)
     masking = recipe.config.masking.of(bucket.split)
@@ -112,7 +112,7 @@ def write_bucket(
                 "max_seq_length": length,
                 "bucket": bucket.number,
                 "copies": [copy.rows for copy in copies],
-                **asdict(total(copies)),
+                **asdict(sum(copies, Statistics())),
             }
             rows = sum(copy.rows for copy in copies)
             put_file(output, path, name=name, rows=rows, statistics=facts)
@@ -123,7 +123,7 @@ def write_bucket(
 def copies_of(
     documents: Documents, recipe: Recipe, *, max_seq_length: int, copies: int
 ) -> Iterator[tuple[pa.RecordBatch, Statistics]]:
-    """The record batches of one examples file, one per copy, and their counts."""
+    """The record batches of one examples file, one per copy, with their counts."""
     config = recipe.config
     pairing = PairingRule(max_seq_length, config.short_seq_prob, config.second_segment)
     masking = MaskingRule(
@@ -133,7 +133,7 @@ def copies_of(
         vocabulary_size=recipe.vocabulary_size,
         continuation_V=recipe.continuation_V,
     )
-    # [CLS] and [SEP] stand behind the bucket's ids, where `gather` finds them
+    # append [CLS] and [SEP] to the bucket's ids, where `gather` takes them from
     frame = np.array([recipe.cls_id, recipe.sep_id], dtype=documents.token_ids_T.dtype)
     framed_ids = np.concatenate([documents.token_ids_T, frame])
     for copy in range(copies):
@@ -141,7 +141,7 @@ def copies_of(
         pairs = pair_segments(documents, rule=pairing, start=start)
         if int((pairs.a_length_N + pairs.b_length_N + 3).sum()) >= 1 << 31:
             raise UsageError(
-                f"a bucket gives more than {1 << 31:,} tokens, more than an Arrow list can hold; "
+                f"a bucket yields more than {1 << 31:,} tokens, more than an Arrow list can hold; "
                 "raise the number of buckets of the tokens stage"
             )
         shuffled = pairs.rows(np.argsort(draw(pairs.stream_N, ORDER), kind="stable"))
@@ -157,9 +157,9 @@ def copies_of(
 def _record_batch(
     pairs: Pairs, framed_ids: TokenIds, *, rule: MaskingRule
 ) -> tuple[pa.RecordBatch, list[Masks]]:
-    """The masked examples of one copy, and their masks, block by block."""
+    """The masked examples of one copy, and the masks of each block."""
     streams_N = draw(pairs.stream_N, MASKS)
-    # an empty bucket still has arrays of the right types
+    # so that an empty bucket has arrays of the right types
     nothing = np.zeros(0, dtype=np.int64)
     ids, lengths = [framed_ids[:0]], [nothing]
     masked: list[Masks] = []
@@ -185,7 +185,7 @@ def _record_batch(
 
 
 def gather(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
-    """[CLS] A [SEP] B [SEP] of some examples, or [CLS] A [SEP] where there is no B."""
+    """Assemble [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B."""
     a_length_N, b_length_N = pairs.a_length_N[rows], pairs.b_length_N[rows]
     cls_place = len(framed_ids) - 2
     pieces_N5 = np.ones((len(a_length_N), 5), dtype=np.int64)
@@ -197,7 +197,7 @@ def gather(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
     sources_N5[:, 1] = pairs.a_start_N[rows]
     sources_N5[:, 3] = pairs.b_start_N[rows]
     piece_ends = np.cumsum(pieces_N5.ravel())
-    # each token's source is its own place plus its piece's shift
+    # a token's source is its own position plus the shift of its piece
     shifts = sources_N5.ravel() - piece_ends + pieces_N5.ravel()
     places = np.repeat(shifts, pieces_N5.ravel())
     places += np.arange(len(places))
@@ -210,18 +210,17 @@ def gather(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
 
 
 def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64s]:
-    """The stretches in the order of the examples, (N,), and how many each example has, (E,).
+    """Pack segments into examples: their order, (N,), and the number per example, (E,).
 
-    Best fit, longest first (Johnson 1974; Krell et al. 2022 for BERT): a stretch goes where the
-    least sufficient room is. Nothing is cut for it, so a document that fits into an example is
-    never in two; the short stretches of a corpus fill what the long ones leave. An example stands
-    where its longest stretch stood, so random order stays random.
+    Best-fit decreasing (Johnson 1974; Krell et al. 2022 for BERT): longest first, each segment goes
+    to the example with the least sufficient room. Segments are not cut, so a document that fits
+    into an example is never split; short segments fill the room that long ones leave. An example
+    takes the place of its longest segment, so random order stays random.
     """
     longest_first_N = np.argsort(-lengths_N, kind="stable")
     example_of: list[int] = []
     examples_with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
-    # A Python integer as the set of free lengths: after a shift, its lowest bit is the least
-    # one that suffices.
+    # an integer as the set of free lengths: after a shift, its lowest set bit is the best fit
     rooms = 0
     examples = 0
     for length in lengths_N[longest_first_N].tolist():
@@ -247,7 +246,7 @@ def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64
 
 
 def packed(batch: pa.RecordBatch, counts_E: Int64s) -> pa.RecordBatch:
-    """So many rows in turn as one: the same tokens and masks, with the length of each document."""
+    """Merge `counts_E` consecutive rows into one each, and add the document lengths."""
     rows_E1 = offsets(counts_E)
     ids, positions, originals = (batch.column(index) for index in (0, 2, 3))
     starts_N1, masked_starts_N1 = (lists.offsets.to_numpy() for lists in (ids, positions))

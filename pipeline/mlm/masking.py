@@ -1,17 +1,17 @@
-"""Which tokens are masked, and what the encoder sees in their place, for many examples at once.
+"""Choice and replacement of masked tokens, vectorised over many examples.
 
 In:  a block of examples as one array of ids, and their streams of random numbers.
-Out: `Masks`: the places and original ids of the predicted tokens; the ids are changed in place.
+Out: `Masks`: positions and original ids of the predicted tokens; the ids are replaced in place.
 
-The count per example is exact, min(limit, max(1, round(0.15 * length))), with the length including
-[CLS] and [SEP] and Python's rounding of halves to even (reference: create_masked_lm_predictions).
-Of the predicted tokens 80 % become [MASK], 10 % a random word-piece of the whole vocabulary, which
-may be the original one, and 10 % stay.
+The number per example is exact: min(limit, max(1, round(0.15 * length))), where the length includes
+[CLS] and [SEP] and halves round to even as in Python (reference: create_masked_lm_predictions). Of
+the predicted tokens 80 % become [MASK], 10 % a random word-piece of the whole vocabulary (possibly
+the original), and 10 % stay unchanged.
 
-What is masked together is a single token, a whole word, or a span of words. Whole words follow the
-reference (do_whole_word_mask): words in random order, a word that would exceed the budget is
-skipped. Spans follow SpanBERT (Joshi et al. 2020, section 3.1): geometric lengths in words, p =
-0.2, at most 10, and one fate for all tokens of a span.
+The unit of masking is a token, a whole word or a span. Whole words follow the reference
+(do_whole_word_mask): words in random order, skipping those that would exceed the budget. Spans
+follow SpanBERT (Joshi et al. 2020, section 3.1): geometric lengths in words with p = 0.2, at most
+10, and the same replacement for all tokens of a span.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets
 from artifacts.rng import below, draw, high_half, low_half
 from pipeline.config.settings import MaskingConfig
 
-# N examples, M masked tokens of all of them, K masked tokens of the longest, T text tokens of all
-# examples, W words of all examples, V word-pieces
+# N examples, M masked tokens of all examples, K most masked tokens in one example, T text tokens of
+# all examples, W words of all examples, V word-pieces
 SPAN_P = 0.2
 LONGEST_SPAN = 10
-_RANK_BITS = 16  # an example has fewer words than that
+_RANK_BITS = 16  # an example has fewer than 2**16 words
 
 # counters of an example's stream, far above the number of spans or words
 _FATES, _WORDS = 1 << 32, 1 << 33
@@ -35,76 +35,76 @@ _FATES, _WORDS = 1 << 32, 1 << 33
 
 @dataclass(frozen=True)
 class Block:
-    """Examples [CLS] A [SEP] B [SEP] (or [CLS] A [SEP]), one after another in one array."""
+    """Examples [CLS] A [SEP] B [SEP] (or [CLS] A [SEP]), concatenated in one array."""
 
     input_ids: TokenIds
     """Ids of all examples."""
 
     offsets_N1: Int64s
-    """Where each example begins in `input_ids`, and after the last one their end."""
+    """Start of each example in `input_ids`, then the end of the last."""
 
     a_length_N: Int64s
     """Text tokens of the first segment."""
 
     b_length_N: Int64s
-    """Text tokens of the second; 0 if there is none."""
+    """Text tokens of the second segment; 0 if there is none."""
 
     @property
     def lengths_N(self) -> Int64s:
-        """Tokens of each example, special ones included."""
+        """Tokens of each example, including special ones."""
         return np.diff(self.offsets_N1)
 
     @property
     def text_lengths_N(self) -> Int64s:
-        """Tokens of each example that may be predicted."""
+        """Text tokens of each example, which may be predicted."""
         return self.a_length_N + self.b_length_N
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The tokens to predict, example by example, places ascending."""
+    """The tokens to predict, ordered by example and position."""
 
     counts_N: Int64s
-    """How many of each example."""
+    """Number per example."""
 
     text_positions_M: Int64s
-    """Their places among the example's text tokens, counted without [CLS] and [SEP]."""
+    """Positions among the example's text tokens, not counting [CLS] and [SEP]."""
 
     fate_M: UInt64s
-    """32 random bits each: whether [MASK], a random word-piece or the original is seen."""
+    """32 random bits each: replace by [MASK], by a random word-piece, or not at all."""
 
     word_M: UInt64s | None = None
-    """32 random bits each: which random word-piece; None: the fate decides that, too."""
+    """32 random bits each for the random word-piece; None: derived from the fate."""
 
     @property
     def example_M(self) -> Int64s:
-        """The example each belongs to."""
+        """The example of each token."""
         return np.repeat(np.arange(len(self.counts_N)), self.counts_N)
 
 
 @dataclass(frozen=True)
 class Masks:
-    """The predicted tokens of a block, example by example, places ascending."""
+    """The predicted tokens of a block, ordered by example and position."""
 
     counts_N: Int64s
-    """Predicted tokens of each example."""
+    """Number per example."""
 
     positions_M: NDArray[np.uint16]
-    """Their places within the example."""
+    """Positions in the example."""
 
     original_ids_M: TokenIds
-    """What stood there."""
+    """Ids before masking."""
 
     masked: int
-    """How many became [MASK]."""
+    """Number replaced by [MASK]."""
 
     random: int
-    """How many became a random word-piece."""
+    """Number replaced by a random word-piece."""
 
 
 @dataclass(frozen=True)
 class MaskingRule:
-    """How many tokens are predicted, and what replaces them."""
+    """How many tokens are predicted, and how they are replaced."""
 
     config: MaskingConfig
     """Shares and limits."""
@@ -116,19 +116,19 @@ class MaskingRule:
     """Id of [MASK]."""
 
     vocabulary_size: int
-    """Random word-pieces come from [0, this)."""
+    """Random word-pieces are drawn from [0, vocabulary_size)."""
 
     continuation_V: Mask
-    """Which word-pieces continue a word (`##`); used for whole words and spans only."""
+    """Which word-pieces continue a word (`##`); only for whole words and spans."""
 
     @property
     def max_predictions(self) -> int:
-        """The limit per example."""
+        """Most predictions per example."""
         configured = self.config.max_predictions_per_seq
         return configured or int(np.ceil(self.config.masked_lm_prob * self.max_seq_length))
 
     def budgets_N(self, block: Block) -> Int64s:
-        """How many tokens of each example are to be predicted."""
+        """Number of tokens to predict in each example."""
         wanted_N = np.rint(block.lengths_N * self.config.masked_lm_prob).astype(np.int64)
         limit_N = np.minimum(block.text_lengths_N, self.max_predictions)
         budgets_N: Int64s = np.minimum(np.maximum(wanted_N, 1), limit_N)
@@ -137,13 +137,13 @@ class MaskingRule:
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a block's text tokens: a token, and the `##` word-pieces after it."""
+    """The words of a block: a token and the `##` word-pieces after it."""
 
     token_offsets_W1: Int64s
-    """Where each word begins among the text tokens, and after the last one their number."""
+    """Start of each word among the text tokens, then the number of tokens."""
 
     offsets_N1: Int64s
-    """The first word of each example, and after the last one their number."""
+    """The first word of each example, then the number of words."""
 
     second_N: Int64s
     """The first word of each example's second segment."""
@@ -160,13 +160,13 @@ class Words:
 
 
 def mask_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
-    """Mask the block by the configured unit."""
+    """Mask a block by the configured unit."""
     choose = {"token": choose_tokens, "whole_word": choose_words, "span": choose_spans}
     return replace_tokens(block, choose[rule.config.unit](block, streams_N, rule=rule), rule=rule)
 
 
 def choose_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choice:
-    """Single tokens, every set of the right size equally likely."""
+    """Choose single tokens; every subset of the right size is equally likely."""
     counts_N = rule.budgets_N(block)
     bits_NK = draw(streams_N[:, None], np.arange(counts_N.max(initial=0)))
     used_NK = np.arange(bits_NK.shape[1]) < counts_N[:, None]
@@ -182,14 +182,14 @@ def choose_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Cho
 def sample_without_replacement(
     halves_NK: UInt64s, population_N: Int64s, counts_N: Int64s
 ) -> Int64s:
-    """`counts` different numbers below `population` for each row, ascending, row after row.
+    """For each row `counts` distinct numbers below `population`, ascending, concatenated by row.
 
     Floyd's algorithm (Bentley & Floyd 1987), one step for all rows at a time: step j draws t from
-    [0, j] and takes t, or j itself if t is taken. Every subset is equally likely.
+    [0, j] and takes t, or j if t is taken already. Every subset is equally likely.
     """
     width = int(population_N.max(initial=1))
     taken = np.zeros(len(population_N) * width, dtype=bool)
-    order = np.argsort(-counts_N, kind="stable")  # rows that still draw are then always the first
+    order = np.argsort(-counts_N, kind="stable")  # so that the rows still drawing come first
     row_start = order * width
     first_top = population_N[order] - counts_N[order]
     rows_at_step = np.searchsorted(-counts_N[order], -np.arange(halves_NK.shape[1]))
@@ -202,7 +202,7 @@ def sample_without_replacement(
 
 
 def replace_tokens(block: Block, choice: Choice, *, rule: MaskingRule) -> Masks:
-    """Replace the chosen tokens of `block.input_ids`, as their fates say."""
+    """Replace the chosen tokens of `block.input_ids` by their fates."""
     example_M = choice.example_M
     behind_a_M = choice.text_positions_M >= block.a_length_N[example_M]
     positions_M = choice.text_positions_M + 1 + behind_a_M
@@ -213,7 +213,7 @@ def replace_tokens(block: Block, choice: Choice, *, rule: MaskingRule) -> Masks:
     masked_M = choice.fate_M < np.uint64(mask_until)
     random = np.flatnonzero(~masked_M & (choice.fate_M < np.uint64(random_until)))
     new_M = np.where(masked_M, original_M.dtype.type(rule.mask_id), original_M)
-    if choice.word_M is None:  # a fate's position within its share is uniform again
+    if choice.word_M is None:  # within its share, a fate is uniform again
         within = (choice.fate_M[random] - np.uint64(mask_until)) * np.uint64(rule.vocabulary_size)
         new_M[random] = within // np.uint64(max(random_until - mask_until, 1))
     else:
@@ -229,10 +229,10 @@ def replace_tokens(block: Block, choice: Choice, *, rule: MaskingRule) -> Masks:
 
 
 def words_of(block: Block, continuation_V: Mask, *, segments_break_words: bool) -> Words:
-    """The block's words.
+    """Group the block's tokens into words.
 
-    In the reference a `##` word-piece at the very start of B, whose head was cut off, belongs to
-    A's last word; with `segments_break_words` it is a word of its own.
+    If truncation leaves a `##` word-piece at the start of B, the reference adds it to A's last
+    word; with `segments_break_words` it is a word of its own.
     """
     text_offsets_N1 = offsets(block.text_lengths_N)
     is_text = np.ones(len(block.input_ids), dtype=bool)
@@ -253,10 +253,9 @@ def words_of(block: Block, continuation_V: Mask, *, segments_break_words: bool) 
 
 
 def choose_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choice:
-    """Whole words until the budget is full; a word that does not fit is skipped for a later one."""
+    """Choose random words until the budget is spent, skipping those that do not fit."""
     words = words_of(block, rule.continuation_V, segments_break_words=False)
-    # One sort puts the words of every example into random order, example after example: the key is
-    # the example, then random bits, then the word.
+    # a single sort shuffles the words within each example: by example, then random bits, then word
     example_W = words.example_W
     rank_W = np.arange(len(example_W)) - words.offsets_N1[example_W]
     example_bits = max(len(streams_N) - 1, 1).bit_length()
@@ -286,13 +285,13 @@ def choose_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choi
 
 
 def choose_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choice:
-    """Spans of words from random tokens on until the budget is full; the last one may be cut."""
+    """Choose spans of words around random tokens until the budget is spent; the last may be cut."""
     words = words_of(block, rule.continuation_V, segments_break_words=True)
     span_T = np.full(words.token_offsets_W1[-1], -1)
     room_N = rule.budgets_N(block)
     step = 0
     while len(example := np.flatnonzero(room_N > 0)):
-        # one span for each example, within a segment; empty if its first token is taken
+        # one span per example, within a segment; empty if its anchor is taken
         bits = draw(streams_N[example], step)
         text_begin = words.token_offsets_W1[words.offsets_N1[example]]
         anchor = text_begin + below(high_half(bits), block.text_lengths_N[example])
@@ -302,7 +301,7 @@ def choose_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choi
         last = np.minimum(word + span_lengths(low_half(bits)), segment_end)
         begin = words.token_offsets_W1[word]
         end = np.where(span_T[anchor] < 0, words.token_offsets_W1[last], begin)
-        # its free tokens are taken as far as there is room
+        # take its free tokens while there is room
         sizes = end - begin
         row = np.repeat(np.arange(len(example)), sizes)
         token = np.arange(len(row)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
@@ -325,7 +324,7 @@ def choose_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choi
 
 
 def span_lengths(halves: UInt64s) -> Int64s:
-    """Words of a span: 1 to 10, geometric, from 32 random bits each."""
+    """Lengths of spans in words: 1 to 10, geometric, from 32 random bits each."""
     shares = (1 - SPAN_P) ** np.arange(LONGEST_SPAN)
     until = np.round(np.cumsum(shares / shares.sum()) * 2**32).astype(np.uint64)
     return 1 + np.searchsorted(until, halves, side="right")

@@ -1,16 +1,16 @@
-"""Segment pairs for next-sentence prediction, for all documents of a bucket at once.
+"""Segment pairs for next-sentence prediction, vectorised over the documents of a bucket.
 
-In:  `Documents` and the rule that says what the second segment is.
-Out: `Pairs`: for every example two stretches of the bucket's token ids and the label.
+In:  `Documents`, and the rule for the second segment.
+Out: `Pairs`: for each example two ranges of the bucket's token ids and the label.
 
-The algorithm is the reference's (create_pretraining_data.py:237-334): sentences are gathered until
-a target length is reached, the first segment takes some of them, the second one is the rest, or a
-random place of another document; then the unused sentences are put back, or half of the corpus
-would only ever be a first segment.
+The algorithm is the reference's (create_pretraining_data.py:237-334): collect sentences up to a
+target length; the first segment takes some of them, the second is the rest or a random passage of
+another document; then put back the unused sentences, since otherwise half of the corpus would only
+ever be a first segment.
 
-Where a chunk begins depends on the draws before it, which seems to force a sequential walk. But
-each draw is addressed by the sentence at which its chunk begins; so every sentence's chunk is
-computed at once, as if it began one, and then the chain from the first sentence on is followed.
+Where a chunk begins depends on earlier draws, which seems to require a sequential walk. But each
+draw is addressed by the sentence at which its chunk begins. So the chunk of every sentence is
+computed at once, as if one began there, and then the chain from the first sentence is followed.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.arrays import Int64s, Mask, UInt64s
-from artifacts.rng import (
-    below,
-    coin_flips,
-    document_streams,
-    draw,
-    happens,
-    high_half,
-    low_half,
-)
+from artifacts.rng import below, coin_flips, document_streams, draw, happens, high_half, low_half
 from pipeline.mlm.bucket_documents import Documents
 
 # D documents, S sentences, N examples
@@ -37,46 +29,46 @@ SecondSegment = Literal["next_sentence", "sentence_order", "none"]
 
 IS_NEXT, RANDOM_NEXT, NOT_ASKED = 0, 1, -1
 
-# the draws of a document's stream, then of an example's
+# counters of a document's stream, then of an example's
 _SHORT, _TARGET, _CHUNKS = 0, 1, 2
 _SPLIT, _OTHER, _CUT_A, _CUT_B, MASKS, ORDER = 0, 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
 class PairingRule:
-    """What decides the segments of an example."""
+    """The settings that determine segments."""
 
     max_seq_length: int
-    """Tokens of an example, special ones included."""
+    """Tokens of an example, including special ones."""
 
     short_seq_prob: float
-    """Share of documents that are cut into shorter examples."""
+    """Share of documents that are divided into shorter examples."""
 
     second_segment: SecondSegment
-    """The paper's next or random sentences, ALBERT's next or swapped, or none at all."""
+    """The paper's next or random sentences, ALBERT's next or swapped ones, or none."""
 
     @property
     def max_tokens(self) -> int:
-        """Room for text beside [CLS] and one [SEP] per segment."""
+        """Room for text, besides [CLS] and one [SEP] per segment."""
         return self.max_seq_length - (2 if self.second_segment == "none" else 3)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Examples as stretches of a bucket's `token_ids_T`, after truncation."""
+    """Examples as ranges of a bucket's `token_ids_T`, after truncation."""
 
     a_start_N: Int64s
     a_length_N: Int64s
     """The first segment, at least one token."""
     b_start_N: Int64s
     b_length_N: Int64s
-    """The second one; empty exactly where the label is `NOT_ASKED`."""
+    """The second segment; empty exactly where the label is `NOT_ASKED`."""
     label_N: NDArray[np.int8]
-    """`IS_NEXT`, `RANDOM_NEXT` (also: swapped), or `NOT_ASKED`."""
+    """`IS_NEXT`, `RANDOM_NEXT` (or swapped), or `NOT_ASKED`."""
     cut_N: Int64s
-    """Tokens that truncation took away."""
+    """Tokens lost to truncation."""
     stream_N: UInt64s
-    """Each example's own stream of random numbers."""
+    """Stream of random numbers of each example."""
 
     @property
     def count(self) -> int:
@@ -85,7 +77,7 @@ class Pairs:
 
     @classmethod
     def joined(cls, parts: Sequence["Pairs"]) -> "Pairs":
-        """The examples of all parts."""
+        """Concatenate examples."""
         return cls(
             *(
                 np.concatenate([getattr(part, name) for part in parts])
@@ -94,13 +86,13 @@ class Pairs:
         )
 
     def rows(self, chosen: Int64s) -> "Pairs":
-        """The examples with the `chosen` numbers, in that order."""
+        """The `chosen` examples, in that order."""
         return Pairs(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
 class _Chunks:
-    """Runs of sentences of one document: `in_a_N` of them in A, then others, up to `end_N`."""
+    """Consecutive sentences of a document, up to `end_N`; the first `in_a_N` of them are A."""
 
     document_N: Int64s
     first_N: Int64s
@@ -108,20 +100,20 @@ class _Chunks:
     end_N: Int64s
     target_N: Int64s
     other_N: Mask
-    """Whether B is something else than the sentences after A."""
+    """Whether B is other than the sentences after A."""
     stream_N: UInt64s
 
 
 def pair_segments(documents: Documents, *, rule: PairingRule, start: np.uint64) -> Pairs:
     """One copy of the examples, document by document (reference: create_instances_from_document).
 
-    A document of weight w is read w times, with a stream of its own each time. Random sentences
-    come from the bucket's other documents; where there are none, only true pairs are made, and a
-    chunk of a single sentence becomes an example without second segment.
+    A document of weight w is used w times, each time with its own stream. Random sentences come
+    from the bucket's other documents. If there are none, all pairs are true, and a chunk of a
+    single sentence becomes an example without second segment.
     """
-    readings = []
+    passes = []
     for ordinal in range(int(documents.weights_D.max(initial=1))):
-        chosen_D = np.flatnonzero(documents.weights_D > ordinal)  # those that are heavy enough
+        chosen_D = np.flatnonzero(documents.weights_D > ordinal)
         part = documents if len(chosen_D) == documents.count else documents.subset(chosen_D)
         streams_D = draw(document_streams(part.digests_D2, start), ordinal)
         chunks = _cut_chunks(part, streams_D, rule=rule, alone=documents.count == 1)
@@ -129,17 +121,17 @@ def pair_segments(documents: Documents, *, rule: PairingRule, start: np.uint64) 
             b_start_N, b_end_N = _random_or_next(part, chunks, pool=documents, chosen_D=chosen_D)
         else:
             b_start_N, b_end_N = _rest(part, chunks)
-        readings.append(_truncated(part, chunks, b_start_N, b_end_N, rule=rule))
-    return readings[0] if len(readings) == 1 else Pairs.joined(readings)
+        passes.append(_truncated(part, chunks, b_start_N, b_end_N, rule=rule))
+    return passes[0] if len(passes) == 1 else Pairs.joined(passes)
 
 
 def _cut_chunks(
     documents: Documents, streams_D: UInt64s, *, rule: PairingRule, alone: bool
 ) -> _Chunks:
-    """Every document as a sequence of chunks of about its target length."""
+    """Divide every document into chunks of about its target length."""
     document_S = documents.document_of_sentence_S
     first_S = np.arange(len(document_S))
-    # the full length, or for some documents anything from 2 tokens on
+    # the full length, or for some documents any length from 2 tokens
     short_D = happens(high_half(draw(streams_D, _SHORT)), rule.short_seq_prob)
     target_D = 2 + below(high_half(draw(streams_D, _TARGET)), rule.max_tokens - 1)
     target_S = np.where(short_D, target_D, rule.max_tokens)[document_S]
@@ -149,10 +141,19 @@ def _cut_chunks(
     end_S = np.minimum(reached_S, document_end_S)
     counter_S = first_S - documents.first_sentence_D1[:-1][document_S]
     stream_S = draw(draw(streams_D, _CHUNKS)[document_S], counter_S)
-    in_a_S, other_S = _split(draw(stream_S, _SPLIT), end_S - first_S, rule=rule, alone=alone)
-    put_back_S = other_S if rule.second_segment == "next_sentence" else np.zeros(1, dtype=bool)
-    # A document's last chunk leads to the next document, so the bucket is a single chain. A Python
-    # list is the fastest thing to walk along.
+    # how many of the chunk's sentences A takes, and whether B is other than the rest
+    bits_S, sentences_S = draw(stream_S, _SPLIT), end_S - first_S
+    never_S = np.zeros(len(sentences_S), dtype=bool)
+    in_a_S, other_S, put_back_S = sentences_S, never_S, never_S
+    if rule.second_segment != "none":
+        in_a_S = 1 + below(high_half(bits_S), sentences_S - 1)
+        other_S = (bits_S & np.uint64(1)).astype(bool)
+    if rule.second_segment == "sentence_order":
+        other_S &= sentences_S > 1
+    elif rule.second_segment == "next_sentence":
+        put_back_S = other_S = never_S if alone else other_S | (sentences_S == 1)
+    # The last chunk of a document leads to the next document, so the bucket is a single chain,
+    # which is walked fastest as a Python list.
     successor = np.where(put_back_S, first_S + in_a_S, end_S).tolist()
     chain: list[int] = []
     sentence = 0
@@ -171,21 +172,8 @@ def _cut_chunks(
     )
 
 
-def _split(
-    bits_S: UInt64s, sentences_S: Int64s, *, rule: PairingRule, alone: bool
-) -> tuple[Int64s, Mask]:
-    """How many of a chunk's sentences A takes, and whether B is something else than the rest."""
-    if rule.second_segment == "none":
-        return sentences_S, np.zeros(len(sentences_S), dtype=bool)
-    in_a_S = 1 + below(high_half(bits_S), sentences_S - 1)
-    coin_S = (bits_S & np.uint64(1)).astype(bool)
-    if rule.second_segment == "sentence_order":
-        return in_a_S, coin_S & (sentences_S > 1)
-    return in_a_S, np.zeros_like(coin_S) if alone else coin_S | (sentences_S == 1)
-
-
 def _rest(documents: Documents, chunks: _Chunks) -> tuple[Int64s, Int64s]:
-    """B as the sentences of the chunk after A, as token offsets; empty if there are none."""
+    """B as the sentences of the chunk after A, in token offsets; empty if there are none."""
     last_N = chunks.end_N - 1
     begin_N = np.minimum(chunks.first_N + chunks.in_a_N, last_N)
     b_end_N = documents.ends_S[last_N]
@@ -196,12 +184,12 @@ def _rest(documents: Documents, chunks: _Chunks) -> tuple[Int64s, Int64s]:
 def _random_or_next(
     documents: Documents, chunks: _Chunks, *, pool: Documents, chosen_D: Int64s
 ) -> tuple[Int64s, Int64s]:
-    """B as the rest of the chunk, or a random place of another document of the pool."""
+    """B as the rest of the chunk, or a random passage of another document in the pool."""
     b_start_N, b_end_N = _rest(documents, chunks)
     random = np.flatnonzero(chunks.other_N)
     bits = draw(chunks.stream_N[random], _OTHER)
     own = chosen_D[chunks.document_N[random]]
-    # drawn by weight from all documents but one's own
+    # drawn by weight from all other documents
     weight_ends_D = np.cumsum(pool.weights_D)
     own_weight = pool.weights_D[own]
     place = below(high_half(bits), weight_ends_D[-1:] - own_weight)
@@ -211,7 +199,7 @@ def _random_or_next(
     a_end = documents.ends_S[chunks.first_N[random] + chunks.in_a_N[random] - 1]
     a_length = a_end - documents.starts_S[chunks.first_N[random]]
     begin = pool.starts_S[first]
-    # at least one sentence, even if A alone has reached the target
+    # at least one sentence, even if A alone reaches the target
     wanted = np.maximum(chunks.target_N[random] - a_length, 1)
     reached = np.searchsorted(pool.starts_S, begin + wanted)
     last = np.minimum(reached, pool.first_sentence_D1[other + 1]) - 1
@@ -228,7 +216,7 @@ def _truncated(
     *,
     rule: PairingRule,
 ) -> Pairs:
-    """Cut the longer segment token by token, at either end (reference: truncate_seq_pair)."""
+    """Cut the longer segment token by token, at random ends (reference: truncate_seq_pair)."""
     a_start_N = documents.starts_S[chunks.first_N]
     a_length_N = documents.ends_S[chunks.first_N + chunks.in_a_N - 1] - a_start_N
     b_length_N = b_end_N - b_start_N
@@ -258,10 +246,10 @@ def _truncated(
 def tokens_to_cut(
     a_length_N: Int64s, b_length_N: Int64s, *, max_tokens: int
 ) -> tuple[Int64s, Int64s]:
-    """How many tokens A and B lose until they fit: always the longer one, B if they are equal."""
+    """Tokens to cut from A and B: always from the longer one, from B if they are equal."""
     excess_N = np.maximum(a_length_N + b_length_N - max_tokens, 0)
     difference_N = a_length_N - b_length_N
     uneven_N = np.minimum(excess_N, np.abs(difference_N))
-    even_N = excess_N - uneven_N  # from here on B and A take turns
+    even_N = excess_N - uneven_N  # then B and A take turns
     cut_a_N = np.where(difference_N > 0, uneven_N, 0) + even_N // 2
     return cut_a_N, excess_N - cut_a_N

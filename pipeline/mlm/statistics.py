@@ -1,11 +1,11 @@
-"""What is counted over examples: for the manifest, the report, and the fidelity tests.
+"""Counts over examples: for the manifest, the report, and the fidelity tests.
 
-In:  a record batch, and the masks in it.
-Out: `Statistics`, which add up over batches and files and read back from a manifest.
+In:  a record batch, and its masks.
+Out: `Statistics`, which add up over batches and files and can be read back from a manifest.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -15,46 +15,46 @@ from artifacts.arrays import Int64s
 from artifacts.manifest import FileEntry
 from pipeline.mlm.masking import Masks
 from pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT
-from pipeline.shuffle.token_statistics import added_up
+from pipeline.shuffle.token_statistics import Counts
 
 BINS = 11
-"""Ten equal bins of lengths below the maximum, and one for the full length."""
+"""Ten equal bins below the maximum length, and one for the maximum itself."""
 
 
 @dataclass(frozen=True)
-class Statistics:
+class Statistics(Counts):
     """Counts over examples of one split and length."""
 
     rows: int = 0
     """Examples."""
     tokens: int = 0
-    """Tokens, special ones included."""
+    """Tokens, including special ones."""
     masked: int = 0
-    """Masked tokens: those that are predicted."""
+    """Predicted tokens."""
     replaced_by_mask: int = 0
-    """Of these: [MASK]."""
+    """Of these, replaced by [MASK]."""
     replaced_by_random: int = 0
-    """Of these: a random word-piece; the others were kept."""
+    """Of these, replaced by a random word-piece; the rest were kept."""
     next_random: int = 0
     """Examples whose second segment is random (or swapped)."""
     not_asked: int = 0
     """Examples without second segment."""
     truncated: int = 0
-    """Examples, or documents in them, that lost tokens to the maximal length."""
+    """Examples, or documents packed in them, that were truncated."""
     cut_tokens: int = 0
-    """Tokens lost."""
+    """Tokens lost to truncation."""
     lengths_next: list[int] = field(default_factory=lambda: [0] * BINS)
-    """Length histogram of the examples whose second segment is the next one."""
+    """Length histogram of examples whose second segment is the next one."""
     lengths_random: list[int] = field(default_factory=lambda: [0] * BINS)
-    """The same where it is random (or swapped)."""
+    """Length histogram of examples whose second segment is random (or swapped)."""
     lengths_single: list[int] = field(default_factory=lambda: [0] * BINS)
-    """The same where there is none."""
+    """Length histogram of examples without second segment."""
 
 
 def statistics_of(
     batch: pa.RecordBatch, cut_N: Int64s, masks: list[Masks], *, max_seq_length: int
 ) -> Statistics:
-    """The counts over one batch of N examples; `cut_N`: tokens that truncation took away."""
+    """The counts over one batch of N examples; `cut_N` are tokens lost to truncation."""
     lengths_N = np.diff(batch.column("input_ids").offsets.to_numpy()).astype(np.int64)
     label_N = batch.column("next_sentence_label").to_numpy()
     bins_N = np.where(lengths_N == max_seq_length, BINS - 1, (lengths_N - 1) * 10 // max_seq_length)
@@ -78,27 +78,21 @@ def statistics_of(
     )
 
 
-def total(parts: Iterable[Statistics]) -> Statistics:
-    """The counts over several batches or files."""
-    return Statistics(**added_up([asdict(part) for part in (Statistics(), *parts)]))
-
-
 def summaries(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
-    """The counts in the entries of examples files, added up by split and length."""
-    names = [one.name for one in fields(Statistics)]
-    found: dict[str, dict[str, list[Statistics]]] = {}
+    """The counts of several examples files, added up by split and length."""
+    found: dict[str, dict[str, Statistics]] = {}
     for entry in entries:
-        counts = Statistics(**{name: entry.statistics[name] for name in names})
         lengths = found.setdefault(entry.statistics["split"], {})
-        lengths.setdefault(str(entry.statistics["max_seq_length"]), []).append(counts)
+        length = str(entry.statistics["max_seq_length"])
+        lengths[length] = lengths.get(length, Statistics()) + Statistics.read(entry)
     return {
-        split: {length: summary(total(parts)) for length, parts in lengths.items()}
+        split: {length: summary(counts) for length, counts in lengths.items()}
         for split, lengths in found.items()
     }
 
 
 def summary(counts: Statistics) -> dict[str, JsonValue]:
-    """The counts, and the shares that follow from them."""
+    """The counts, and shares derived from them."""
     asked = max(counts.rows - counts.not_asked, 1)
     random_share = counts.next_random / asked
     by_length = (max(pair) for pair in zip(counts.lengths_next, counts.lengths_random, strict=True))

@@ -121,7 +121,8 @@ def add_job(
     job's output is consumed by a final group-by-key, because the runner would not notice the death
     of a worker in a step whose output nobody reads.
     """
-    steps = (*before, *job.steps, Step("Finished", "map", _finished), Step("Consume", "group"))
+    finished = Step("Finished", "map", lambda _: (0, 0))
+    steps = (*before, *job.steps, finished, Step("Consume", "group"))
     items: PCollection[Any] = pipeline | "Start" >> (start or Impulse())
     transform: PTransform[Any, Any]
     for step, following in zip_longest(steps, steps[1:]):
@@ -135,10 +136,6 @@ def add_job(
             is_grouped = following is not None and following.kind == "group"
             transform.with_output_types(tuple[int, Any] if is_grouped else Any)
         items = items | step.label >> transform
-
-
-def _finished(_: object) -> tuple[int, int]:
-    return 0, 0
 
 
 __all__ = [

@@ -20,7 +20,7 @@ disks. If a worker dies its results are lost, and Dask recomputes them, from the
 import json
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -109,7 +109,7 @@ def run_on_engine(
         job = build(EngineQueue())
         try:
             if is_dask:
-                first = Step("First", "flat_map", _first)
+                first = Step("First", "flat_map", lambda element: [] if element else [None])
                 add_job(job, pipeline, first, *before, start=Create(range(partitions)))
                 result = submit_to_dask(pipeline)
             else:
@@ -388,7 +388,3 @@ def submit_to_dask(pipeline: Pipeline) -> DaskResult:
             f"DaskRunner: {error}; start the scheduler, or correct dask_client_address in "
             "[pipeline.options]"
         ) from error
-
-
-def _first(element: int) -> Iterable[None]:
-    return [None] if element == 0 else []

@@ -11,7 +11,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
@@ -37,8 +36,8 @@ class Worker(ABC, Generic[Item, Made]):
 class Step:
     """One transform: each item becomes one item (`map`) or any number of items (`flat_map`).
 
-    `group` turns (key, value) pairs into (key, values) pairs. Functions must be importable and
-    picklable.
+    `group` turns (key, value) pairs into (key, values) pairs. Functions must be picklable
+    (cloudpickle, so lambdas and nested functions are).
     """
 
     label: str
@@ -76,9 +75,7 @@ Build = Callable[[WorkQueue], Collection[Any]]
 
 def spread(tasks: Sequence[Item], queue: WorkQueue) -> Collection[Item]:
     """`tasks` as a collection, distributed over all workers."""
-    whole: Collection[Sequence[Item]] = Collection(
-        (Step("Tasks", "map", partial(_instead, value=list(tasks))),)
-    )
+    whole = Collection[Sequence[Item]]((Step("Tasks", "map", lambda _: tasks),))
     return share_out(whole, queue, label="Share")
 
 
@@ -92,39 +89,25 @@ def share_out(
     plus `Reshuffle` would add twenty steps to the graph instead of three, at 10 ms of CPU time each
     before the first worker starts.)
     """
-    dealt = every.flat_map(f"{label}:Deal", partial(_deal, queue=queue)).group(f"{label}:Spread")
-    return dealt.flat_map(f"{label}:Take", partial(_take, queue=queue, label=label))
+
+    def deal(tasks: Sequence[Item]) -> Iterable[tuple[int, Sequence[Item]]]:
+        return enumerate([tasks] * queue.workers if queue.directory else [[task] for task in tasks])
+
+    def take(share: tuple[int, Iterable[Sequence[Item]]]) -> Iterable[Item]:
+        (tasks,) = share[1]
+        return queue.claim(tasks, label=label) if queue.directory else tasks
+
+    return (
+        every.flat_map(f"{label}:Deal", deal)
+        .group(f"{label}:Spread")
+        .flat_map(f"{label}:Take", take)
+    )
 
 
 def gather(results: Collection[Item], *, label: str) -> Collection[Sequence[Item]]:
     """Collect all elements into one list, in no particular order."""
-    keyed = results.map(f"{label}:Key", _keyed).group(f"{label}:Gather")
-    return keyed.map(f"{label}:List", _listed)
-
-
-# Step functions. Workers import them by name, so they cannot be nested.
-
-
-def _instead(_: object, *, value: Any) -> Any:
-    return value
-
-
-def _deal(tasks: list[Any], *, queue: WorkQueue) -> Iterable[tuple[int, list[Any]]]:
-    shares = [tasks] * queue.workers if queue.directory else [[task] for task in tasks]
-    return enumerate(shares)
-
-
-def _take(share: tuple[int, Iterable[list[Any]]], *, queue: WorkQueue, label: str) -> Iterable[Any]:
-    (tasks,) = share[1]
-    return queue.claim(tasks, label=label) if queue.directory else tasks
-
-
-def _keyed(element: Any) -> tuple[int, Any]:
-    return 0, element
-
-
-def _listed(keyed: tuple[int, Iterable[Any]]) -> list[Any]:
-    return list(keyed[1])
+    keyed = results.map(f"{label}:Key", lambda element: (0, element)).group(f"{label}:Gather")
+    return keyed.map(f"{label}:List", lambda gathered: list(gathered[1]))
 
 
 class JobFailed(ClozeError):

@@ -1,14 +1,14 @@
-"""The shuffle backend of many machines: documents go through the engine's own shuffle, once.
+"""The shuffle backend of several machines: one pass through the engine's own shuffle.
 
 In:  input shards.
-Out: the buckets' tokens files (buckets.py), written by the workers that gather them; a list of
-     early dropped documents and their counts for every few shards.
+Out: the buckets' tokens files (buckets.py), written by the workers that gather them; for every few
+     shards, a list of the documents dropped early, and counts.
 
-One job: the shards are counted, a single step writes the plan (shuffle_plan.py), the shards are
-read again and their documents keyed by bucket, and the worker that gathers a key writes that
-bucket's file. No key holds more than a bucket, and nothing is stored in between. A bundle may be
-executed twice, and values arrive in another order each time: a bucket's rows are sorted by their
-content, and files are replaced whole.
+It is a single job: the shards are counted, one step writes the plan (shuffle_plan.py), the shards
+are read again and their documents keyed by bucket, and the worker that gathers a key writes that
+bucket's file. No key holds more than a bucket, and nothing is stored in between. The engine may
+execute a bundle twice and deliver values in any order; so rows are sorted by content within a
+bucket, and files are replaced atomically.
 """
 
 import json
@@ -49,17 +49,16 @@ from pipeline.shuffle.shuffle_plan import (
     sampled,
     smallest_of,
 )
-from pipeline.shuffle.sorted_runs import IDENTITY, KEY, sort_run
-from pipeline.shuffle.tokenization import ShardTokenizer, TokensJob
+from pipeline.shuffle.sorted_runs import IDENTITY, KEY, ShardTokenizer, TokensJob, sort_run
 from pipeline.text.filters import Reason
 from pipeline.text.texts import assign_splits, read_texts, stronger_splits
 
 SHARDS_PER_ACCOUNT = 32
-"""Shards whose dropped documents are listed in one file."""
+"""Shards that share one list of dropped documents."""
 
 PLAN, SHARDS = "shuffle_plan.json", "shards.json"
-"""Files of the stage's work folder: what the plan is made of; the shards, which may be more than an
-engine takes in the description of a job."""
+"""Files in the stage's work folder: the facts that determine the plan; the shards, of which there
+may be too many for an engine's job description."""
 
 _LARGEST_KEY = (1 << 64) - 1
 
@@ -68,7 +67,7 @@ Sample = tuple[Identity, str]
 
 @dataclass(frozen=True)
 class BeamGroupByKey:
-    """The engine's shuffle, and a folder of the workspace, local or a URL, for plan and lists."""
+    """The engine's shuffle, with a folder of the workspace (path or URL) for the plan and lists."""
 
     job: TokensJob
     directory: str
@@ -76,20 +75,20 @@ class BeamGroupByKey:
     """Number of shards."""
 
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
-        """All shards or none: documents are written nowhere before they reach their bucket."""
+        """All shards or none: documents are not stored before they reach their bucket."""
         if not filesystem.exists(filesystem.join(self.directory, PLAN)):
             return list(shards)
-        accounts = map(self._account_path, range(self.accounts))
+        accounts = map(self.account_path, range(self.accounts))
         left = unfinished_groups(self.plan().groups, self.job)
         return [] if not left and all(map(filesystem.exists, accounts)) else list(shards)
 
     def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
-        """Count, plan, send each document to its bucket's key, write each bucket where it is."""
+        """Count, plan, send each document to its bucket's key, write each bucket there."""
         path = filesystem.join(self.directory, SHARDS)
         filesystem.write_bytes(path, shards_to_json(shards))
         done: frozenset[int] = frozenset()
         planned = Collection[Sequence[InputShard]](
-            (Step("Planned", "map", partial(_listed, path=path)),)
+            (Step("Planned", "map", partial(read_shards, path=path)),)
         )
         if filesystem.exists(filesystem.join(self.directory, PLAN)):
             groups = self.plan().groups
@@ -99,51 +98,49 @@ class BeamGroupByKey:
             counted = share_out(planned, queue, label="Share")
             merge = math.isqrt(len(shards)) + 1
             found = counted.flat_map("Count", _Count(self, merge)).group("Merge")
-            parts = found.map("MergeCounts", partial(_merge, keys=merge))
-            write = partial(_write_plan, backend=self, path=path)
+            parts = found.map("MergeCounts", partial(merge_counts, keys=merge))
+            write = partial(write_plan, backend=self, path=path)
             planned = gather(parts, label="Plan").map("WritePlan", write)
         scattered = share_out(planned, queue, label="Shards").flat_map(
             "Tokenize", _Scatter(self, done, queue)
         )
-        written = scattered.group("Shuffle").flat_map("WriteBuckets", partial(_write, backend=self))
-        return written.group("Account").map("WriteAccounts", partial(_put_account, backend=self))
+        written = scattered.group("Shuffle").flat_map(
+            "WriteBuckets", partial(write_buckets, backend=self)
+        )
+        return written.group("Account").map("WriteAccounts", partial(write_account, backend=self))
 
     def plan(self) -> ShufflePlan:
-        """What the job decided."""
+        """The plan that the job wrote."""
         return _read_plan(self)[1]
 
     def cardinality(self, split: int) -> Cardinality:
-        """The smallest digests of all shards."""
+        """The estimate for a split, from all shards."""
         return _read_plan(self)[0].cardinality(split)
 
     @property
     def accounts(self) -> int:
-        """Number of files of accounts."""
+        """Number of account files."""
         return -(-self.shards // SHARDS_PER_ACCOUNT)
 
-    def _account_path(self, number: int) -> str:
+    def account_path(self, number: int) -> str:
+        """Path of the counts of some shards, written after their list."""
         return filesystem.join(self.directory, f"account-{number:05}.json")
 
     def list_path(self, number: int) -> str:
-        """The list of documents that some shards have dropped."""
+        """Path of the list of documents dropped by the shards of one account."""
         return filesystem.join(self.directory, f"early-{number:05}.arrow")
 
-    def put_counts(self, number: int, counts: DocumentCounts) -> None:
-        """Write down what some shards held; their list must be there."""
-        content = json.dumps(asdict(counts)).encode()
-        filesystem.write_bytes(self._account_path(number), content)
-
     def counts(self) -> DocumentCounts:
-        """What all shards held."""
+        """Counts over all shards."""
         return sum(self._counts(), DocumentCounts())
 
     def _counts(self) -> Iterator[DocumentCounts]:
         for number in range(self.accounts):
-            yield DocumentCounts(**json.loads(filesystem.read_bytes(self._account_path(number))))
+            yield DocumentCounts(**json.loads(filesystem.read_bytes(self.account_path(number))))
 
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
-        """The lists of what shards have dropped, fetched one at a time."""
+        """The lists of documents dropped by shards, fetched one at a time."""
 
         def each_fetched(scratch: str) -> Iterator[str]:
             for number, counts in enumerate(self._counts()):
@@ -156,9 +153,9 @@ class BeamGroupByKey:
 
 
 class _Count(Worker[InputShard, tuple[int, object]]):
-    """A shard becomes its smallest digests, under a key below `keys`, and its sample.
+    """Emit a shard's smallest digests, under a key below `keys`, and its sample.
 
-    The sample is gathered by the first byte of the digest, under the keys from `keys` on.
+    Samples are keyed by the first byte of their digest, starting at `keys`.
     """
 
     def __init__(self, backend: BeamGroupByKey, keys: int) -> None:
@@ -166,11 +163,11 @@ class _Count(Worker[InputShard, tuple[int, object]]):
         self._keys = keys
 
     def setup(self) -> None:
-        """Build the tokenizer, once a worker."""
+        """Build the tokenizer, once per worker."""
         self._tokenizer = ShardTokenizer(self._job)
 
     def __call__(self, shard: InputShard) -> Iterator[tuple[int, object]]:
-        """Read the shard; only what may be among the smallest is tokenised."""
+        """Read the shard; tokenise only documents that may be among the smallest."""
         corpus, cleaning = self._job.stage.corpus, self._job.stage.cleaning
         smallest = [EMPTY] * self._job.splits
         for number, block in enumerate(read_texts(shard, corpus=corpus, cleaning=cleaning)):
@@ -199,26 +196,27 @@ class _Count(Worker[InputShard, tuple[int, object]]):
         yield int(shard.name[:8], 16) % self._keys, tuple(smallest)
 
 
-def _merge(gathered: tuple[int, Iterable[object]], *, keys: int) -> PlanFacts:
-    """One key's part of what the plan is made of."""
+def merge_counts(gathered: tuple[int, Iterable[object]], *, keys: int) -> PlanFacts:
+    """Merge the counts or samples gathered under one key."""
     key, values = gathered
     if key < keys:
         return PlanFacts(smallest_of(cast(Iterable[Sequence[Cardinality]], values)), {})
     return PlanFacts((), carriers(cast(Iterable[Sample], values)))
 
 
-def _write_plan(
+def write_plan(
     parts: Sequence[PlanFacts], *, backend: BeamGroupByKey, path: str
 ) -> Sequence[InputShard]:
-    """Write what the plan is made of; the shards come out."""
+    """Write the facts that determine the plan; returns the shards."""
     smallest = smallest_of(part.smallest for part in parts if part.smallest)
     frequent = {identity: by for part in parts for identity, by in part.carriers.items()}
     facts = PlanFacts(smallest, dict(sorted(frequent.items())))
     filesystem.write_bytes(filesystem.join(backend.directory, PLAN), facts.to_json())
-    return _listed(None, path=path)
+    return read_shards(None, path=path)
 
 
-def _listed(_: object, *, path: str) -> Sequence[InputShard]:
+def read_shards(_: object, *, path: str) -> Sequence[InputShard]:
+    """All shards, from the file `SHARDS`."""
     return shards_from_json(filesystem.read_bytes(path))
 
 
@@ -230,10 +228,10 @@ def _read_plan(backend: BeamGroupByKey) -> tuple[PlanFacts, ShufflePlan]:
 
 
 class _Scatter(Worker[InputShard, tuple[int, object]]):
-    """A shard becomes pairs of a bucket's number and documents as bytes.
+    """Emit a shard's documents as pairs of bucket number and bytes.
 
-    The numbers after the buckets' carry its counts and what it has dropped. The first shard sends
-    an empty value to every bucket, so that buckets without documents get their files, too.
+    The numbers after the last bucket carry its counts and dropped documents. The first shard sends
+    an empty value to every bucket, so that empty buckets get their files, too.
     """
 
     def __init__(self, backend: BeamGroupByKey, done: frozenset[int], queue: WorkQueue) -> None:
@@ -242,17 +240,19 @@ class _Scatter(Worker[InputShard, tuple[int, object]]):
         self._queue = queue
 
     def setup(self) -> None:
-        """Build the tokenizer, once a worker."""
+        """Build the tokenizer and number the shards, once per worker."""
         self._tokenizer = ShardTokenizer(self._backend.job)
+        shards = read_shards(None, path=filesystem.join(self._backend.directory, SHARDS))
+        self._places = {shard.name: place for place, shard in enumerate(shards)}
 
     def __call__(self, shard: InputShard) -> Iterator[tuple[int, object]]:
-        """The shard's documents by bucket."""
+        """Send the documents of one shard."""
         plan = self._backend.plan()
-        place = _places(filesystem.join(self._backend.directory, SHARDS))[shard.name]
+        place = self._places[shard.name]
         account = place // SHARDS_PER_ACCOUNT
         if place == 0:
             yield from ((key, b"") for key in range(len(plan)) if self._is_wanted(plan, key))
-        sent: set[Identity] = set()  # the frequent texts that this shard has sent
+        sent: set[Identity] = set()  # frequent texts that this shard has already sent
         documents = 0
         for table in self._tokenizer.tables(shard):
             run = sort_run(table, splits=self._backend.job.splits)
@@ -261,7 +261,7 @@ class _Scatter(Worker[InputShard, tuple[int, object]]):
             splits_D = np.repeat(np.arange(len(run.by_split)), [*map(len, run.by_split)])
             rows = pa.concat_tables(run.by_split)
             rows = rows.append_column("split", pa.array(splits_D.astype(np.uint8)))
-            # the tokens of a frequent text are sent by one shard, and once
+            # the tokens of a frequent text are sent once, by one shard
             sends_D = np.ones(len(rows), dtype=np.bool_)
             digests = digest_bytes(rows["document_digest"]) if plan.carriers else ()
             for row, digest in enumerate(digests):
@@ -272,26 +272,21 @@ class _Scatter(Worker[InputShard, tuple[int, object]]):
             found = plan.deliveries(rows[KEY].to_numpy(), splits_D)
             ends = [*np.flatnonzero(np.diff(found.keys_N)) + 1, len(found.keys_N)]
             full_N = found.with_tokens_N & sends_D[found.rows_N]
-            stretches = pack(rows.take(pa.array(found.rows_N)), full_N, ends)
-            for end, stretch in zip(ends if len(found.keys_N) else (), stretches, strict=False):
+            packed = pack(rows.take(pa.array(found.rows_N)), full_N, ends)
+            for end, blob in zip(ends if len(found.keys_N) else (), packed, strict=False):
                 key = int(found.keys_N[end - 1])
                 if self._is_wanted(plan, key):
-                    yield key, stretch
+                    yield key, blob
         self._queue.report(MB=shard.megabytes, documents=documents)
 
     def _is_wanted(self, plan: ShufflePlan, key: int) -> bool:
         return plan.bucket(key)[0] not in self._done
 
 
-@lru_cache(maxsize=1)
-def _places(path: str) -> dict[str, int]:
-    return {shard.name: place for place, shard in enumerate(_listed(None, path=path))}
-
-
-def _write(
+def write_buckets(
     gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey
 ) -> Iterator[tuple[int, BucketAccount]]:
-    """Write a bucket, or what some shards have dropped; a bucket's account comes out."""
+    """Write a bucket and yield its account, or write the documents dropped by some shards."""
     key, values = gathered
     plan, job = backend.plan(), backend.job
     if key >= len(plan):
@@ -299,11 +294,12 @@ def _write(
         counts, lists = zip(*early, strict=True)
         rows = pa.concat_tables([pa.ipc.open_file(content).read_all() for content in lists])
         filesystem.write_bytes(backend.list_path(number), ipc_bytes(rows))
-        backend.put_counts(number, sum(counts, DocumentCounts()))
+        total = json.dumps(asdict(sum(counts, DocumentCounts()))).encode()
+        filesystem.write_bytes(backend.account_path(number), total)
         return
     place, bucket = plan.bucket(key)
-    stretches = (blob for blob in cast(Iterable[bytes], values) if blob)
-    rows = unpack(stretches, vocabulary_size=job.vocabulary_size)
+    packed = (blob for blob in cast(Iterable[bytes], values) if blob)
+    rows = unpack(packed, vocabulary_size=job.vocabulary_size)
     splits_D = rows["split"].to_numpy()
     own = rows.filter(pa.array(np.isin(splits_D, bucket.splits)))
     stronger = [
@@ -318,22 +314,22 @@ def _write(
 
 
 def _with_tokens(kept: pa.Table, own: pa.Table, *, of: str) -> pa.Table:
-    """The kept rows, those of frequent texts with the tokens that another row has brought."""
+    """The kept rows, with the tokens of frequent texts filled in from the row that carries them."""
     without = np.flatnonzero(list_lengths(kept["token_ids"]) == 0)
     if not len(without):
         return kept
     full = own.filter(pa.array(list_lengths(own["token_ids"]) > 0))
     digests = digest_bytes(full["document_digest"])
-    brought = {digest.tobytes(): row for row, digest in enumerate(digests)}
+    carried = {digest.tobytes(): row for row, digest in enumerate(digests)}
     wanted = [digest.tobytes() for digest in digest_bytes(kept["document_digest"])[without]]
-    missing = [digest.hex() for digest in wanted if digest not in brought]
+    missing = [digest.hex() for digest in wanted if digest not in carried]
     if missing:
         raise IntegrityError(
-            f"{of}: the tokens of document {missing[0]} have not arrived; "
+            f"{of}: the tokens of document {missing[0]} did not arrive; "
             "the engine's shuffle has lost documents, use another engine"
         )
     rows = np.arange(len(kept))
-    rows[without] = len(kept) + np.array([brought[digest] for digest in wanted])
+    rows[without] = len(kept) + np.array([carried[digest] for digest in wanted])
     both = pa.concat_tables((kept, full))
     for name in ("token_ids", "sentence_lengths"):
         column = both[name].take(pa.array(rows))
@@ -341,6 +337,7 @@ def _with_tokens(kept: pa.Table, own: pa.Table, *, of: str) -> pa.Table:
     return kept.combine_chunks()
 
 
-def _put_account(gathered: tuple[int, Iterable[BucketAccount]], *, backend: BeamGroupByKey) -> str:
+def write_account(gathered: tuple[int, Iterable[BucketAccount]], *, backend: BeamGroupByKey) -> str:
+    """Put the accounts of one group of buckets into the artifact."""
     place, accounts = gathered
     return put_account(backend.plan().groups[place], accounts, job=backend.job)

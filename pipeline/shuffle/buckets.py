@@ -1,15 +1,15 @@
-"""Buckets: how many there are, and what happens to the documents of one.
+"""Buckets: how many there are, and how the documents of one are deduplicated and written.
 
 In:  the rows of a bucket, from a shuffle backend.
-Out: the bucket's tokens file (artifacts/tables.py), put into the artifact: all documents of a range
-     of digests, each once, in order of digest; for each group of buckets, a list of the documents
-     dropped for an equal one or because they are on a drop list, and how often each id occurs.
+Out: the bucket's tokens file (artifacts/tables.py), put into the artifact: all documents in a range
+     of digests, each once, sorted by digest. For each group of buckets, a list of the documents
+     dropped as duplicates or by the drop list, and how often each id occurs.
 
-A bucket is a power-of-two share of the digests (cardinality.py says how many there are). How
-documents get there is up to the shuffle backend, and there are two: on one machine every input
-shard becomes runs on the local disk and a bucket reads its slice of each (local_spill.py); on many
-machines the documents go through the engine's own shuffle (beam_group_by_key.py). The buckets are
-the same.
+The buckets of a split divide its digests into equal ranges (cardinality.py determines their
+number). Two shuffle backends bring documents there, with the same result. On one machine each
+input shard becomes sorted runs on the local disk, and a bucket reads its slice of each
+(local_spill.py); on several machines documents go through the engine's shuffle
+(beam_group_by_key.py).
 """
 
 import hashlib
@@ -28,22 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artifacts import filesystem
-from artifacts.arrays import (
-    Int64s,
-    digest_bytes,
-    digest_halves,
-    is_first_of_equals,
-    list_values,
-)
+from artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first_of_equals, list_values
 from artifacts.filesystem import naming_full_disk
-from artifacts.store import (
-    WORK,
-    all_finished,
-    finished_file,
-    finished_files,
-    put_bytes,
-    put_file,
-)
+from artifacts.store import WORK, all_finished, finished_file, finished_files, put_bytes, put_file
 from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
 from pipeline.duplicates.drop_list import DropList, read_drop_list
 from pipeline.readers.documents import InputShard
@@ -51,9 +38,8 @@ from pipeline.runner.graph import Collection
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.cardinality import Cardinality
 from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
-from pipeline.shuffle.sorted_runs import IDENTITY
+from pipeline.shuffle.sorted_runs import IDENTITY, TokensJob
 from pipeline.shuffle.token_statistics import statistics_of
-from pipeline.shuffle.tokenization import TokensJob
 from pipeline.text.filters import Reason
 from pipeline.text.texts import (
     HELDOUT,
@@ -69,27 +55,27 @@ from pipeline.text.texts import (
 MOST_GROUPS = 1024
 
 COUNTED_AT_ONCE = 1 << 18
-"""Ids whose 64-bit copy stays in the cache."""
+"""Ids to count at once, so that their 64-bit copy fits into the cache."""
 
 Part = Literal["whole", "head", "tail"]
-"""Documents as they are, without their held-out sentences, or these alone."""
+"""Whole documents, documents without their held-out sentences, or only these sentences."""
 
 
 @dataclass(frozen=True)
 class BucketRange:
-    """One bucket of a split: the digests whose first bits are its number."""
+    """One bucket of a split: the digests that begin with the bits of its number."""
 
     splits: tuple[int, ...]
-    """The splits whose documents they are in the sorted runs."""
+    """The splits of the sorted runs that its documents come from."""
     number: int
     bits: int
     first: int = 0
-    """Keys below it belong to no bucket of the range: that document is held out."""
+    """Lowest key; documents with lower ones are in another split."""
     end: int = 1 << 64
-    """Nor do this key and those above it."""
+    """End of the keys, exclusive; documents with higher ones are in another split."""
 
     def bounds(self) -> tuple[int, int]:
-        """Its keys: from the first number up to and without the second."""
+        """The half-open range of its keys."""
         width = 64 - self.bits
         low, high = self.number << width, (self.number + 1) << width
         return max(low, min(self.first, high)), min(high, self.end)
@@ -97,22 +83,22 @@ class BucketRange:
 
 @dataclass(frozen=True)
 class BucketGroup:
-    """Neighbouring buckets of one split: one task."""
+    """Adjacent buckets of one split, processed as one task."""
 
     split: str
     number: int
     buckets: tuple[BucketRange, ...]
     part: Part = "whole"
-    """What of each document is taken."""
+    """The part of each document to keep."""
 
     @property
     def counts_name(self) -> str:
-        """The file that says how often each id occurs in these buckets."""
+        """File with the number of occurrences of each id in these buckets."""
         return f"{WORK}/counts-{self.split}-{self.number:05}.npy"
 
     @property
     def dropped_name(self) -> str:
-        """The file that lists the documents dropped here."""
+        """File with the list of documents dropped here."""
         return f"{WORK}/dropped-{self.split}-{self.number:05}.arrow"
 
     @property
@@ -122,31 +108,31 @@ class BucketGroup:
 
 
 class Cardinalities(Protocol):
-    """Anything that knows how many documents each split has."""
+    """A source of cardinality estimates."""
 
     def cardinality(self, split: int) -> Cardinality:
-        """The smallest digests of a split."""
+        """The estimate for a split."""
 
 
-@runtime_checkable  # Beam looks at the types of what its functions are given
+@runtime_checkable  # Beam inspects the argument types of its functions
 class ShuffleBackend(Cardinalities, Protocol):
     """Brings the documents of input shards into buckets."""
 
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
-        """The shards that must be read; none if earlier attempts have left only buckets to make."""
+        """The shards still to be read; none if only buckets remain to be made."""
 
     def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
-        """Read shards, write the unfinished buckets; the names of the groups' counts come out."""
+        """A job that reads shards and writes the unfinished buckets."""
 
     def counts(self) -> DocumentCounts:
-        """What all shards held."""
+        """Counts over all shards."""
 
     def dropped(self) -> AbstractContextManager[Iterator[str]]:
         """Local paths of the lists of dropped documents."""
 
 
 def bucket_groups(backend: Cardinalities, job: TokensJob) -> list[BucketGroup]:
-    """All buckets of all splits, in groups; splits without documents have none."""
+    """The buckets of all splits, in groups; empty splits have none."""
     names = split_names(job.stage.corpus)
     found = [backend.cardinality(split) for split in range(len(names))]
     division = division_of(backend, job)
@@ -174,13 +160,13 @@ def bucket_groups(backend: Cardinalities, job: TokensJob) -> list[BucketGroup]:
 
 
 def unfinished_groups(groups: Sequence[BucketGroup], job: TokensJob) -> list[BucketGroup]:
-    """The groups that no earlier attempt has written whole."""
+    """The groups that no earlier attempt finished."""
     finished = finished_files(job.output, [group.counts_name for group in groups])
     return [group for group in groups if group.counts_name not in finished]
 
 
 def division_of(backend: Cardinalities, job: TokensJob) -> Division:
-    """How the documents of `train` and `heldout` are told apart; listed ones do not count."""
+    """How `train` and `heldout` are divided; documents on the drop list do not count."""
     listed = read_drop_list(job.stage.cleaning.drop_list).digests_D2[:, 0]
     keys = (backend.cardinality(split).keys_D for split in (TRAIN_SPLIT, HELDOUT_SPLIT))
     trained_D, drawn_D = (np.setdiff1d(keys_D, listed) for keys_D in keys)
@@ -190,7 +176,7 @@ def division_of(backend: Cardinalities, job: TokensJob) -> Division:
 def _groups(
     name: str, every: BucketRange, documents: Cardinality, *, part: Part = "whole"
 ) -> Iterator[BucketGroup]:
-    """The range `every` cut into as many buckets as its `documents` want; none for none."""
+    """Divide the range `every` into buckets by the number of its `documents`; none if empty."""
     bits = documents.bucket_bits()
     if bits is None:
         return
@@ -203,12 +189,12 @@ def _groups(
 
 @dataclass(frozen=True)
 class BucketAccount:
-    """What is known about buckets once they are written; accounts add up."""
+    """Counts and dropped documents of written buckets; merged by addition."""
 
     counts_V: Int64s
     """How often each id occurs."""
     dropped: pa.Table
-    """The documents dropped there, rows of dropped.py's schema."""
+    """The dropped documents, rows of `dropped.ROWS_SCHEMA`."""
 
     def __add__(self, other: "BucketAccount") -> "BucketAccount":
         dropped = pa.concat_tables((self.dropped, other.dropped))
@@ -218,13 +204,13 @@ class BucketAccount:
 def write_bucket(
     rows: pa.Table, lost: pa.Table, *, group: BucketGroup, bucket: BucketRange, job: TokensJob
 ) -> BucketAccount:
-    """Write one bucket of deduplicated `rows`; `lost` are the documents dropped for others."""
+    """Write one bucket of deduplicated `rows`; `lost` are the documents dropped from it."""
     rows = _part_of(rows, group.part, share=job.stage.corpus.heldout_share)
     ids = list_values(rows["token_ids"])
     counts_V = np.zeros(job.vocabulary_size, dtype=np.int64)
-    for begin in range(0, len(ids), COUNTED_AT_ONCE):  # NumPy counts in a 64-bit copy
-        stretch = ids[begin : begin + COUNTED_AT_ONCE]
-        counts_V += np.bincount(stretch, minlength=job.vocabulary_size)
+    for begin in range(0, len(ids), COUNTED_AT_ONCE):  # bincount makes a 64-bit copy
+        part = ids[begin : begin + COUNTED_AT_ONCE]
+        counts_V += np.bincount(part, minlength=job.vocabulary_size)
     name = tokens_name(group.split, bucket.number)
     if finished_file(job.output, name) is None:
         weights = [source.weight for source in job.stage.corpus.sources]
@@ -258,7 +244,7 @@ def write_bucket(
 
 
 def put_account(group: BucketGroup, accounts: Iterable[BucketAccount], *, job: TokensJob) -> str:
-    """Put the accounts of all buckets of a group into the artifact; returns the counts' name."""
+    """Put the merged accounts of a group into the artifact; returns the name of the counts file."""
     whole = reduce(add, accounts)
     dropped = whole.dropped
     put_bytes(job.output, ipc_bytes(dropped), name=group.dropped_name, rows=len(dropped))
@@ -267,7 +253,7 @@ def put_account(group: BucketGroup, accounts: Iterable[BucketAccount], *, job: T
 
 
 def occurrences(groups: Sequence[BucketGroup], job: TokensJob) -> Int64s:
-    """How often each id occurs in the groups' buckets, each document once, (V,)."""
+    """Occurrences of each id in the groups' buckets, counting each document once, (V,)."""
     total_V = np.zeros(job.vocabulary_size, dtype=np.int64)
     for entry in all_finished(job.output, [group.counts_name for group in groups]):
         content = filesystem.read_bytes(filesystem.join(job.output, entry.stored_name))
@@ -276,7 +262,7 @@ def occurrences(groups: Sequence[BucketGroup], job: TokensJob) -> Int64s:
 
 
 def dropped_lists(groups: Sequence[BucketGroup], output: str, *, scratch: str) -> Iterator[str]:
-    """Local paths of the groups' lists of dropped documents, but the empty ones."""
+    """Local paths of the groups' nonempty lists of dropped documents."""
     for entry in all_finished(output, [group.dropped_name for group in groups]):
         stored = filesystem.join(output, entry.stored_name)
         if entry.rows:
@@ -287,17 +273,17 @@ def dropped_lists(groups: Sequence[BucketGroup], output: str, *, scratch: str) -
 def deduplicate(
     own: pa.Table, stronger: Sequence[pa.Table], *, drop_list: DropList
 ) -> tuple[pa.Table, pa.Table]:
-    """A bucket's documents in order of digest, each once; and those dropped here.
+    """A bucket's documents sorted by digest, each once; and the dropped ones.
 
-    own: its rows, in any order; stronger: identities of the rows in its range of digests of each
-    split that keeps its documents against this one's, the strongest first.
+    own: the bucket's rows, in any order. stronger: for each split that takes precedence over this
+    one, strongest first, the identities of the rows in the same range of digests.
     """
     identity = pa.concat_tables([*stronger, own.select(IDENTITY)]).combine_chunks()
     strength = np.repeat(np.arange(len(stronger) + 1), [*map(len, stronger), len(own)])
     digests_D2 = digest_halves(digest_bytes(identity["document_digest"]))
     names = [identity[name].to_numpy() for name in ("position", "file", "source")]
     order = np.lexsort((*names, strength, digests_D2[:, 1], digests_D2[:, 0]))
-    # of equal ones the first wins
+    # the first of equal documents wins
     first = is_first_of_equals(digests_D2[order])
     winners = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
     reasons = np.full(len(order), Reason.KEPT, dtype=np.uint8)
@@ -311,9 +297,9 @@ def deduplicate(
 
 
 def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
-    """The rows with all of their sentences, or without the held-out ones, or with these alone.
+    """Keep the `part` of each document; documents left without sentences are omitted.
 
-    Rows without sentences are left out. A tail has a digest of its own.
+    A tail gets a digest of its own.
     """
     if part == "whole":
         return rows

@@ -1,12 +1,11 @@
-"""How many buckets a split gets, from an estimate of its cardinality.
+"""The number of buckets of a split, from an estimate of its cardinality.
 
 In:  the smallest digests of a split's documents, and the lengths of their texts.
-Out: a number of bits: buckets are the power-of-two shares of the digests that they tell apart.
+Out: a number of bits: the first bits of a document's digest are the number of its bucket.
 
-The estimate is by k minimum values (KMV; Bar-Yossef et al. 2002): digests are uniform, so the k-th
-smallest of n lies near k / n. It gives the number of distinct documents, and the lengths of those k
-are a fair sample. It depends on the texts alone, not on their shards; so does the number
-of buckets.
+The estimator is k minimum values (KMV; Bar-Yossef et al. 2002): digests are uniform, so the k-th
+smallest of n lies near k / n. It estimates the number of distinct documents, and the k lengths are
+a fair sample. The result depends on the texts alone, not on their division into shards.
 """
 
 import math
@@ -17,26 +16,26 @@ import numpy as np
 from artifacts.arrays import Int64s, UInt64s
 
 MINIMUM_VALUES = 4096
-"""The estimate of the number of documents is good to 2 %."""
+"""k: the estimated number of documents is accurate to 2 %."""
 
 BUCKET_BYTES = 4 << 20
-"""Text in a bucket, at least; one is the task of the next stage."""
+"""Least text in a bucket, which is one task of the next stage."""
 
 DOCUMENTS_PER_BUCKET = 650
-"""On average, so that hardly a bucket has fewer than 500: random next sentences come from there."""
+"""Average, so that hardly any bucket has fewer than 500: the source of random next sentences."""
 
 MOST_BUCKET_BYTES = 64 << 20
-"""Text in a bucket, at most, however few documents that are: a worker holds one whole, and works on
-it in about five times as much memory."""
+"""Most text in a bucket, however few documents that is: a worker loads it whole, and needs about
+five times as much memory."""
 
 MOST_BUCKETS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Cardinality:
-    """The documents of a split with the smallest digests.
+    """The documents of a split with the smallest digests; merged by addition.
 
-    keys_D:  first halves of the digests, ascending, each once.
+    keys_D:  first halves of the digests, ascending and distinct.
     bytes_D: bytes of the documents' texts.
     """
 
@@ -50,7 +49,7 @@ class Cardinality:
         return Cardinality(distinct_D[:MINIMUM_VALUES], bytes_D[first[:MINIMUM_VALUES]])
 
     def bucket_bits(self) -> int | None:
-        """How many bits of the digest tell buckets apart; None if there are no documents."""
+        """Bits of a bucket number; None if there are no documents."""
         if not len(self.keys_D):
             return None
         documents: float = len(self.keys_D)
@@ -60,7 +59,7 @@ class Cardinality:
 
 
 def bucket_bits(documents: float, text_bytes: float) -> int:
-    """How many bits of the digest tell buckets of a split of so many documents apart."""
+    """Bits of a bucket number in a split of this size."""
     wanted = min(documents / DOCUMENTS_PER_BUCKET, text_bytes / BUCKET_BYTES, MOST_BUCKETS)
     least = min(text_bytes / MOST_BUCKET_BYTES, MOST_BUCKETS)
     return max(max(int(wanted), 1).bit_length() - 1, math.ceil(math.log2(max(least, 1))))

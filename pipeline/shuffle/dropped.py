@@ -1,11 +1,11 @@
-"""The list of dropped documents: a record beside the tokens.
+"""The list of dropped documents: a record next to the tokens.
 
-In:  what every sorted run and every group of buckets has dropped.
-Out: `dropped.arrow`: digest, source, path, position and reason of each; and an account of it in a
-     few lines, with an example and the remedy for each reason.
+In:  the documents dropped by each sorted run and each group of buckets.
+Out: `dropped.arrow` with digest, source, path, position and reason of each; and a summary of a few
+     lines, with an example and a remedy for each reason.
 
-It names files and places, so it is a record and no part of the artifact's content, which must not
-depend on what files are called.
+The list contains file names, so it is a record and not part of the artifact's content, which must
+not depend on how files are named.
 """
 
 import os
@@ -32,34 +32,34 @@ ROWS_SCHEMA = pa.schema(
         pa.field("reason", pa.uint8()),
     ]
 )
-"""Schema of the intermediate lists, in which files and reasons are numbers."""
+"""Schema of the intermediate lists, which refer to files and reasons by number."""
 
 REMEDIES = {
-    Reason.EMPTY: "nothing is left of them after cleaning",
-    Reason.NOT_TEXT: "too many bytes are no UTF-8: convert them (iconv -f latin1 -t utf-8), or "
+    Reason.EMPTY: "nothing is left after cleaning",
+    Reason.NOT_TEXT: "too many bytes are not UTF-8: convert them (iconv -f latin1 -t utf-8), or "
     "raise cleaning.max_replacement_share",
-    Reason.BINARY_FILE: "a file that holds no text: convert it to text",
-    Reason.BAD_FILE: 'what could not be read of a file, by corpus.on_bad_file; with "fail" the '
-    "stage says what is wrong with it",
+    Reason.BINARY_FILE: "the file is not text: convert it",
+    Reason.BAD_FILE: 'unreadable parts of a file, as set by corpus.on_bad_file; with "fail" the '
+    "stage stops and reports the error",
     Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
     Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
-    Reason.DUPLICATE: "an equal text came first",
-    Reason.HELD_OUT: "an equal text is held out",
+    Reason.DUPLICATE: "the same text came earlier",
+    Reason.HELD_OUT: "the same text is held out",
 }
-"""The cause and the remedy for each reason; the others have settings (`filters.RULES`)."""
+"""Cause and remedy by reason; the other reasons have settings (`filters.RULES`)."""
 
 
 @dataclass(frozen=True)
 class DocumentCounts:
-    """What some documents were before any was dropped; they can be added."""
+    """Counts of documents read, which can be added up."""
 
     documents: int = 0
     damaged: int = 0
-    """Documents with bytes that are no UTF-8, kept or not."""
+    """Documents with bytes that are not UTF-8, kept or not."""
     converted: int = 0
-    """Documents of files that were found to be in another encoding."""
+    """Documents from files detected to be in another encoding."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Documents dropped so far, by the name of the reason."""
+    """Documents dropped so far, by reason."""
 
     def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
         dropped = Counter(self.dropped) + Counter(other.dropped)
@@ -72,18 +72,18 @@ class DocumentCounts:
 
 
 class Dropped(NamedTuple):
-    """The dropped documents of one reason."""
+    """The documents dropped for one reason."""
 
     documents: int
     example: str
-    """The first of them: its file, and the place in it."""
+    """The first of them: file and position."""
 
 
 _REASONS = pa.array([reason.name.lower() for reason in Reason])
 
 
 def dropped_rows(documents: pa.Table, which: Int64s, reasons: Reasons) -> pa.Table:
-    """Those of the documents as rows of an intermediate list."""
+    """The rows `which` of `documents` as an intermediate list."""
     names = [name for name in ROWS_SCHEMA.names if name != "reason"]
     rows = documents.select(names).take(pa.array(which))
     return rows.append_column("reason", pa.array(reasons)).cast(ROWS_SCHEMA)
@@ -92,9 +92,9 @@ def dropped_rows(documents: pa.Table, which: Int64s, reasons: Reasons) -> pa.Tab
 def put_dropped(
     lists: Iterable[str], files: Sequence[Sequence[str]], *, output: str, scratch: str
 ) -> tuple[FileEntry, dict[str, Dropped]]:
-    """Put one list of all that the Arrow files `lists` hold; returns its entry and what is in it.
+    """Merge the intermediate lists into one file; returns its entry, and the counts by reason.
 
-    `files` are the paths of each source's files, which the lists name by number.
+    `files` are the paths of each source's files, to which the lists refer by number.
     """
     names = [pa.array(paths, pa.string()) for paths in files]
     counts: Counter[str] = Counter()
@@ -113,7 +113,7 @@ def put_dropped(
 
 
 def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropped]) -> list[str]:
-    """What has become of the documents read: `kept` by split, `dropped` by reason."""
+    """A summary of the documents read: `kept` by split, `dropped` by reason."""
     splits = ", ".join(f"{count:,} {split}" for split, count in kept.items())
     lines = [f"{read.documents:,} documents read, {sum(kept.values()):,} kept: {splits}"]
     settings = {reason: f"cleaning.{setting}" for reason, setting, _ in RULES}
@@ -123,19 +123,19 @@ def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropp
         lines.append(f"{count:,} dropped as {name}, {why}; for example {example}")
     if read.converted:
         lines.append(
-            f"{read.converted:,} from files that are not UTF-8, by their bytes another encoding; "
-            "if cloze inspect shows wrong letters, convert them (iconv)"
+            f"{read.converted:,} from files in another encoding than UTF-8, detected from their "
+            "bytes; if cloze inspect shows wrong characters, convert the files (iconv)"
         )
     if read.damaged:
         lines.append(
-            f"{read.damaged:,} with bytes that are no UTF-8; where they are kept, U+FFFD stands "
-            "for them"
+            f"{read.damaged:,} with bytes that are not UTF-8; in kept documents they are replaced "
+            "by U+FFFD"
         )
     return lines
 
 
 def _with_names(lists: Iterable[str], names: Sequence[pa.Array]) -> Iterator[pa.RecordBatch]:
-    """The rows of the Arrow files `lists`, with paths and reasons in words."""
+    """The rows of the intermediate lists, with paths and reasons by name."""
     for path in lists:
         with pa.memory_map(path) as file:
             batches = pa.ipc.open_file(file).read_all().to_batches()

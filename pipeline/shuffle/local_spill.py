@@ -1,11 +1,10 @@
-"""The shuffle backend of one machine: sorted runs in files that all workers see.
+"""The shuffle backend of one machine: sorted runs in files that all workers share.
 
 In:  input shards.
-Out: for each shard an index that names its runs, written last; finished shards are kept. Of all
-     runs, the buckets (buckets.py), a group of neighbouring ones a task.
+Out: an index file per shard, which names its runs and is written last, so that finished shards are
+     kept; then the buckets (buckets.py), a group of adjacent ones per task.
 
-Only names pass through Beam. Its local runner holds whatever passes through it in memory, and at
-most 2 GiB of it.
+Only names pass through Beam, whose local runner holds everything that does in memory, up to 2 GiB.
 """
 
 import json
@@ -35,8 +34,15 @@ from pipeline.shuffle.buckets import (
 )
 from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality
 from pipeline.shuffle.dropped import DocumentCounts
-from pipeline.shuffle.sorted_runs import IDENTITY, KEY, dropped_path, open_batches, write_run
-from pipeline.shuffle.tokenization import ShardTokenizer, TokensJob
+from pipeline.shuffle.sorted_runs import (
+    IDENTITY,
+    KEY,
+    ShardTokenizer,
+    TokensJob,
+    dropped_path,
+    open_batches,
+    write_run,
+)
 from pipeline.text.texts import stronger_splits
 
 
@@ -52,7 +58,7 @@ class LocalSpill:
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
         """The shards without an index.
 
-        What a machine wrote before it crashed may be damaged, and is made again.
+        Files written before the last boot may be damaged by a crash, so they are made again.
         """
         return [
             shard
@@ -62,7 +68,7 @@ class LocalSpill:
         ]
 
     def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
-        """Shards become runs, then all runs buckets; without shards, the unfinished groups do."""
+        """Write the runs of `shards`, then the unfinished groups of buckets."""
         write = partial(write_group, spill=self, queue=queue)
         if not shards:
             groups = unfinished_groups(bucket_groups(self, self.job), self.job)
@@ -70,15 +76,15 @@ class LocalSpill:
         runs = gather(
             spread(shards, queue).flat_map("WriteRuns", _WriteRuns(self, queue)), label="Runs"
         )
-        every = runs.map("Groups", partial(_groups_of_runs, spill=self))
+        every = runs.map("Groups", partial(groups_of_runs, spill=self))
         return share_out(every, queue, label="Groups").map("WriteBuckets", write)
 
     def counts(self) -> DocumentCounts:
-        """What all shards held."""
+        """Counts over all shards."""
         return sum((counts for _, counts in _indexes(self)), DocumentCounts())
 
     def cardinality(self, split: int) -> Cardinality:
-        """The smallest digests of all runs."""
+        """The estimate for a split, from the smallest digests of all runs."""
         found = EMPTY
         for path in _paths(self):
             smallest = open_batches(path)[split].slice(0, MINIMUM_VALUES)
@@ -88,24 +94,24 @@ class LocalSpill:
 
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
-        """The lists beside the runs."""
+        """The lists written next to the runs."""
         names = (run for runs, counts in _indexes(self) if counts.dropped for run in runs)
         yield (dropped_path(os.path.join(self.directory, name)) for name in names)
 
 
 class _WriteRuns(Worker[InputShard, str]):
-    """An input shard becomes runs and an index; its name comes out."""
+    """Write the runs and the index of an input shard; yields its name."""
 
     def __init__(self, spill: LocalSpill, queue: WorkQueue) -> None:
         self._spill = spill
         self._queue = queue
 
     def setup(self) -> None:
-        """Build the tokenizer, once a worker."""
+        """Build the tokenizer, once per worker."""
         self._tokenizer = ShardTokenizer(self._spill.job)
 
     def __call__(self, shard: InputShard) -> Iterator[str]:
-        """Write the shard's runs, then its index."""
+        """Process one shard."""
         directory, splits = self._spill.directory, self._spill.job.splits
         runs: list[str] = []
         counts = DocumentCounts()
@@ -119,7 +125,7 @@ class _WriteRuns(Worker[InputShard, str]):
 
 
 def write_group(group: BucketGroup, *, spill: LocalSpill, queue: WorkQueue) -> str:
-    """Write the buckets of a group, and the list and the counts that belong to it."""
+    """Write the buckets of a group with its list of dropped documents and its counts."""
     job, accounts = spill.job, []
     drop_list = read_drop_list(job.stage.cleaning.drop_list)
     for bucket in group.buckets:
@@ -133,18 +139,19 @@ def write_group(group: BucketGroup, *, spill: LocalSpill, queue: WorkQueue) -> s
 def read_bucket(
     runs: Sequence[str], bucket: BucketRange, *, splits: int
 ) -> tuple[pa.Table, list[pa.Table]]:
-    """The bucket's rows of all runs, and the identities of those that may be stronger."""
+    """The bucket's rows in all runs, and the identities of documents that take precedence."""
     stronger = stronger_splits(bucket.splits[0], count=splits)
     own = _rows(runs, bucket, bucket.splits)
     return own, [_rows(runs, bucket, (split,)).select(IDENTITY) for split in stronger]
 
 
-def _groups_of_runs(_: object, *, spill: LocalSpill) -> Sequence[BucketGroup]:
+def groups_of_runs(_: object, *, spill: LocalSpill) -> Sequence[BucketGroup]:
+    """The groups of buckets, once all runs are written."""
     return bucket_groups(spill, spill.job)
 
 
 def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
-    """Record what became of one shard: from now on it is finished."""
+    """Write the index of a shard, which marks it finished."""
     with temporary_beside(path) as temporary:
         with open(temporary, "w") as file:
             json.dump({"runs": runs, "counts": asdict(counts)}, file)
@@ -155,7 +162,7 @@ _open = lru_cache(maxsize=4096)(open_batches)
 
 
 def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa.Table:
-    """The rows of some splits in the bucket's range of digests, from all runs."""
+    """The rows of these splits in the bucket's range of digests, from all runs."""
     low, high = bucket.bounds()
     slices = []
     for batch in (_open(run)[split] for run in runs for split in splits):
@@ -168,13 +175,13 @@ def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa
 
 @lru_cache(maxsize=2)
 def _indexes(spill: LocalSpill) -> list[tuple[list[str], DocumentCounts]]:
-    """Runs and counts of all shards; kept, because every bucket asks for them."""
+    """Runs and counts of all shards, cached because every bucket needs them."""
     found = [(name, _read_index(spill.directory, name)) for name in spill.shards]
     missing = [name for name, index in found if index is None]
     if missing:
         raise IntegrityError(
-            f"{_index_path(spill.directory, missing[0])}: not there after the job; "
-            "was the workspace changed meanwhile? run the stage again"
+            f"{_index_path(spill.directory, missing[0])}: missing after the job; "
+            "run the stage again, and change nothing in the workspace meanwhile"
         )
     return [index for _, index in found if index]
 

@@ -1,12 +1,12 @@
-"""Documents on their way through an engine's shuffle, as bytes.
+"""Tokenised documents as compact bytes for an engine's shuffle.
 
-In:  rows of tokenised documents, cut into stretches that go to one bucket each.
-Out: bytes for each stretch; and, at the bucket, the rows again.
+In:  rows of tokenised documents, split into ranges that go to one bucket each.
+Out: bytes for each range; and, at the bucket, the rows again.
 
-A shard of 100 MB has barely one document for each bucket of a large corpus, and an Arrow
-stream of one row has 1.5 KB of schema and padding. Here a row is 43 bytes, its sentences' lengths
-and its ids. A row may travel without tokens: one that is there only to be compared, or of a
-document whose tokens another row brings.
+A shard of 100 MB has barely one document for each bucket of a large corpus, and an Arrow stream of
+one row has 1.5 KB of schema and padding. Here a row takes 43 bytes plus its sentence lengths and
+ids. A row may be sent without tokens, if it only serves for comparison or another row brings the
+tokens of the same document.
 """
 
 import struct
@@ -43,7 +43,7 @@ _ROW = np.dtype(
     ]
 )
 ROW_BYTES = _ROW.itemsize
-"""Of a row, without its tokens."""
+"""Bytes of a row without its tokens."""
 
 _PLAIN = ("source", "file", "position", "text_bytes", "split")
 
@@ -51,9 +51,9 @@ _PLAIN = ("source", "file", "position", "text_bytes", "split")
 
 
 def pack(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> Iterator[bytes]:
-    """Each stretch of the rows, which end at `ends`, as bytes.
+    """Consecutive ranges of rows, which end at `ends`, as bytes.
 
-    rows: columns of a sorted run, and `split`. Only the rows `with_tokens_N` keep theirs.
+    rows: columns of a sorted run, and `split`. Only the rows in `with_tokens_N` keep their tokens.
     """
     heads_N = np.zeros(len(rows), dtype=_ROW)
     digests_N16 = np.ascontiguousarray(digest_bytes(rows["document_digest"]))
@@ -78,18 +78,18 @@ def pack(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> Iterator[b
         )
 
 
-def unpack(stretches: Iterable[bytes], *, vocabulary_size: int) -> pa.Table:
-    """All rows of some stretches: the columns of a sorted run, and `split`."""
+def unpack(ranges: Iterable[bytes], *, vocabulary_size: int) -> pa.Table:
+    """The rows of packed ranges: the columns of a sorted run, and `split`."""
     form = np.dtype(id_type(vocabulary_size).to_pandas_dtype())
     heads, lengths, ids = [np.zeros(0, dtype=_ROW)], [np.zeros(0, np.uint32)], [np.zeros(0, form)]
-    for stretch in stretches:
-        (count,) = _COUNT.unpack_from(stretch)
-        heads.append(np.frombuffer(stretch, _ROW, count, _COUNT.size))
+    for packed in ranges:
+        (count,) = _COUNT.unpack_from(packed)
+        heads.append(np.frombuffer(packed, _ROW, count, _COUNT.size))
         place = _COUNT.size + count * _ROW.itemsize
         sentences, tokens = (int(heads[-1][name].sum()) for name in ("sentences", "tokens"))
-        lengths.append(np.frombuffer(stretch, np.uint32, sentences, place))
+        lengths.append(np.frombuffer(packed, np.uint32, sentences, place))
         place += sentences * lengths[0].itemsize
-        ids.append(np.frombuffer(stretch, form, tokens, place))
+        ids.append(np.frombuffer(packed, form, tokens, place))
     rows_N = np.concatenate(heads)
     digests = rows_N["document_digest"].tobytes()
     digests_N16 = np.frombuffer(digests, dtype=np.uint8).reshape(-1, TOKEN_DIGEST_BYTES)

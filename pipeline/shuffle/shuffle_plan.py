@@ -1,19 +1,19 @@
-"""Which bucket each document goes to, decided before the first is sent.
+"""Which bucket each document goes to, decided before any is sent.
 
 In:  for each input shard, the smallest digests of its splits and a sample of its documents.
-Out: `ShufflePlan`: all buckets, a key for each, and the documents that are too frequent to travel
-     with their tokens more than once.
+Out: `ShufflePlan`: all buckets with a key each, and the texts that are so frequent that their
+     tokens must be sent only once.
 
-The number of buckets follows from the texts alone (cardinality.py), so all of them are read once
-before: the vocabulary stage's reading cannot serve, because a vocabulary may be given, and because
-which documents have no tokens is known only with it. Every document then goes to one key, that of
-the split and bucket it belongs to, and the identities of documents of stronger splits
-(`stronger_splits`, pipeline/text/texts.py) go to the buckets whose documents may not equal them. Of
-a split of few documents all are known by then, and only what may equal one of them is sent there.
+The number of buckets depends on the texts alone (cardinality.py), so all texts are read once before
+the shuffle. The vocabulary stage's pass cannot serve: the vocabulary may be given, and only the
+vocabulary determines which documents have no tokens. Each document is sent to one key, that of its
+split and bucket. Identities of documents in splits that take precedence (`stronger_splits`,
+pipeline/text/texts.py) are also sent to the buckets that must not contain them. All documents of a
+small split are known by then, and only possible duplicates are sent to it.
 
-A text that is in very many shards would meet its equals in one bucket. A shard drops its own
-repetitions; a text that is long enough, or in enough shards, to fill a bucket is found by a sample
-weighted by size, and one shard that is known to have it, its carrier, sends its tokens.
+A text that occurs in very many shards would be gathered that often in one bucket. Each shard drops
+its own duplicates; a text that is long enough, or in enough shards, to fill a bucket is found by a
+sample weighted by size, and only one shard known to contain it, its carrier, sends its tokens.
 """
 
 import json
@@ -29,12 +29,12 @@ from artifacts.arrays import Int64s, Mask, UInt64s
 from artifacts.rng import document_streams, high_half, stream_seed
 from pipeline.shuffle.buckets import BucketGroup, BucketRange, bucket_groups
 from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality
-from pipeline.shuffle.tokenization import TokensJob
+from pipeline.shuffle.sorted_runs import TokensJob
 from pipeline.text.texts import stronger_splits
 
 SAMPLED_BYTES = 4 << 20
-"""Of text; a document is sampled once in so many. One that repeats 32 MB of it is found with 99.7 %
-probability, one that repeats a bucket's 64 MB with all but certainty."""
+"""Bytes of text per sampled document. A text whose copies add up to 32 MB is found with 99.7 %
+probability, one that adds up to a bucket's 64 MB almost certainly."""
 
 Identity = tuple[int, bytes]
 """A split and a digest."""
@@ -42,11 +42,11 @@ Identity = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class Deliveries:
-    """Rows and where they go, in order of key.
+    """Rows and their destinations, sorted by key.
 
     keys_N:        numbers of buckets (`ShufflePlan.bucket`).
-    rows_N:        which row; one may go to several.
-    with_tokens_N: whether it is one of the bucket's own, and not there for comparison only.
+    rows_N:        row numbers; a row may be sent to several buckets.
+    with_tokens_N: whether the row belongs to the bucket, and is not only for comparison.
     """
 
     keys_N: Int64s
@@ -56,15 +56,15 @@ class Deliveries:
 
 @dataclass(frozen=True)
 class ShufflePlan:
-    """All buckets, numbered, and the carriers of frequent texts."""
+    """The numbered buckets, and the carriers of frequent texts."""
 
     groups: tuple[BucketGroup, ...]
     splits: int
     """Number of splits."""
     carriers: Mapping[Identity, str]
-    """The shard that sends a frequent text's tokens."""
+    """The shard that sends the tokens of a frequent text."""
     keys: Mapping[int, UInt64s]
-    """Of each small split the keys of all its documents."""
+    """The keys of all documents of each small split."""
 
     @cached_property
     def _places(self) -> list[tuple[int, BucketRange]]:
@@ -77,11 +77,11 @@ class ShufflePlan:
         return len(self._places)
 
     def bucket(self, key: int) -> tuple[int, BucketRange]:
-        """The bucket with that number, and which of the groups it belongs to."""
+        """The index of the group, and the bucket, with this number."""
         return self._places[key]
 
     def deliveries(self, keys_D: UInt64s, splits_D: Int64s) -> Deliveries:
-        """Where documents go, by the first halves of their digests and their splits."""
+        """The destinations of documents, by the first halves of their digests and their splits."""
         keys, rows, own, base = [], [], [], 0
         for _, family in groupby(self.groups, key=lambda group: group.split):
             buckets = [bucket for group in family for bucket in group.buckets]
@@ -91,7 +91,9 @@ class ShufflePlan:
             if not every.end >> 64:
                 inside_D &= keys_D < np.uint64(every.end)
             wanted_D = inside_D & np.isin(splits_D, [*every.splits, *stronger])
-            if self.keys.keys() >= set(every.splits):  # perhaps a few against very many
+            if self.keys.keys() >= set(
+                every.splits
+            ):  # known completely: send only possible duplicates
                 known = np.concatenate([self.keys[split] for split in every.splits])
                 wanted_D &= np.isin(keys_D, known)
             found = np.flatnonzero(wanted_D)
@@ -110,19 +112,19 @@ class ShufflePlan:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What a plan is made of: small for any corpus."""
+    """The facts that determine a plan: small for any corpus."""
 
     smallest: tuple[Cardinality, ...]
-    """For each split the documents with the smallest digests."""
+    """The documents with the smallest digests, by split."""
     carriers: Mapping[Identity, str]
     """As in `ShufflePlan`."""
 
     def cardinality(self, split: int) -> Cardinality:
-        """The smallest digests of a split."""
+        """The estimate for a split."""
         return self.smallest[split]
 
     def plan(self, job: TokensJob) -> ShufflePlan:
-        """The plan; the same wherever it is computed."""
+        """The plan, which is the same wherever it is computed."""
         keys = {
             split: found.keys_D
             for split, found in enumerate(self.smallest)
@@ -131,7 +133,7 @@ class PlanFacts:
         return ShufflePlan(tuple(bucket_groups(self, job)), job.splits, self.carriers, keys)
 
     def to_json(self) -> bytes:
-        """For a file."""
+        """Serialise."""
         smallest = [[found.keys_D.tolist(), found.bytes_D.tolist()] for found in self.smallest]
         carriers = [[split, digest.hex(), by] for (split, digest), by in self.carriers.items()]
         return json.dumps({"smallest": smallest, "carriers": carriers}).encode()
@@ -150,13 +152,13 @@ class PlanFacts:
 
 
 def sampled(digests_D2: UInt64s, bytes_D: Int64s, *purpose: str | int) -> Mask:
-    """Which documents of a block the sample has; `purpose` names the block."""
+    """Which documents of a block are sampled; `purpose` identifies the block."""
     draws_D = high_half(document_streams(digests_D2, stream_seed(0, "frequent", *purpose)))
     return draws_D < np.minimum(bytes_D * 2.0**32 / SAMPLED_BYTES, 2.0**32)
 
 
 def carriers(samples: Iterable[tuple[Identity, str]]) -> dict[Identity, str]:
-    """The texts that were sampled more than once, and of the shards that have each the first."""
+    """The texts that were sampled more than once, each with the first shard that contains it."""
     shards: dict[Identity, list[str]] = defaultdict(list)
     for identity, shard in samples:
         shards[identity].append(shard)
@@ -164,5 +166,5 @@ def carriers(samples: Iterable[tuple[Identity, str]]) -> dict[Identity, str]:
 
 
 def smallest_of(parts: Iterable[Sequence[Cardinality]]) -> tuple[Cardinality, ...]:
-    """For each split the smallest digests of all parts."""
+    """Merge the estimates of all parts, by split."""
     return tuple(sum(found, EMPTY) for found in zip(*parts, strict=True))

@@ -1,11 +1,11 @@
-"""How large the keys and buckets of a shuffle become, for corpora that are not available.
+"""Simulated sizes of shuffle keys and buckets, for corpora that are not at hand.
 
-In:  how many documents of which lengths each split has, and which texts are frequent.
-Out: `KeySizes`: what passes through an engine's shuffle, its largest key, the fullest worker.
+In:  the number and lengths of each split's documents, and the frequent texts.
+Out: `KeySizes`: bytes through an engine's shuffle, the largest key, the fullest worker.
 
-Digests are uniform, so a bucket's number of documents is a Poisson draw and its text a gamma draw
-of the same mean and variance as that of so many documents. The rest is the shuffle's own arithmetic
-(cardinality.py, shuffle_plan.py, packed_documents.py). Pure, and the same for the same seed.
+Digests are uniform, so a bucket's number of documents is a Poisson draw, and its text a gamma draw
+with the mean and variance of that many documents. The rest is the shuffle's own arithmetic
+(cardinality.py, shuffle_plan.py, packed_documents.py). Pure and deterministic for a given seed.
 """
 
 from collections.abc import Sequence
@@ -20,48 +20,48 @@ from pipeline.shuffle.packed_documents import ROW_BYTES
 from pipeline.shuffle.shuffle_plan import SAMPLED_BYTES
 
 PACKED_RATIO = 0.467
-"""Bytes of ids and sentences' lengths for each byte of text, without a row's own bytes: measured on
-136 MB of English Wikipedia with 30,522 word-pieces."""
+"""Bytes of ids and sentence lengths per byte of text, without `ROW_BYTES`: measured on 136 MB of
+English Wikipedia with 30,522 word-pieces."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class SimulatedSplit:
-    """Documents of one split, each another text; the splits' order is that of `split_names`."""
+    """The distinct documents of one split; splits are ordered as in `split_names`."""
 
     documents: float
     """Number of documents."""
     mean_bytes: float
-    """Of text."""
+    """Mean bytes of text."""
     variation: float = 2.0
-    """Standard deviation of their lengths by their mean; 1.9 in Wikipedia, more in web text."""
+    """Standard deviation of lengths over their mean; 1.9 in Wikipedia, more in web text."""
 
 
 @dataclass(frozen=True)
 class FrequentText:
-    """A text that is there many times, in the first split."""
+    """A text that occurs many times in the first split."""
 
     copies: float
-    """How often."""
+    """Number of occurrences."""
     text_bytes: float
-    """Of one."""
+    """Bytes of one copy."""
 
 
 @dataclass(frozen=True)
 class KeySizes:
-    """What an engine holds on the way from tokens to buckets, in bytes."""
+    """Data volumes of an engine's shuffle, in bytes."""
 
     buckets: tuple[int, ...]
-    """Of each split."""
+    """Buckets of each split."""
     moved: float
-    """Through the shuffle, once."""
+    """Total through the shuffle."""
     largest_key: float
-    """Gathered for one bucket."""
+    """The most gathered for one bucket."""
     largest_text: float
-    """Text of one bucket, a task of the next stage."""
+    """The most text in one bucket, a task of the next stage."""
     fullest_worker: float
-    """What one worker gathers altogether: on the disks of an engine that shuffles on them."""
+    """The most that one worker gathers, on disk if the engine shuffles there."""
 
 
 def simulate_keys(
@@ -71,7 +71,7 @@ def simulate_keys(
     workers: int = 1,
     seed: int = 0,
 ) -> KeySizes:
-    """The sizes of all keys, and of the workers' shares if each key goes to a random one."""
+    """Simulate all keys, and the workers' shares if keys are assigned at random."""
     draws = np.random.default_rng(seed)
     total = sum(split.documents * split.mean_bytes for split in splits)
     total += sum(text.copies * text.text_bytes for text in frequent)
@@ -85,7 +85,7 @@ def simulate_keys(
         drawn_B = draws.gamma(shape_B, split.mean_bytes * split.variation**2)
         texts.append(np.where(counts_B > 0, drawn_B, 0.0))
         keys.append(counts_B * ROW_BYTES + texts[-1] * PACKED_RATIO)
-        # named splits, from the third on, keep their documents against all before and after them
+        # named splits, from the third on, take precedence over the first two and over later ones
         stronger = splits[2:] if number < 2 else splits[2:number]
         if split.documents >= MINIMUM_VALUES:
             identities = sum(other.documents for other in stronger) / 2.0 ** bits[number]

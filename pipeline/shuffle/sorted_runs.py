@@ -1,44 +1,83 @@
-"""Sorted runs: documents with their tokens, sorted by digest, in a spill file.
+"""Sorted runs: an input shard's documents, tokenised and sorted by digest.
 
-In:  tokenised documents in any order, as one table.
-Out: one Arrow file a run, a record batch for each split, rows sorted by digest; beside it the
-     documents dropped so far; and counts.
+In:  an input shard.
+Out: tables of tokenised documents of bounded size; each sorted and written as one Arrow file with a
+     record batch per split; next to it the documents dropped so far; and counts.
 
 Buckets are ranges of digests, so a bucket's part of a run is one slice, found by bisection and read
-through the page cache. How many buckets there are need not be known before all runs are written.
+through the page cache. The number of buckets need not be known before all runs are written.
 """
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artifacts.arrays import digest_bytes, digest_halves, is_first_of_equals
+from artifacts.arrays import (
+    digest_array,
+    digest_bytes,
+    digest_halves,
+    is_first_of_equals,
+    list_array,
+    offsets,
+)
 from artifacts.filesystem import temporary_beside
+from artifacts.store import open_artifact
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
+from artifacts.tokenizer import read_tokenizer_json
+from pipeline.config.stage_tables import TokensStage
+from pipeline.readers.documents import InputShard
 from pipeline.shuffle.dropped import ROWS_SCHEMA, DocumentCounts, dropped_rows
+from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.filters import Reason
+from pipeline.text.texts import TextBlock, assign_splits, read_texts, split_names
+from pipeline.tokenizer.byte_level import with_spaces
+from pipeline.tokenizer.wordpiece import form_for
 
-# D documents
+# S sentences, D documents
 KEY = "key"
-"""Column: the first half of the digest as a number; its order is the digest's."""
+"""Column with the first half of the digest as an integer, which sorts like the digest."""
 
 IDENTITY = ("key", "document_digest", "source", "file", "position")
-"""Columns that say which document a row is and which of two equal ones comes first."""
+"""Columns that identify a document, and decide which of two equal ones comes first."""
 
 PASSING = ("split", "reason", "damaged", "converted")
-"""Columns that are needed only until a run is written."""
+"""Columns needed only until a run is written."""
 
 RUN_TOKENS = 1 << 24
-"""Tokens in a run, about: what a worker holds in memory before it sorts and writes."""
+"""Approximate number of tokens in a run, which a worker holds in memory, sorts and writes."""
+
+
+@dataclass(frozen=True)
+class TokensJob:
+    """What all workers of the stage `tokens` share."""
+
+    stage: TokensStage
+    vocabulary: str
+    """Directory of the vocabulary artifact."""
+    output: str
+    """Directory of the unfinished artifact."""
+    scratch: str
+    """Local directory on the artifact's disk; empty if each worker uses its own."""
+    vocabulary_size: int
+    """Number of word-pieces."""
+    unk_id: int
+    """Id of [UNK]."""
+    tokenizer_files: tuple[str, ...]
+    """Names of the vocabulary's files to copy into the artifact."""
+
+    @property
+    def splits(self) -> int:
+        """Number of splits."""
+        return len(split_names(self.stage.corpus))
 
 
 def document_schema(vocabulary_size: int) -> pa.Schema:
-    """Columns of tokenised documents on their way to a bucket."""
+    """Columns of tokenised documents."""
     return pa.schema(
         [
             pa.field(KEY, pa.uint64()),
@@ -57,27 +96,83 @@ def document_schema(vocabulary_size: int) -> pa.Schema:
     )
 
 
+class ShardTokenizer:
+    """One worker's tokenizer, applied to input shards."""
+
+    def __init__(self, job: TokensJob) -> None:
+        self._stage = job.stage
+        tokenizer = read_tokenizer_json(open_artifact(job.vocabulary).path("tokenizer.json"))
+        self._form, self._spaces_count = form_for(tokenizer), tokenizer.spaces_count
+        self._schema = document_schema(tokenizer.size)
+
+    def tables(self, shard: InputShard) -> Iterator[pa.Table]:
+        """The shard's documents in one or more tables of about `RUN_TOKENS` tokens."""
+        waiting: list[pa.RecordBatch] = []
+        tokens = 0
+        corpus, cleaning = self._stage.corpus, self._stage.cleaning
+        for block in read_texts(shard, corpus=corpus, cleaning=cleaning):
+            batch = self.documents(block)
+            if waiting and tokens + len(batch["token_ids"].values) > RUN_TOKENS:
+                yield pa.Table.from_batches(waiting, self._schema)
+                waiting, tokens = [], 0
+            waiting.append(batch)
+            tokens += len(batch["token_ids"].values)
+        yield pa.Table.from_batches(waiting, self._schema)
+
+    def documents(self, block: TextBlock) -> pa.RecordBatch:
+        """The documents of a block, as rows of `document_schema`."""
+        ends_S = np.flatnonzero(block.text == LINE_FEED) + 1
+        sentences_D = np.searchsorted(ends_S, block.ends_D, side="right")
+        text = block.text
+        if self._spaces_count:
+            text, ends_S = with_spaces(text, ends_S, block.ends_D)
+        ids, token_ends_S = self._form.encode(text.tobytes(), ends_S)
+        lengths_S = np.diff(token_ends_S, prepend=0)
+        kept_S = lengths_S > 0  # the tokenizer drops some characters, so a sentence may be empty
+        token_ends_D = np.concatenate(([0], token_ends_S))[sentences_D]
+        reasons_D = block.reasons_D.copy()
+        without_D = np.diff(token_ends_D, prepend=0) == 0
+        reasons_D[without_D & (reasons_D == Reason.KEPT)] = Reason.NO_TOKENS
+        splits_D = assign_splits(block, corpus=self._stage.corpus, seed=self._stage.seed)
+        sentences_before_S1 = offsets(kept_S.astype(np.int64))
+        columns = [
+            pa.array(block.digests_D2[:, 0]),
+            digest_array(block.digests),
+            pa.array(np.full(len(block.digests), block.source, dtype=np.uint16)),
+            pa.array(block.files_D),
+            pa.array(block.positions_D),
+            pa.array(np.diff(block.ends_D, prepend=0).astype(np.uint32)),
+            list_array(ids, token_ends_D),
+            list_array(lengths_S[kept_S].astype(np.uint32), sentences_before_S1[sentences_D]),
+            pa.array(splits_D),
+            pa.array(reasons_D),
+            pa.array(block.damaged_D),
+            pa.array(block.converted_D),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
 @dataclass(frozen=True)
 class SortedRun:
-    """Documents in order of digest, each once within its split, and what that has dropped."""
+    """Documents sorted by digest and deduplicated within each split; and those dropped."""
 
     by_split: tuple[pa.Table, ...]
-    """The kept rows of each split, without the columns `PASSING`."""
+    """The kept rows of each split, without the `PASSING` columns."""
     dropped: pa.Table
     """Rows of `ROWS_SCHEMA`."""
     counts: DocumentCounts
-    """Of all documents of the run."""
+    """Counts over all documents of the run."""
 
 
 def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
-    """The documents of `document_schema` as a run."""
+    """Sort and deduplicate documents of `document_schema`."""
     documents = documents.combine_chunks()
     digests_D2 = digest_halves(digest_bytes(documents["document_digest"]))
     splits_D = documents["split"].to_numpy()
     names = [documents[name].to_numpy() for name in ("position", "file", "source")]
     order = np.lexsort((*names, splits_D, digests_D2[:, 1], digests_D2[:, 0]))
     reasons_D = documents["reason"].to_numpy().copy()
-    # Equal texts are dropped for equal reasons, so the first of them is kept or none is.
+    # Equal texts are dropped for equal reasons, so either the first is kept or none.
     equal = ~is_first_of_equals(digests_D2[order])
     equal[1:] &= splits_D[order[1:]] == splits_D[order[:-1]]
     repeated = order[equal]
@@ -96,7 +191,7 @@ def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
 
 
 def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
-    """Write a run and the documents dropped from it; returns counts."""
+    """Write a run and its dropped documents; returns the counts."""
     run = sort_run(documents, splits=splits)
     _write_arrow(path, run.by_split[0].schema, run.by_split)
     _write_arrow(dropped_path(path), ROWS_SCHEMA, [run.dropped])
@@ -104,18 +199,18 @@ def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
 
 
 def dropped_path(path: str) -> str:
-    """Where the documents dropped from a run are listed."""
+    """Path of the list of documents dropped from a run."""
     return path.removesuffix(".arrow") + ".dropped.arrow"
 
 
 def open_batches(path: str) -> list[pa.RecordBatch]:
-    """The record batches of a run, one for each split, mapped into memory."""
+    """The memory-mapped record batches of a run, one per split."""
     reader = pa.ipc.open_file(pa.memory_map(path))
     return [reader.get_batch(index) for index in range(reader.num_record_batches)]
 
 
 def _write_arrow(path: str, schema: pa.Schema, tables: Sequence[pa.Table]) -> None:
-    """Write one record batch for each table, empty or not; whole or not at all."""
+    """Write one record batch per table, even if empty, atomically."""
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     with temporary_beside(path) as temporary:
         with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:

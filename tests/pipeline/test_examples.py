@@ -1,4 +1,4 @@
-"""The examples stage as a whole: its files, the same bytes everywhere, and what it survives."""
+"""The examples stage as a whole: its files, the same bytes everywhere, recovery from faults."""
 
 import json
 import os
@@ -213,7 +213,7 @@ def test_a_damaged_tokens_file_is_named_and_nothing_is_committed(tokenizer, tmp_
 def test_a_full_disk_is_named_and_what_is_finished_stays(tokens, artifact, tmp_path):
     table = examples_table(tokens, tmp_path / "out", config=CONFIG)
     largest = max(entry.size for entry in artifact.manifest.files)
-    process = stage_process(table, tmp_path, limit=largest - 1)  # all others have room
+    process = stage_process(table, tmp_path, limit=largest - 1)  # enough for all other files
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert re.search(r"error: .*: no room to write \(File too large; [\d,]+ MB free\)", errors)
@@ -268,7 +268,7 @@ def test_the_largest_vocabularies_get_wider_ids(tmp_path):
 
 
 def stage_process(table, directory, limit=None):
-    """The stage as a program of its own, with a limit on the size of files."""
+    """The stage as a separate program, with a limit on file size."""
     path = directory / "table.json"
     write_stage_table(table, path)
     limited = ["prlimit", f"--fsize={limit}"] if limit else []
@@ -298,10 +298,10 @@ def wait_for_files(output, process, count):
 
 
 GOLDEN = {1: "a5d8f95ee6c671f2bd4e1231c7be1d06ce20bdeae7bed369f745400ad3b63e49"}
-"""The digest of a small artifact by format version; other bytes want another version."""
+"""The digest of a small artifact by format version; other bytes require a new version."""
 
 GOLDEN_PACKED = {1: "f5320158ce5e071de4c470f75dde25989a9417ed928e4dee7a6887f51398e2ee"}
-"""The same where documents are packed."""
+"""The same with packed documents."""
 
 
 def test_the_bytes_are_those_of_the_format_version(artifact, packed):
@@ -322,7 +322,7 @@ def packed(tokens, tmp_path_factory):
 
 
 def documents_of(row):
-    """The documents of an example: ids, masked places and what stood there."""
+    """The documents of an example: ids, masked positions and original ids."""
     masked = list(zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True))
     first, found = 0, []
     for length in row.get("document_lengths", [len(row["input_ids"])]):
@@ -344,7 +344,7 @@ def test_packed_examples_hold_the_masked_documents_of_examples_of_one(packed, to
             assert documents == sorted(d for row in alone.to_pylist() for d in documents_of(row))
             lengths = sorted(len(row["input_ids"]) for row in rows)
             assert lengths[-1] <= 128
-            assert len(rows) < 2 or sum(lengths[:2]) > 128  # no two could be one
+            assert len(rows) < 2 or sum(lengths[:2]) > 128  # no two would fit into one
     counts = packed.manifest.statistics["splits"]["train"]["128"]
     assert counts["rows"] == counts["not_asked"] == sum(counts["lengths_single"])
     assert (

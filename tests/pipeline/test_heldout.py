@@ -78,9 +78,9 @@ DRAWN, NOT_DRAWN = (105, 106, 108), 100
 @pytest.mark.parametrize(
     ("seeds", "said"),
     [
-        (DRAWN[:1], "held out is the end of each document"),
-        (DRAWN[:2], "held out is the end of each document"),
-        ((DRAWN[0], NOT_DRAWN), "held out is the end of each document"),
+        (DRAWN[:1], "the end of each document is held out"),
+        (DRAWN[:2], "the end of each document is held out"),
+        ((DRAWN[0], NOT_DRAWN), "the end of each document is held out"),
         (DRAWN, "draws all of so few documents"),
     ],
 )
@@ -113,7 +113,7 @@ def test_the_end_of_a_document_is_held_out_and_said_before_training(
     _, tokens = prepared(tmp_path, [text], heldout_share=0.1)
     heldout, trained = sentences(tokens, "heldout"), sentences(tokens, "train")
     assert len(heldout) == round(0.1 * (len(heldout) + len(trained)))
-    assert "held out is the end of each document, 10.0% of its sentences" in capfd.readouterr().err
+    assert "the end of each document is held out, 10.0% of its sentences" in capfd.readouterr().err
 
 
 def test_a_document_of_one_sentence_trains_whole_and_a_warning_says_so(
@@ -121,7 +121,7 @@ def test_a_document_of_one_sentence_trains_whole_and_a_warning_says_so(
 ) -> None:
     _, tokens = prepared(tmp_path, [SENTENCE], heldout_share=0.1)
     assert list(tokens.manifest.statistics["splits"]) == ["train"]
-    assert "nothing can be held out of documents of one sentence" in capfd.readouterr().err
+    assert "documents of one sentence cannot be split" in capfd.readouterr().err
 
 
 def test_nothing_more_is_held_out_where_a_source_is_or_nothing_is_asked_for(tmp_path: Path) -> None:

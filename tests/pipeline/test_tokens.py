@@ -1,4 +1,4 @@
-"""The tokens stage as a whole: what is in its files, and the same bytes whatever happens."""
+"""The tokens stage as a whole: the contents of its files, and the same bytes in all conditions."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from artifacts.tables import tokens_schema
 from pipeline import tokens
 from pipeline.readers import input_shards
 from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import buckets, shuffle_plan, tokenization
+from pipeline.shuffle import buckets, shuffle_plan, sorted_runs
 from pipeline.shuffle import cardinality as sketch
 from pipeline.shuffle import local_spill as spill
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
@@ -49,7 +49,7 @@ def vocabulary(tmp_path_factory) -> Artifact:
 
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small corpora with the structure of large ones."""
+    """Give small corpora the structure of large ones."""
     monkeypatch.setattr(sketch, "BUCKET_BYTES", 8_000)
     monkeypatch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 40)
     monkeypatch.setattr(input_shards, "BLOCK_BYTES", 30_000)
@@ -66,7 +66,7 @@ def table_of(artifact: Artifact, name: str) -> pa.Table:
 
 
 def digest_of(text: str) -> bytes:
-    """Identity of a text of which `sentences_of` knows how it is cut."""
+    """The digest of a text that `sentences_of` can split."""
     lines = "".join(f"{sentence}\n" for sentence in sentences_of(text))
     return hashlib.blake2b(lines.encode(), digest_size=16).digest()
 
@@ -201,7 +201,7 @@ class TestHeldOut:
         capfd: pytest.CaptureFixture[str],
     ) -> None:
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=share)
-        line = "draws none of so few documents; held out is the one with the smallest digest"
+        line = "draws none of so few documents; the one with the smallest digest is held out"
         assert (line in capfd.readouterr().err) == said
         assert len(rows_of(found, "heldout")) == 1 or not said
 
@@ -331,7 +331,7 @@ def drop_list_artifact(directory: Path, digests: list[bytes]) -> Artifact:
 
 
 def engine_shuffle(shards: Any, *, job: Any, machine: Any) -> BeamGroupByKey:
-    """The backend of an engine elsewhere."""
+    """The shuffle backend of a remote engine."""
     return BeamGroupByKey(replace(job, scratch=""), f"{job.output}/work", len(shards))
 
 
@@ -405,9 +405,9 @@ class TestSameBytes:
         monkeypatch: pytest.MonkeyPatch,
         sampled: int,
     ) -> None:
-        """Also where every text that is there twice counts as frequent, and where some do."""
+        """Also if all or some of the repeated texts count as frequent."""
         monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(tokenization, "RUN_TOKENS", 2000)
+        monkeypatch.setattr(sorted_runs, "RUN_TOKENS", 2000)
         monkeypatch.setattr(shuffle_plan, "SAMPLED_BYTES", sampled)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
@@ -420,7 +420,7 @@ class TestSameBytes:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        write = shuffle._write
+        write = shuffle.write_buckets
         longest = 0
 
         def write_twice(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
@@ -430,9 +430,9 @@ class TestSameBytes:
             list(write((key, values), backend=backend))
             return write((key, values[::-1]), backend=backend)
 
-        monkeypatch.setattr(shuffle, "_write", write_twice)
+        monkeypatch.setattr(shuffle, "write_buckets", write_twice)
         monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(tokenization, "RUN_TOKENS", 2000)
+        monkeypatch.setattr(sorted_runs, "RUN_TOKENS", 2000)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
         assert longest > 1
@@ -501,7 +501,7 @@ class TestSameBytes:
     ) -> None:
         monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
         sent: list[int] = []
-        write, put_account = shuffle._write, shuffle.put_account
+        write, put_account = shuffle.write_buckets, shuffle.put_account
 
         def counting(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
             sent.append(gathered[0])
@@ -512,7 +512,7 @@ class TestSameBytes:
                 raise KeyboardInterrupt
             return put_account(group, accounts, job=job)
 
-        monkeypatch.setattr(shuffle, "_write", counting)
+        monkeypatch.setattr(shuffle, "write_buckets", counting)
         monkeypatch.setattr(shuffle, "put_account", dying)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
@@ -524,16 +524,16 @@ class TestSameBytes:
     def test_documents_that_a_shuffle_loses_are_noticed(
         self, corpus: Path, vocabulary: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write = shuffle._write
+        write = shuffle.write_buckets
 
         def losing(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
             key, values = gathered
             return write((key, list(values)[:-1] if key == 1 else values), backend=backend)
 
-        monkeypatch.setattr(shuffle, "_write", losing)
+        monkeypatch.setattr(shuffle, "write_buckets", losing)
         monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(tokenization, "RUN_TOKENS", 2000)
-        with pytest.raises(IntegrityError, match="the engine's shuffle has lost or doubled some"):
+        monkeypatch.setattr(sorted_runs, "RUN_TOKENS", 2000)
+        with pytest.raises(IntegrityError, match="the engine's shuffle lost or duplicated some"):
             run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
 
     def test_other_texts_give_other_bytes(

@@ -1,4 +1,4 @@
-"""The vocabulary is the same whoever learns it from whatever files, and never saw held-out text."""
+"""The vocabulary does not depend on workers or files, and never includes held-out text."""
 
 import random
 import signal

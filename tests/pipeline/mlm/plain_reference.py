@@ -1,10 +1,10 @@
-"""Google's algorithm once more, written plainly: one document, one sentence, one token at a time.
+"""Google's algorithm in plain Python: one document, one sentence, one token at a time.
 
-In:  documents as lists of sentences of ids, and where chance comes from.
+In:  documents as lists of sentences of ids, and a source of random numbers.
 Out: `PlainExample`, to compare the vectorised code with.
 
-`StreamChance` asks one `random.Random` in the reference's order, so its numbers are those the
-reference itself gave. `AddressedChance` makes our own draws, so its examples must equal ours.
+`StreamChance` draws from one `random.Random` in the reference's order, so it reproduces the
+reference's examples. `AddressedChance` makes our own draws, so its examples must equal ours.
 """
 
 import random
@@ -53,7 +53,7 @@ class StreamChance:
         return self.rng.randint(low, high)
 
     def begin_chunk(self, sentence: int) -> None:
-        """Nothing: the stream goes on."""
+        """Nothing: the stream continues."""
 
     def split(self, sentences: int) -> int:
         return self.rng.randint(1, sentences - 1)
@@ -136,7 +136,7 @@ class AddressedChance:
 def plain_pairs(
     documents: Sequence[Sentences], index: int, *, max_tokens: int, short: float, chance: Chance
 ) -> Iterator[PlainPair]:
-    """The pairs of one document, as the reference makes them."""
+    """The pairs of one document, made like the reference."""
     document = documents[index]
     target = max_tokens
     if chance.is_short(short):
@@ -212,7 +212,7 @@ def plain_masks(
     rng: random.Random,
     whole_word: bool = False,
 ) -> PlainMasks:
-    """Masks of one pair in the order of draws of the reference."""
+    """The masks of one pair, with draws in the reference's order."""
     ids = [vocabulary.cls_id, *pair.a, vocabulary.sep_id, *pair.b, vocabulary.sep_id]
     special = {0, len(pair.a) + 1, len(ids) - 1}
     units: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Reading a bucket."""
+"""Reading the documents of a bucket."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Stretches fill examples: each once, none too long, and no two that would fit into one."""
+"""Packing segments into examples: each once, none too long, no two that would fit into one."""
 
 import numpy as np
 from hypothesis import given

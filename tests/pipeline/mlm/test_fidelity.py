@@ -1,8 +1,8 @@
-"""Our examples against those of Google's own generator, on the same 7 MB of Wikipedia.
+"""Our examples compared with those of Google's generator, on the same 7 MB of Wikipedia.
 
-`reference_statistics.json` is what create_pretraining_data.py gave for `reference_sample.txt`. Our
-chance is another, so one run of theirs must look like one of many runs of ours. Examples of a
-document hang together (a short target length makes hundreds of short examples), so the noise is
+`reference_statistics.json` is the output of create_pretraining_data.py for `reference_sample.txt`.
+Our random numbers differ, so one run of theirs must look like one of many runs of ours. Examples of
+a document are correlated (a short target length makes hundreds of short examples), so the noise is
 two to three times that of independent examples and is measured over seeds.
 """
 
@@ -18,7 +18,7 @@ from artifacts.tokenizer import read_vocab_txt
 from pipeline.config.settings import ExamplesConfig, MaskingConfig
 from pipeline.mlm.bucket_documents import documents_of
 from pipeline.mlm.example_files import Recipe, copies_of
-from pipeline.mlm.statistics import total
+from pipeline.mlm.statistics import Statistics
 from tests.pipeline.mlm.plain_reference import (
     PlainVocabulary,
     StreamChance,
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Found:
-    """Columns of all examples of a run, and its counts."""
+    """The columns of all examples of a run, and their counts."""
 
     lengths: np.ndarray
     a: np.ndarray
@@ -118,7 +118,7 @@ def examples_of(sample, bucket, *, max_seq_length, copies, seed=12345, unit="tok
         positions=column["masked_lm_positions"].astype(int),
         counts=size["masked_lm_positions"],
         original_ids=column["masked_lm_ids"],
-        statistics=total(statistics for _, statistics in batches),
+        statistics=sum((statistics for _, statistics in batches), Statistics()),
     )
 
 
@@ -131,7 +131,7 @@ def histogram(lengths, max_seq_length):
 
 
 def alike(ours, theirs):
-    """Whether two histograms can come from one distribution, at 1 in 10,000."""
+    """Whether two histograms may come from the same distribution, at p = 1 in 10,000."""
     table = np.array([ours, theirs])
     table = table[:, table.sum(axis=0) >= 20]
     return chi2_contingency(table).pvalue > 1e-4
@@ -141,7 +141,7 @@ CASES = [("s128", 128, 4), ("s512", 512, 4), ("s64", 64, 2)]
 
 
 def summary_of(found, *, max_seq_length, continuation_V):
-    """Under the reference's names."""
+    """The statistics under the reference's names."""
     counts = found.statistics
     full = found.lengths == max_seq_length
     return {
@@ -182,7 +182,7 @@ def test_a_run_of_the_reference_looks_like_one_of_ours(
     for statistic in runs[0]:
         ours = np.array([run[statistic] for run in runs])
         theirs = np.array(reference[name][statistic])
-        # a quantile of whole numbers is good to one; a rare bin may be empty in every run
+        # a quantile of integers is accurate to one; a rare bin may be empty in every run
         rounding = 0.3 if statistic in ("a_q", "b_q") else 1e-5
         noise = ours.std(axis=0, ddof=1) + rounding
         distance = np.abs(ours.mean(axis=0) - theirs) / (noise * (1 + 1 / 8) ** 0.5)
@@ -232,7 +232,7 @@ def test_whole_words_undersample_continuations_as_the_reference_does(sample, buc
 
 
 def test_the_plain_reference_is_the_reference(sample, reference):
-    """Same generator of chance, same order of draws: the very numbers Google's code gave."""
+    """With the same random generator and order of draws: exactly the numbers of Google's code."""
     expected = reference["s128_seed2"]
     rng = random.Random(expected["seed"])
     documents = list(sample.documents)

@@ -1,4 +1,4 @@
-"""Masked tokens: exact counts, even choice, the shares of Table 8."""
+"""Masked tokens: exact counts, uniform choice, the shares of Table 8."""
 
 import math
 
@@ -38,7 +38,7 @@ def streams(count, purpose="masking"):
 
 
 def block_of(lengths, seed=0):
-    """Examples with segments of the given lengths; b = 0 leaves the second one out."""
+    """Examples with segments of the given lengths; b = 0 omits the second one."""
     rng = np.random.default_rng(seed)
     examples = []
     for a, b in lengths:
@@ -215,7 +215,7 @@ def test_spans_are_runs_of_words_and_share_one_fate():
     for ids, positions, _ in per_example(block, masks):
         breaks = np.flatnonzero(np.diff(positions.astype(int)) > 1) + 1
         runs += [set((ids[run] == MASK).tolist()) for run in np.split(positions, breaks)]
-    # neighbouring spans may touch; apart from those a run has one fate
+    # adjacent spans may touch; otherwise all tokens of a run have the same fate
     assert np.mean([len(fates) == 1 for fates in runs]) > 0.9
     assert len(masks.positions_M) / len(runs) > 2.5
 

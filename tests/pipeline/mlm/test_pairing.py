@@ -1,4 +1,4 @@
-"""Segment pairs: equal to the plain algorithm, pair by pair, and true to its invariants."""
+"""Segment pairs: identical to the plain algorithm, and consistent with its invariants."""
 
 import numpy as np
 import pytest
@@ -175,7 +175,7 @@ def test_what_one_document_gives_does_not_depend_on_the_others_but_for_random_ne
     few, many = bucket(plain[:2]), bucket(plain)
     tokens = {token for sentence in plain[0] for token in sentence}
 
-    def chunks(documents):  # a stream names the sentence at which a chunk begins
+    def chunks(documents):  # a stream identifies the sentence at which a chunk begins
         pairs = pair_segments(documents, rule=rule(64), start=START)
         rows = zip(segments(documents, pairs), pairs.stream_N.tolist(), strict=True)
         return [(label, stream) for (a, _, label), stream in rows if a[0] in tokens]

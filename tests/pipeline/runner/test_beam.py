@@ -1,4 +1,4 @@
-"""The graph on engines other than the local one: translated offline, or run where one is."""
+"""Jobs on remote engines: translated offline, or run if one is available."""
 
 import importlib.util
 import os
@@ -57,7 +57,7 @@ def tokens(tmp_path_factory, tokenizer):
 
 
 def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
-    """One input, one output, no tags: what every engine runs right."""
+    """One input, one output, no tags: the graphs that every engine supports."""
     pipeline = Pipeline()
     add_job(build_of(tokens, tokenizer, tmp_path)(WorkQueue()), pipeline)
     components = pipeline.to_runner_api().components

@@ -1,4 +1,4 @@
-"""The local engine: three ways to run, clear errors, nothing left behind."""
+"""The local runner: inline, threads and processes; clear errors; no processes left behind."""
 
 import os
 import signal
@@ -147,13 +147,13 @@ def test_whoever_is_killed_there_is_a_clear_error_no_hang_and_nothing_left(
     kill, victim, capfd, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(execution, "LONGEST_DIRECTORY", 1000)  # pytest's are longer than most
+    monkeypatch.setattr(execution, "LONGEST_DIRECTORY", 1000)  # pytest's paths are long
     before = processes_of_this_session()
     with pytest.raises(
         WorkerKilled, match=rf"{victim}.* was (ended|killed).*run the same command"
     ) as caught:
         run(kill, mode="processes")
-    assert caught.value.exit_code == 137  # so that a flow tries again
+    assert caught.value.exit_code == 137  # so that a flow retries
     assert not list(tmp_path.iterdir())
     assert processes_of_this_session() == before
     assert "Traceback" not in capfd.readouterr().err
@@ -193,7 +193,7 @@ def test_an_error_inside_a_traceback_is_recognised():
 
 
 def ports() -> set[str]:
-    """Where this process, its parent and the one above listen."""
+    """Ports on which this process, its parent and its grandparent listen."""
     parents = [parent for parent in psutil.Process().parents()[:2] if parent.pid > 1]
     family = [psutil.Process(), *parents]
     sockets = [one for process in family for one in process.net_connections("tcp")]
@@ -201,7 +201,7 @@ def ports() -> set[str]:
 
 
 def note_ports(unit: int, *, folder: str, known: set[str], queue: WorkQueue) -> int:
-    """Write down where this worker, its helper and its runner listen."""
+    """Record the ports of this worker, its helper and its runner."""
     Path(folder, str(unit)).write_text(" ".join(sorted(ports() - known)))
     return unit
 
@@ -210,7 +210,7 @@ def note_ports(unit: int, *, folder: str, known: set[str], queue: WorkQueue) -> 
 def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_path, monkeypatch):
     folder = Path(tempfile.mkdtemp(prefix='it\'s 100% "odd" %41'))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    known = ports()  # what earlier tests of this process left open
+    known = ports()  # ports left open by earlier tests in this process
     run(partial(note_ports, folder=str(tmp_path), known=known), mode=mode)
     assert [path.read_text() for path in tmp_path.iterdir()] == [""] * UNITS
     folder.rmdir()

@@ -1,4 +1,4 @@
-"""The graphs of the stages that read the corpus, on engines other than the local one."""
+"""Jobs that read the corpus, on engines other than the local one."""
 
 import importlib.util
 from functools import partial
@@ -44,7 +44,7 @@ DRY_RUN = [
 
 @pytest.fixture
 def builds(tmp_path: Path):
-    """Functions that add the graphs of the stages as an engine elsewhere gets them."""
+    """Functions that build the stages' jobs for a remote engine."""
     write_jsonl(tmp_path / "all.jsonl", documents(1, 40))
     vocabulary = given_vocabulary(tmp_path / "vocabulary")
     table = tokens_table(tmp_path / "out", [source(tmp_path / "all.jsonl")], vocabulary=vocabulary)
@@ -90,7 +90,7 @@ def test_dataflow_translates_the_graph_offline(builds, stage: str) -> None:
 
 TEXTS = documents(2, 2_000)
 FREQUENT = " ".join(documents(3, 12))
-"""Some 2 kB, in every shard."""
+"""A text of 2 kB that is in every shard."""
 MANY = [
     text
     for number, text in enumerate(TEXTS)
@@ -112,11 +112,11 @@ def test_no_key_gathers_more_than_some_buckets_of_a_skewed_corpus(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And the digest is the one that is made here."""
+    """The digest equals that of the local runner."""
     monkeypatch.setattr(cardinality, "BUCKET_BYTES", 8_000)
     monkeypatch.setattr(cardinality, "DOCUMENTS_PER_BUCKET", 40)
     monkeypatch.setattr(input_shards_module, "BLOCK_BYTES", 6_000)
-    monkeypatch.setattr(shuffle_plan, "SAMPLED_BYTES", 500)  # the frequent text always
+    monkeypatch.setattr(shuffle_plan, "SAMPLED_BYTES", 500)  # always samples the frequent text
     sources = []
     for name, (texts, files, options) in corpus.items():
         for number in range(files):
@@ -126,7 +126,7 @@ def test_no_key_gathers_more_than_some_buckets_of_a_skewed_corpus(
     table = partial(tokens_table, sources=sources, vocabulary=vocabulary, heldout_share=0.01)
     here = tokens.make_tokens(table(tmp_path / "here"), [])
     gathered: list[int] = []
-    write = shuffle._write
+    write = shuffle.write_buckets
 
     def measured(values, *, backend):
         key, blobs = values[0], list(values[1])
@@ -137,7 +137,7 @@ def test_no_key_gathers_more_than_some_buckets_of_a_skewed_corpus(
     def engine_shuffle(shards, *, job, machine):
         return BeamGroupByKey(job, f"{job.output}/work", len(shards))
 
-    monkeypatch.setattr(shuffle, "_write", measured)
+    monkeypatch.setattr(shuffle, "write_buckets", measured)
     monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
     assert tokens.make_tokens(table(tmp_path / "there"), []).digest == here.digest
     assert len(gathered) > 20

@@ -1,4 +1,4 @@
-"""As many buckets as the texts ask for: enough documents in each, and never too many bytes."""
+"""The number of buckets: enough documents in each, but never too many bytes."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from pipeline.shuffle.cardinality import (
 
 
 def estimate(documents: int, size: int) -> Cardinality:
-    """What is known of so many documents of one size, with digests evenly spread."""
+    """The estimate for documents of equal size with evenly spaced digests."""
     keys = np.linspace(0, 2**64 - 2**11, documents, dtype=np.float64).astype(np.uint64)
     return Cardinality(keys, np.full(documents, size, dtype=np.int64)) + Cardinality(
         keys[:0], np.zeros(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Sizes of keys and buckets of corpora that nobody has at hand."""
+"""Simulated sizes of keys and buckets for large corpora."""
 
 import pytest
 
