@@ -1,11 +1,10 @@
-"""GLUE's tasks: their columns in the classic TSV layout, and their metrics.
+"""The GLUE tasks: columns in the classic TSV layout, and metrics.
 
 In:  a task's name and its folder.
-Out: the fields of a `TaskConfig`. No framework is imported here, since the configuration reads
-     this.
+Out: the fields of a `TaskConfig`. No framework is imported here, since the configuration uses this.
 
-Columns are the file's names, or numbers from 0 where it has no header (CoLA). Metrics as in Wang et
-al. 2019 and the paper's Table 1, the headline first.
+Columns are header names, or numbers from 0 for files without a header (CoLA). Metrics are those of
+Wang et al. 2019 and the paper's Table 1, the headline metric first.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task's declaration."""
+    """One GLUE task."""
 
     kind: str
     text_a: str
@@ -22,7 +21,7 @@ class GlueTask:
     metrics: tuple[str, ...] = ("accuracy",)
     labels: tuple[str, ...] = ("0", "1")
     submission: str = ""
-    """Name of the file for the official server."""
+    """File name for the official evaluation server."""
 
     test_columns: dict[str, str] = field(default_factory=dict)
     """Columns that differ in the test file."""
@@ -99,7 +98,7 @@ _SUBMISSIONS = {"test_mismatched": "MNLI-mm", "diagnostic": "AX"}
 
 
 def task_fields(name: str, folder: str) -> dict[str, object]:
-    """The `TaskConfig` fields of GLUE task `name`, whose files lie in `folder`."""
+    """The `TaskConfig` fields of GLUE task `name`, with its files in `folder`."""
     task = GLUE[name]
     named = {"text_a": task.text_a, "text_b": task.text_b, "label": task.label}
     files = {split: f"{split}.tsv" for split in ("train", "dev", "test")} | _FILES.get(name, {})
@@ -116,5 +115,5 @@ def task_fields(name: str, folder: str) -> dict[str, object]:
 
 
 def submission_name(task: str, split: str) -> str:
-    """Name, without `.tsv`, under which the official server wants predictions of a split."""
+    """File name, without `.tsv`, that the official server expects for a split."""
     return _SUBMISSIONS.get(split, GLUE[task].submission)

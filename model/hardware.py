@@ -1,12 +1,12 @@
-"""Which precision is fast on this machine. No framework is imported here.
+"""Detects which precision is fast on this machine. No framework is imported here.
 
-In:  the processor's flags, oneDNN's limit in the environment, whether there is an NVIDIA driver.
+In:  CPU flags, oneDNN's limit in the environment, whether an NVIDIA driver is loaded.
 Out: the precision that `auto` stands for, and why.
 
-A measurement differs from run to run, an artifact's key must not, so `auto` is decided by the
-processor's features. Measured on two cores of an AVX-512 processor, bf16 with native products is
-1.6 times (L2 H128) to 1.9 times (L4 H256) as fast as fp32, with and without compiled kernels;
-without them it runs at a half to a third of fp32.
+Benchmarks vary from run to run, but an artifact's key must not, so `auto` is decided by CPU
+features. On two cores of an AVX-512 CPU, native bf16 products are 1.6 times (L2 H128) to 1.9 times
+(L4 H256) as fast as fp32, with or without compiled kernels; without native products, bf16 runs at a
+third to half the speed of fp32.
 """
 
 import os
@@ -18,14 +18,14 @@ DRIVER = Path("/proc/driver/nvidia")
 
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 BF16_SETS = ("BF16", "FP16", "AMX", "AVX10")
-"""Parts of oneDNN's names of the instruction sets that include bf16 products."""
+"""Substrings of oneDNN's instruction set names that include bf16 products."""
 
 PRODUCTS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16", "bf16": "Arm BF16"}
-"""Flags of /proc/cpuinfo that stand for bf16 matrix products."""
+"""Flags in /proc/cpuinfo that indicate bf16 matrix products."""
 
 
 def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
-    """The precision that trains fastest here, and the reason in a few words."""
+    """The fastest precision for training on this machine, and the reason in a few words."""
     if DRIVER.exists():
         return "bf16", "there is a GPU"
     for name in LIMITS:
@@ -39,7 +39,7 @@ def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
 
 
 def _flags() -> set[str]:
-    """The first processor's flags; none where the kernel does not list them."""
+    """Flags of the first CPU; none if the kernel does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,13 +1,12 @@
-"""Dynamic masking: new masks every epoch, however many copies are on disk.
+"""Dynamic masking: new masks every epoch, regardless of the number of copies on disk.
 
-In:  examples as stored, masks and all; a key; the number of each example within its epoch.
+In:  examples as stored, including their masks; a key; the number of each example in its epoch.
 Out: the same examples with as many new masks, drawn by the reference's rule.
 
-The rule (reference: create_pretraining_data.py:342-405): of the tokens that are neither [CLS] nor
-[SEP], as many as before are drawn; 80 % become [MASK], 10 % a random word-piece, 10 % stay.
-With `masks = "static"` the shards' own masks are used (RoBERTa compares both: Liu et al. 2019,
-section 4.1). A draw is addressed by (key, example, token), so it does not depend on how a batch is
-divided.
+The rule (reference: create_pretraining_data.py:342-405): as many tokens as before are drawn from
+those that are neither [CLS] nor [SEP]; 80 % become [MASK], 10 % a random word-piece, 10 % stay.
+With `masks = "static"` the stored masks are used (RoBERTa compares both: Liu et al. 2019, section
+4.1). A draw is addressed by (key, example, token), so it does not depend on how a batch is split.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ _TOKENS_PER_EXAMPLE = 1 << 16  # positions are uint16
 
 @dataclass(frozen=True)
 class DynamicMasking:
-    """What replaces a predicted token."""
+    """The replacement of predicted tokens."""
 
     mask_id: int
     vocabulary_size: int
@@ -39,7 +38,7 @@ class DynamicMasking:
         if masking["unit"] != "token":
             raise UsageError(
                 f"pretrain.masks is dynamic, but {artifact.directory} masks by {masking['unit']}; "
-                'dynamic masking knows single tokens only: use masks = "static"'
+                'dynamic masking supports single tokens only: use masks = "static"'
             )
         return DynamicMasking(
             mask_id=tokenizer.mask_id,
@@ -64,7 +63,7 @@ class DynamicMasking:
         ends = np.cumsum(examples.document_lengths)
         end_of_a = starts + examples.segment_a_lengths
         for special in (ends - examples.document_lengths, end_of_a - 1, ends - 1):
-            order[special] = np.inf  # never drawn: there are at least as many other tokens
+            order[special] = np.inf  # never drawn, since there are at least as many other tokens
         by_example = np.lexsort((order, example_of_token))
         chosen = np.sort(by_example[place < counts[example_of_token]])
 

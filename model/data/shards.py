@@ -1,10 +1,10 @@
-"""Examples shards, memory-mapped, and rows of them as flat NumPy arrays.
+"""Memory-mapped shards of examples, read as flat NumPy arrays.
 
 In:  an examples artifact, a split and a length; (shard, row) addresses.
-Out: `Examples`: ragged columns, the rows' values concatenated.
+Out: `Examples`: ragged columns with the rows' values concatenated.
 
-A shard is opened, and its sha256 checked, when a batch first needs it, so the first batch of a run
-does not wait for the whole artifact. Only the requested rows are copied.
+A shard is opened, and its sha256 verified, when a batch first needs it, so the first batch does not
+wait for the whole artifact. Only the requested rows are copied.
 """
 
 from collections.abc import Iterator
@@ -20,25 +20,25 @@ from artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_schema
 
 Int64 = NDArray[np.int64]
 Ids = NDArray[np.integer]
-"""Word-piece ids in the files' type, uint16 or uint32."""
+"""Word-piece ids in the files' dtype, uint16 or uint32."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is needed to distribute N examples over ranks, without reading their tokens."""
+    """The sizes of N examples, which suffice to distribute them over ranks."""
 
     lengths: Int64  # [N] tokens
     masked_counts: Int64  # [N] masked tokens
-    next_sentence_labels: Int64  # [N]; -1: not asked
-    document_counts: Int64  # [N] documents in each, which do not attend to one another; mostly 1
-    document_lengths: Int64  # [D] tokens of each of these
+    next_sentence_labels: Int64  # [N]; -1: not predicted
+    document_counts: Int64  # [N] documents, which do not attend to one another; usually 1
+    document_lengths: Int64  # [D] tokens of each document
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @property
     def squared_lengths(self) -> Int64:
-        """[N] sum over the documents of each: attention's work."""
+        """[N] sum of the squared document lengths of each example: the work of attention."""
         first_N = np.cumsum(self.document_counts) - self.document_counts
         squared_N: Int64 = np.add.reduceat(self.document_lengths**2, first_N)
         return squared_N
@@ -50,12 +50,12 @@ class Examples(Sizes):
 
     input_ids: Ids  # [T]
     segment_a_lengths: Int64  # [N]
-    masked_lm_positions: Int64  # [M] places within their example
+    masked_lm_positions: Int64  # [M] positions within their example
     masked_lm_ids: Ids  # [M]
 
     @property
     def masked_places(self) -> Int64:
-        """[M] places of the masked tokens among the T tokens."""
+        """[M] positions of the masked tokens among the T tokens."""
         starts = np.cumsum(self.lengths) - self.lengths
         return np.repeat(starts, self.masked_counts) + self.masked_lm_positions
 
@@ -72,7 +72,7 @@ class _Columns:
     masked_ids: Ids
     next_sentence_labels: Ids
     documents: tuple[Int64, Ids] | None
-    """Offsets and lengths of each example's documents; None if it always has one."""
+    """Offsets and lengths of the documents of each example; None if each is one document."""
 
 
 class ExampleShards:
@@ -81,7 +81,7 @@ class ExampleShards:
     def __init__(
         self, artifact: Artifact, *, split: str, max_seq_length: int, cache: str = ""
     ) -> None:
-        """Files of a remote artifact are fetched into `cache` (empty: the node's own)."""
+        """Files of a remote artifact are fetched into `cache` (empty: the node's default)."""
         files = [
             (entry, (entry.statistics["split"], entry.statistics["max_seq_length"]))
             for entry in artifact.manifest.files
@@ -113,7 +113,7 @@ class ExampleShards:
         return self.entries[shard].name
 
     def sizes(self, copy: int, shards: Int64, rows: Int64) -> Sizes:
-        """Lengths, mask counts and labels of the rows addressed, in that order."""
+        """Lengths, mask counts and labels of the given rows, in that order."""
         lengths, masked_counts, labels = (np.empty(len(rows), np.int64) for _ in range(3))
         documents = np.ones(len(rows), np.int64)
         for at, columns in self._by_shard(copy, shards):
@@ -135,7 +135,7 @@ class ExampleShards:
         return Sizes(lengths, masked_counts, labels, documents, document_lengths)
 
     def gather(self, copy: int, shards: Int64, rows: Int64) -> Examples:
-        """The rows addressed, in that order."""
+        """The given rows, in that order."""
         sizes = self.sizes(copy, shards, rows)
         starts = np.cumsum(sizes.lengths) - sizes.lengths
         masked_starts = np.cumsum(sizes.masked_counts) - sizes.masked_counts
@@ -227,13 +227,13 @@ def select(examples: Examples, order: Int64) -> Examples:
 
 
 def ragged_indices(starts: Int64 | int, lengths: Int64) -> Int64:
-    """`start, start + 1, …` for each row, concatenated; `[sum of lengths]`."""
+    """`start, start + 1, …` for each row, concatenated; [sum of lengths]."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
 
 
 def _extents(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Where the lists of `rows` begin in a column's values, and how long they are."""
+    """Start and length of the lists of `rows` within a column's values."""
     starts = offsets[rows].astype(np.int64)
     return starts, offsets[rows + 1] - starts

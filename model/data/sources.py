@@ -1,4 +1,4 @@
-"""From an examples artifact and a recipe to batches: for training, and for held-out evaluation.
+"""Batches of an examples artifact, for training and for held-out evaluation.
 
 In:  the examples artifact, the stage's configuration, the share of this rank.
 Out: `Inputs`, checked against the encoder's shape; `BatchSource`s.
@@ -21,13 +21,13 @@ from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards
 
 HELDOUT = "heldout"
-"""The split that training is evaluated on."""
+"""The split used for evaluation during training."""
 
 EVALUATION_BATCH = 256
-"""Held-out examples of a batch; no result depends on it beyond rounding."""
+"""Held-out examples per batch; results do not depend on it beyond rounding."""
 
 SAMPLE = 20_000
-"""Examples from which the masked tokens' distribution is taken."""
+"""Examples used to estimate the distribution of masked tokens."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Inputs:
     artifact: Artifact
     tokenizer: SubwordTokenizer
     cache: str
-    """Where files of a remote artifact are fetched to."""
+    """Folder for files fetched from a remote artifact."""
 
     def shards(self, split: str, max_seq_length: int) -> ExampleShards:
         """The shards of one split and length."""
@@ -96,10 +96,10 @@ def training_source(inputs: Inputs, stage: PretrainStage, *, share: Share) -> Ba
 def heldout_sources(
     inputs: Inputs, stage: PretrainStage, *, share: Share
 ) -> dict[int, BatchSource]:
-    """For each length: a fixed sample of the held-out split, `curriculum.steps` batches of it.
+    """For each length, a fixed sample of the held-out split, as `curriculum.steps` batches.
 
-    The sample is drawn by the artifact's digest alone: the same for every seed and recipe. Lengths
-    without held-out examples are left out.
+    The sample depends only on the artifact's digest, so it is the same for every seed and recipe.
+    Lengths without held-out examples are left out.
     """
     sources = {}
     if not any(e.statistics.get("split") == HELDOUT for e in inputs.artifact.manifest.files):
@@ -124,9 +124,9 @@ def heldout_sources(
 
 
 def masked_token_counts(source: BatchSource) -> NDArray[np.int64]:
-    """How often each word-piece is masked in a first sample of the training examples.
+    """How often each word-piece is masked in a sample of the training examples.
 
-    Masked places are drawn evenly, so their tokens are a sample of the text's.
+    Masked positions are drawn uniformly, so their tokens are a sample of the text's.
     """
     length = source.curriculum.batch(0).max_seq_length
     order = source.curriculum.lengths[length].epoch(0)

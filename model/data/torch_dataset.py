@@ -1,7 +1,7 @@
-"""The batches of pre-training as a `torch.utils.data` dataset, for custom training loops.
+"""Pre-training batches as a `torch.utils.data` dataset, for custom training loops.
 
 In:  an examples artifact.
-Out: dictionaries of tensors, packed or padded, the same ones for the same arguments on any machine.
+Out: dictionaries of tensors, packed or padded; the same arguments give the same batches anywhere.
 """
 
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from model.data.micro_batches import Share
 from model.data.sources import read_inputs, training_source
 
 IGNORED = -100
-"""The label that PyTorch's cross-entropy ignores."""
+"""Label that PyTorch's cross-entropy ignores."""
 
 
 class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
-    """The batches that pre-training reads, in its own order.
+    """The batches of pre-training, in its order.
 
     Packed, B sequences with T tokens in total, M of them masked: input_ids, token_type_ids,
     position_ids [T], cu_seqlens [B+1] int32, masked_lm_positions, masked_lm_ids [M],
-    next_sentence_label [B]. Padded, as `transformers` wants them: input_ids, token_type_ids,
+    next_sentence_label [B]. Padded, as `transformers` expects them: input_ids, token_type_ids,
     attention_mask, labels [B, S], next_sentence_label [B].
 
-    Give it to `DataLoader(batches, batch_size=None, num_workers=…)`; workers share the steps, and
-    each rank gets its own, equally large part of every batch.
+    Pass it to `DataLoader(batches, batch_size=None, num_workers=…)`. Workers share the steps; each
+    rank gets an equal part of every batch.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        """Uses steps, batch_size, phases (lengths that were prepared) and masks of `recipe`."""
+        """Uses steps, batch_size, phases (with prepared lengths) and masks of `recipe`."""
         super().__init__()
         longest = max(phase.max_seq_length for phase in recipe.phases)
         shape = EncoderConfig(preset="base", max_position_embeddings=longest)

@@ -135,14 +135,14 @@ class Encoder(nn.Module):
     def hidden_states(self, batch: PackedBatch, dropout: int | Noise | None = None) -> list[Tensor]:
         """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
 
-        The last one of a modern encoder is normalised. Batches are padded with padding sequences,
+        The last one of a modern encoder is normalised. Padding sequences are appended to the batch,
         so that few distinct shapes occur.
         """
         if batch.max_seqlen > self.config.max_position_embeddings:
             raise UsageError(
                 f"a sequence of {batch.max_seqlen} tokens, but the encoder has "
-                f"{self.config.max_position_embeddings} positions; cut the input, or raise "
-                "encoder.max_position_embeddings"
+                f"{self.config.max_position_embeddings} positions; truncate the input, or "
+                "raise encoder.max_position_embeddings"
             )
         noise = None
         if self.training:

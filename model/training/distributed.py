@@ -1,6 +1,6 @@
 """The processes of one run and their collective operations.
 
-In:  RANK, LOCAL_RANK, WORLD_SIZE as launchers set them; without them this process is alone.
+In:  RANK, LOCAL_RANK, WORLD_SIZE as set by launchers; without them, a single process.
 Out: `World`: rank, sums over ranks, agreement. `GradientBuckets`: gradients summed over ranks while
      the backward pass continues.
 """
@@ -24,9 +24,8 @@ from artifacts.progress import say
 from model.hardware import DRIVER
 
 BUCKET_BYTES = 25 << 20
-"""Size of a bucket, as in torch's DistributedDataParallel: large enough for full bandwidth, small
-enough that the first sum starts early in the backward pass.
-"""
+"""Bucket size, as in torch's DistributedDataParallel: large enough for full bandwidth, small enough
+for the first reduction to start early in the backward pass."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -43,7 +42,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes."""
+        """Whether this rank writes."""
         return self.rank == 0
 
     def sum(self, values: Sequence[float] | Tensor) -> list[float]:
@@ -61,7 +60,7 @@ class World:
         return tensor
 
     def least(self, value: int) -> int:
-        """The smallest of all ranks' values."""
+        """The minimum over all ranks."""
         values: list[int] = [value] * self.ranks
         if self.ranks > 1:
             distributed.all_gather_object(values, value)
@@ -75,7 +74,7 @@ class World:
         return box[0]
 
     def broadcast_tensor(self, tensor: Tensor) -> Tensor:
-        """The first rank's tensor, in place of one of the same shape."""
+        """The first rank's tensor; `tensor` gives the shape."""
         if self.ranks == 1:
             return tensor
         there = tensor.to(self.device).contiguous()
@@ -88,7 +87,7 @@ class World:
             distributed.barrier()
 
     def require_agreement(self, facts: dict[str, str]) -> None:
-        """Refuse to start where ranks were given different inputs or configurations."""
+        """Fail at the start if ranks have different inputs or configurations."""
         everyone: list[dict[str, str] | None] = [None] * self.ranks
         if self.ranks == 1:
             return
@@ -107,7 +106,7 @@ def gradient_buckets(
 ) -> list[list[Parameter]]:
     """The parameters in the order of their gradients, in buckets of about `bucket_bytes`.
 
-    That is the model's reverse order: the heads are first, the embeddings last.
+    That is the reverse order of the model: heads first, embeddings last.
     """
     buckets: list[list[Parameter]] = [[]]
     size = 0
@@ -121,14 +120,14 @@ def gradient_buckets(
 
 
 class GradientBuckets:
-    """Gradients summed over ranks, each bucket as soon as the backward pass has finished it.
+    """Sums gradients over ranks, each bucket as soon as the backward pass has completed it.
 
-    The sums overlap with the rest of that pass, on NCCL's stream or in gloo's threads. Each bucket
-    is copied into one flat tensor, and its gradients become views of that.
+    Reductions overlap with the rest of the pass, on NCCL's stream or in gloo's threads. Each bucket
+    is copied into a flat tensor, and its gradients become views of it.
     """
 
     def __init__(self, buckets: Sequence[Sequence[Parameter]]) -> None:
-        """`buckets`: equal on all ranks, in the order in which they are summed."""
+        """`buckets`: the same on all ranks, in the order of reduction."""
         self._buckets = buckets
         self._missing = [0] * len(buckets)
         self._sums: list[Work] | None = None
@@ -138,14 +137,14 @@ class GradientBuckets:
                 parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def begin(self) -> None:
-        """The next backward pass is the step's last: finished buckets may be summed."""
+        """The next backward pass is the last of the step, so complete buckets may be reduced."""
         self._missing = [len(bucket) for bucket in self._buckets]
         self._sums = []
 
     def finish(self) -> None:
-        """Sum the remaining buckets (all, without `begin`); then every gradient is the ranks' sum.
+        """Reduce the remaining buckets (without `begin`, all of them) and wait for all sums.
 
-        A parameter without a gradient counts as zeros: another rank may have one.
+        A parameter without a gradient counts as zeros, because another rank may have one.
         """
         sums = [] if self._sums is None else self._sums
         while len(sums) < len(self._buckets):
@@ -155,7 +154,7 @@ class GradientBuckets:
         self._sums = None
 
     def _arrived(self, index: int, _: Tensor) -> None:
-        """Hook: a gradient of bucket `index` is complete; start the sums that are due."""
+        """Hook: a gradient of bucket `index` is complete; start the reductions that are due."""
         if self._sums is None:
             return
         self._missing[index] -= 1
@@ -173,9 +172,9 @@ class GradientBuckets:
 
 
 def training_device(wanted: str, *, local_rank: int = 0) -> torch.device:
-    """The device of this rank: `training.device`, or the GPU if there is one.
+    """The device of this rank: `training.device`, or a GPU if there is one.
 
-    A GPU that is present and unusable is an error: training on the CPU instead would take weeks
+    A GPU that is present but unusable is an error: training on the CPU instead would take weeks
     rather than hours.
     """
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -204,7 +203,7 @@ def join_world(*, threads: int, timeout: float, device: str = "auto") -> World:
     if on_gpu:
         torch.cuda.set_device(chosen)
     if not distributed.is_initialized():
-        # A single process opens no port; DeepSpeed still reads the master's address.
+        # A single process opens no port, but DeepSpeed still reads the master address.
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
         wait = timedelta(seconds=timeout)
@@ -225,7 +224,7 @@ def join_world(*, threads: int, timeout: float, device: str = "auto") -> World:
 def _store_on_loopback(rank: int, ranks: int, *, timeout: timedelta) -> Store | None:
     """The rendezvous store of ranks on one machine: torch's own would listen on all interfaces.
 
-    None for ranks of several machines: torch makes its own, at MASTER_ADDR.
+    None for several machines: torch then creates its own at MASTER_ADDR.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if host not in LOOPBACK:
@@ -235,7 +234,9 @@ def _store_on_loopback(rank: int, ranks: int, *, timeout: timedelta) -> Store | 
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
     if rank:
         return TCPStore("127.0.0.1", port, ranks, is_master=False, timeout=timeout)
-    listening = socket.create_server(("127.0.0.1", port), backlog=ranks).detach()  # it is torch's
+    listening = socket.create_server(
+        ("127.0.0.1", port), backlog=ranks
+    ).detach()  # torch takes ownership
     return TCPStore(
         "127.0.0.1",
         port,

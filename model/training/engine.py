@@ -1,12 +1,12 @@
-"""The training engine: DeepSpeed, all of it, behind a small interface.
+"""The training engine: all of DeepSpeed behind a small interface.
 
 In:  our model, optimizer and configuration.
-Out: `Engine`: backward, step, and the full fp32 state of every named parameter, for any ZeRO stage.
+Out: `Engine`: backward, step, and the full fp32 state of every named parameter, at any ZeRO stage.
 
-Two forms. ZeRO 0: parameters and moments are fp32 and whole on every rank, the model computes with
-bf16 copies, and reducing and clipping are ours; a single rank does without DeepSpeed (`OneRank`)
-unless `training.deepspeed` sets something. ZeRO 1 to 3: DeepSpeed holds sharded fp32 masters and
-bf16 weights, reduces and clips.
+There are two modes. At ZeRO 0, parameters and moments are whole and fp32 on every rank, the model
+computes with bf16 copies, and we reduce and clip; a single rank runs without DeepSpeed (`OneRank`)
+unless `training.deepspeed` is set. At ZeRO 1 to 3, DeepSpeed holds sharded fp32 masters and bf16
+weights, reduces and clips.
 """
 
 import contextlib
@@ -33,30 +33,31 @@ from model.training.distributed import GradientBuckets, World, gradient_buckets
 from model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip
 from model.training.precision import Rounded
 
-# DeepSpeed calls collectives by names that torch 2.13 wants to rename; nothing to do for a user.
+# DeepSpeed calls collectives by names that torch 2.13 deprecates; users cannot do anything about
+# it.
 warnings.filterwarnings("ignore", message=".*_tensor` is deprecated", category=FutureWarning)
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 REDUCED_AT_ONCE = 25_000_000
-"""Numbers of a bucket at ZeRO 2 and 3: a layer of BERT-large has 13 million."""
+"""Elements of a bucket at ZeRO 2 and 3: a layer of BERT-large has 13 million."""
 
 
 @cache
 def deepspeed() -> ModuleType:
-    """DeepSpeed; imported where it is needed, for a rank that does without it starts sooner."""
-    with contextlib.redirect_stdout(sys.stderr):  # its log goes where standard output is at import
+    """DeepSpeed, imported on first use: a rank that does without it starts sooner."""
+    with contextlib.redirect_stdout(sys.stderr):  # it logs to the standard output of import time
         import deepspeed
         import deepspeed.ops
         import deepspeed.utils
-    # Its JIT-compiled operator for sums within one machine needs a compiler; gloo will do.
+    # Its JIT-compiled operator for reductions within a machine needs a compiler; gloo suffices.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     library: ModuleType = deepspeed
     return library
 
 
 class Recipe(Protocol):
-    """What the engine needs to know of a recipe, for pre-training or for a trial."""
+    """The part of a recipe, for pre-training or for a trial, that the engine uses."""
 
     @property
     def optimizer(self) -> OptimizerConfig:
@@ -64,14 +65,14 @@ class Recipe(Protocol):
 
     @property
     def precision(self) -> str:
-        """`bf16` or `fp32`; to the engine, `fp8` is bf16."""
+        """`bf16` or `fp32`; the engine treats `fp8` as bf16."""
 
 
 class StepOutcome(NamedTuple):
-    """Result of one optimizer step, the same on all ranks."""
+    """The result of an optimizer step, the same on all ranks."""
 
     applied: bool
-    """False: the gradient was not finite and nothing was changed, on any rank."""
+    """False: the gradient was not finite, and nothing changed on any rank."""
 
     gradient_norm: float
     """Global, before clipping."""
@@ -83,38 +84,38 @@ class StepOutcome(NamedTuple):
 def engine_configuration(
     machine: TrainingMachine, recipe: Recipe, *, on_gpu: bool = False
 ) -> dict[str, object]:
-    """DeepSpeed's configuration, derived from ours; `machine.deepspeed` overrides it."""
+    """DeepSpeed's configuration, derived from ours and overridden by `machine.deepspeed`."""
     bf16 = recipe.precision != "fp32" and machine.zero_stage > 0
     zero: dict[str, object] = {"stage": machine.zero_stage, "overlap_comm": False}
-    if on_gpu and machine.zero_stage > 1:  # at 1 it reduces in `step`: nothing to overlap with
-        # Its default of 500 million numbers would hold all of BERT-large until the end.
+    if on_gpu and machine.zero_stage > 1:  # at 1 it reduces in `step`: nothing overlaps
+        # The default of 500 million would buffer all of BERT-large until the end.
         zero.update(overlap_comm=True, reduce_bucket_size=REDUCED_AT_ONCE)
     if machine.offload_optimizer:
         if not machine.zero_stage:
             raise UsageError(
-                "training.offload_optimizer with training.zero_stage 0: only ZeRO 1 to 3 keep the "
-                "optimizer's state apart; set zero_stage = 1, 2 or 3"
+                "training.offload_optimizer with training.zero_stage 0: only ZeRO 1 to 3 can "
+                "offload the optimizer's state; set zero_stage = 1, 2 or 3"
             )
         if recipe.optimizer.name in MEASURING:
             raise UsageError(
-                f"optimizer {recipe.optimizer.name} with training.offload_optimizer: sums over "
-                "ranks in its update want the masters on the GPU; leave out offload_optimizer"
+                f"optimizer {recipe.optimizer.name} with training.offload_optimizer: its update "
+                "reduces over ranks and needs the masters on the GPU; remove offload_optimizer"
             )
         zero["offload_optimizer"] = {"device": "cpu"}
     derived: dict[str, object] = {
-        # Sizes DeepSpeed requires but does not use: batches and loss scales are ours.
+        # Sizes that DeepSpeed requires but does not use: batches and loss scales are ours.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        "managed_gradient_accumulation": False,  # we say where a step ends
+        "managed_gradient_accumulation": False,  # we determine where a step ends
         "gradient_clipping": recipe.optimizer.max_grad_norm if machine.zero_stage else 0.0,
         "bf16": {"enabled": bf16, **({"check_grad_overflow": True} if bf16 else {})},
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,  # ours: a subclass of torch's AdamW
-        "zero_force_ds_cpu_optimizer": False,  # its own does not resume bit for bit
+        "zero_allow_untested_optimizer": True,  # our subclass of torch's AdamW
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own does not resume bit for bit
         "steps_per_print": None,
-        "timers": {"throughput": {"enabled": False}},  # it waits for the GPU at every step
+        "timers": {"throughput": {"enabled": False}},  # it would wait for the GPU at every step
     }
     return _merged(derived, machine.deepspeed)
 
@@ -130,35 +131,35 @@ def _merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str,
 
 @dataclass(frozen=True)
 class OneRank:
-    """What `Engine` asks of DeepSpeed, for a single rank.
+    """The parts of DeepSpeed's interface that `Engine` uses, for a single rank.
 
-    Same results, without the time that DeepSpeed's hooks take in every step.
+    The results are the same, without the per-step overhead of DeepSpeed's hooks.
     """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     keeps_gradients: bool = False
-    """Gradients are set to zero, not dropped."""
+    """Set gradients to zero instead of freeing them."""
 
     def __call__(self, *arguments: object) -> object:
-        """What the module returns."""
+        """The output of the module."""
         return self.module(*arguments)
 
     def train(self, mode: bool) -> None:
-        """With dropout, or without."""
+        """Enable or disable dropout."""
         self.module.train(mode)
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`."""
+        """Accumulate the gradients of `loss`."""
         torch.autograd.backward(loss)
 
     def step(self) -> None:
-        """Update, and forget the gradients."""
+        """Update the parameters and clear the gradients."""
         self.optimizer.step()
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         if self.keeps_gradients:
             torch._foreach_zero_([p.grad for p in self.module.parameters() if p.grad is not None])
         else:
@@ -203,41 +204,41 @@ class Engine:
                     optimizer=self._optimizer,
                     config=configuration,
                 )
-                if not machine.zero_stage:  # `GradientBuckets` reduces
+                if not machine.zero_stage:  # `GradientBuckets` does that
                     self._engine.enable_backward_allreduce = False
         elif isinstance(self._optimizer, AdamW):
             self._optimizer.compute_with(computed)
         if machine.zero_stage in (1, 2):
-            self._optimizer.create_state()  # DeepSpeed finds it only if all groups have theirs
+            self._optimizer.create_state()  # DeepSpeed finds it only if all groups have state
         if machine.zero_stage and isinstance(self._optimizer, Lamb):
             parts = [self._part(parameter) for parameter in model.parameters()]
             sizes = [master.numel() for master in masters.values()]
             self._optimizer.slices = Slices(parts, sizes, world)
-        self._set_masters(masters)  # DeepSpeed made its own from weights rounded to bf16
+        self._set_masters(masters)  # DeepSpeed created its own from weights rounded to bf16
 
     def forward(self, batch: PackedBatch, *, dropout: int | Noise | None) -> PretrainingSums:
-        """Loss sums of a micro-batch; without a seed in evaluation mode, without gradients."""
+        """Loss sums of a micro-batch; without a seed, in evaluation mode and without gradients."""
         there, training = batch.to(self._world.device), dropout is not None
         sums: PretrainingSums = self.compute(there, dropout, training=training)
         return sums
 
     def keep_gradients(self) -> None:
-        """From now on zero gradients in place instead of dropping them."""
+        """From now on, zero gradients in place instead of freeing them."""
         if not isinstance(self._engine, OneRank):
             raise AssertionError("DeepSpeed's engine has gradients of its own")
         self._engine = replace(self._engine, keeps_gradients=True)
 
     def compute(self, *arguments: object, training: bool) -> Any:
-        """What the model returns, in training mode or without dropout and gradients."""
+        """The output of the model, in training mode, or without dropout and gradients."""
         if self.model.training != training:
             self._engine.train(training)
         with torch.set_grad_enabled(training):
             return self._engine(*arguments)
 
     def backward(self, loss: Tensor, *, last: bool = False) -> None:
-        """Add the gradient of `loss`, this rank's part of a sum over ranks.
+        """Accumulate the gradient of `loss`, this rank's part of a sum over ranks.
 
-        `last`: `step` comes next, so gradients are summed over ranks as this pass completes them.
+        `last`: `step` comes next, so gradients are reduced as this pass completes them.
         """
         if self._zero_stage:
             loss = loss * self._world.ranks  # DeepSpeed averages over ranks
@@ -246,11 +247,11 @@ class Engine:
         self._engine.backward(loss)
 
     def step(self, learning_rate: float, sums: Tensor | None = None) -> StepOutcome:
-        """Reduce, clip, update; where the gradient is not finite nothing changes on any rank.
+        """Reduce, clip, update; a non-finite gradient changes nothing on any rank.
 
-        `sums`, one number each, `[K]`, are added over ranks and come back with the norm: reading
-        them is the one time in a step that the host waits for a GPU. At ZeRO 0 that is before the
-        update, which then hides what the host does until the next forward pass.
+        `sums`, [K], are added over ranks and returned along with the norm: reading them is the only
+        point in a step where the host waits for a GPU. At ZeRO 0 this happens before the update,
+        which then hides the host's work until the next forward pass.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
@@ -271,7 +272,7 @@ class Engine:
                 found = clip(gradients, self._max_grad_norm)
         values = found[None] if sums is None else torch.cat([sums, found[None]])
         *totals, norms = self._world.sum(values)
-        norm = norms / self._world.ranks  # equal on all of them
+        norm = norms / self._world.ranks  # the same on all ranks
         finite = math.isfinite(norm)
         if not self._zero_stage and finite:
             self._engine.step()
@@ -281,7 +282,7 @@ class Engine:
         return StepOutcome(finite, norm, totals)
 
     def state(self) -> Iterator[tuple[str, ParameterState]]:
-        """Every parameter's state, one after another; collective, so all ranks must consume it.
+        """The state of every parameter, one at a time; collective, so all ranks must consume it.
 
         On the device and not copied: the next step changes it.
         """
@@ -302,10 +303,10 @@ class Engine:
             yield name, ParameterState(*(tensor.detach() for tensor in whole))
 
     def restore(self, state: Mapping[str, ParameterState], *, updates: int) -> None:
-        """Continue from a saved state after `updates` updates; of any world size and ZeRO stage."""
+        """Restore a saved state after `updates` updates, from any world size and ZeRO stage."""
         if updates:
-            # The wrapped optimizers make and link their state in their first step only: one with
-            # rate 0 on a loss of 0, which changes nothing.
+            # The wrapped optimizers create and link their state in their first step only. A step
+            # with rate 0 on a loss of 0 changes nothing.
             nothing = self.forward(empty_micro_batch(0, 0), dropout=0)
             self.backward((nothing.masked_lm_loss + nothing.next_sentence_loss) * 0.0)
             self.step(0.0)
@@ -339,7 +340,7 @@ class Engine:
                 deepspeed().utils.safe_set_full_fp32_param(parameter, master)
 
     def _part(self, parameter: nn.Parameter) -> Tensor | None:
-        """ZeRO 1 to 3: this rank's part of the fp32 master, a view; None where it has none."""
+        """ZeRO 1 to 3: this rank's part of the fp32 master as a view; None if it has none."""
         if self._zero_stage == 3:
             part: Tensor = deepspeed().utils.safe_get_local_fp32_param(parameter)
             return part
@@ -350,7 +351,8 @@ class Engine:
     def _slice(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
         """ZeRO 3: this rank's part of a whole tensor.
 
-        DeepSpeed's setters of whole tensors fail where the ranks do not divide their size.
+        DeepSpeed's setters for whole tensors fail if the number of ranks does not divide their
+        size.
         """
         size = deepspeed().utils.safe_get_local_fp32_param(parameter).numel()
         padding = size * self._world.ranks - whole.numel()

@@ -1,12 +1,12 @@
-"""What a training process wants to find in its environment, and the command that starts it.
+"""The environment and the command line of a training process.
 
-In:  `TrainingMachine`, the program's module, the stage table's path.
+In:  `TrainingMachine`, the program's module, the path of the stage table.
 Out: environment variables and an argv. No framework is imported here.
 
-Both kinds of variables below are read when a process starts, so they must be set by whoever starts
-it: the supervisor for several ranks, `model.training.start` for one process, `restart_prepared` for
-a program that was started by hand. Glibc gives large blocks back to the kernel and faults them in
-again at every step; kept and in huge pages they made training 1.2 to 1.7 times faster.
+The variables below are read when a process starts, so whoever starts it must set them: the
+supervisor for several ranks, `model.training.start` for a single process, `restart_prepared` for a
+program started by hand. By default, glibc returns large blocks to the kernel and faults them in
+again at every step; keeping them, in huge pages, makes training 1.2 to 1.7 times faster.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from model.config import TrainingMachine
 from model.hardware import DRIVER
 
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "300000"}
-"""libgomp's threads spin for some milliseconds, unless `model.training.waiting` has switched that
-off; other OpenMP runtimes know the first variable only, and let threads sleep."""
+"""libgomp's threads spin for some milliseconds before they sleep, unless `model.training.waiting`
+disables it. Other OpenMP runtimes support only the first variable and let threads sleep."""
 
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
@@ -37,29 +37,30 @@ ALLOCATOR = {
 """Keep freed memory, in huge pages."""
 
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "16"}
-"""Products that oneDNN, and torch's own layer above it, keep generated code for. The shapes of the
-ladder (`model.data.batch`) fit; with 64 oneDNN generated most products of a step anew, and a small
-encoder trained at a third of its speed. torch's layer keeps as many once more, for nothing."""
+"""Number of matrix products for which oneDNN, and torch's layer above it, cache generated code. The
+shapes of the ladder (`model.data.batch`) fit; with 64, oneDNN regenerated most products of every
+step, and a small encoder trained at a third of its speed. torch's layer caches them a second time,
+to no benefit."""
 
 CUDA_ALLOCATOR = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-"""Segments of a GPU's memory that grow: token counts differ from batch to batch, and blocks of
-fixed sizes would leave gaps that nothing fits into."""
+"""Growable GPU memory segments: token counts vary from batch to batch, so fixed-size blocks would
+fragment memory."""
 
 ON_THE_CPU = {"DS_ACCELERATOR": "cpu"}
-"""DeepSpeed moves a model to a GPU wherever there is one, unless it is told otherwise."""
+"""DeepSpeed moves a model to a GPU, if there is one, unless this is set."""
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the kernel, from the middle of the heap too; only glibc can.
+    """Return freed memory to the kernel, including the middle of the heap; glibc only.
 
-    With `ALLOCATOR` it keeps all it ever had, and blocks of ever other sizes leave gaps in it.
+    With `ALLOCATOR`, glibc keeps all memory, and blocks of varying sizes fragment it.
     """
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def training_environment(machine: TrainingMachine) -> dict[str, str]:
-    """Variables to add to a training process's environment; those set already win."""
+    """Variables to add to the environment of a training process; existing ones take precedence."""
     wanted = {
         **ALLOCATOR,
         **WAITING,
@@ -67,7 +68,7 @@ def training_environment(machine: TrainingMachine) -> dict[str, str]:
         **CUDA_ALLOCATOR,
         **(ON_THE_CPU if machine.device == "cpu" else {}),
         "OMP_NUM_THREADS": str(threads_per_rank(machine)),
-        "PYTHONSAFEPATH": "1",  # a user's own `model/` folder must not win over ours
+        "PYTHONSAFEPATH": "1",  # a `model/` folder of the user must not shadow ours
         "TOKENIZERS_PARALLELISM": "false",
         "DO_NOT_TRACK": "1",
     }
@@ -75,7 +76,7 @@ def training_environment(machine: TrainingMachine) -> dict[str, str]:
 
 
 def table_environment(arguments: Sequence[str]) -> dict[str, str]:
-    """`training_environment` for the stage table that `--config` names among `arguments`."""
+    """`training_environment` for the stage table given by `--config` in `arguments`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", default="")
     file = parser.parse_known_args(arguments)[0].config
@@ -84,9 +85,9 @@ def table_environment(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def restart_prepared() -> None:
-    """Start this program over in its table's environment, unless it was started in it.
+    """Restart this program in the environment of its table, unless it was started in it.
 
-    A wrong command line or table is left to the program itself, which says so.
+    An invalid command line or table is left to the program itself, which reports it.
     """
     with contextlib.suppress(ClozeError, OSError):
         wanted = table_environment(sys.argv[1:])
@@ -97,9 +98,9 @@ def restart_prepared() -> None:
 
 
 def threads_per_rank(machine: TrainingMachine) -> int:
-    """CPU threads of one rank: what is configured, else an equal part of this process's cores.
+    """CPU threads of a rank: as configured, else an equal share of this process's cores.
 
-    A launcher that binds a rank to its cores has done the division already.
+    A launcher that binds ranks to cores has already divided them.
     """
     cores = len(os.sched_getaffinity(0))
     bound = cores < (os.cpu_count() or cores) and "LOCAL_RANK" in os.environ
@@ -109,9 +110,10 @@ def threads_per_rank(machine: TrainingMachine) -> int:
 def training_command(
     module: str, table: str, *, machine: TrainingMachine, launcher_options: Sequence[str] = ()
 ) -> list[str]:
-    """The argv that runs `module` on a stage table: one process, or DeepSpeed's launcher.
+    """The argv that runs `module` on a stage table: a single process, or DeepSpeed's launcher.
 
-    `launcher_options` (`--hostfile …`, `--no_ssh --node_rank 1 …`) go to the launcher as they are.
+    `launcher_options` (`--hostfile …`, `--no_ssh --node_rank 1 …`) are passed to the launcher as
+    is.
     """
     program = ["--config", table]
     if machine.ranks == 1 and not launcher_options:
@@ -119,7 +121,7 @@ def training_command(
     launcher = [sys.executable, "-P", "-m", "deepspeed.launcher.runner"]
     options = [*launcher_options]
     if not options:
-        # A port nobody listens on: DeepSpeed's default is the same for every run of a machine.
+        # A free port: DeepSpeed's default is the same for every run on a machine.
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])

@@ -1,13 +1,11 @@
-"""Checks options for DeepSpeed's launcher.
+"""Validates options of DeepSpeed's launcher.
 
 In:  the options, on the command line.
-Out: exit code 0; of an option that it does not know 2, and its reason as the last line of standard
-     error.
+Out: exit code 0; for an unknown option 2, with the reason as the last line of standard error.
 
     python -P -m model.training.launcher_options --hostfile hosts
 
-A separate program, since the import takes seconds and only runs with such options should wait for
-it.
+A separate program, because the import takes seconds and only runs with such options need it.
 """
 
 import sys

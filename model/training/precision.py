@@ -38,7 +38,7 @@ def require_fp8(device: torch.device) -> None:
             return
         found = f"{torch.cuda.get_device_name(device)} of {capability[0]}.{capability[1]}"
     raise UsageError(
-        f'pretrain.precision = "fp8" on {found}: FP8 products want an NVIDIA GPU of compute '
+        f'pretrain.precision = "fp8" on {found}: FP8 products require an NVIDIA GPU of compute '
         'capability 8.9 or higher; use "bf16", or "auto"'
     )
 

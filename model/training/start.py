@@ -1,12 +1,12 @@
-"""Starts a program, as one process, with the environment that torch needs.
+"""Starts a single-process program with the environment that torch needs.
 
     python -P -m model.training.start model.training.pretrain --config TABLE
 
-In:  the program's module and its arguments, `--config TABLE` among them.
-Out: this process becomes that program; its id, output and exit code are the program's.
+In:  the program's module and its arguments, including `--config TABLE`.
+Out: this process becomes that program, with its process id, output and exit code.
 
-OpenMP and glibc read their variables when a process starts, so this program sets them before any
-import of torch.
+OpenMP and glibc read their variables when a process starts, so they are set before anything imports
+torch.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What every test of the model begins and ends with."""
+"""Setup and teardown shared by all model tests."""
 
 import pytest
 from torch.nn import functional
@@ -6,5 +6,5 @@ from torch.nn import functional
 
 @pytest.fixture(autouse=True)
 def restored_linear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeepSpeed's ZeRO 3 puts its own `linear` in torch's place, for the rest of the process."""
+    """DeepSpeed's ZeRO 3 replaces torch's `linear` for the rest of the process."""
     monkeypatch.setattr(functional, "linear", functional.linear)

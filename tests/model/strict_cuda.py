@@ -1,12 +1,12 @@
-"""A CUDA device that is not there, and is stricter than a real one.
+"""A simulated CUDA device that is stricter than a real one.
 
-In:  code that asks for `device="cuda"`, run inside `with strict_cuda() as device:`.
-Out: real numbers, computed on the CPU; `Refused` where CUDA's kernels would refuse; counts of what
-     makes the host wait for a GPU, of kernels launched, and of copies from pageable memory.
+In:  code that uses `device="cuda"`, run inside `with strict_cuda() as device:`.
+Out: real numbers, computed on the CPU; `Refused` where CUDA's kernels would fail; counts of host
+     synchronisations, of kernels launched, and of copies from pageable memory.
 
-Tensors "on the GPU" are `CudaTensor`s: a CPU tensor in a wrapper that says it is on cuda:0. Fake
-tensors would not do: autograd asks a CUDA build for its device, and a value that is read must be
-there. FlashAttention is computed with plain products, without dropping anything.
+Tensors "on the GPU" are `CudaTensor`s: a CPU tensor in a wrapper that reports cuda:0. Fake tensors
+are not enough: autograd asks a CUDA build for its device, and values that are read must exist.
+FlashAttention is computed with plain products, without dropout.
 """
 
 import contextlib
@@ -30,14 +30,15 @@ from model.encoder.operations.fp8_products import product_in_float32
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 SMALL = 64
-"""So many float64 numbers, or elements of a CPU tensor, are let pass: sums over ranks."""
+"""Transfers of up to this many float64 values or CPU tensor elements are allowed: sums over
+ranks."""
 
 READS = {
     *(aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default),
     *(aten.unique_dim.default, aten._unique2.default, aten.equal.default),
     *(aten.is_nonzero.default,),
 }
-"""Operations after which the host knows something that it had to wait for."""
+"""Operations that synchronise the host with the device."""
 
 FREE = {
     *(aten.view.default, aten._unsafe_view.default, aten.detach.default, aten.alias.default),
@@ -52,12 +53,12 @@ EQUAL_TYPES = {
     *(aten.native_layer_norm.default, aten.native_layer_norm_backward.default),
     *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default),
 }
-"""Operations whose CUDA kernels want one type for all floating-point operands."""
+"""Operations whose CUDA kernels require the same dtype for all floating-point operands."""
 
 
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 LARGE = 1024
-"""Elements from which on a product's operands are looked at."""
+"""Product operands are inspected from this number of elements."""
 
 
 class Refused(AssertionError):
@@ -66,31 +67,32 @@ class Refused(AssertionError):
 
 @dataclass
 class StrictCuda:
-    """What happened on the device."""
+    """Everything that happened on the device."""
 
     reads: list[str] = field(default_factory=list)
-    """Each time the host waited, with what."""
+    """Each host synchronisation, and its cause."""
 
     pageable: list[str] = field(default_factory=list)
-    """Copies to the device from memory that is not pinned."""
+    """Copies to the device from pageable memory."""
 
     unaligned: list[str] = field(default_factory=list)
-    """Operands of products whose rows do not begin at multiples of 16 bytes: slow tensor cores."""
+    """Operands of products whose rows are not aligned to 16 bytes, which slows down tensor
+    cores."""
 
     launches: Counter[str] = field(default_factory=Counter)
     """Kernels by operation; a fused or foreach operation counts once."""
 
     sizes: set[int] = field(default_factory=set)
-    """Of the operands of matrix products."""
+    """Dtypes of the operands of matrix products."""
 
     pinned: dict[int, Tensor] = field(default_factory=dict)
-    """Page-locked memory by its address; kept, so that no other tensor is given that one."""
+    """Page-locked memory by address; kept, so that no other tensor gets the same address."""
 
     capturing: "StrictGraph | None" = None
-    """What launches become a part of, while a graph is captured."""
+    """The graph that is being captured, if any."""
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Reset all counters."""
         self.reads.clear()
         self.pageable.clear()
         self.unaligned.clear()
@@ -100,20 +102,20 @@ class StrictCuda:
 
 @dataclass
 class StrictGraph:
-    """A CUDA graph: what is launched while it is captured, done again on the same memory.
+    """A CUDA graph: records the launches during capture, and repeats them on the same memory.
 
-    Capturing computes nothing that stays: what was there before is put back.
+    Capturing leaves no results: overwritten memory is restored.
     """
 
     again: list[Callable[[], None]] = field(default_factory=list)
     before: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """By the address of its storage: memory that was written, and what it held."""
+    """Overwritten memory and its previous content, by the address of its storage."""
 
     made: set[int] = field(default_factory=set)
-    """Storages of the graph's own memory."""
+    """Storages in the graph's own memory."""
 
     def launched(self, run: Callable[[], Any], result: Any) -> None:
-        """`run` has given `result`; a replay writes what it gives then into the same tensors."""
+        """`run` has returned `result`; a replay writes its new result into the same tensors."""
         kept = [value for value in tree_flatten(result)[0] if isinstance(value, Tensor)]
         self.made.update(_storage(tensor) for tensor in kept)
 
@@ -126,7 +128,7 @@ class StrictGraph:
         self.again.append(replay)
 
     def writes(self, tensor: Tensor) -> None:
-        """Remember what `tensor` holds, if it is older than the graph."""
+        """Remember the content of `tensor`, if it is older than the graph."""
         place = _storage(tensor)
         if place not in self.made and place not in self.before:
             whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
@@ -167,11 +169,11 @@ def _seed(seed: int) -> None:
 
 _active: StrictCuda | None = None
 _chosen = threading.local()
-"""`device`: whether this thread has said which GPU is its own."""
+"""Whether this thread has chosen its GPU."""
 
 
 def _require_own_device() -> None:
-    """A thread begins with GPU 0, where every rank would take memory until it chooses its own."""
+    """Threads start with GPU 0, where every rank would allocate until it chooses its own."""
     if threading.current_thread() is not threading.main_thread() and not hasattr(_chosen, "device"):
         raise Refused("a thread uses a GPU without having chosen its own")
 
@@ -183,7 +185,7 @@ def _stream(_: object) -> Iterator[None]:
 
 
 class _Event:
-    """There are no streams: what is recorded is done."""
+    """There are no streams: everything recorded is done."""
 
     def record(self) -> None:
         """Now."""
@@ -195,7 +197,7 @@ class _Event:
 
 
 class CudaTensor(torch.Tensor):
-    """A tensor that says it is on cuda:0."""
+    """A tensor that reports cuda:0."""
 
     inner: Tensor
 
@@ -220,7 +222,7 @@ class CudaTensor(torch.Tensor):
         """Nothing: there are no streams."""
 
     def tolist(self) -> Any:
-        """All values, waited for once."""
+        """All values, read with one synchronisation."""
         assert _active is not None
         _active.reads.append("tolist")
         return self.inner.tolist()
@@ -255,7 +257,7 @@ class CudaTensor(torch.Tensor):
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
-    """What `func` makes of the tensors inside; a part of the graph that is captured."""
+    """The result of `func` on the inner tensors; recorded while a graph is captured."""
     inner, named = tree_map(_unwrap, args), tree_map(_unwrap, kwargs)
     result = func(*inner, **named)
     if _active is not None and _active.capturing is not None:
@@ -264,7 +266,7 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _before_writing(func: Any, args: Any, kwargs: Any) -> None:
-    """Let a graph that is captured remember what `func` is about to overwrite."""
+    """During capture, remember what `func` is about to overwrite."""
     if _active is None or _active.capturing is None:
         return
     for argument, given in zip(func._schema.arguments, args, strict=False):
@@ -286,7 +288,7 @@ def _wrap(value: Any) -> Any:
 
 
 def _check(func: Any, tensors: list[Tensor]) -> None:
-    """Refuse what CUDA refuses, and what would be slow there."""
+    """Reject what CUDA rejects, and what would be slow there."""
     for tensor in tensors:
         if not isinstance(tensor, CudaTensor) and tensor.dim():
             raise Refused(f"{func}: operands on two devices, one is on the CPU: {tensor.shape}")
@@ -308,7 +310,7 @@ def _scaled_mm(left: Tensor, right: Tensor, *scales_and_bias: Tensor, **_: objec
 
 
 def _check_fp8(left: Tensor, right: Tensor) -> None:
-    """Refuse what cuBLAS has no FP8 product for (torch: aten/src/ATen/native/cuda/Blas.cpp)."""
+    """Reject FP8 products that cuBLAS lacks (torch: aten/src/ATen/native/cuda/Blas.cpp)."""
     types = {left.dtype, right.dtype}
     if not types <= {torch.float8_e4m3fn, torch.float8_e5m2} or types == {torch.float8_e5m2}:
         raise Refused(f"_scaled_mm of {left.dtype} and {right.dtype}")
@@ -319,7 +321,7 @@ def _check_fp8(left: Tensor, right: Tensor) -> None:
 
 
 def _unaligned(operand: Any) -> str:
-    """What is wrong with an operand of a product; nothing: an empty string."""
+    """The problem with an operand of a product, or an empty string."""
     if not isinstance(operand, Tensor) or operand.dim() < 2 or operand.numel() < LARGE:
         return ""
     bytes_a_row = max(operand.stride()[-2:]) * operand.element_size()
@@ -327,7 +329,7 @@ def _unaligned(operand: Any) -> str:
 
 
 def _reads_a_size(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Indexing by a mask has to know how many elements are set, repeating how many to make."""
+    """Boolean indexing must know how many elements are set; repeating, how many to create."""
     if func is aten.repeat_interleave.Tensor:
         return kwargs.get("output_size") is None
     indexing = (aten.index.Tensor, aten.index_put_.default, aten.index_put.default)
@@ -361,7 +363,7 @@ def _to_device(source: Tensor) -> None:
 
 
 class _Functions(TorchFunctionMode):
-    """Sees `device=` before torch asks for a CUDA build."""
+    """Intercepts `device=` before torch requires a CUDA build."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -418,9 +420,9 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 def _flash(
     query: Tensor, key: Tensor, value: Tensor, starts: Tensor, *rest: Any, **how: Any
 ) -> tuple[Tensor, ...]:
-    """FlashAttention over packed sequences, by plain products; nothing is dropped.
+    """FlashAttention over packed sequences with plain products, without dropout.
 
-    `how`: the scale of scores, and how far away keys may be.
+    `how`: the scale of the scores, and the visible distance.
     """
     if query.dtype not in (torch.bfloat16, torch.float16) or starts.dtype != torch.int32:
         raise Refused(f"flash attention wants bf16 and int32, got {query.dtype}, {starts.dtype}")
@@ -467,7 +469,7 @@ def _attention(
     window_size_left: int | None = None,
     window_size_right: int | None = None,
 ) -> Tensor:
-    """Probabilities of one sequence, [heads, queries, keys]; no window is all of it."""
+    """Probabilities of one sequence, [heads, queries, keys]; no window means everything."""
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = torch.einsum("qhd,khd->hqk", query.float(), key.float()) * factor
     ahead = torch.arange(len(key)) - torch.arange(len(query))[:, None]
@@ -486,7 +488,7 @@ def _count(kernel: str) -> None:
 
 @contextlib.contextmanager
 def strict_cuda() -> Iterator[StrictCuda]:
-    """While it lasts, `device="cuda"` works, and is watched."""
+    """Within the context, `device="cuda"` works and is monitored."""
     global _active  # noqa: PLW0603 - __torch_dispatch__ has no other way to know
     grouped = torch.optim.Optimizer._group_tensors_by_device_and_dtype
 

@@ -1,4 +1,4 @@
-"""Model configuration: former names keep working, and keys do not change with a name."""
+"""Model configuration: former names still work, and renaming does not change keys."""
 
 import pytest
 

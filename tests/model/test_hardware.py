@@ -1,4 +1,4 @@
-"""`precision = "auto"`: what the processor can, decided when a configuration is read."""
+"""`precision = "auto"`: decided by CPU features when a configuration is read."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def test_auto_is_bf16_where_the_processor_has_its_products(
 
 
 def without_compiler(folder: Path) -> str:
-    """A PATH with what the trainer may call, but no gcc."""
+    """A PATH with everything that the trainer may call, except gcc."""
     for tool in ("sh", "env", "uname"):
         (folder / tool).symlink_to(str(shutil.which(tool)))
     return str(folder)

@@ -59,7 +59,7 @@ class DeviceNoise(Noise):
     @property
     def stream(self) -> int:
         """Unavailable: without an address, every layer and step would get the same bits."""
-        raise RuntimeError("a stream asked of a GPU's noise; draw on the device")
+        raise RuntimeError("noise of a GPU has no stream; draw on the device")
 
 
 def noise_from(seed: int, device: torch.device) -> Noise:

@@ -91,7 +91,9 @@ def kernels_for(*tensors: Tensor) -> Kernels | None:
 def choose_kernels(choice: Choice) -> None:
     """`auto`: native if possible; `native`: required; `torch`: never."""
     if choice == "native" and _compiled(torch.bfloat16) is None:
-        raise UsageError("native kernels want Linux and GCC on the PATH; install gcc, or use auto")
+        raise UsageError(
+            "native kernels require Linux and GCC on the PATH; install gcc, or use auto"
+        )
     _choice[0] = choice
 
 

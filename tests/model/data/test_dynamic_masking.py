@@ -1,4 +1,4 @@
-"""Dynamic masking: the reference's rule, drawn anew in each epoch, whatever the batches are."""
+"""Dynamic masking follows the reference's rule, with new masks every epoch, for any batches."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Micro-batches: the same work however divided, within the token budget, made ahead in order."""
+"""Micro-batches: the same work however it is split, within the token budget, made in order."""
 
 import itertools
 import threading
@@ -51,7 +51,7 @@ def _source(
 
 
 def _sequences(batch: StepBatch) -> list[tuple[int, ...]]:
-    """Every sequence of every micro-batch with what is asked of it, sorted."""
+    """Every sequence of every micro-batch with its targets, sorted."""
     found = []
     for packed in batch.micro_batches:
         ends = packed.cu_seqlens.tolist()

@@ -1,4 +1,4 @@
-"""The questions of a language model: every token once, from one side, and nothing replaced."""
+"""Language model targets: every token once, from one side, with nothing replaced."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ TWO = Examples(
     masked_lm_positions=np.array([2, 1]),
     masked_lm_ids=np.array([12, 21]),
 )
-"""Two examples with a masked token each: 12 and 21."""
+"""Two examples with one masked token each: 12 and 21."""
 
 TEXT = replace(TWO, input_ids=np.array([CLS, 11, 12, SEP, CLS, 21, 22, 23, SEP]))
 

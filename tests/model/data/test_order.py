@@ -1,4 +1,4 @@
-"""The order of the examples is a pure function of a few numbers, whatever reads it."""
+"""The order of the examples is a pure function of a few numbers."""
 
 from itertools import pairwise
 

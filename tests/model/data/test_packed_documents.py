@@ -1,4 +1,4 @@
-"""Examples of several documents: each computes what it would compute by itself."""
+"""Examples with several documents: each document is computed as if it were alone."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def examples(artifact: Artifact) -> Examples:
 
 
 def apart(examples: Examples) -> list[Example]:
-    """Each document as an example of its own."""
+    """Each document as a separate example."""
     starts = np.cumsum(examples.lengths) - examples.lengths
     masked = np.repeat(starts, examples.masked_counts) + examples.masked_lm_positions
     found, first = [], 0

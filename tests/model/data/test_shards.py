@@ -1,4 +1,4 @@
-"""Rows come out of the mapped files as they were written, and damaged files never do."""
+"""Rows are read from the mapped files as they were written; damaged files are rejected."""
 
 import os
 from pathlib import Path

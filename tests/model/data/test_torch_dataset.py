@@ -1,4 +1,4 @@
-"""The batches of pre-training for a loop of one's own."""
+"""Pre-training batches for custom training loops."""
 
 import json
 import subprocess
@@ -65,7 +65,7 @@ print(json.dumps(sorted(batch["input_ids"].tolist() for batch in loaded)))
 
 
 def test_workers_of_a_loader_share_the_steps(artifact: Artifact) -> None:
-    # A program of its own, as a user's loop is: the loader forks, and pytest's process has threads.
+    # A separate program, like a user's loop: the loader forks, and pytest's process has threads.
     five = recipe(5)
     command = [sys.executable, "-c", LOADED_BY_WORKERS, artifact.directory, five.model_dump_json()]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Random batches and models, and the same for Hugging Face."""
+"""Random batches and models, for our encoder and for Hugging Face's."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ MIXED_LENGTHS = (128, 128, 128, 100, 37, 5, 60, 61, 127, 2, 128)
 
 
 def small_config(**changes: object) -> EncoderConfig:
-    """Two layers of 64 with 4 heads, without dropout unless asked for."""
+    """Two layers of width 64 with 4 heads, without dropout by default."""
     table = {
         "preset": None,
         "num_hidden_layers": 2,
@@ -31,7 +31,7 @@ def small_config(**changes: object) -> EncoderConfig:
 
 
 def random_model(config: EncoderConfig, *, seed: int = 0) -> PretrainingModel:
-    """A model whose biases and layer norms are random too, so that a swapped one shows."""
+    """A model with random biases and layer norms too, so that swapped ones are detected."""
     torch.manual_seed(seed)
     model = PretrainingModel(config, VOCABULARY)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def random_examples(lengths: Sequence[int], *, seed: int = 0) -> list[Example]:
 
 
 def padded_inputs(examples: Sequence[Example]) -> dict[str, Tensor]:
-    """The same examples as Hugging Face wants them: [B, S] with padding, labels -100 elsewhere."""
+    """The same examples in Hugging Face's format: [B, S] with padding, labels -100 elsewhere."""
     longest = max(len(example.input_ids) for example in examples)
     shape = (len(examples), longest)
     inputs = {

@@ -1,4 +1,4 @@
-"""What the encoder promises beyond equal numbers: dropout, directions, types, refusals."""
+"""Properties of the encoder beyond equal numbers: dropout, directions, dtypes, errors."""
 
 from collections.abc import Callable
 
@@ -85,7 +85,7 @@ def test_dropout_keeps_the_mean_and_its_gradient_is_its_mask(dtype: torch.dtype)
 
 
 def test_gradients_under_dropout_are_those_of_the_function_itself() -> None:
-    """Finite differences: the hand-written backward passes see the masks of the forward ones."""
+    """Finite differences: the hand-written backward passes use the masks of the forward passes."""
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 32}
     model = random_model(small_config(**sizes, **DROPPING)).double()
     batch = pack(random_examples((6, 4, 6)))
@@ -170,7 +170,7 @@ def test_bfloat16_gradients_point_where_float32_ones_do() -> None:
         model(batch, 3).masked_lm_loss.backward()
         gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
     for name, exact in gradients[0].items():
-        if exact.norm() > 1e-6 and "key_bias" not in name:  # softmax cancels the key's bias
+        if exact.norm() > 1e-6 and "key_bias" not in name:  # softmax cancels the key bias
             rounded = gradients[1][name].float()
             cosine = torch.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0)
             assert cosine > 0.99, name

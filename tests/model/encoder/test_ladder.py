@@ -1,4 +1,4 @@
-"""Few shapes: fillers change no loss, no gradient and no vector."""
+"""Few shapes: padding changes no loss, no gradient and no vector."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The modern family against `ModernBertForMaskedLM`, its windows against a masked product."""
+"""The modern family against `ModernBertForMaskedLM`; local attention against masked products."""
 
 import pytest
 import torch
@@ -99,7 +99,7 @@ def test_every_hidden_state_of_a_packed_sequence_is_that_of_it_alone(
 
 
 def masked_product(parts_T3AK: Tensor, lengths: list[int], reach: int) -> Tensor:
-    """Attention in windows as its definition has it: all scores, most of them masked."""
+    """Local attention by definition: all scores, most of them masked."""
     query, key, value = parts_T3AK.transpose(0, 2).unbind(1)
     place = torch.arange(len(parts_T3AK))
     sequence = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))

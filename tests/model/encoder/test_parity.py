@@ -130,8 +130,8 @@ REAL_STATES = [
     ),
     ("hello " * 600, 512, 31.90526, 1.142233, (0.081248, 0.284277)),
 ]
-"""Text, tokens, L2 of hidden states, L2 of the pooler, first two numbers of [CLS]: made with
-transformers 5.23 in float32 and float64."""
+"""Text, tokens, L2 norm of hidden states, L2 norm of the pooler, first two numbers of [CLS]:
+computed with transformers 5.23 in float32 and float64."""
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_hidden_states_of_real_weights_are_the_known_ones_alone_and_packed(minil
         parts, pooled, REAL_STATES, strict=True
     ):
         assert len(part) == tokens
-        # printed to five digits: of a norm round 31, half of the last one is 5e-6
+        # printed to five digits: for a norm around 31, half a unit in the last place is 5e-6
         assert part.norm().item() == pytest.approx(norm, abs=REAL_TOLERANCE * 2)
         assert vector.norm().item() == pytest.approx(pooler, abs=REAL_TOLERANCE)
         assert part[0, :2].tolist() == pytest.approx(first, abs=REAL_TOLERANCE)

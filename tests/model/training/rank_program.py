@@ -1,8 +1,8 @@
-"""One rank of a test: pre-trains on a list of stage tables, struck where the test says.
+"""One rank of a test: pre-trains on a list of stage tables, with faults injected as requested.
 
     python rank_program.py '[{"table": PATH, "strike": {"site": …, "step": …, "rank": …, "do": …}}]'
 
-In a table's path `{rank}` stands for the number of the rank.
+In a table's path, `{rank}` stands for the number of the rank.
 Out: one JSON line for each table: `{"end": "done" | error name, "message": …}`.
 """
 
@@ -27,11 +27,11 @@ SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.S
 
 
 class StruckDown(Exception):
-    """The end that a test asked for."""
+    """The fault that a test has requested."""
 
 
 def strike(wish: dict[str, Any] | None) -> FaultHook:
-    """What happens at the sites of this rank."""
+    """The fault hook of this rank."""
     if not wish or wish["rank"] != int(os.environ.get("RANK", "0")):
         return no_fault
 
@@ -57,7 +57,7 @@ def _act(what: str) -> None:
 
 
 def _spoil_the_next_gradient() -> None:
-    """The next backward pass of this process is that of a loss that is no number."""
+    """Make the loss of the next backward pass of this process NaN."""
     backward = Engine.backward
 
     def spoilt(engine: Engine, loss: Tensor, *, last: bool = False) -> None:
@@ -68,16 +68,16 @@ def _spoil_the_next_gradient() -> None:
 
 
 def fill_disk(size: int = 200) -> None:
-    """From now on no file of this process may be larger than `size` bytes.
+    """Limit all files of this process to `size` bytes from now on.
 
-    Python ignores SIGXFSZ, so writing more is an OSError.
+    Python ignores SIGXFSZ, so exceeding the limit raises an OSError.
     """
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
 
 
 def run_one(wish: dict[str, Any]) -> dict[str, str]:
-    """Pre-train once; every expected end as a word."""
+    """Pre-train once; expected failures are returned as a word."""
     path = wish["table"].format(rank=os.environ["RANK"])
     try:
         pretrain(read_stage_table(path), [], fault=strike(wish.get("strike")))

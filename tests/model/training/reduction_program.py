@@ -1,9 +1,9 @@
-"""One rank of a test: the gradients of a small model, summed over ranks in buckets and plainly.
+"""One rank of a test: gradients of a small model, summed over ranks in buckets and individually.
 
     python reduction_program.py bf16|fp32
 
-Out: one JSON line: `differences`, the largest one between both sums as a share of a gradient's
-     largest value, where all ranks use both heads and where only the first does; and of some steps
+Out: one JSON line: `differences`, the largest difference between both sums relative to a gradient's
+     largest value, where all ranks use both heads and where only the first does; and for some steps
      of the former a trace of the last backward pass: in microseconds, when the sums were
      `launched`, when they `ran`, and when the `backward` pass ended.
 """
@@ -25,14 +25,14 @@ from model.training.precision import Rounded
 VOCABULARY = 300
 MICRO_BATCHES = 3
 TRACES = 6
-"""Whoever sums may be kept waiting by other programs for as long as one backward pass lasts."""
+"""Reductions may be delayed by other programs for as long as one backward pass takes."""
 
 SHAPE = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4}
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 class Times(TypedDict):
-    """Of one backward pass."""
+    """Times of one backward pass."""
 
     launched: list[float]
     ran: list[float]
@@ -89,7 +89,7 @@ def main(precision: str) -> None:
 
 
 def loss(module: torch.nn.Module, world: World, micro: int, *, both_heads: bool) -> Tensor:
-    """Of a micro-batch of this rank; without `both_heads` only the first rank uses both."""
+    """The loss of this rank's micro-batch; without `both_heads`, only rank 0 uses both."""
     sums = module(random_batch(micro * world.ranks + world.rank))
     total: Tensor = sums.masked_lm_loss
     return total + sums.next_sentence_loss if both_heads or world.is_first else total
@@ -98,7 +98,7 @@ def loss(module: torch.nn.Module, world: World, micro: int, *, both_heads: bool)
 def plain_sums(
     model: torch.nn.Module, module: torch.nn.Module, world: World, *, both_heads: bool
 ) -> list[Tensor]:
-    """Every gradient of a whole step, summed over ranks one by one."""
+    """The gradients of a whole step, summed over ranks one by one."""
     model.zero_grad()
     for micro in range(MICRO_BATCHES):
         loss(module, world, micro, both_heads=both_heads).backward()

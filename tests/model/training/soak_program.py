@@ -1,9 +1,9 @@
-"""Many lives of one run: each is a fork of this process, and all but the last are killed.
+"""A run that is killed and resumed many times, each time in a fork of this process.
 
     python soak_program.py TABLE KILLS SEED
 
-A life is killed with SIGKILL at a site that the seed chooses: one of the loop's within the next six
-steps, or one of the next checkpoint's. Out: one JSON line, the sites at which lives ended.
+Each fork but the last is killed with SIGKILL at a site chosen by the seed: one of the loop's within
+the next six steps, or one of the next checkpoint's. Out: one JSON line with these sites.
 """
 
 import json
@@ -20,8 +20,7 @@ AHEAD = 6
 
 
 def deadly(site: str, ahead: int) -> FaultHook:
-    """Dies at `site`: the first time in a checkpoint, `ahead` steps after its first step in the
-    loop."""
+    """Kills at `site`: the first time in a checkpoint, or `ahead` steps into the loop."""
     first: list[int] = []
 
     def fault(here: str, step: int) -> None:
@@ -34,7 +33,7 @@ def deadly(site: str, ahead: int) -> FaultHook:
 
 
 def killed(table: str, site: str, ahead: int) -> bool:
-    """Live until `site`; whether death came."""
+    """Run until `site`; whether the fork was killed."""
     pid = os.fork()
     if not pid:
         pretrain(read_stage_table(table), [], fault=deadly(site, ahead))
@@ -43,7 +42,7 @@ def killed(table: str, site: str, ahead: int) -> bool:
 
 
 def main() -> None:
-    """Kill as often as asked, then let the run come to its end."""
+    """Kill as often as requested, then let the run finish."""
     table, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     chance = random.Random(seed)
     ends = [chance.choice(SITES) for _ in range(kills)]

@@ -1,4 +1,4 @@
-"""A checkpoint is there whole or not at all, whenever its writer dies."""
+"""A checkpoint is either complete or absent, whenever its writer dies."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""The way of a GPU, gone on a device that is not there (tests/model/strict_cuda.py).
+"""The GPU code path on a simulated device (tests/model/strict_cuda.py).
 
-Every configuration trains, the host waits once a step, and nothing is copied from pageable memory.
-Where there is a GPU, tests of what is learnt go that way once more, on the real one (`gpu`).
+Every configuration trains, the host synchronises once per step, and nothing is copied from pageable
+memory. If there is a GPU, tests of training results also run on the real one (`gpu`).
 """
 
 import gc
@@ -49,7 +49,7 @@ MODERN = {
     "next_sentence_loss": False,
 }
 NARROW_HEADS = {"encoder": {"hidden_size": 40, "num_attention_heads": 4}}
-"""CUDA's kernels want multiples of 8."""
+"""CUDA's kernels need multiples of 8."""
 
 FORMS: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -87,7 +87,7 @@ def cuda() -> Iterator[StrictCuda]:
     ]
 )
 def gpu(request: pytest.FixtureRequest) -> Iterator[StrictCuda | None]:
-    """The device that is not there; None: the real one, whose sums have no fixed order."""
+    """The simulated device; None for the real one, whose sums have no fixed order."""
     if request.param == "real":
         yield None
         return
@@ -103,7 +103,7 @@ def _stage(**changes: Any) -> PretrainStage:
         "phases": [{"max_seq_length": 32, "share": 1.0}],
         "optimizer": {"learning_rate": 2e-3, "warmup_steps": 1, **changes.pop("optimizer", {})},
         "evaluation_examples": 16,
-        "precision": "bf16",  # as on a GPU, whatever this processor has
+        "precision": "bf16",  # as on a GPU, whatever the CPU supports
         **changes,
     }
     return PretrainStage.model_validate({"seed": 7, "encoder": encoder, "pretrain": recipe})
@@ -145,7 +145,7 @@ def _trainer(
 
 
 def _documented(name: str) -> tuple[int, int]:
-    """Micro-batches and launches of a step as docs/training.md has them."""
+    """Micro-batches and launches per step, as in docs/training.md."""
     table = (PROJECT / "docs" / "training.md").read_text()
     row = next(line for line in table.splitlines() if line.startswith(f"| {name} | "))
     micro_batches, launches = row.split("|")[2:4]
@@ -187,7 +187,7 @@ def test_the_host_waits_once_a_step_and_nothing_is_refused(
     graphs = name.endswith("as graphs")
     trainer = _trainer(examples, tmp_path, stage, device=CUDA, cuda_graphs=graphs)
     source = GpuSource(trainer.source, CUDA)
-    trainer.train_step(source(0), started=0.0, waited=0.0)  # makes the optimizer's state
+    trainer.train_step(source(0), started=0.0, waited=0.0)  # creates the optimizer state
     batch = source(1)
     cuda.reset()
     trainer.train_step(batch, started=0.0, waited=0.0)
@@ -195,7 +195,7 @@ def test_the_host_waits_once_a_step_and_nothing_is_refused(
     assert len(cuda.reads) == 1, cuda.reads
     found = len(batch.micro_batches), cuda.launches.total()
     assert found == _documented(name), f"docs/training.md, launches of {name!r}: now {found}"
-    if "fp32" not in name:  # without FlashAttention sequences are padded in groups
+    if "fp32" not in name:  # without FlashAttention, sequences are padded in groups
         assert cuda.pageable == []
 
 
@@ -333,8 +333,8 @@ def test_a_graph_that_repeats_what_should_change_is_seen(
 def test_no_earlier_pass_is_alive_when_a_graph_is_captured(
     artifact: Artifact, tmp_path: Path, cuda: StrictCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A parameter's gradient is added on the stream of the pass that first reached it, as long as
-    # anything of that pass is there: not on the one that is captured, which CUDA would refuse.
+    # A gradient is accumulated on the stream of the pass that first reached its parameter, as long
+    # as anything of that pass is alive, and not on the captured stream: CUDA would reject that.
     alive: list[int] = []
     captured, held = torch.cuda.graph, []
 
@@ -353,9 +353,9 @@ def test_no_earlier_pass_is_alive_when_a_graph_is_captured(
     trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, cuda_graphs=True)
     source, forward = GpuSource(trainer.source, CUDA), trainer.engine.forward
     gc.collect()
-    others = passes()  # torch.compile keeps some of those it traced, in the tests before this one
+    others = passes()  # torch.compile keeps some of those it traced in earlier tests
     earlier = {id(one) for one in others}
-    gc.disable()  # what only the collector would free is still there when a graph is captured
+    gc.disable()  # garbage that has not been collected is still alive when a graph is captured
     try:
         for step in range(3):
             trainer.train_step(source(step), started=0.0, waited=0.0)

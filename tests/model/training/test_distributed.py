@@ -1,4 +1,4 @@
-"""What ranks say to each other, and what a rank alone makes of it."""
+"""Collective operations between ranks, and with a single rank."""
 
 import os
 import subprocess

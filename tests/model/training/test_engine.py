@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration follows from ours in one place; raw keys are laid over it."""
+"""DeepSpeed's configuration is derived from ours in one place; raw keys override it."""
 
 import subprocess
 import sys
@@ -52,5 +52,5 @@ def test_sliced_gradients_are_reduced_beside_the_backward_pass_on_a_gpu(stage: i
     machine = TrainingMachine(zero_stage=stage)
     on_cpu, on_gpu = (engine_configuration(machine, RECIPE, on_gpu=on) for on in (False, True))
     assert on_cpu["zero_optimization"] == {"stage": stage, "overlap_comm": False}
-    # DeepSpeed refuses it at stage 1, where gradients are reduced in the step.
+    # DeepSpeed rejects it at stage 1, where gradients are reduced in the step.
     assert on_gpu["zero_optimization"]["overlap_comm"] is (stage > 1)

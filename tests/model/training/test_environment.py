@@ -19,7 +19,7 @@ kept = Process().memory_info().rss
 give_back_memory()
 print((kept - Process().memory_info().rss) >> 20)
 """
-"""Mebibytes that come back of 160 freed ones with something in use behind each block."""
+"""Mebibytes returned of 160 freed ones, with a used block after each."""
 
 
 def test_one_rank_is_one_process() -> None:

@@ -1,4 +1,4 @@
-"""Scores are means over what was asked."""
+"""Scores are means over the predicted tokens and sentences."""
 
 import pytest
 

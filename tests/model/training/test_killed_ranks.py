@@ -1,4 +1,4 @@
-"""Killed and hanging ranks: all of them end, and the restart is bit for bit."""
+"""Killed and hanging ranks: all of them end, and the restart is bit for bit the same."""
 
 import signal
 from pathlib import Path
@@ -17,7 +17,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 IN_CI = ("before_step", "after_backward", "checkpoint.mid_file", "checkpoint.before_commit")
-"""Where a rank is killed whenever CI runs; at the other sites `make test-all` kills it too."""
+"""Sites where CI kills a rank; `make test-all` also kills it at the others."""
 
 
 def _table(directory: Path, name: str, examples: Artifact, **changes: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def _table(directory: Path, name: str, examples: Artifact, **changes: Any) -> di
 
 @pytest.fixture(scope="module")
 def golden(examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of two ranks that nobody interrupted."""
+    """The losses of two uninterrupted ranks."""
     directory = tmp_path_factory.mktemp("golden")
     run_ranks(2, [_table(directory, "golden", examples)])
     return losses(directory / "golden")
@@ -59,7 +59,7 @@ def test_a_hanging_rank_ends_the_run_within_its_timeout_and_the_restart_is_bit_f
 ) -> None:
     struck = {"site": "before_step", "step": 8, "rank": 1, "do": do}
     wish = _table(tmp_path, "struck", examples, machine={"hang_timeout": 15})
-    # The other rank, which may be stopped for good, is killed.
+    # The other rank, which may be stopped indefinitely, is killed.
     ended = run_ranks(2, [{**wish, "strike": struck}], wait_for=1)[0]
     assert ended.code in (1, HANG_EXIT_CODE)
     assert "no progress for 15 s" in ended.stderr or "Timed out" in ended.stderr

@@ -1,4 +1,4 @@
-"""A modern encoder in the same loop: resumed, in slices, in bf16, in a second phase."""
+"""A modern encoder in the same loop: resumed, with ZeRO, in bf16, in a second phase."""
 
 from pathlib import Path
 from typing import Any

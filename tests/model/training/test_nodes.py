@@ -51,7 +51,7 @@ def examples(tmp_path: Path) -> Artifact:
 
 @pytest.fixture
 def one_node(tmp_path: Path, examples: Artifact) -> Path:
-    """Where two ranks on this machine have trained."""
+    """The output of training with two ranks on this machine."""
     folder = tmp_path / "one"
     folder.mkdir()
     (rank, _) = run_ranks(2, [{"table": str(stage_table(folder, examples))}])

@@ -1,4 +1,4 @@
-"""The optimizers do what their papers and the reference say, number by number."""
+"""The optimizers match their papers and the reference, number by number."""
 
 import copy
 from typing import Literal
@@ -33,7 +33,7 @@ def _problem(seed: int = 0) -> tuple[np.ndarray, list[np.ndarray]]:
 def _reference_adamw(
     weights: np.ndarray, gradients: list[np.ndarray], config: OptimizerConfig
 ) -> np.ndarray:
-    """google-research/bert, optimization.py:130-151, with its moments corrected if asked."""
+    """google-research/bert, optimization.py:130-151, optionally with bias correction."""
     m, v, w = np.zeros_like(weights), np.zeros_like(weights), weights.copy()
     for t, g in enumerate(gradients, start=1):
         m = config.beta1 * m + (1 - config.beta1) * g
@@ -262,7 +262,7 @@ def test_further_steps_warm_up_a_second_time_to_the_line_of_the_longer_run() -> 
 
 
 class PartlyUsed(nn.Module):
-    """A matrix that Muon takes, an unused head; gradients that do not depend on weights."""
+    """A matrix updated by Muon, an unused head; gradients that do not depend on the weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,7 +314,7 @@ def test_kept_copies_and_gradients_train_like_rounding_at_every_step(
     assert norms == pytest.approx(expected_norms, rel=1e-5)
     assert optimizer.kept is not None
     for start, found, expected in zip(before, module.parameters(), twin.parameters(), strict=True):
-        # Where Muon's momentum is rounded the other way, the whole matrix moves otherwise.
+        # Rounding Muon's momentum differently changes the update of the whole matrix.
         nearness = 0.02 if name == "muon" and found.shape == (140, 130) else 1e-5
         assert (found - expected).norm() <= nearness * (found - start).norm()
         assert torch.equal(optimizer.kept.copies[found], found.bfloat16())

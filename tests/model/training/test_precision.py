@@ -1,4 +1,4 @@
-"""bf16 copies, fp32 masters; where FP8 is refused."""
+"""bf16 copies, fp32 masters; where FP8 is rejected."""
 
 from contextlib import nullcontext
 

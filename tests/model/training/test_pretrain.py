@@ -1,4 +1,4 @@
-"""One rank, the real engine, in this process: what it leaves, and that nothing interrupts it."""
+"""One rank with the real engine in this process: results, and recovery from interruptions."""
 
 import gc
 import json
@@ -31,7 +31,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 @pytest.fixture(scope="module")
 def golden(examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody interrupted."""
+    """An uninterrupted run."""
     directory = tmp_path_factory.mktemp("golden")
     run(stage_table(directory, examples))
     return directory
@@ -224,8 +224,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
 def test_a_full_disk_ends_the_run_and_the_restart_is_bit_for_bit(
     examples: Artifact, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # the log is a file, too, and so is what pytest captures without `capsys`, which keeps it in
-    # memory: neither must be the first to find the disk full, however slow the machine
+    # The log is a file too, and so is pytest's captured output, except with `capsys`, which keeps
+    # it in memory: neither must be the first to fill the disk, however slow the machine is.
     table = stage_table(tmp_path, examples, machine={"log_every": 1000})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -369,7 +369,7 @@ def test_a_resumed_run_does_not_keep_what_it_read(examples: Artifact, tmp_path: 
     table = stage_table(tmp_path, examples, steps=8, machine={"checkpoint_every": 3})
     with pytest.raises(StruckDown):
         run(table, site="after_step", step=5, do="raise")
-    gc.collect()  # what other tests' exceptions still hold
+    gc.collect()  # still referenced by exceptions of other tests
     kept: list[int] = []
 
     def look(site: str, step: int) -> None:

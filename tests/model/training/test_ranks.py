@@ -1,4 +1,4 @@
-"""Several ranks: the same losses however a batch is cut, the same decisions on all of them."""
+"""Several ranks: the same losses however a batch is split, the same decisions on all of them."""
 
 import os
 import re
@@ -21,10 +21,10 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 @pytest.fixture(scope="module")
 def whole_batches(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """Copies that eight examples divide.
+    """Copies whose size is a multiple of eight.
 
-    Of `examples` a copy's last batch is one example of two masked tokens, and a token's loss alone
-    carries 0.001 nats of bfloat16's rounding.
+    In `examples`, a copy's last batch is one example with two masked tokens, and the loss of a
+    token carries 0.001 nats of bfloat16 rounding error.
     """
     directory = tmp_path_factory.mktemp("whole")
     return examples_artifact(directory, rows=((40, 32), (24, 24)))
@@ -121,10 +121,10 @@ def test_the_lock_of_a_killed_build_is_not_waited_for_on_a_processor(
 
 
 ALL_CUTS = "CLOZE_ALL_CUTS" in os.environ
-"""`make cuts` meets every pair of rank count and precision, and of ZeRO stage and token budget."""
+"""`make cuts` covers every pair of rank count and precision, and of ZeRO stage and token budget."""
 
 RECIPES = [("fp32", 2e-3, 1e-5), ("bf16", 1e-4, 1e-3), ("bf16", 2e-3, 5e-3)]
-"""Precision, learning rate, and how far the losses may be apart."""
+"""Precision, learning rate, and tolerance of the losses."""
 
 FEW_RUNS = [
     (1, *RECIPES[0]),

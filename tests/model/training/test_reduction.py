@@ -1,4 +1,4 @@
-"""Gradients are summed over ranks in buckets, while the backward pass goes on."""
+"""Gradients are summed over ranks in buckets, while the backward pass continues."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def test_buckets_are_summed_beside_the_backward_pass_and_equal_a_plain_sum(
     for ended in run_ranks(ranks, precision, program="reduction_program.py"):
         assert ended.code == 0, ended.stderr
         (rank,) = ended.ends
-        # Two numbers have one sum; with more of them its rounding depends on their order.
+        # Two numbers have only one sum; with more of them, rounding depends on their order.
         assert max(rank["differences"]) <= (0.0 if ranks == 2 else 1e-5)
         for trace in rank["traces"]:
             assert len(trace["launched"]) == rank["buckets"] > 10

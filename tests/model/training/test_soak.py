@@ -1,4 +1,4 @@
-"""Killed again and again, from inside and from outside, a run ends as if nothing had happened."""
+"""A run that is killed again and again, from inside and outside, ends as if uninterrupted."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, wait_for
 
 KILLS = 30
 STEPS = 5 * KILLS + 10
-"""More than thirty lives can do, of which each sees at most one checkpoint."""
+"""An upper limit on the sites seen by more than thirty forks, each with at most one checkpoint."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_the_supervisor_starts_killed_ranks_again_and_the_bytes_are_the_same(
 
 
 def _kill_rank(supervisor: int, checkpoints: Checkpoints, *, after: int, rank: int) -> None:
-    """SIGKILL for one rank, as soon as the checkpoint of step `after` or a later one is there."""
+    """SIGKILL one rank as soon as a checkpoint of step `after` or later exists."""
     wait_for(
         lambda: max(checkpoints.steps(), default=0) >= after,
         seconds=2 * PATIENCE,
@@ -99,7 +99,7 @@ def _kill_rank(supervisor: int, checkpoints: Checkpoints, *, after: int, rank: i
 
 
 def _rank(process: psutil.Process) -> str | None:
-    """Which rank a process is; None for the launchers above the ranks."""
+    """The rank of a process; None for the launchers above the ranks."""
     line = process.cmdline()
     is_rank = any("model.training.pretrain" in part for part in line) and not any(
         "deepspeed.launcher" in part for part in line

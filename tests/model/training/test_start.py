@@ -1,4 +1,4 @@
-"""Programs that compute with torch run in the environment they want, however they are started."""
+"""Programs that use torch run in the right environment, however they are started."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ print(json.dumps([os.getpid(), sys.argv[1:], dict(os.environ)]))
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stage table, and a program that prints where it finds itself."""
+    """A stage table, and a program that prints its environment."""
     for name in (*ALLOCATOR, *WAITING, *KERNEL_CACHES, "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "table.json"
@@ -115,7 +115,7 @@ print([name for name in ("torch._dynamo", "sympy", "deepspeed") if name in sys.m
 
 
 def test_programs_start_without_importing_torchs_compiler_or_deepspeed() -> None:
-    """The first two are more than half of a start; a rank alone trains without the third."""
+    """The first two are more than half of the start-up time; a single rank needs no third."""
     done = subprocess.run(
         [sys.executable, "-c", LEAN], capture_output=True, text=True, check=False, timeout=PATIENCE
     )

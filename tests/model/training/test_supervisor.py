@@ -1,4 +1,4 @@
-"""One supervisor: restarts what died, stops what should stop, repeats no mistake of the user's."""
+"""The supervisor restarts what died, stops when asked to, and never retries usage errors."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""OpenMP threads spin while the cores are ours and sleep while they are not."""
+"""OpenMP threads spin while the cores are free and sleep while they are not."""
 
 import subprocess
 import sys
@@ -85,7 +85,7 @@ def test_threads_sleep_until_the_cores_are_known_to_be_free(switch: Waiting) -> 
 
 
 def test_free_cores_beside_ours_are_no_contention(switch: Waiting) -> None:
-    switch.decide(Use(0.0, 0.0, 0.0), Use(1.0, 6.0, 1.9))  # 8 cores, others have less than one
+    switch.decide(Use(0.0, 0.0, 0.0), Use(1.0, 6.0, 1.9))  # 8 cores, others use less than one
     assert not switch.asleep
 
 

@@ -1,4 +1,4 @@
-"""Small examples artifacts for the tests of training."""
+"""Small examples artifacts for training tests."""
 
 import json
 import os
@@ -35,7 +35,7 @@ ENCODER = {
 
 
 def example(rng: np.random.Generator, max_seq_length: int) -> dict[str, Any]:
-    """One example in which a word is the successor of the word before it, mostly."""
+    """An example in which most words are the successor of the previous one."""
     length = int(rng.integers(8, max_seq_length + 1))
     a = int(rng.integers(3, length - 2))
     ids = 5 + (rng.integers(0, WORDS - 5) + np.arange(length)) % (WORDS - 5)
@@ -157,7 +157,7 @@ def stage_table(
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended."""
+    """The outcome of a rank."""
 
     code: int
     ends: list[dict[str, Any]]
@@ -173,7 +173,7 @@ def run_ranks(
     timeout: float = 2 * PATIENCE,
     wait_for: int = 0,
 ) -> list[Ended]:
-    """Run `program` with its argument as so many ranks, without a launcher.
+    """Run `program` with its argument as several ranks, without a launcher.
 
     Waits for the first `wait_for` of them (0: all), and kills the others.
     """
@@ -220,7 +220,7 @@ def losses(directory: Path) -> list[float]:
 
 
 def step_record(step: int, **changes: float) -> StepRecord:
-    """What a step of a healthy run logs."""
+    """The log record of a healthy step."""
     values = {
         "loss": 3.41, "masked_lm_loss": 2.81, "masked_lm_accuracy": 0.4, "next_sentence_loss": 0.6,
         "next_sentence_accuracy": 0.7, "gradient_norm": 1.5, "learning_rate": 1e-3, "examples": 10,

@@ -1,4 +1,4 @@
-"""FP8 products: their rounding, their gradients, and what becomes of a loss."""
+"""FP8 products: rounding, gradients, and their effect on a loss."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Compiled kernels: the numbers of plain torch, its NaNs too; and life without a compiler."""
+"""Compiled kernels: the same numbers as plain torch, including NaNs; and no compiler at all."""
 
 import platform
 import subprocess
@@ -35,7 +35,7 @@ needs_compiler = pytest.mark.skipif(kernels() is None, reason="no gcc here")
 both_types = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 TOKENS, WIDTH = 77, 48
 ROUNDING = {torch.bfloat16: 2.0**-7, torch.float32: 2e-6}
-"""Two roundings, relative; of float32 the last bits of sums in another order too."""
+"""Two roundings, relative; for float32, also the order of summation."""
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
 def assert_rounded(
     both_ways: Callable[[native.Choice, torch.dtype], tuple[torch.Tensor, ...]],
 ) -> None:
-    """The kernels' results are those of torch in float32, but for the rounding of each type."""
+    """The kernels agree with torch in float32, up to the rounding of each dtype."""
     expected = both_ways("torch", torch.float32)
     for dtype, rounding in ROUNDING.items():
         for ours, exact in zip(both_ways("native", dtype), expected, strict=True):
@@ -142,7 +142,7 @@ def test_the_loss_is_exact_and_its_gradient_rounded_once(dtype: torch.dtype) -> 
     logits[[300, 400, 500], 4] = 50.0
     bias[[300, 400, 500]] = torch.tensor([-1.0, 0.0, 0.0]).to(dtype)
     logits[700, 7] = 50.0
-    labels[8] = -1  # nothing is asked
+    labels[8] = -1  # nothing is predicted
     whole = (logits.double() + bias.double()[:, None]).mT
     expected = torch.nn.functional.cross_entropy(whole, labels, reduction="sum", ignore_index=-1)
     gradient = whole.softmax(-1)
@@ -356,7 +356,7 @@ def test_a_broken_compiler_is_no_end(
 
 @needs_compiler
 def test_the_library_brings_no_second_pool_of_threads() -> None:
-    """One OpenMP runtime in the process: torch's."""
+    """There is one OpenMP runtime in the process: torch's."""
     program = (
         "from model.encoder.operations.native_kernels import kernels; kernels()\n"
         "print({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line})"

@@ -1,4 +1,4 @@
-"""Warnings come when they should; a hanging rank ends; a signal is a wish."""
+"""Warnings are issued when due; a hanging rank is ended; a signal is a request to stop."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Lines for people, lines for programs, and a curve that an interruption leaves no trace in."""
+"""Log lines for people and for programs, and a curve that is unaffected by interruptions."""
 
 import errno
 import io
