@@ -1,12 +1,12 @@
-"""Published scores of encoders of the same size, shown beside ours.
+"""Published scores of encoders of the same size, for comparison.
 
 In:  the published name of a task, an encoder's shape.
 Out: `ReferenceScore`s, as fractions.
 
-Devlin et al. 2019 for base and large, each a single model fine-tuned on the task's own data alone;
-Turc et al. 2019 (github.com/google-research/bert, README) for the small ones. All were pre-trained
-on Wikipedia and books for far longer than any small run. GLUE scores are on test only; dev usually
-differs by about a point.
+Base and large: Devlin et al. 2019, single models fine-tuned on the task's own data alone. Smaller
+sizes: Turc et al. 2019 (github.com/google-research/bert, README). All were pre-trained on Wikipedia
+and books for far longer than any small run. GLUE scores are on test only; dev usually differs by
+about a point.
 """
 
 from collections.abc import Mapping
@@ -29,15 +29,15 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class _Table:
-    """A table as the paper prints it, in percent."""
+    """A table as printed in the paper, in percent."""
 
     source: str
     split: Literal["dev", "test"]
     columns: tuple[tuple[str, str], ...]
-    """Task and metric."""
+    """Task and metric of each column."""
 
     rows: Mapping[str, tuple[float, ...]]
-    """By preset."""
+    """Values by preset."""
 
 
 _GLUE = tuple(
@@ -79,7 +79,7 @@ _TABLES = (
 
 
 def reference_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore, ...]:
-    """Published scores for the preset with the encoder's shape; empty if there are none."""
+    """Published scores of the preset with the encoder's shape; empty if there are none."""
     shape = (
         encoder.num_hidden_layers,
         encoder.hidden_size,

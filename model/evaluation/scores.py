@@ -1,7 +1,7 @@
-"""Task scores and verdicts from trials.
+"""Task scores and comparisons from trials.
 
-In:  `Trials`: every trial's scores and the baselines.
-Out: `TaskScore` for each task: means and errors over seeds, comparisons, learning curves.
+In:  `Trials`: the scores of all trials and baselines.
+Out: a `TaskScore` per task: means and standard errors over seeds, comparisons, learning curves.
 """
 
 import math
@@ -35,7 +35,7 @@ RANDOM = "random"
 def task_scores(
     trials: Trials, encoder: EncoderConfig, *, published: Mapping[str, Benchmark]
 ) -> tuple[TaskScore, ...]:
-    """One score a task; `published`: the published names of tasks that are not GLUE's."""
+    """One score per task; `published`: the published names of tasks outside GLUE."""
     scores = []
     for task in trials.tasks:
         found = [trial for trial in trials.fits if trial.task == task.name and not trial.point]
@@ -69,9 +69,9 @@ def task_scores(
 
 
 def glue_average(trials: Trials, scores: tuple[TaskScore, ...]) -> float | None:
-    """Mean headline metric of the pre-trained encoder over the GLUE tasks but WNLI (Table 1).
+    """Mean headline metric of the pre-trained encoder over the GLUE tasks without WNLI (Table 1).
 
-    On dev: test labels are on the official server only.
+    Computed on dev: only the official server has the test labels.
     """
     glue = {task.name for task in trials.tasks if task.glue in IN_AVERAGE}
     means = [
@@ -84,7 +84,7 @@ def glue_average(trials: Trials, scores: tuple[TaskScore, ...]) -> float | None:
 
 
 def _systems(task: TaskRecord, trials: Sequence[Trial]) -> list[SystemScore]:
-    """Baselines, then random, then pre-trained encoders."""
+    """Scores of the baselines, then of random, then of pre-trained encoders."""
     found = [
         SystemScore(
             name=baseline.name,
@@ -113,14 +113,14 @@ def _systems(task: TaskRecord, trials: Sequence[Trial]) -> list[SystemScore]:
 
 
 def _over_seeds(by_seed: Sequence[Mapping[str, float]]) -> dict[str, SeedScores]:
-    """One split's metrics over the seeds, which all have the same."""
+    """The metrics of one split over seeds, which all have the same metrics."""
     return {metric: SeedScores.of([one[metric] for one in by_seed]) for metric in by_seed[0]}
 
 
 def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
-    """Every pre-trained system against its random counterpart and each baseline.
+    """Every pre-trained system against each baseline and its random counterpart.
 
-    On test where it is labelled, else on dev.
+    On test if it is labelled, else on dev.
     """
     split: Split = "test" if all(trial.test for trial in trials) else "dev"
     metric = task.metrics[0]
@@ -141,7 +141,7 @@ def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
 
 
 class Difference(NamedTuple):
-    """Mean of one system minus mean of another."""
+    """Mean of one system minus the mean of another."""
 
     mean: float
     standard_error: float
@@ -151,9 +151,9 @@ class Difference(NamedTuple):
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
     """The difference of two systems' scores by seed, with its standard error over seeds.
 
-    With the same two or more seeds on both sides it is paired: what they share (the order of the
-    data) cancels. Otherwise the two standard errors add in quadrature; a deterministic system (one
-    value) adds nothing.
+    With the same two or more seeds on both sides it is paired, so that shared effects such as the
+    order of the data cancel. Otherwise the two standard errors add in quadrature; a deterministic
+    system (a single value) adds nothing.
     """
     mean = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
     if len(ours) > 1 and ours.keys() == theirs.keys():
@@ -172,7 +172,7 @@ def compare(
     metric: str,
     split: Split,
 ) -> Comparison:
-    """The verdict on two systems' scores by seed; a baseline has the one seed 0."""
+    """Compare two systems by their scores per seed; a baseline has only seed 0."""
     gap = difference(ours, theirs)
     with_seeds = [ours, theirs] if against.startswith(RANDOM) else [ours]
     found = Comparison(

@@ -1,7 +1,7 @@
 """The paper's two approaches to a task: fine-tuning, and a head on a frozen encoder's features.
 
 In:  a problem; a split's name and rows of its sequences.
-Out: logits in fp32, one row for each sequence or for each place that the head reads.
+Out: fp32 logits, one row per sequence or per position that the head reads.
 
 `FineTuning` trains the whole encoder. `FeatureBased` runs it once and trains a head on its outputs
 (paper, section 5.3).
@@ -23,13 +23,13 @@ from model.training.precision import Rounded, rounded
 
 
 class Approach(Protocol):
-    """What a trial trains."""
+    """A module to train, and its logits."""
 
     module: nn.Module
-    """The module whose parameters are trained."""
+    """Its parameters are trained."""
 
     def logits(self, split: str, rows: Places, dropout_seed: int | None) -> Tensor:
-        """[rows or places, outputs] fp32; a seed means training mode."""
+        """[rows or positions, outputs] fp32; with a dropout seed in training, None at inference."""
 
 
 class FineTuning:
@@ -53,7 +53,7 @@ class FineTuning:
 
 
 class FeatureBased:
-    """The encoders are frozen; a head is trained on their layers."""
+    """The encoders are frozen, and a head is trained on their layers."""
 
     def __init__(self, problem: Problem, head: nn.Module, cache: "FeatureCache") -> None:
         """`head`: a `FeatureHead`, or one with the same signature."""
@@ -72,7 +72,7 @@ class FeatureBased:
 
 
 class FeatureCache:
-    """The layers of frozen encoders at all positions that a problem's head reads, computed once."""
+    """Layers of frozen encoders at all positions that a problem's head reads, computed once."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class FeatureCache:
         self._values: dict[str, Tensor] = {}
         self._offsets: dict[str, Places] = {}
         for split, sequences in problem.sequences.items():
-            # A pooled task's head reads every token and takes the mean.
+            # The head of a pooled task reads every token and takes the mean.
             by_token = problem.reads == "tokens"
             self._offsets[split] = offsets_of(
                 problem.reads_of(split) if by_token else sequences.lengths
@@ -100,16 +100,16 @@ class FeatureCache:
 
     @property
     def width(self) -> int:
-        """Features per layer and position, of all encoders together."""
+        """Features per layer and position, over all encoders."""
         return int(next(iter(self._values.values())).shape[-1])
 
     @property
     def depth(self) -> int:
-        """Layers kept."""
+        """Number of layers kept."""
         return int(next(iter(self._values.values())).shape[1])
 
     def take(self, split: str, rows: Places) -> tuple[Tensor, list[int]]:
-        """[P, K, H] of these sequences, concatenated, and how many positions each has."""
+        """[P, K, H] of these sequences, concatenated, and the number of positions of each."""
         offsets = self._offsets[split]
         spans = [self._values[split][offsets[row] : offsets[row + 1]] for row in rows]
         return torch.cat(spans).float(), [len(span) for span in spans]
@@ -138,9 +138,9 @@ class FeatureCache:
 
 @torch.inference_mode()
 def split_logits(problem: Problem, approach: Approach, split: str) -> Logits:
-    """[sequences or places read, outputs] float32 of a whole split, in the file's order.
+    """[sequences or positions read, outputs] float32 of a whole split, in the file's order.
 
-    Sequences of similar length are computed together, longest first.
+    Batches are length-grouped, longest first.
     """
     approach.module.eval()
     order, parts = [], []

@@ -1,7 +1,7 @@
-"""Error analysis: what a trial got wrong.
+"""Error analysis of a trial.
 
 In:  a problem and a trial's predictions.
-Out: a confusion matrix, where there are few labels, some errors as text, and all of them as a file.
+Out: a confusion matrix if there are few labels, some errors as text, and a file of all errors.
 """
 
 import csv
@@ -20,7 +20,7 @@ SHOWN_CHARACTERS = 300
 
 
 def scored_split(problem: Problem) -> str | None:
-    """Test where it has labels, else dev."""
+    """Test if it is labelled, else dev if it is."""
     for split in ("test", "dev"):
         if split in problem.sequences and problem.labelled(split):
             return split
@@ -28,15 +28,15 @@ def scored_split(problem: Problem) -> str | None:
 
 
 def confusion(problem: Problem, split: str, predictions: Sequence[Prediction]) -> Confusion | None:
-    """How often each label was predicted for each gold label.
+    """Counts of predicted labels by gold label.
 
-    None if there are many labels or none, or an example may have several.
+    None if there are many labels or none, or if an example may have several.
     """
     if not problem.exclusive or not 2 <= len(problem.labels) <= MOST_LABELS:
         return None
     number = {label: index for index, label in enumerate(problem.labels)}
     gold, predicted = (
-        # of an example's words where it has a list
+        # A list holds the labels of an example's words.
         [
             number[str(label)]
             for one in values
@@ -81,11 +81,11 @@ def _wrong(
     for example, (gold, prediction) in enumerate(
         zip(problem.gold(split), predictions, strict=True)
     ):
-        # An answer stands beside its margin.
+        # An answer comes with its margin.
         guess = prediction["text"] if isinstance(prediction, dict) else prediction
         if isinstance(gold, float):  # wrong by more than one unit
             is_wrong = abs(gold - float(str(guess))) > 1.0
-        else:  # of several right answers one is enough
+        else:  # any one of several gold answers is correct
             is_wrong = guess not in gold if isinstance(gold, tuple) else bool(gold != guess)
         if is_wrong:
             yield example, gold, guess

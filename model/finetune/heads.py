@@ -1,10 +1,10 @@
 """Heads on top of an encoder: a linear layer, optionally with a BiLSTM before it.
 
-In:  packed sequences and the places that the head reads; or a frozen encoder's layers.
-Out: logits in fp32, or vectors.
+In:  packed sequences and the positions that the head reads; or layers of a frozen encoder.
+Out: fp32 logits, or vectors.
 
 Fine-tuning trains encoder and head together (`TaskModel`; paper, section 4), or the encoder alone
-where its vectors are compared (`SentenceModel`); the feature-based approach trains a head on frozen
+if its vectors are compared (`SentenceModel`). The feature-based approach trains a head on frozen
 layers (`FeatureHead`; section 5.3 and Table 7).
 """
 
@@ -21,7 +21,7 @@ from model.encoder.encoder import Encoder, initialise
 from model.encoder.layers.lstm import run_lstm
 from model.encoder.operations.dropout import Noise, dropout, noise_from
 
-# P places of all sequences together, B sequences, S places of the longest, K layers, H width
+# P positions of all sequences, B sequences, S positions of the longest, K layers, H width
 
 HEAD_DROPOUT = 0.1
 """Before a classifier's head (reference: run_classifier.py:598)."""
@@ -33,10 +33,10 @@ BILSTM_LAYERS = 2
 
 
 class BiLSTM(nn.Module):
-    """Two layers, each in both directions, over one sequence at a time (sections 5.1 and 5.3)."""
+    """Two bidirectional layers over one sequence at a time (sections 5.1 and 5.3)."""
 
     def __init__(self, width: int, hidden_size: int) -> None:
-        """`hidden_size`: both directions together. Initialised from torch's global generator."""
+        """`hidden_size`: of both directions together. Initialised from torch's global generator."""
         super().__init__()
         self.width = hidden_size // 2 * 2
         self.lstm = nn.LSTM(
@@ -44,7 +44,7 @@ class BiLSTM(nn.Module):
         )
 
     def forward(self, values_PH: Tensor, sizes: list[int]) -> Tensor:
-        """[P, width] of `sizes` sequences, one after another; each is read for itself."""
+        """[P, width] of consecutive sequences of `sizes` positions, each processed separately."""
         return run_lstm(self.lstm, values_PH, sizes)
 
 
@@ -76,7 +76,7 @@ class TaskModel(nn.Module):
             read = self.encoder.read_tokens(hidden_TH[positions])
         elif self.encoder.config.attention_direction != "left_to_right":
             read = self.encoder.pooled(hidden_TH, batch)
-        else:  # only the last token has seen the whole sequence, as in OpenAI GPT
+        else:  # only the last token attends to the whole sequence, as in OpenAI GPT
             read = self.encoder.pooler(hidden_TH[batch.cu_seqlens[1:].long() - 1])
         noise = Noise((dropout_seed, HEAD_PLACE)) if dropout_seed is not None else None
         logits: Tensor = self.head(dropout(read, self.head_dropout, noise))
@@ -84,7 +84,7 @@ class TaskModel(nn.Module):
 
 
 class SentenceModel(nn.Module):
-    """The encoder alone, whose vectors of whole sequences are compared (Reimers, Gurevych 2019)."""
+    """The encoder alone, for comparing vectors of whole sequences (Reimers, Gurevych 2019)."""
 
     bilstm = None
 
@@ -115,11 +115,11 @@ LAYERS: Mapping[str, Callable[[list[Tensor]], Tensor]] = {
     "concat_last_four": lambda states: torch.cat(states[-4:], dim=-1)[:, None],
     "sum_all": _stacked(1, None),
 }
-"""Table 7: from the embeddings and L layers, each [T, H], to [T, K, H]; K > 1 is summed."""
+"""Table 7: from the embeddings and L layers, each [T, H], to [T, K, H]; K > 1 layers are summed."""
 
 
 class FeatureHead(nn.Module):
-    """A weighted sum of layers, optionally a BiLSTM, one linear layer."""
+    """A weighted sum of layers, an optional BiLSTM, and a linear layer."""
 
     def __init__(self, config: FeatureConfig, *, depth: int, width: int, outputs: int) -> None:
         """Parameters are initialised from torch's global generator."""
@@ -131,7 +131,7 @@ class FeatureHead(nn.Module):
     def forward(
         self, values_PKH: Tensor, sizes: list[int], *, pool: bool, seed: int | None
     ) -> Tensor:
-        """[P, outputs]; [B, outputs] of the means over each sequence where `pool`."""
+        """[P, outputs]; with `pool` [B, outputs], from the mean over each sequence."""
         mixed_PH = values_PKH[:, 0]
         if self.weights is not None:
             mixed_PH = torch.einsum("pkh,k->ph", values_PKH, self.weights.softmax(0))

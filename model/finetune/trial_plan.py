@@ -1,7 +1,8 @@
 """The trials that a configuration defines.
 
 In:  `FinetuneConfig` and the loaded problems.
-Out: `TrialGroup`s, each run by one process: a trial, or a grid and the seeds that depend on it.
+Out: `TrialGroup`s, each run by one process: a single trial, or a grid and the seeds that depend on
+     it.
 """
 
 from collections.abc import Iterator
@@ -18,33 +19,33 @@ class TrialPlan:
 
     problem: Problem
     task: TaskConfig
-    """The task's configuration with this trial's own hyper-parameters."""
+    """The task's configuration with the hyper-parameters of this trial."""
 
     initialisation: str
     seed: int
     feature: FeatureConfig | None = None
     point: str = ""
-    """The grid point that is tried; empty for a trial whose score counts."""
+    """Grid point; empty for a trial whose score is reported."""
 
     after: "TrialPlan | None" = None
-    """The trial whose encoder this one starts from; None: the stage's input."""
+    """The trial whose encoder this one starts from; None: the encoder given to the stage."""
 
     @property
     def system(self) -> str:
-        """`pretrained`, or `pretrained-last-linear` for a feature-based approach."""
+        """`pretrained`, or a feature-based system such as `pretrained-last-linear`."""
         if self.feature is None:
             return self.initialisation
         return f"{self.initialisation}-{self.feature.layers}-{self.feature.head}"
 
     @property
     def name(self) -> str:
-        """File of its record."""
+        """File name of its record."""
         point = f"-{self.point}" if self.point else ""
         return f"fits/{self.task.name}-{self.system}-{self.seed}{point}.json"
 
     @property
     def logits(self) -> str:
-        """File of its logits, where an ensemble wants them."""
+        """File name of its logits, which an ensemble needs."""
         return f"logits/{self.task.name}-{self.system}-{self.seed}.safetensors"
 
     @property
@@ -54,21 +55,21 @@ class TrialPlan:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps it will make."""
+        """Number of optimizer steps."""
         return self.task.epochs * -(-self.problem.units("train") // self.task.batch_size)
 
     @property
     def can_be_saved(self) -> bool:
-        """Whether its weights may be kept: those of a fine-tuned, pre-trained encoder."""
+        """Whether its weights may be kept: only those of a fine-tuned, pre-trained encoder."""
         return self.initialisation == "pretrained" and self.feature is None and not self.point
 
 
 @dataclass(frozen=True)
 class TrialGroup:
-    """Trials that belong together.
+    """Trials that one process runs in order.
 
-    First the grid points, then the seeds with the best of them; or the trials of one seed that
-    start from one another.
+    Grid points, then the seeds with the best of them; or the trials of one seed, each starting from
+    the encoder of an earlier one.
     """
 
     seeds: tuple[TrialPlan, ...]
@@ -76,20 +77,20 @@ class TrialGroup:
 
     @property
     def plans(self) -> tuple[TrialPlan, ...]:
-        """All, in the order of running."""
+        """All trials, in the order in which they run."""
         return (*self.points, *self.seeds)
 
     @property
     def steps(self) -> int:
-        """Optimizer steps, as far as known before the grid is searched."""
+        """Optimizer steps, as far as known before the grid search."""
         return sum(plan.steps for plan in self.plans)
 
 
 def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialGroup, ...]:
-    """Tasks, then systems, then seeds, in the configured order.
+    """Trial groups by task, then system, then seed, in the configured order.
 
-    A task that comes after another joins that one's group, seed by seed: its trials need the
-    weights that the process has just trained.
+    The trials of a task with `after` join the groups of that task, seed by seed: they need the
+    weights that the same process has just trained.
     """
     first = {problem.config.name: problem for problem in problems}
     followers: dict[str, list[Problem]] = {}
@@ -101,7 +102,7 @@ def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialG
             followers.setdefault(root.name, []).append(problem)
 
     def staged(plan: TrialPlan) -> Iterator[TrialPlan]:
-        """The plan, and all that start from it, directly or indirectly."""
+        """The plan, and all plans that start from it, directly or indirectly."""
         plans = {plan.task.name: plan}
         for problem in followers.get(plan.task.name, ()):
             task = problem.config
@@ -132,7 +133,7 @@ def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialG
 
 
 def grid_points(plan: TrialPlan, grid: GridConfig) -> tuple[TrialPlan, ...]:
-    """The plan with every combination of the grid."""
+    """The plan, once for every combination of hyper-parameters in the grid."""
     return tuple(
         replace(
             plan,

@@ -1,10 +1,10 @@
-"""Worker processes on one machine's cores, each running one trial at a time.
+"""Worker processes on the cores of one machine, each running one trial at a time.
 
-In:  a number of processes, and what each of them runs.
-Out: the first one's result, once all have finished.
+In:  a number of processes, and the function that each of them runs.
+Out: the result of the first one, once all have finished.
 
-A small encoder cannot use more than one core: its matrices are too small. So trials are distributed
-instead, to processes forked before any computation, so that torch is loaded once.
+The matrices of a small encoder are too small for more than one core, so trials run in parallel
+instead. Workers are forked before any computation, so that torch is loaded only once.
 """
 
 import mmap
@@ -32,7 +32,7 @@ class WorkerKilled(ClozeError):
     """A worker process was killed."""
 
     exit_code = 128 + signal.SIGKILL
-    """As if the program itself had been killed: a retry may help."""
+    """The same as if the program itself had been killed: a retry may help."""
 
 
 @dataclass
@@ -44,13 +44,13 @@ class Worker:
 
     size: int
     done: NDArray[np.int64]
-    """[size] steps that each has made; shared memory."""
+    """[size] optimizer steps made by each worker; shared memory."""
 
     progress: Progress | None = None
-    """Logs everyone's steps, in the first process."""
+    """Logs the steps of all workers, in the first process."""
 
     def advance(self, steps: int, note: str = "") -> None:
-        """Add steps of this process."""
+        """Count steps of this process."""
         self.done[self.number] += steps
         if self.number == 0:
             self.report(note)
@@ -62,9 +62,9 @@ class Worker:
 
 
 def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
-    """`work` in this process and `size` - 1 forked ones; this one's result.
+    """Run `work` in this process and in `size` - 1 forked ones; return this one's result.
 
-    A worker that fails ends the launch.
+    The launch ends if a worker fails.
     """
     shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
     children = {_fork(work, Worker(number, size, shared)) for number in range(1, size)}
@@ -97,7 +97,7 @@ def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
 
 
 def _fork(work: Callable[[Worker], object], worker: Worker) -> int:
-    """The id of a process that runs `work` and exits."""
+    """Fork a process that runs `work` and exits; return its id."""
     sys.stderr.flush()
     first = os.getpid()
     child = os.fork()
@@ -113,4 +113,4 @@ def _fork(work: Callable[[Worker], object], worker: Worker) -> int:
         say(f"error: {error}")
     finally:
         sys.stderr.flush()
-        os._exit(code)  # skips the exit handlers of the first process
+        os._exit(code)  # skips exit handlers inherited from the first process

@@ -1,10 +1,11 @@
 """Model cards of encoders and fine-tuned models.
 
-In:  `EncoderFiles` and, for an encoder of ours, its manifest; or a fine-tuned model and its trial.
-Out: README.md in the form that Hugging Face's hub shows: a YAML header, then Markdown.
+In:  `EncoderFiles`, with a manifest if the encoder was trained here; or a fine-tuned model and its
+     trial.
+Out: README.md as shown on Hugging Face's hub: a YAML header, then Markdown.
 
-Only known facts are stated; no text of the corpus or of the labelled data appears. Of the card of a
-third-party model only the licence is kept, which applies to the weights.
+Cards contain no text of the corpus or of the labelled data. From the card of a third-party model
+only the licence is kept, which applies to the weights.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from model.finetune.saved import SavedTask
 from model.hugging_face.encoder_files import EncoderFiles
 
 TAG = "- cloze\n"
-"""In the header of every card written here."""
+"""Marks the header of every card written here."""
 
 _PIPELINES = {
     "classification": "text-classification",
@@ -39,12 +40,12 @@ SOURCES = {"BERT": "Devlin et al. 2019", "ModernBERT": "Warner et al. 2024"}
 
 
 def is_ours(card: str | None) -> TypeGuard[str]:
-    """Whether a card was written here; a third-party card describes the weights as published."""
+    """Whether a card was written here, and so describes these weights."""
     return card is not None and card.startswith("---\n") and TAG in card.split("---\n")[1]
 
 
 def model_card(files: EncoderFiles) -> str:
-    """The card of an encoder: pre-trained here, or imported."""
+    """The card of an encoder that was pre-trained here, or imported."""
     config, modules = files.config, files.modules
     family = FAMILIES[config.family]
     sections = [
@@ -77,7 +78,7 @@ def model_card(files: EncoderFiles) -> str:
 def task_card(
     saved: SavedTask, model: TaskModel | SentenceModel, trial: Trial, manifest: Manifest
 ) -> str:
-    """The card of a fine-tuned model; `trial` is the one whose weights were kept."""
+    """The card of a fine-tuned model, whose weights are those of `trial`."""
     task, encoder = saved.task, model.encoder.config
     family = FAMILIES[encoder.family]
     recipe: list[tuple[str, object]] = [
@@ -116,13 +117,13 @@ def _joined(sections: Iterable[str]) -> str:
 
 
 def _header(pipeline: str, family: str, *, licence: str = "") -> str:
-    """The YAML header for the hub; `pipeline` is the hub's name of the model's task."""
+    """The YAML header; `pipeline` is the hub's name for the kind of task."""
     tags = f"{licence}tags:\n- {family.lower()}\n{TAG}"
     return f"---\nlibrary_name: transformers\npipeline_tag: {pipeline}\n{tags}---"
 
 
 def _pretraining(manifest: Manifest) -> list[str]:
-    """The recipe and the held-out scores, as far as the manifest has them."""
+    """The recipe and the held-out scores, as far as the manifest contains them."""
     sections = []
     recipe = manifest.config.get("pretrain", {})
     if recipe:
@@ -161,7 +162,7 @@ def _origin(manifest: Manifest) -> str:
 
 
 def _transformers_use(name: str, encoder: EncoderConfig, *, bilstm: bool = False) -> str:
-    """How to load it as the class `name` of `transformers`, where that is equivalent."""
+    """How to load it as the class `name` of `transformers`, if that is equivalent."""
     direction = encoder.attention_direction.replace("_", " ")
     strange = [f"{direction} attention"] if direction != "bidirectional" else []
     strange += ["a BiLSTM before its head"] if bilstm else []
@@ -186,6 +187,6 @@ def _limits(what: str, source: str) -> str:
 
 
 def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    """A heading and a table of two columns without a header row."""
+    """A heading, and a two-column table without a header row."""
     lines = [f"| {name} | {value} |" for name, value in rows]
     return f"## {title}\n\n" + "\n".join(["| | |", "|---|---|", *lines])

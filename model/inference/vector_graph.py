@@ -1,12 +1,12 @@
 """Approximate nearest-neighbour search in a graph of vectors.
 
 In:  vectors.npy of a search index, [N, H] float32 of length 1.
-Out: graph.usearch, a hierarchical navigable small world (Malkov and Yashunin 2018) over the rows in
-     bfloat16; the rows nearest to a question, nearly always, with their exact cosines.
+Out: graph.usearch, a hierarchical navigable small-world graph (Malkov and Yashunin 2018) of the
+     rows in bfloat16; the rows nearest to a question, with high recall and exact cosines.
 
-usearch (extra `index`) builds the graph with all cores, so two graphs of the same vectors differ in
-bytes, and occasionally in what they miss. The file is memory-mapped: a search reads only what it
-visits.
+usearch (extra `index`) builds the graph on all cores, so two graphs of the same vectors differ in
+bytes, and occasionally in the rows they miss. The file is memory-mapped: a search reads only the
+nodes it visits.
 """
 
 from collections.abc import Iterator
@@ -21,25 +21,25 @@ from model.inference.passage_index import Hit, Vectors
 
 GRAPH = "graph.usearch"
 SETTINGS = {"connectivity": 16, "expansion_add": 64}
-"""Links of a vector, and the candidates they are chosen from: half of usearch's defaults, which
-halves the build time; searching more candidates makes up for what it misses.
+"""Links per vector, and candidates considered for them: half of usearch's defaults, which halves
+the build time; searching more candidates makes up for the loss in recall.
 """
 
 VERSION = version("usearch")
-"""Of the library that wrote the file: another version builds its own."""
+"""Version of the library that wrote the file; another version builds its own graph."""
 
 CANDIDATES = 4
-"""Taken from the graph for each requested row, as bfloat16 has three digits only."""
+"""Candidates per requested row, to be re-ranked: bfloat16 has only three digits."""
 
 LEAST_EXPANSION = 256
-"""Candidate list of a search: the longer, the better the recall and the slower the search."""
+"""Minimum length of a search's candidate list: a longer one gives better recall, more slowly."""
 
 ROWS_AT_ONCE = 1 << 13
-"""Rows added between two chances to interrupt."""
+"""Rows added at once; the build can be interrupted in between."""
 
 
 def write_graph(vectors: str, path: str) -> Iterator[int]:
-    """Write the graph of the matrix at `vectors` to `path`; yields rows as they are added."""
+    """Write the graph of the matrix at `vectors` to `path`; yield rows as they are added."""
     matrix_NH = np.lib.format.open_memmap(vectors, mode="r")
     graph = _empty(matrix_NH.shape[1])
     for start in range(0, len(matrix_NH), ROWS_AT_ONCE):
@@ -50,7 +50,7 @@ def write_graph(vectors: str, path: str) -> Iterator[int]:
 
 
 def nearest_in(graph: str, vectors: str, questions_QH: Vectors, *, count: int) -> list[list[Hit]]:
-    """Like `passage_index.nearest`, but among the candidates found in `graph`."""
+    """Like `passage_index.nearest`, but only among candidates found in `graph`."""
     matrix_NH = np.lib.format.open_memmap(vectors, mode="r")
     wanted = min(CANDIDATES * count, len(matrix_NH))
     index = _empty(matrix_NH.shape[1], expansion_search=max(LEAST_EXPANSION, wanted))

@@ -1,4 +1,4 @@
-"""Tiny artifacts in the form that the stages before fine-tuning leave them."""
+"""Tiny artifacts, as left by the stages before fine-tuning."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ TINY = EncoderConfig(
 
 
 def stage_table(stage: str, output: Path, **fields: Any) -> StageTable:
-    """A table with nothing in it but what is given."""
+    """A stage table with the given fields only."""
     return StageTable.model_validate(
         {"stage": stage, "format_version": 1, "config": {}, "output": str(output), **fields}
     )
@@ -50,7 +50,7 @@ def inputs(**artifacts: Artifact) -> dict[str, InputRef]:
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A JSON lines file; its path."""
+    """Write a JSON lines file; return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
@@ -75,7 +75,7 @@ def encoder_artifact(directory: Path, *, config: EncoderConfig = TINY, seed: int
 
 
 def tokens_artifact(directory: Path, documents: Sequence[Sequence[int]]) -> Artifact:
-    """A tokens artifact whose training split is `documents`, each one sentence."""
+    """A tokens artifact whose training split is `documents`, one sentence each."""
     directory.mkdir(parents=True)
     schema = tokens_schema(TOKENIZER.size)
     table = pa.table(

@@ -1,4 +1,4 @@
-"""Sentences of held-out text with a word masked: from every document in turn, never of training."""
+"""Masked sentences from held-out text: from each document in turn, never from training text."""
 
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,7 @@ SHORT = "The town."
 
 
 def tokens(directory: Path, splits: dict[str, list[list[str]]]) -> Artifact:
-    """A tokens artifact of documents as sentences."""
+    """A tokens artifact from documents, given as sentences."""
     directory.mkdir()
     entries = []
     for split, documents in splits.items():

@@ -33,7 +33,7 @@ def frequencies(documents: list[list[int]]) -> np.ndarray:
 
 
 def by_hand(documents: list[list[int]], left: int, right: int) -> np.ndarray:
-    """The same model in the words of its description, with Python's counters."""
+    """The same model, written as its description with Python's counters."""
     after, before, between = {}, {}, {}
     for document in documents:
         for a, b in itertools.pairwise(document):

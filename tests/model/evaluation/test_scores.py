@@ -193,7 +193,7 @@ def test_submissions_have_the_servers_form() -> None:
 def test_the_papers_grid_has_eighteen_points() -> None:
     config = FinetuneConfig.model_validate({"grid": {}})
     task = TaskConfig(name="t", kind="tagging")
-    job = TrialPlan(None, task, "pretrained", 0)  # type: ignore[arg-type]  # the problem is not asked
+    job = TrialPlan(None, task, "pretrained", 0)  # type: ignore[arg-type]  # the problem is not used
     assert config.grid is not None
     points = grid_points(job, config.grid)
     assert len({point.name for point in points}) == 18
@@ -201,7 +201,7 @@ def test_the_papers_grid_has_eighteen_points() -> None:
 
 
 def mnli_folder(folder: Path) -> None:
-    """The official layout of MNLI, two lines a file."""
+    """The official layout of MNLI, with two lines per file."""
     begin = "index\tpromptID\tpairID\tgenre\ts1bp\ts2bp\ts1p\ts2p\tsentence1\tsentence2"
     row = "\t".join(str(n) for n in range(8)) + "\tthe list\ta list"
     for name, labels, end in (

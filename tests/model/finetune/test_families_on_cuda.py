@@ -1,4 +1,4 @@
-"""Every family is fine-tuned on a GPU that is not there (tests/model/strict_cuda.py)."""
+"""Fine-tuning of every family on a simulated GPU (tests/model/strict_cuda.py)."""
 
 from pathlib import Path
 from typing import Any

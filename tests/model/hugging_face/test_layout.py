@@ -1,4 +1,4 @@
-"""Models from and to Hugging Face's layout: equal logits, equal bytes, nothing executed."""
+"""Import and export of Hugging Face's layout: equal logits, equal bytes, no code executed."""
 
 import json
 import pickle
@@ -98,7 +98,7 @@ def test_a_model_that_transformers_saved_gives_the_same_states(tmp_path: Path) -
 
 
 class Canary:
-    """Unpickling it creates a file."""
+    """Creates a file when unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""ModernBERT's folders in and out: equal logits, equal bytes; what is not read is named."""
+"""ModernBERT in Hugging Face's layout: equal logits, equal bytes, errors that name the field."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ IDS = [2, *[5, 6, 7, 8, 9, 10, 11] * 6, 3]
 
 
 def theirs() -> ModernBertForMaskedLM:
-    """A model of transformers, random, with other sizes and bases than the defaults."""
+    """A random model of transformers whose sizes and RoPE bases differ from the defaults."""
     torch.manual_seed(0)
     config = ModernBertConfig(
         vocab_size=TOKENIZER.size,
@@ -56,7 +56,7 @@ def theirs() -> ModernBertForMaskedLM:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What transformers saves, and our tokenizer beside it."""
+    """A folder saved by transformers, with our tokenizer."""
     directory = tmp_path / "theirs"
     theirs().save_pretrained(directory)
     (directory / "tokenizer.json").write_text(TOKENIZER.tokenizer_json())

@@ -1,4 +1,4 @@
-"""Tiny encoders in the form that export takes and import gives."""
+"""Tiny encoders for tests of import and export."""
 
 import torch
 
@@ -20,7 +20,7 @@ CONFIG = EncoderConfig(
 
 
 def encoder_files(*, seed: int = 0, activation: str = "gelu_tanh") -> EncoderFiles:
-    """A randomly initialised encoder whose biases are not zero."""
+    """A randomly initialised encoder with non-zero biases."""
     torch.manual_seed(seed)
     config = CONFIG.model_copy(update={"hidden_act": activation})
     model = PretrainingModel(config, TOKENIZER.size)

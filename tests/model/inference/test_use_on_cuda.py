@@ -1,4 +1,4 @@
-"""Encoders are used on a GPU that is not there (tests/model/strict_cuda.py)."""
+"""Inference on a simulated GPU (tests/model/strict_cuda.py)."""
 
 from pathlib import Path
 

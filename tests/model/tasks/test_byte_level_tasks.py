@@ -1,4 +1,4 @@
-"""Tasks over byte-level tokens: words are found in running text, answers by characters."""
+"""Tasks with byte-level tokens: positions of words in running text, and of answers."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,9 @@ def test_every_word_is_tagged_at_the_first_token_it_has_in_running_text(tmp_path
     starts = np.cumsum([0, *(len(word) + 1 for word in WORDS[:-1])])
     ends = np.array([end for _, end in encoding.offsets])
     ends[[0, -1]] = -1, len(text) + 1  # of the special tokens
-    expected = [int(np.argmax(ends >= start)) for start in starts]  # the space may be a token
+    expected = [
+        int(np.argmax(ends >= start)) for start in starts
+    ]  # a space may be a token of its own
     assert found.positions("train", np.array([0])).tolist() == expected
 
 

@@ -1,4 +1,4 @@
-"""Retrieval: the loss over a batch, rankings of a split, BM25 beside them."""
+"""Retrieval: the loss over a batch, the rankings of a split, the BM25 baseline."""
 
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,11 @@ def test_each_query_chooses_among_all_passages_and_negatives_of_the_batch(tmp_pa
 
 
 def test_a_passage_that_is_right_in_any_row_is_never_a_negative(tmp_path: Path) -> None:
-    """Of the query a the passages b and c are right, and b is also right for d."""
+    """Passages b and c are relevant to query a, and b is also relevant to d."""
     rows = [pair("a", "b"), pair("a", "c"), pair("d", "b")]
     problem, _ = loaded(tmp_path, rows)
     found = vectors((1, 0), (1, 0.1), (1, 0), (1, 0.2), (0, 1), (1, 0.1))
-    # a has no negative at all; d has c, and not the other b.
+    # a has no negatives; d has c, but not the other b.
     scores = found[4] @ found[[3, 5]].T / 0.05
     expected = functional.cross_entropy(scores, torch.tensor(1))
     assert loss(problem, found) == pytest.approx(float(expected), rel=1e-6)
@@ -71,7 +71,7 @@ def test_shorter_vectors_are_trained_and_scored_as_well(tmp_path: Path) -> None:
     found = functional.normalize(torch.randn(4, 6), dim=-1)
     halves = [loss(whole, found), loss(whole, functional.normalize(found[:, :2], dim=-1))]
     assert loss(nested, found) == pytest.approx(sum(halves) / 2, rel=1e-6)
-    # By two numbers the passages of both queries change places.
+    # With two dimensions, the passages of the two queries change places.
     logits = np.array([[1, 0, 9], [0, 1, 9], [0, 1, -9], [1, 0, -9]], np.float32)
     scores = nested.score("dev", nested.predictions("dev", logits))
     assert (scores["ndcg@10"], scores["recall@1"]) == (1.0, 1.0)

@@ -1,4 +1,4 @@
-"""Task files of every format, remarks on a task's data, and how dev is held out."""
+"""Task files of every format, notes on a task's data, and holding out dev rows."""
 
 import json
 import re

@@ -41,7 +41,7 @@ def test_constant_predictions_score_zero_instead_of_nan() -> None:
     assert measure(("matthews",), np.array([0, 1, 1]), np.ones(3, np.int64)) == {"matthews": 0.0}
 
 
-# Expected values are those that the official scripts give (evaluate-v1.1.py, evaluate-v2.0.py).
+# Expected values are from the official scripts (evaluate-v1.1.py, evaluate-v2.0.py).
 @pytest.mark.parametrize(
     ("text", "normal"),
     [
@@ -110,10 +110,12 @@ def test_nothing_is_answered_where_that_is_best() -> None:
     margins = [-1.0, 0.5]
     best, threshold = best_null_threshold([0.0, 0.0], margins, [False, False], [True, True])
     assert best == 1.0
-    assert not any(margin <= threshold for margin in margins)  # what is answered has a margin below
+    assert not any(
+        margin <= threshold for margin in margins
+    )  # answered questions have a margin below
 
 
-# Counted by conlleval.pl (version 2004-01-26) on the same tags.
+# Counts by conlleval.pl (version 2004-01-26) on the same tags.
 @pytest.mark.parametrize(
     ("tags", "seed", "expected"),
     [
