@@ -6,7 +6,7 @@ Out: files put into the unfinished artifact (artifacts/tables.py), with one reco
 
 Each copy has random numbers of its own and is shuffled with them; nothing depends on which worker
 makes it, or when. A copy is made in blocks of a few thousand examples, so that a block fits into
-the cache and memory does not grow with the bucket. With `pack_documents`, an example holds passages
+the cache and memory does not grow with the bucket. With `pack_documents`, an example holds segments
 of several documents.
 """
 

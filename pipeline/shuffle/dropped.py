@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from artifacts.arrays import Int64s
+from artifacts.arrays import Int64s, offsets
 from artifacts.manifest import FileEntry
 from artifacts.store import put_file
 from artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA, TOKEN_DIGEST_BYTES
@@ -96,12 +96,11 @@ def put_dropped(
 
     `files` are the paths of each source's files, to which the lists refer by number.
     """
-    names = [pa.array(paths, pa.string()) for paths in files]
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     local = os.path.join(scratch, DROPPED_NAME)
     with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, DROPPED_SCHEMA) as writer:
-        for listed in _with_names(lists, names):
+        for listed in _with_names(lists, files):
             writer.write_batch(listed)
             reasons = listed["reason"].to_pylist()
             counts.update(reasons)
@@ -134,22 +133,18 @@ def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropp
     return lines
 
 
-def _with_names(lists: Iterable[str], names: Sequence[pa.Array]) -> Iterator[pa.RecordBatch]:
+def _with_names(lists: Iterable[str], files: Sequence[Sequence[str]]) -> Iterator[pa.RecordBatch]:
     """The rows of the intermediate lists, with paths and reasons by name."""
+    paths = pa.array([path for of_source in files for path in of_source], pa.string())
+    first = offsets(np.array([len(of_source) for of_source in files]))
     for path in lists:
         with pa.memory_map(path) as file:
-            batches = pa.ipc.open_file(file).read_all().to_batches()
-            for batch in filter(len, batches):
-                sources = batch["source"].to_numpy()
-                paths = [
-                    names[source].take(batch["file"].filter(pa.array(sources == source)))
-                    for source in np.unique(sources)
-                ]
-                place = np.argsort(np.argsort(sources, kind="stable"), kind="stable")
+            for batch in filter(len, pa.ipc.open_file(file).read_all().to_batches()):
+                numbers = first[batch["source"].to_numpy()] + batch["file"].to_numpy()
                 columns = [
                     batch["document_digest"],
                     batch["source"],
-                    pa.concat_arrays(paths).take(pa.array(place)),
+                    paths.take(pa.array(numbers)),
                     batch["position"],
                     _REASONS.take(batch["reason"]),
                 ]

@@ -17,8 +17,9 @@ from functools import lru_cache, partial
 import numpy as np
 import pyarrow as pa
 
+from artifacts import filesystem
 from artifacts.errors import IntegrityError
-from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
+from artifacts.filesystem import naming_full_disk, older_than_this_start
 from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.documents import InputShard
 from pipeline.runner.graph import Collection, Worker, gather, share_out, spread
@@ -76,7 +77,9 @@ class LocalSpill:
         runs = gather(
             spread(shards, queue).flat_map("WriteRuns", _WriteRuns(self, queue)), label="Runs"
         )
-        every = runs.map("Groups", partial(groups_of_runs, spill=self))
+        every: Collection[Sequence[BucketGroup]] = runs.map(
+            "Groups", lambda _: bucket_groups(self, self.job)
+        )
         return share_out(every, queue, label="Groups").map("WriteBuckets", write)
 
     def counts(self) -> DocumentCounts:
@@ -145,17 +148,10 @@ def read_bucket(
     return own, [_rows(runs, bucket, (split,)).select(IDENTITY) for split in stronger]
 
 
-def groups_of_runs(_: object, *, spill: LocalSpill) -> Sequence[BucketGroup]:
-    """The groups of buckets, once all runs are written."""
-    return bucket_groups(spill, spill.job)
-
-
 def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
     """Write the index of a shard, which marks it finished."""
-    with temporary_beside(path) as temporary:
-        with open(temporary, "w") as file:
-            json.dump({"runs": runs, "counts": asdict(counts)}, file)
-        os.replace(temporary, path)
+    content = json.dumps({"runs": runs, "counts": asdict(counts)}).encode()
+    filesystem.write_bytes(path, content, durable=False)
 
 
 _open = lru_cache(maxsize=4096)(open_batches)

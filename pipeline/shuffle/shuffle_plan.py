@@ -91,9 +91,7 @@ class ShufflePlan:
             if not every.end >> 64:
                 inside_D &= keys_D < np.uint64(every.end)
             wanted_D = inside_D & np.isin(splits_D, [*every.splits, *stronger])
-            if self.keys.keys() >= set(
-                every.splits
-            ):  # known completely: send only possible duplicates
+            if self.keys.keys() >= set(every.splits):  # all known: send only possible duplicates
                 known = np.concatenate([self.keys[split] for split in every.splits])
                 wanted_D &= np.isin(keys_D, known)
             found = np.flatnonzero(wanted_D)
