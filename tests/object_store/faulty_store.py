@@ -1,7 +1,7 @@
-"""An object store that fails now and then: `faulty:///folder`, a folder seen through fsspec.
+"""An object store that fails occasionally: `faulty:///folder`, a folder seen through fsspec.
 
-Like real ones it knows no rename and no lock, and lists what was just written only later. Every
-FAULTY_EVERY-th call of a process is answered 503; an upload that is cut so leaves half a file.
+Like real ones it has neither rename nor locks, and lists new files with a delay. Every
+FAULTY_EVERY-th call of a process is answered with 503; an interrupted upload leaves half a file.
 """
 
 import itertools

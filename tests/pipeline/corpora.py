@@ -1,4 +1,4 @@
-"""Small corpora, and the stages run on them."""
+"""Small corpora, and stage tables for them."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ INLINE = {"worker_mode": "inline"}
 
 
 def documents(seed: int, count: int) -> list[str]:
-    """Texts of a few sentences each, hardly two alike."""
+    """Random texts of a few sentences each."""
     rng = random.Random(seed)
 
     def sentence() -> str:
@@ -37,7 +37,7 @@ def documents(seed: int, count: int) -> list[str]:
 
 
 def write_jsonl(path: Path, texts: Sequence[str]) -> None:
-    """One document a line; compressed if the name says so."""
+    """One document per line; compressed if the name ends in .gz."""
     raw = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
@@ -49,7 +49,7 @@ def source(path: Path, **options: Any) -> dict[str, Any]:
 
 
 def letters_tokenizer() -> WordPieceTokenizer:
-    """Every letter, the frequent words, the marks."""
+    """A vocabulary of all letters, frequent words and punctuation."""
     pieces = [*SPECIAL_TOKENS, *".?!,-", *LETTERS, *(f"##{c}" for c in LETTERS), *WORDS]
     return WordPieceTokenizer(tuple(dict.fromkeys(pieces)), lowercase=True)
 
@@ -115,7 +115,7 @@ def tokens_table(
 
 
 def everything_twice(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The machine of an engine that gives every piece of work to two workers."""
+    """A machine whose engine executes every task on two workers."""
     monkeypatch.setattr(WorkQueue, "claim", lambda queue, pieces, label: iter(pieces))
     return {"worker_mode": "processes", "workers": 2}
 
@@ -123,7 +123,7 @@ def everything_twice(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def started(
     table: StageTable, folder: Path, *, site: str = "", count: int = 0
 ) -> "subprocess.Popen[str]":
-    """The stage of `table` as a program; who passes `site` for the `count`-th time is killed."""
+    """The stage of `table` as a program, killed when it reaches `site` for the `count`-th time."""
     path = folder / "table.json"
     write_stage_table(table, path)
     script = Path(__file__).with_name("killed_stage.py")

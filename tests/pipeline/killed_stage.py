@@ -2,7 +2,7 @@
 
     python killed_stage.py TABLE.json SITE COUNT
 
-At the COUNT-th passage of SITE the process that passes it kills itself (0: nobody is killed).
+A process that reaches SITE for the COUNT-th time kills itself (0: never).
 """
 
 import os
@@ -35,7 +35,7 @@ SITES: dict[str, tuple[Any, str]] = {
 
 
 def dying(function: Callable[..., Any], passages: int) -> Callable[..., Any]:
-    """`function`, before whose n-th call in this process everything ends."""
+    """`function`, but the process is killed before its n-th call."""
     left = [passages]
 
     def call(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tokens artifacts made by hand: the examples stage is tested without the stages before it."""
+"""Synthetic tokens artifacts, to test the examples stage without the stages before it."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ DocumentIds = Sequence[Sequence[int]]
 
 
 def small_tokenizer(words: int = 200) -> WordPieceTokenizer:
-    """Special tokens, then words w5 ... of which every fourth one continues a word."""
+    """Special tokens, then words w5 …, every fourth of which continues a word."""
     names = [f"##p{index}" if index % 4 == 3 else f"w{index}" for index in range(5, words)]
     return WordPieceTokenizer((*SPECIAL_TOKENS, *names), lowercase=True)
 
@@ -39,7 +39,7 @@ def document_digest(document: DocumentIds) -> bytes:
 def tokens_table(
     documents: Sequence[DocumentIds], *, vocabulary_size: int, weights: Sequence[int] | None = None
 ) -> pa.Table:
-    """Documents as a tokens table, sorted by digest as the stage leaves them."""
+    """Documents as a tokens table, sorted by digest as by the stage."""
     weighted = zip(documents, weights or [1] * len(documents), strict=True)
     rows = sorted((document_digest(document), document, weight) for document, weight in weighted)
     return pa.table(

@@ -1,4 +1,4 @@
-"""A share of the text is always held out: kept from training and from the vocabulary."""
+"""A share of the text is always held out, from training and from the vocabulary."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SENTENCE = "The only sentence of the document."
 
 
 def prepared(folder: Path, texts: list[str], **corpus: object) -> tuple[Artifact, Artifact]:
-    """Vocabulary and tokens of these documents."""
+    """The vocabulary and tokens of these documents."""
     write_jsonl(folder / "corpus" / "all.jsonl", texts)
     sources = [source(folder / "corpus")]
     table = vocabulary_table(folder / "words", sources, vocabulary={"size": 600}, **corpus)
@@ -72,7 +72,7 @@ def test_the_vocabulary_has_not_seen_what_is_held_out_where_the_draw_finds_nothi
 
 
 DRAWN, NOT_DRAWN = (105, 106, 108), 100
-"""Seeds of documents, by whether a share of 0.49 with the seed of these tables draws them."""
+"""Seeds of documents that a share of 0.49 draws, and does not draw, with these tables' seed."""
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_some_text_trains_and_some_is_held_out_when_the_draw_takes_half_or_all(
     assert said in capfd.readouterr().err
     vocabulary = read_tokenizer_json(words.path("tokenizer.json")).vocabulary
     pieces = {piece.removeprefix("##") for piece in vocabulary}
-    assert max(map(len, pieces - set(SPECIAL_TOKENS))) > 1  # learnt from the text that trains
+    assert max(map(len, pieces - set(SPECIAL_TOKENS))) > 1  # learnt from the training text
 
 
 def test_the_document_held_out_does_not_depend_on_files_and_their_names(tmp_path: Path) -> None:

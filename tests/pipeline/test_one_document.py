@@ -1,4 +1,4 @@
-"""A corpus of one document goes all the way to examples, however short the document."""
+"""A corpus of a single document yields examples, however short the document."""
 
 from pathlib import Path
 

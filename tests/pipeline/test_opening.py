@@ -1,4 +1,4 @@
-"""The artifacts open in the tools that people have, with the values that we see."""
+"""Artifacts can be opened with common tools, which read the same values."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ def with_duckdb(path: str) -> Rows:
 
 
 def with_datasets(path: str) -> Rows:
-    import datasets  # takes seconds
+    import datasets  # slow to import
 
     cache = str(Path(path).parent / "cache")
     found = datasets.load_dataset("arrow", data_files=path, split="train", cache_dir=cache)
