@@ -2,25 +2,23 @@
 
     python benchmarks/cpu_training.py [--presets mini base] [--rounds 3]
 
-In:  nothing: the examples come from a seed, with the lengths of real text (mean 104 of 128).
+In:  nothing: the examples are drawn from a seed, with the lengths of real text (mean 104 of 128).
 Out: benchmarks/results/cpu_training.json, and a table on standard output.
 
-Every side runs in a process of its own with the same allocator settings and cores; the sides take
-turns, so that a machine that slows down slows all of them. A side's figure is the median of all its
-steps. FLOPs count matrix products on real tokens only; the matrix rate is measured between steps.
-Precision is what `auto` stands for on this machine, and Hugging Face's best computes in it too.
-A turn during which somebody else used the machine, so that its matrix rate fell below 0.8 of the
-best seen, is measured again, twice at most; how often is in the result.
-Models measured by an earlier call stay in the result file, each with its own machine and date.
+Every side runs in a process of its own with the same allocator settings and cores. The sides take
+turns, so that a machine that slows down slows all of them. A side's figure is the median over all
+its steps. FLOPs count matrix products on real tokens only; the matrix rate is measured between
+steps. All sides use the precision that `auto` selects on this machine, except for Hugging Face's
+default, fp32. A turn disturbed by other programs, recognised by a matrix rate below 0.8 of the best
+so far, is repeated, at most twice; the result counts these repeats. Models measured earlier stay in
+the result file, each with its own machine and date.
 """
 
 import argparse
-import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
@@ -30,39 +28,49 @@ from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measuring import PRECISION, ROOT, machine, measure, write_result
+from benchmarks.measuring import (
+    PRECISION,
+    ROOT,
+    arguments_of,
+    in_turns,
+    machine,
+    markdown,
+    measure,
+    read_result,
+    write_result,
+)
 from model.config import TrainingMachine
 from model.training.environment import training_environment
 
 BEST = (f"huggingface_{PRECISION}", f"huggingface_{PRECISION}_compiled")
-"""The best of Hugging Face is the faster of the two."""
+"""Hugging Face at its best is the faster of the two."""
 SIDES = ("ours", "deepspeed", *dict.fromkeys((*BEST, "huggingface_fp32")))
-"""`deepspeed` is ours through DeepSpeed, as several ranks are; unasked, the Trainer takes fp32."""
+"""`deepspeed` is ours through DeepSpeed, as with several ranks; fp32 is the Trainer's default."""
 GOALS = {"mini": (6.0, 5.5), "base": (2.8, 4.3)}
 """How much faster than Hugging Face's best, and than its default."""
 STEPS = {
-    "tiny": (2, 2),  # only whether it runs
+    "tiny": (2, 2),  # a smoke test
     "mini": (16, 5),
     "base": (5, 2),
 }
-"""Of a turn: ours, and theirs."""
+"""Steps per turn: ours and theirs."""
+WARM_UP = {"tiny": 1, "mini": 4, "base": 2}
 UNDISTURBED = 0.8
 REPEATS = 2
-WARM_UP = {"tiny": 1, "mini": 4, "base": 2}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Turn:
-    """What `training_steps.py` prints: one number a step."""
+    """The output of `training_steps.py`: one number per step."""
 
     seconds: list[float]
     tokens: list[int]
-    """Real ones."""
+    """Real tokens, without padding."""
     flops: list[float]
     rates: list[float]
     """FLOP/s of a matrix product after the step."""
     kernels: str
-    """Which of our own were in use."""
+    """Which of our own kernels were in use."""
 
     @property
     def rate(self) -> float:
@@ -70,12 +78,32 @@ class Turn:
         return statistics.median(self.rates)
 
 
+@dataclass(frozen=True)
+class Case:
+    """One table row per side: a model and its training steps, or its embedding passes."""
+
+    name: str
+    options: Sequence[str]
+    """Options of `training_steps.py`."""
+    our_steps: int
+    their_steps: int
+    goals: tuple[float, float] | None
+
+    def turn(self, side: str, *, cores: str) -> Turn:
+        """Run one side in a process of its own."""
+        steps = self.their_steps if side.startswith("huggingface") else self.our_steps
+        command = [sys.executable, str(ROOT / "benchmarks" / "training_steps.py"), side]
+        command += [*self.options, "--steps", str(steps)]
+        taken = measure(command, cores=cores, env=training_environment(TrainingMachine()))
+        return TypeAdapter(Turn).validate_python(taken.said)
+
+
 class Side(TypedDict):
     """One side's figures, medians over the steps of all its turns."""
 
     tokens_per_second: float
     spread: list[float]
-    """The slowest step's tokens per second, and the fastest one's."""
+    """Tokens per second of the slowest step and of the fastest."""
     gflops: int
     matrix_gflops: int
     steps: int
@@ -84,7 +112,7 @@ class Side(TypedDict):
 
 @dataclass(frozen=True)
 class Comparison:
-    """All sides of one model, and what they say about ours."""
+    """All sides of one case."""
 
     sides: dict[str, Side]
     disturbed_turns: int
@@ -97,7 +125,7 @@ class Comparison:
 
     @property
     def times(self) -> dict[str, float]:
-        """How much faster ours is, by Hugging Face's side."""
+        """Our speed over that of each of Hugging Face's sides."""
         ours = self.sides["ours"]["tokens_per_second"]
         return {
             side: round(ours / figures["tokens_per_second"], 2)
@@ -107,11 +135,11 @@ class Comparison:
 
     @property
     def share_of_matrix_rate(self) -> float:
-        """How much of it ours reaches."""
+        """Our FLOP/s over the matrix rate."""
         return round(self.sides["ours"]["gflops"] / self.matrix_gflops, 3)
 
     def record(self) -> dict[str, object]:
-        """The form it is kept in."""
+        """The result as it is written."""
         found: dict[str, object] = {
             "sides": self.sides,
             "matrix_gflops": self.matrix_gflops,
@@ -127,118 +155,82 @@ class Comparison:
         return {**found, "goals": self.goals}
 
 
-def run_side(preset: str, side: str, arguments: argparse.Namespace) -> Turn:
-    """One turn of one side."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "training_steps.py"), side]
-    ours, theirs = STEPS[preset]
-    steps = theirs if side.startswith("huggingface") else ours
-    command += ["--preset", preset, "--steps", str(steps)]
-    command += ["--warm-up", str(WARM_UP[preset]), "--batch-size", str(arguments.batch_size)]
-    command += ["--activation", arguments.activation]
-    taken = measure(command, cores=arguments.cores, env=training_environment(TrainingMachine()))
-    return TypeAdapter(Turn).validate_python(taken.said)
-
-
 def summary(turns: list[Turn]) -> Side:
     """A side's figures over all its turns."""
-    seconds = [s for turn in turns for s in turn.seconds]
-    tokens = [t for turn in turns for t in turn.tokens]
-    flops = [f for turn in turns for f in turn.flops]
-    per_second = [t / s for t, s in zip(tokens, seconds, strict=True)]
+    steps = [
+        step
+        for turn in turns
+        for step in zip(turn.seconds, turn.tokens, turn.flops, turn.rates, strict=True)
+    ]
+    per_second = [tokens / seconds for seconds, tokens, _, _ in steps]
     return {
         "tokens_per_second": round(statistics.median(per_second), 1),
         "spread": [round(min(per_second), 1), round(max(per_second), 1)],
-        "gflops": round(
-            statistics.median(f / s for f, s in zip(flops, seconds, strict=True)) / 1e9
-        ),
-        "matrix_gflops": round(statistics.median(r for turn in turns for r in turn.rates) / 1e9),
-        "steps": len(seconds),
+        "gflops": round(statistics.median(flops / seconds for seconds, _, flops, _ in steps) / 1e9),
+        "matrix_gflops": round(statistics.median(rate for *_, rate in steps) / 1e9),
+        "steps": len(steps),
         "kernels": turns[0].kernels,
     }
 
 
-def compare(
-    model: str,
-    run: Callable[[str], Turn],
-    *,
-    sides: Sequence[str],
-    rounds: int,
-    goals: tuple[float, float] | None,
-) -> Comparison:
+def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> Comparison:
     """Run all sides in turns, repeating disturbed turns, and compare them."""
-    turns: dict[str, list[Turn]] = {side: [] for side in sides}
     best_rate, disturbed = 0.0, 0
-    for number in range(rounds):
-        for side in sides:
-            tries = [run(side)]
-            while tries[-1].rate < UNDISTURBED * best_rate and len(tries) <= REPEATS:
-                tries.append(run(side))
-            turn = max(tries, key=attrgetter("rate"))
-            turns[side].append(turn)
-            best_rate, disturbed = max(best_rate, turn.rate), disturbed + len(tries) - 1
-            print(f"{model} round {number + 1} {side}", file=sys.stderr, flush=True)
+
+    def undisturbed(side: str) -> Turn:
+        nonlocal best_rate, disturbed
+        tries = [case.turn(side, cores=cores)]
+        while tries[-1].rate < UNDISTURBED * best_rate and len(tries) <= REPEATS:
+            tries.append(case.turn(side, cores=cores))
+        turn = max(tries, key=attrgetter("rate"))
+        best_rate, disturbed = max(best_rate, turn.rate), disturbed + len(tries) - 1
+        return turn
+
+    turns = in_turns(sides, undisturbed, rounds=rounds)
     figures = {side: summary(of_side) for side, of_side in turns.items()}
-    return Comparison(figures, disturbed, goals)
+    return Comparison(figures, disturbed, case.goals)
 
 
-def table(results: dict[str, Comparison]) -> str:
-    """The result as Markdown."""
-    lines = ["| model | side | real tokens/s | GFLOP/s | ours is faster |", "|---|---|---|---|---|"]
-    for preset, result in results.items():
-        times_faster = result.times
-        for side, figures in result.sides.items():
-            times = times_faster.get(side, "")
-            lines.append(
-                f"| {preset} | {side} | {figures['tokens_per_second']:,.0f} "
-                f"| {figures['gflops']:,} | {times} |"
-            )
-        lines.append(
-            f"| {preset} | matrix rate | | {result.matrix_gflops:,.0f} "
-            f"| ours reaches {result.share_of_matrix_rate:.0%} of it |"
-        )
-    return "\n".join(lines)
+def compare_all(
+    cases: Sequence[Case], arguments: argparse.Namespace, settings: dict[str, object]
+) -> None:
+    """Compare the sides of each case, add each result to the file, print a table."""
+    packages = ("torch", "transformers", "deepspeed")
+    rows: list[list[object]] = []
+    for case in cases:
+        circumstances = {
+            "machine": machine(),
+            "versions": {name: metadata.version(name) for name in packages},
+            "settings": {**settings, "precision": PRECISION},
+        }
+        found = compare(case, sides=arguments.sides, rounds=arguments.rounds, cores=arguments.cores)
+        earlier = read_result(arguments.output)
+        write_result(arguments.output, {**earlier, case.name: {**circumstances, **found.record()}})
+        for side, figures in found.sides.items():
+            speed, gflops = f"{figures['tokens_per_second']:,.0f}", f"{figures['gflops']:,}"
+            rows.append([case.name, side, speed, gflops, found.times.get(side, "")])
+        share = f"ours reaches {found.share_of_matrix_rate:.0%} of it"
+        rows.append([case.name, "matrix rate", "", f"{found.matrix_gflops:,.0f}", share])
+    print(markdown(["model", "side", "real tokens/s", "GFLOP/s", "ours is faster"], rows))
 
 
 def main() -> None:
     """Read the arguments, compare, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments_of(__doc__, output="cpu_training.json")
     parser.add_argument("--presets", nargs="+", default=["mini", "base"])
     parser.add_argument("--sides", nargs="+", default=list(SIDES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", default="0,1")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--activation", default="gelu", choices=["gelu", "gelu_tanh"])
-    parser.add_argument("--out", default=str(ROOT / "benchmarks/results/cpu_training.json"))
     arguments = parser.parse_args()
-    found: dict[str, Comparison] = {}
-    measured: dict[str, dict[str, object]] = {}
+    cases = []
     for preset in arguments.presets:
-        where = circumstances(arguments)
-        found[preset] = compare(
-            preset,
-            partial(run_side, preset, arguments=arguments),
-            sides=arguments.sides,
-            rounds=arguments.rounds,
-            goals=GOALS.get(preset),
-        )
-        measured[preset] = {**where, **found[preset].record()}
-    earlier = json.loads(Path(arguments.out).read_text()) if Path(arguments.out).exists() else {}
-    write_result(arguments.out, {**earlier, **measured})
-    print(table(found))
-
-
-def circumstances(arguments: argparse.Namespace) -> dict[str, object]:
-    """What the figures depend on."""
-    packages = ("torch", "transformers", "deepspeed")
-    return {
-        "machine": machine(),
-        "versions": {name: metadata.version(name) for name in packages},
-        "settings": {
-            "batch_size": arguments.batch_size,
-            "hidden_act": arguments.activation,
-            "precision": PRECISION,
-        },
-    }
+        options = ["--preset", preset, "--warm-up", str(WARM_UP[preset])]
+        options += ["--batch-size", str(arguments.batch_size), "--activation", arguments.activation]
+        cases.append(Case(preset, options, *STEPS[preset], GOALS.get(preset)))
+    settings = {"batch_size": arguments.batch_size, "hidden_act": arguments.activation}
+    compare_all(cases, arguments, settings)
 
 
 if __name__ == "__main__":

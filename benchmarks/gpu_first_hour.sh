@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The first hour on a GPU, in under 40 minutes: is it right, where does it wait, how fast is it?
+# The first hour on a GPU, in under 40 minutes: correctness, host waits, throughput.
 #
-#   benchmarks/gpu_first_hour.sh [FOLDER]          results as JSON and logs, default runs/gpu-first-hour
+#   benchmarks/gpu_first_hour.sh [FOLDER]               write JSON and logs to runs/gpu-first-hour or FOLDER
 #   benchmarks/gpu_first_hour.sh --self-test [FOLDER]   the same parts, tiny, on a CPU
 #
-# Each part has a time limit and ends alone: FOLDER/summary.json says what passed, failed or ran out of
-# time, after every part. PYTHON names the interpreter (default .venv/bin/python).
+# Each part has its own time limit; a failure does not stop the others. FOLDER/summary.json is updated
+# after each part: passed, failed or out of time. PYTHON is the interpreter (default .venv/bin/python).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -36,7 +36,7 @@ PROGRAM
 part() { # NAME MINUTES COMMAND…
     local name=$1 minutes=$2 code=0 started=$SECONDS
     shift 2
-    [ ${#self_test[@]} -eq 0 ] || minutes=15 # machines that test are slow and busy
+    [ ${#self_test[@]} -eq 0 ] || minutes=15 # test machines are slow and busy
     echo "$name (at most $minutes minutes): $*" >&2
     timeout --kill-after=20 "${minutes}m" "$@" >"$folder/$name.out" 2>"$folder/$name.log" || code=$?
     local outcome=passed

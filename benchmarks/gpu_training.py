@@ -1,22 +1,23 @@
-"""Pre-training on one CUDA GPU, the product against Hugging Face.
+"""Pre-training on one CUDA GPU: the product against Hugging Face.
 
     python benchmarks/gpu_training.py [--minutes 20] [--only large] [--out FILE]
     python benchmarks/gpu_training.py --self-test          the same logic, tiny, on a CPU
 
-In:  nothing: the examples come from a seed, with the lengths of real text (and once all full).
+In:  nothing: the examples are drawn from a seed, with the lengths of real text (and once all full).
 Out: benchmarks/results/gpu_training.json, written after every case, and a table on standard output.
 
-Ours is the product itself: its Engine, its step, its Prefetcher; compiled layers, FlashAttention
-with dropout 0.1, fp32 masters; then in FP8, with CUDA graphs, and eager. Hugging Face's is
+Ours is the product itself, its Engine, training step and Prefetcher: compiled layers,
+FlashAttention with dropout 0.1, fp32 masters; then in FP8, with CUDA graphs, and eager. Theirs is
 BertForPreTraining in bf16 autocast with SDPA and fused AdamW, its batches on the device before the
-clock starts: padded, compiled, grouped by length, and without padding (flash-attn, if installed).
-Of the modern family (`modern-…`) it is ModernBertForMaskedLM on full sequences of 1,024 or 8,192
+clock starts: padded, compiled, length-grouped, and without padding (flash-attn, if installed).
+For the modern family (`modern-…`) it is ModernBertForMaskedLM on full sequences of 1,024 or 8,192
 tokens, 30 % of them masked, without dropout on either side; ours with AdamW and with Muon.
 A step is one update on the same sequences for every side, in micro-batches of the size that is best
-for that side: it doubles until nothing is gained or memory is out.
+for that side: it is doubled until throughput stops improving or memory runs out.
 
-Every case is a process with a time limit of its own, so a crash, a hang or a lack of memory costs
-one figure. What the minutes do not suffice for is listed as not run; the most important come first.
+Every case runs in a process of its own with a time limit, so a crash, a hang or running out of
+memory costs one figure. The most important cases run first; those that the time budget does not
+cover are listed as not run.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import cycle
 from pathlib import Path
 from typing import TypedDict
 
@@ -38,12 +40,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.gpu_product import DISTINCT, Workload, encoder_config, trainer, training_steps
-from benchmarks.measuring import PRECISION, ROOT, write_result
-from benchmarks.realistic import VOCABULARY, cut, padded
+from benchmarks.gpu_product import trainer, training_steps
+from benchmarks.hugging_face import Inputs, collated, divided, hugging_face_model, update_of
+from benchmarks.measuring import PRECISION, ROOT, arguments_of, markdown, write_result
+from benchmarks.workload import DISTINCT, Workload, encoder_config
 from model.config import TrainingMachine
-from model.data.batch import Example, pack
-from model.hugging_face.layout import hugging_face_config
 from model.training.cuda_graphs import MOST_TOKENS
 from model.training.environment import training_environment
 from model.training.monitoring.telemetry import matrix_rate
@@ -55,16 +56,16 @@ GOALS = {
     "modern-17M 1024-full ours": 962, "modern-base 1024-full ours": 297,
     "modern-large 1024-full ours": 143,
 }  # fmt: skip
-"""Sequences per second on an H200; 1,023 is MLPerf's, whose sequences are Wikipedia's and half
-empty (Krell et al. 2021, arXiv 2107.02027): the mean length stands beside each figure. Of the
-modern family: what Ettin (Weller et al. 2025) and ModernBERT-base report of an H100, 985,000,
-304,000 and 146,000 tokens a second."""
+"""Sequences per second on an H200. 1,023 is MLPerf's, on Wikipedia's sequences, half of
+which is padding (Krell et al. 2021, arXiv 2107.02027); hence the table's mean lengths. For the
+modern family: the throughput on an H100 that Ettin (Weller et al. 2025) and ModernBERT-base report,
+985,000, 304,000 and 146,000 tokens per second."""
 
 DATA_SHEET = {
     "H200": (989, 1979), "H100 PCIe": (756, 1513), "H100": (989, 1979), "B200": (2250, 4500),
     "A100": (312, None), "L40S": (362, 733),
 }  # fmt: skip
-"""Dense TFLOP/s of bf16 and FP8 products that NVIDIA's data sheets promise, by part of the name."""
+"""Dense TFLOP/s of bf16 and FP8 products in NVIDIA's data sheets, by part of the device's name."""
 
 OURS = {
     "ours": {"compiled": True},
@@ -74,7 +75,7 @@ OURS = {
     "ours_eager": {},
 }
 GAIN = 1.02
-"""A larger micro-batch must be faster by so much for the search to go on."""
+"""The search continues while a larger micro-batch is faster by at least this factor."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,14 @@ class Case:
 
     size: str
     shape: str
-    """The longest length, `-full` behind it where all sequences have it."""
+    """The maximum length, with `-full` appended if all sequences have it."""
     side: str
 
     def __str__(self) -> str:
         return f"{self.size} {self.shape} {self.side}"
 
     def workload(self, scale: "Scale") -> Workload:
-        """The sequences of its steps."""
+        """Its batches."""
         longest = int(self.shape.removesuffix("-full"))
         return Workload(self.size, longest, scale.sequences[longest], self.shape.endswith("-full"))
 
@@ -101,17 +102,17 @@ def _cases(size: str, shape: str, sides: Sequence[str]) -> list[Case]:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large everything is: a GPU's, or a self-test's."""
+    """Sizes and limits, for a GPU or for the self-test."""
 
     device: str
     budgets: tuple[int, ...]
-    """Tokens of a micro-batch that are tried: real ones for ours, padded ones for theirs."""
+    """Micro-batch sizes to try, in tokens: real ones for ours, including padding for theirs."""
     sequences: dict[int, int]
-    """Sequences of a step, by their longest length."""
+    """Sequences per step, by maximum length."""
     seconds: float
-    """How long the best micro-batch is timed; those that are tried, a third of it."""
+    """How long the best micro-batch is timed; each candidate is timed for a third of it."""
     limit: float
-    """Seconds for one case, after which its process is ended."""
+    """Time limit of one case's process, in seconds."""
     cases: tuple[Case, ...]
 
 
@@ -156,15 +157,15 @@ SELF_TEST = Scale(
 
 
 class Outcome(TypedDict, total=False):
-    """What one case reaches, or why it was not run."""
+    """One case's figures, or why it was not run."""
 
     examples_per_second: float
     mean_length: float
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     tflops: float
     micro_batch_tokens: int
     tried: dict[str, float | str]
-    """Examples per second by tokens of a micro-batch, or the error."""
+    """Examples per second by micro-batch size in tokens, or the error."""
     steps: int
     warm_up_seconds: float
     memory_gb: float
@@ -172,22 +173,22 @@ class Outcome(TypedDict, total=False):
 
 
 class Record(TypedDict):
-    """Everything that is kept."""
+    """The result file."""
 
     date: str
     versions: dict[str, str]
     matrix_tflops: float
-    """Measured: large square products in bf16."""
+    """Measured with large square products in bf16."""
     data_sheet_tflops: dict[str, int | None]
     results: dict[str, Outcome]
 
 
 Steps = Callable[[int], Generator[object]]
-"""From the tokens of a micro-batch to training steps, one each time the iterator is asked."""
+"""From a micro-batch size in tokens to a generator that runs one training step per iteration."""
 
 
 def our_steps(side: str, work: Workload, device: str) -> Steps:
-    """The product; what is compiled once serves all sizes of a micro-batch."""
+    """The product; layers are compiled once for all micro-batch sizes."""
     options = {"precision": PRECISION, **OURS[side]}
     if options["precision"] == "fp8" and device == "cuda":
         require_fp8(torch.device(device))
@@ -198,113 +199,31 @@ def our_steps(side: str, work: Workload, device: str) -> Steps:
 
 
 def hugging_face_steps(side: str, work: Workload, device: str) -> Steps:
-    """Their model, on batches that lie on the device already."""
-    model = hugging_face_model(side, work).to(device).train()
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
-    )
+    """Hugging Face's model, on batches that are on the device already."""
+    packed = side == "padding_free"
+    model = hugging_face_model(encoder_config(work.size), packed=packed).to(device).train()
+
+    def on_device(inputs: Inputs) -> Inputs:
+        return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
 
     def steps(budget: int) -> Generator[object]:
-        torch.compiler.reset()  # else a second size would be compiled for all sizes
-        forward = torch.compile(model) if side == "compiled" else model
-        divided = [_divided(side, work, batch, budget) for batch in work.batches]
+        torch.compiler.reset()  # otherwise a second size would be compiled with dynamic shapes
+        compiled = side == "compiled"
+        update = update_of(model, device=device, bf16=PRECISION == "bf16", compiled=compiled)
         batches = [
-            [
-                {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in part.items()}
-                for part in parts
-            ]
-            for parts in divided
+            [on_device(collated(side, work, part)) for part in divided(side, work, batch, budget)]
+            for batch in work.batches
         ]
-        number = 0
-        while True:
-            parts = batches[number % DISTINCT]
-            total = torch.zeros((), device=device)
-            for part in parts:
-                with torch.autocast(device, dtype=torch.bfloat16, enabled=PRECISION == "bf16"):
-                    loss = forward(**part).loss / len(parts)
-                loss.backward()
-                total += loss.detach()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            number += 1
-            yield float(total)  # as a trainer's log does: waits for the device
+        for parts in cycle(batches):
+            yield float(update(parts, len(parts)))  # waits for the device, as logging the loss does
 
     return steps
 
 
-def hugging_face_model(side: str, work: Workload) -> torch.nn.Module:
-    """Drawn from a seed."""
-    from transformers import (
-        BertConfig,
-        BertForMaskedLM,
-        BertForPreTraining,
-        ModernBertConfig,
-        ModernBertForMaskedLM,
-    )
-
-    packed = side == "padding_free"
-    torch.manual_seed(0)
-    table = {
-        **hugging_face_config(encoder_config(work.size), VOCABULARY),
-        "attn_implementation": "flash_attention_2" if packed else "sdpa",
-    }
-    if work.is_modern:
-        modern: torch.nn.Module = ModernBertForMaskedLM(
-            ModernBertConfig(**table, sparse_prediction=True)
-        )
-        return modern
-    # Without padding there is one row, so a next-sentence head would see one sequence only.
-    model: torch.nn.Module = (BertForMaskedLM if packed else BertForPreTraining)(
-        BertConfig(**table)
-    )
-    return model
-
-
-Inputs = dict[str, torch.Tensor | int]
-MODERN_INPUTS = ("input_ids", "attention_mask", "labels")
-
-
-def _divided(side: str, work: Workload, batch: list[Example], budget: int) -> list[Inputs]:
-    """Micro-batches of at most `budget` tokens, padding included."""
-    if side == "padding_free":
-        return [_flattened(part) for part in cut(batch, budget)]
-    if side == "grouped":
-        batch = sorted(batch, key=lambda one: len(one.input_ids))
-    rows = max(1, budget // work.longest)
-    parts = [batch[at : at + rows] for at in range(0, len(batch), rows)]
-    widths = [
-        -(-max(len(one.input_ids) for one in part) // 8) * 8 if side == "grouped" else work.longest
-        for part in parts
-    ]
-    inputs = [dict(padded(part, longest=width)) for part, width in zip(parts, widths, strict=True)]
-    if work.is_modern:  # which has neither segments nor next sentences
-        return [{name: part[name] for name in MODERN_INPUTS} for part in inputs]
-    return inputs
-
-
-def _flattened(part: list[Example]) -> Inputs:
-    """One row of all sequences, as transformers' DataCollatorWithFlattening makes it."""
-    packed = pack(part)
-    labels = torch.full_like(packed.input_ids, -100)
-    labels[packed.masked_lm_positions] = packed.masked_lm_ids
-    rows = {
-        "input_ids": packed.input_ids,
-        "token_type_ids": packed.token_type_ids,
-        "position_ids": packed.position_ids,
-        "labels": labels,
-    }
-    return {
-        **{name: tensor[None] for name, tensor in rows.items()},
-        **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), packed.cu_seqlens),
-        **dict.fromkeys(("max_length_q", "max_length_k"), packed.max_seqlen),
-    }
-
-
 def measured(case: Case, scale: Scale, budgets: Sequence[int]) -> Outcome:
-    """Search the best micro-batch among `budgets`, then time it."""
+    """Find the best micro-batch size among `budgets`, then time it."""
     work = case.workload(scale)
-    if case.side == "ours_graphs":  # larger ones are launched as those of `ours`
+    if case.side == "ours_graphs":  # larger ones run without graphs, as in `ours`
         budgets = [budget for budget in budgets if budget < MOST_TOKENS]
     started = time.perf_counter()
     make = our_steps if case.side in OURS else hugging_face_steps
@@ -314,7 +233,7 @@ def measured(case: Case, scale: Scale, budgets: Sequence[int]) -> Outcome:
     for budget in budgets:
         try:
             seconds, _ = _timed(steps(budget), scale.seconds / 3)
-        except RuntimeError as error:  # out of memory is one
+        except RuntimeError as error:  # including torch.OutOfMemoryError
             if not best:
                 raise
             tried[str(budget)] = _last_line(str(error))
@@ -344,9 +263,9 @@ def measured(case: Case, scale: Scale, budgets: Sequence[int]) -> Outcome:
 
 
 def _timed(steps: Generator[object], seconds: float) -> tuple[float, int]:
-    """Median seconds of a step after `DISTINCT` steps of warm-up, and how many were timed."""
+    """Median seconds per step after `DISTINCT` warm-up steps, and the number of steps timed."""
     times: list[float] = []
-    with closing(steps):  # and the threads behind them
+    with closing(steps):  # ends the Prefetcher's thread too
         for _ in range(DISTINCT):
             next(steps)
         until = time.perf_counter() + seconds
@@ -363,7 +282,7 @@ def _last_line(text: str) -> str:
 
 
 def in_a_process(case: str, scale: Scale, budgets: Sequence[int], *, limit: float) -> Outcome:
-    """`--case` in a process of its own; whatever happens to it is an outcome."""
+    """Run `--case` in a process of its own; a failure or a timeout becomes its outcome."""
     command = [sys.executable, __file__, "--case", case, "--budgets", *map(str, budgets)]
     command += ["--self-test"] if scale is SELF_TEST else []
     env = {**os.environ, **training_environment(TrainingMachine())}
@@ -380,14 +299,20 @@ def in_a_process(case: str, scale: Scale, budgets: Sequence[int], *, limit: floa
 
 
 def run(scale: Scale, *, minutes: float, out: str, only: str = "") -> Record:
-    """All cases in turn, kept after each."""
+    """Run all cases, writing the result after each."""
     started = time.perf_counter()
     name = torch.cuda.get_device_name() if scale.device == "cuda" else platform.processor()
     sheet = next((rates for part, rates in DATA_SHEET.items() if part in name), (None, None))
     rate = in_a_process("matrix", scale, (), limit=scale.limit)
+    versions = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
+    for package in ("transformers", "deepspeed", "triton", "flash-attn"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "absent"
     record: Record = {
         "date": time.strftime("%Y-%m-%d"),
-        "versions": versions(name),
+        "versions": {**versions, "cuda": str(torch.version.cuda)},
         "matrix_tflops": rate.get("tflops", 0.0),
         "data_sheet_tflops": dict(zip(("bf16", "fp8"), sheet, strict=True)),
         "results": {},
@@ -405,55 +330,39 @@ def run(scale: Scale, *, minutes: float, out: str, only: str = "") -> Record:
             budgets = scale.budgets
             eager = results.get(f"{case.size} {case.shape} huggingface", {})
             if case.side == "compiled" and "micro_batch_tokens" in eager:
-                budgets = (eager["micro_batch_tokens"],)  # compiled anew for each, a minute a time
+                budgets = (eager["micro_batch_tokens"],)  # each size takes a minute to compile
             results[str(case)] = in_a_process(str(case), scale, budgets, limit=limit)
         write_result(out, record)
     return record
 
 
-def versions(device: str) -> dict[str, str]:
-    """What the figures depend on."""
-    found = {"device": device, "python": platform.python_version(), "torch": torch.__version__}
-    for package in ("transformers", "deepspeed", "triton", "flash-attn"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "absent"
-    return {**found, "cuda": str(torch.version.cuda)}
-
-
 def table(record: Record) -> str:
     """The result as Markdown."""
     rate, sheet = record["matrix_tflops"], record["data_sheet_tflops"]["bf16"]
-    lines = [
-        ", ".join(f"{name} {version}" for name, version in record["versions"].items()),
-        f"bf16 matrix rate: measured {rate} TFLOP/s, data sheet {sheet or 'unknown'}",
-        "",
-        "| model | length | side | sequences/s | mean length | micro-batch | TFLOP/s | of measured "
-        "| of data sheet | GB | goal on H200 |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    header = ["model", "length", "side", "sequences/s", "mean length", "micro-batch", "TFLOP/s"]
+    header += ["of measured", "of data sheet", "GB", "goal on H200"]
+    rows: list[list[object]] = []
     for name, found in record["results"].items():
-        cells = name.split()
+        cells: list[object] = [*name.split()]
         if "not_run" in found:
-            lines.append(f"| {' | '.join(cells)} | not run: {found['not_run']} |" + " |" * 7)
+            rows.append([*cells, f"not run: {found['not_run']}", *[""] * 7])
             continue
         tflops = found["tflops"]
         cells += [f"{found['examples_per_second']:,.0f}", f"{found['mean_length']:.0f}"]
         cells += [f"{found['micro_batch_tokens']:,}", f"{tflops:.1f}"]
         cells += [f"{tflops / of:.0%}" if of else "" for of in (rate, sheet)]
-        cells += [str(found.get("memory_gb", "")), str(GOALS.get(name, ""))]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([*cells, found.get("memory_gb", ""), GOALS.get(name, "")])
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    rates = f"bf16 matrix rate: measured {rate} TFLOP/s, data sheet {sheet or 'unknown'}"
+    return f"{versions}\n{rates}\n\n{markdown(header, rows)}"
 
 
 def main() -> None:
     """Read the arguments, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments_of(__doc__, output="")
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--out", default="")
-    parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("--only", default="", help="only cases whose name contains this")
+    parser.add_argument("--self-test", action="store_true", help="the same logic, tiny, on a CPU")
     parser.add_argument("--case", default="", help=argparse.SUPPRESS)
     parser.add_argument("--budgets", type=int, nargs="*", default=(), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -471,7 +380,7 @@ def main() -> None:
     else:
         name = "gpu_self_test" if arguments.self_test else "gpu_training"
         folder = ROOT / ("runs" if arguments.self_test else "benchmarks/results")
-        out = arguments.out or str(folder / f"{name}.json")
+        out = arguments.output or str(folder / f"{name}.json")
         found = run(scale, minutes=arguments.minutes, out=out, only=arguments.only)
         print(table(found))
 

@@ -1,13 +1,12 @@
-"""The ladder from BERT to ModernBERT as docs show it: figures and a picture, rung by rung.
+"""The ladder from BERT to ModernBERT as docs/modern.md shows it: figures and a plot, rung by rung.
 
     cloze ablations configs/ladder.toml --table modern
     python benchmarks/ladder.py WORKSPACE/ladder-ablations/ablations.json
 
-In:  what the first command leaves.
+In:  the result of the first command.
 Out: benchmarks/results/ladder.json, its figures with the machine, and ladder.svg.
 """
 
-import argparse
 import sys
 import textwrap
 from pathlib import Path
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measuring import ROOT, machine, write_result
+from benchmarks.measuring import arguments_of, machine, write_result
 from flows.ablation.result import AblationResult, Column, TableResult
 
 PANELS = {
@@ -24,11 +23,11 @@ PANELS = {
     "tagging pretrained": "tagging, fine-tuned, F1 in %",
     "tagging pretrained-last-linear": "tagging, features, F1 in %",
 }
-"""Columns of the table that are drawn."""
+"""The table's columns to plot."""
 
 
 def plot(table: TableResult, path: Path) -> None:
-    """Every pre-training a dot, the mean of a rung a line with its standard error."""
+    """Draw each pre-training as a dot and each rung's mean with its standard error."""
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     all_axes = figure.subplots(1, len(PANELS), sharey=True)
     columns: dict[str, Column] = {column.key: column for column in table.columns}
@@ -49,11 +48,10 @@ def plot(table: TableResult, path: Path) -> None:
 
 
 def main() -> None:
-    """Read the result of the command, keep it and draw it."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the command's result, write it and plot it."""
+    parser = arguments_of(__doc__, output="ladder.json")
     parser.add_argument("result", help="ablations.json of the ladder")
-    parser.add_argument("--seconds", type=float, help="what the command took, if it is known")
-    parser.add_argument("--output", default=str(ROOT / "benchmarks/results/ladder.json"))
+    parser.add_argument("--seconds", type=float, help="duration of the command, if known")
     arguments = parser.parse_args()
     result = AblationResult.model_validate_json(Path(arguments.result).read_text())
     (table,) = (table for table in result.tables if table.name == "modern")

@@ -1,28 +1,34 @@
-"""Running a program on given cores and saying what it took.
+"""What the benchmarks share: timed programs, rounds, arguments, results as JSON, tables.
 
-In:  a command line, the cores it and all its children may use.
-Out: `Measurement`: wall time, processor time; if asked for, the largest memory of all its processes
-     together. Looking at it walks their page tables and holds them up, so time is taken without.
+In:  a command line, and the cores that it and its child processes may use.
+Out: `Measurement`: wall-clock and processor time and, on request, the peak memory of all processes
+     together. Sampling memory walks their page tables and slows them down, so it is off by default.
 """
 
+import argparse
 import json
 import os
 import platform
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
 from pydantic import JsonValue
 
 from model.hardware import machine_precision
 
+CaseT = TypeVar("CaseT")
+ResultT = TypeVar("ResultT")
+
 ROOT = Path(__file__).resolve().parent.parent
 PRECISION = machine_precision()[0]
-"""What `precision = "auto"` stands for here; all sides of a comparison compute in it."""
+"""What `precision = "auto"` means on this machine; all sides of a comparison compute in it."""
 SAMPLE_SECONDS = 0.2
 
 
@@ -33,11 +39,33 @@ class Measurement:
     wall: float
     """Seconds from start to exit."""
     cpu: float
-    """Seconds of processor time, of all its processes."""
+    """Seconds of processor time, summed over all its processes."""
     peak_pss: float | None
-    """Largest proportional set size of all its processes together, in MB, if it was looked at."""
+    """Peak proportional set size of all its processes together, in MB, if it was sampled."""
     said: dict[str, JsonValue] = field(default_factory=dict)
-    """The JSON line the program printed last, if it did."""
+    """The last JSON line that the program printed, if any."""
+
+
+class MemoryWatch(threading.Thread):
+    """Samples the memory of a process and its descendants until it is stopped."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.root = psutil.Process(pid)
+        self.peak_pss = 0.0
+        """In MB."""
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        """Take the largest sum of proportional set sizes."""
+        while not self.stopped.wait(SAMPLE_SECONDS):
+            pss = 0
+            try:
+                for process in (self.root, *self.root.children(recursive=True)):
+                    pss += process.memory_full_info().pss
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue  # one has just ended
+            self.peak_pss = max(self.peak_pss, pss / 1e6)
 
 
 def measure(
@@ -45,7 +73,7 @@ def measure(
     *,
     cores: str,
     cwd: Path = ROOT,
-    env: dict[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
     memory: bool = False,
 ) -> Measurement:
     """Run `command` on `cores` (as `taskset -c` takes them); a failure ends the benchmark."""
@@ -58,20 +86,61 @@ def measure(
         stderr=subprocess.PIPE,
         text=True,
     )
-    peak = _watch_memory(process.pid) if memory else lambda: None
+    watch = MemoryWatch(process.pid) if memory else None
+    if watch:
+        watch.start()
     output, errors = process.communicate()
     wall, after = time.monotonic() - started, os.times()
+    if watch:
+        watch.stopped.set()
+        watch.join()
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}\n{errors[-4000:]}")
     cpu = (
         after.children_user + after.children_system - before.children_user - before.children_system
     )
     lines = [line for line in output.splitlines() if line.startswith("{")]
-    return Measurement(wall, cpu, peak(), json.loads(lines[-1]) if lines else {})
+    said = json.loads(lines[-1]) if lines else {}
+    return Measurement(wall, cpu, watch.peak_pss if watch else None, said)
+
+
+def run_cloze(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """Standard output of `cloze …`; a failure ends the benchmark."""
+    program = (sys.executable, "-P", "-c", "from cloze.command import main; main()")
+    done = subprocess.run(
+        [*program, *arguments], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"exit code {done.returncode}: cloze {' '.join(arguments)}")
+    return done.stdout
+
+
+def in_turns(
+    cases: Iterable[CaseT], run: Callable[[CaseT], ResultT], *, rounds: int
+) -> dict[CaseT, list[ResultT]]:
+    """Run every case once per round, so that a machine that slows down slows them all alike."""
+    found: dict[CaseT, list[ResultT]] = {case: [] for case in cases}
+    for number in range(rounds):
+        for case, results in found.items():
+            print(f"round {number + 1} of {rounds}: {case}", file=sys.stderr, flush=True)
+            results.append(run(case))
+    return found
+
+
+def arguments_of(doc: str | None, *, output: str | None = None) -> argparse.ArgumentParser:
+    """A parser whose --help is a program's docstring; `output`: the default of --output."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if output is not None:
+        # relative, since some results record their arguments
+        default = os.path.relpath(ROOT / "benchmarks" / "results" / output) if output else ""
+        parser.add_argument("--output", "--out", default=default, help="result file (JSON)")
+    return parser
 
 
 def machine() -> dict[str, JsonValue]:
-    """What this machine is, for the record."""
+    """This machine and its load, for the record."""
     model = [
         line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
@@ -93,39 +162,19 @@ def machine() -> dict[str, JsonValue]:
     }
 
 
+def read_result(path: str) -> dict[str, Any]:
+    """The result file that earlier runs left; empty if there is none."""
+    file = Path(path)
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
 def write_result(path: str, result: Mapping[str, object]) -> None:
-    """Keep a result as readable JSON."""
+    """Write a result as readable JSON."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(result, indent=1, default=asdict) + "\n")
 
 
-def _watch_memory(pid: int) -> Callable[[], float | None]:
-    peak = [0.0]
-    stop = threading.Event()
-
-    def sample() -> None:
-        while not stop.wait(SAMPLE_SECONDS):
-            try:
-                root = psutil.Process(pid)
-                family = [root, *root.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                continue
-            peak[0] = max(peak[0], sum(_pss(process.pid) for process in family))
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-
-    def finish() -> float:
-        stop.set()
-        thread.join()
-        return peak[0] / 1e6
-
-    return finish
-
-
-def _pss(pid: int) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return 0.0
-    return sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    rule = ("---",) * len(header)
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (header, rule, *rows))

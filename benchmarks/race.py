@@ -1,12 +1,13 @@
-"""The race: held-out loss over wall-clock, against the Hugging Face Trainer at its best.
+"""The race: held-out loss over wall-clock time, against the Hugging Face Trainer at its best.
 
     python benchmarks/race.py --examples WORKSPACE/artifacts/examples/KEY --preset mini --steps 600
 
 In:  an examples artifact.
-Out: benchmarks/results/race.json and race.svg: both curves, and how much sooner ours arrives.
+Out: benchmarks/results/race.json and race.svg: both curves, and how much sooner ours reaches the
+     lowest loss that both reach.
 
-Same text, vocabulary, architecture, initial weights, batches in the same order, schedule and cores;
-one side after the other, each in a process of its own with the same allocator settings.
+Both sides have the same text, vocabulary, architecture, initial weights, batch order, schedule and
+cores; they run one after the other, each in a process of its own with the same allocator settings.
 """
 
 import argparse
@@ -25,16 +26,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import open_artifact
-from benchmarks.measuring import PRECISION, ROOT, machine, write_result
+from benchmarks.measuring import PRECISION, ROOT, arguments_of, machine, write_result
 from model.config import PretrainStage, TrainingMachine
 from model.training.environment import training_environment
 
 Points = list[tuple[int, float, float]]
-"""Step, seconds of training, held-out masked-LM loss."""
+"""Step, seconds of training, held-out MLM loss."""
 
 
 def configuration(arguments: argparse.Namespace) -> dict[str, object]:
-    """The recipe both sides train by."""
+    """The recipe of both sides."""
     return {
         "seed": 12345,
         "encoder": {"preset": arguments.preset, "initializer_range": arguments.initializer_range},
@@ -48,14 +49,14 @@ def configuration(arguments: argparse.Namespace) -> dict[str, object]:
             "optimizer": {
                 "learning_rate": arguments.learning_rate,
                 "warmup_steps": arguments.steps // 20,
-                "bias_correction": True,  # torch's AdamW knows no other
+                "bias_correction": True,  # torch's AdamW always corrects
             },
         },
     }
 
 
 def ours(config: dict[str, object], examples: str, threads: int, scratch: str) -> Points:
-    """Our side: the stage program, as a flow starts it."""
+    """Our side: the stage's program, as a flow starts it."""
     table = StageTable(
         stage="pretrain",
         format_version=PretrainStage.format_version,
@@ -116,7 +117,7 @@ def sooner(our_points: Points, their_points: Points) -> float:
 
 
 def _seconds_to(goal: float, points: Points) -> float:
-    """When the curve first comes down to `goal`, between its points linearly."""
+    """When the curve first reaches `goal`, interpolated linearly between its points."""
     for (_, before, above), (_, after, below) in pairwise(points):
         if below <= goal:
             share = (above - goal) / (above - below) if above > below else 1.0
@@ -125,7 +126,7 @@ def _seconds_to(goal: float, points: Points) -> float:
 
 
 def plot(curves: dict[str, Points], path: Path, *, title: str) -> None:
-    """Held-out loss over seconds, one line a side."""
+    """Plot held-out loss over seconds, one line per side."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     for name, points in curves.items():
@@ -139,8 +140,8 @@ def plot(curves: dict[str, Points], path: Path, *, title: str) -> None:
 
 
 def main() -> None:
-    """Read the command line, run both sides, keep numbers and plot."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the arguments, run both sides, write figures and plot."""
+    parser = arguments_of(__doc__, output="race.json")
     parser.add_argument("--examples", required=True, help="directory of an examples artifact")
     parser.add_argument("--preset", default="mini")
     parser.add_argument("--steps", type=int, default=600)
@@ -149,8 +150,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--initializer-range", type=float, default=0.02)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--compile", action="store_true", help="torch.compile on their side")
-    parser.add_argument("--output", default="benchmarks/results/race.json")
+    parser.add_argument("--compile", action="store_true", help="torch.compile their model")
     arguments = parser.parse_args()
     config, record = configuration(arguments), machine()
     examples, threads = str(Path(arguments.examples).resolve()), arguments.threads

@@ -1,13 +1,18 @@
-"""One side of the training benchmark: a number of optimizer steps, each timed.
+"""One side of a CPU benchmark: a number of training steps, or of documents embedded, each timed.
 
-    python benchmarks/training_steps.py SIDE --preset mini --steps 12 --warm-up 3
+    python benchmarks/training_steps.py ours --preset mini --steps 12 --warm-up 3
+    python benchmarks/training_steps.py huggingface_bf16 --preset modern-17M --longest 1024
 
-In:  which side: `ours` (the trainer's engine), `deepspeed` (the same through DeepSpeed, which one
-     rank does without), `huggingface_bf16` or `huggingface_fp32`, with `_compiled` behind or not.
-Out: one JSON line: seconds of each step, real tokens and FLOPs of each, the matrix rate meanwhile.
+In:  the side: `ours` (the trainer's engine), `deepspeed` (the same through DeepSpeed, which a
+     single rank does not need), `huggingface_bf16` or `huggingface_fp32`; `_compiled` may follow.
+Out: one JSON line: seconds, real tokens and FLOPs of each step, and the matrix rate after it.
 
-All sides see the same examples, dropout 0.1, exact GELU, AdamW, clipping, fp32 masters; gradients
-are accumulated over micro-batches to one global batch.
+All sides see the same sequences and use exact GELU, fused AdamW, clipping and fp32 masters;
+gradients are accumulated over micro-batches. BERT has dropout 0.1 and sequences of realistic
+lengths. Modern encoders have no dropout; their sequences of 128 have realistic lengths and are
+length-grouped for Hugging Face, longer ones are full, as packing makes them, so that nothing is
+padded. Embedding computes the mean of the last layer's vectors, with weights in bf16 where the
+processor has products for it.
 """
 
 import argparse
@@ -15,7 +20,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -25,32 +30,43 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cpu_training import Turn
-from benchmarks.measuring import PRECISION
-from benchmarks.realistic import VOCABULARY, cut, examples, padded
+from benchmarks.hugging_face import (
+    LEARNING_RATE,
+    collated,
+    divided,
+    hugging_face_model,
+    update_of,
+)
+from benchmarks.measuring import PRECISION, arguments_of
+from benchmarks.workload import (
+    DISTINCT,
+    SHARE_BY_TENTH,
+    VOCABULARY,
+    Workload,
+    cut,
+    encoder_config,
+)
 from model.config import EncoderConfig, PretrainConfig, TrainingMachine
 from model.data.batch import Example, pack
+from model.encoder.encoder import Encoder
 from model.encoder.operations.native_kernels import kernels_in_use
-from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.layout import hugging_face_config
-from model.training.distributed import join_world
-from model.training.monitoring.telemetry import training_flops
-from model.training.pretrain import cpu_token_budget
 from model.training.waiting import patient_threads
 
-LEARNING_RATE = 1e-4
+MICRO_TOKENS = 4096
+"""Tokens per micro-batch of Hugging Face's side, padding included, and of modern encoders."""
+DTYPE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 MATRIX = 2048
 
-Step = Callable[[list[Example], int], None]
+Step = Callable[[Sequence[Example], int], object]
 
 
-def encoder_config(preset: str, activation: str) -> EncoderConfig:
-    """The architecture, with the paper's dropout."""
-    return EncoderConfig.model_validate({"preset": preset, "hidden_act": activation})
-
-
-def our_step(config: EncoderConfig, token_budget: int, machine: TrainingMachine) -> Step:
+def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
     """The trainer's engine: ZeRO 0, one rank."""
+    # imported here to keep our code out of the other side's process
+    from model.encoder.pretraining import PretrainingModel
+    from model.training.distributed import join_world
     from model.training.engine import Engine
+    from model.training.pretrain import cpu_token_budget
 
     torch.manual_seed(0)
     engine = Engine(
@@ -59,53 +75,65 @@ def our_step(config: EncoderConfig, token_budget: int, machine: TrainingMachine)
         machine=machine,
         recipe=PretrainConfig(precision=PRECISION),
     )
+    budget = MICRO_TOKENS if config.family == "modern" else cpu_token_budget(config)
 
-    def step(batch: list[Example], number: int) -> None:
-        masked, labelled = counts(batch)
-        for micro, part in enumerate(cut(batch, token_budget)):
+    def step(batch: Sequence[Example], number: int) -> None:
+        masked = sum(len(example.masked_lm_ids) for example in batch)
+        for micro, part in enumerate(cut(batch, budget)):
             sums = engine.forward(pack(part), dropout=number * 1000 + micro)
-            engine.backward(sums.masked_lm_loss / masked + sums.next_sentence_loss / labelled)
+            engine.backward(sums.masked_lm_loss / masked + sums.next_sentence_loss / len(batch))
         engine.step(LEARNING_RATE)
 
     return step
 
 
-def hugging_face_step(
-    config: EncoderConfig, micro_batch: int, *, bf16: bool, compiled: bool
-) -> Step:
-    """Hugging Face's model: padded batches, SDPA, fused AdamW; bf16 by autocast."""
-    from transformers import BertConfig, BertForPreTraining
-
-    torch.manual_seed(0)
-    table = BertConfig(**hugging_face_config(config, VOCABULARY), attn_implementation="sdpa")
-    model: torch.nn.Module = BertForPreTraining(table).train()
-    forward = torch.compile(model) if compiled else model
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.01, fused=True
+def their_training(config: EncoderConfig, work: Workload, side: str) -> Step:
+    """Hugging Face's model on padded batches."""
+    update = update_of(
+        hugging_face_model(config).train(),
+        device="cpu",
+        bf16="bf16" in side,
+        compiled=side.endswith("compiled"),
     )
+    padding = "grouped" if work.is_modern else "padded"
 
-    def step(batch: list[Example], number: int) -> None:
-        parts = [batch[at : at + micro_batch] for at in range(0, len(batch), micro_batch)]
-        for part in parts:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-                loss = forward(**padded(part, longest=128)).loss
-            (loss / len(parts)).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+    def step(batch: Sequence[Example], number: int) -> None:
+        parts = divided(padding, work, batch, MICRO_TOKENS)
+        update((collated(padding, work, part) for part in parts), len(parts))
 
     return step
 
 
-def counts(batch: list[Example]) -> tuple[int, int]:
-    """Masked tokens and labelled sequences of a global batch."""
-    return sum(len(example.masked_lm_ids) for example in batch), len(batch)
+def our_embedding(config: EncoderConfig) -> Step:
+    """The encoder as `cloze embed` runs it."""
+    encoder = Encoder(config, VOCABULARY).to(DTYPE).eval()
+
+    @torch.inference_mode()
+    def step(batch: Sequence[Example], number: int) -> None:
+        for part in cut(batch, MICRO_TOKENS):
+            packed = pack(part)
+            encoder.pooled(encoder(packed), packed, pooling="mean")
+
+    return step
+
+
+def their_embedding(config: EncoderConfig, work: Workload, side: str) -> Step:
+    """`ModernBertModel`; no sequence is padded."""
+    model = hugging_face_model(config, headless=True).to(DTYPE).eval()
+    forward = torch.compile(model) if side.endswith("compiled") else model
+
+    @torch.inference_mode()
+    def step(batch: Sequence[Example], number: int) -> None:
+        for part in divided("padded", work, batch, MICRO_TOKENS):
+            ids = collated("padded", work, part)["input_ids"]
+            forward(input_ids=ids).last_hidden_state.float().mean(1)
+
+    return step
 
 
 def matrix_rate() -> float:
-    """FLOP/s of a square product in the machine's precision, median."""
-    dtype = torch.bfloat16 if PRECISION == "bf16" else torch.float32
-    left = torch.randn(MATRIX, MATRIX, dtype=dtype)
+    """FLOP/s of a square product in the machine's precision, median of 15."""
+    left = torch.randn(MATRIX, MATRIX, dtype=DTYPE)
     seconds = []
     for _ in range(15):
         started = time.perf_counter()
@@ -116,51 +144,49 @@ def matrix_rate() -> float:
 
 def run(side: str, arguments: argparse.Namespace) -> Turn:
     """Warm up, then time every step."""
-    config = encoder_config(arguments.preset, arguments.activation)
-    micro_batch, budget = arguments.micro_batch, cpu_token_budget(config)
-    if side.startswith("huggingface"):
-        step = hugging_face_step(
-            config, micro_batch, bf16="bf16" in side, compiled=side.endswith("compiled")
-        )
+    work = Workload(
+        arguments.preset,
+        arguments.longest,
+        arguments.batch_size,
+        full=arguments.longest not in SHARE_BY_TENTH,
+    )
+    config = encoder_config(work.size, hidden_act=arguments.activation)
+    embeds, ours = arguments.task == "embed", not side.startswith("huggingface")
+    through_deepspeed = {"steps_per_print": None} if side == "deepspeed" else {}
+    if embeds:
+        step = our_embedding(config) if ours else their_embedding(config, work, side)
+    elif ours:
+        step = our_training(config, TrainingMachine(deepspeed=through_deepspeed))
     else:
-        through_deepspeed = {"steps_per_print": None} if side == "deepspeed" else {}
-        step = our_step(config, budget, TrainingMachine(deepspeed=through_deepspeed))
-    batches = [examples(arguments.batch_size, longest=128, seed=seed) for seed in range(4)]
-    seconds, tokens, flops, rates = [], [], [], []
+        step = their_training(config, work, side)
+    turn = Turn([], [], [], [], "")
     for number in range(arguments.warm_up + arguments.steps):
-        batch = batches[number % len(batches)]
+        batch = work.batches[number % DISTINCT]
         started = time.perf_counter()
         step(batch, number)
-        if number < arguments.warm_up:
-            continue
-        seconds.append(time.perf_counter() - started)
-        sizes = [len(example.input_ids) for example in batch]
-        tokens.append(sum(sizes))
-        squared = sum(size * size for size in sizes)
-        masked = counts(batch)[0]
-        flops.append(
-            training_flops(config, VOCABULARY, tokens=sum(sizes), squared=squared, masked=masked)
-        )
-        rates.append(matrix_rate())
-    kernels = kernels_in_use() if side in ("ours", "deepspeed") else ""
-    return Turn(seconds, tokens, flops, rates, kernels)
+        seconds = time.perf_counter() - started
+        if number >= arguments.warm_up:
+            turn.seconds.append(seconds)
+            turn.tokens.append(int(work.lengths[number % DISTINCT].sum()))
+            turn.flops.append(work.flops(number, forward_only=embeds))
+            turn.rates.append(matrix_rate())
+    turn.kernels = kernels_in_use() if ours else ""
+    return turn
 
 
 def main() -> None:
     """Read the arguments, run, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments_of(__doc__)
     parser.add_argument("side")
-    parser.add_argument("--preset", default="mini")
+    parser.add_argument("--task", default="train", choices=["train", "embed"])
+    parser.add_argument("--preset", default="mini", help="of a modern encoder with `modern-`")
     parser.add_argument("--activation", default="gelu")
+    parser.add_argument("--longest", type=int, default=128, help="tokens of a sequence at most")
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--warm-up", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--micro-batch", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=0)
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    ours = arguments.side in ("ours", "deepspeed")  # they wait as the product does
+    ours = not arguments.side.startswith("huggingface")  # its threads wait as the product's do
     with patient_threads(torch.get_num_threads()) if ours else nullcontext():
         turn = run(arguments.side, arguments)
     print(json.dumps(asdict(turn)), flush=True)

@@ -1,15 +1,15 @@
-"""What only a GPU can say of the training step, beside its speed: one JSON line a check.
+"""Checks of the training step that need a GPU, besides its speed: one JSON line per check.
 
     python -m benchmarks.gpu.checks syncs|shapes|profile|parity [--self-test]
 
-In:  nothing: batches come from a seed (product.py).
-Out: syncs:   host waits a step, as `torch.cuda.set_sync_debug_mode` sees them: at most one.
-     shapes:  recompilations, graph breaks and distinct graphs of compiled layers in 20 steps.
-     profile: the kernels that take the most time in five steps, and the share of idle time.
+In:  nothing: batches are drawn from a seed (workload.py).
+Out: syncs:   host waits per step, reported by `torch.cuda.set_sync_debug_mode`: at most one.
+     shapes:  graph breaks and distinct graphs of compiled layers in 20 steps.
+     profile: the kernels that take the most time in five steps.
      parity:  the loss in fp32 on the CPU and on the GPU over 200 steps: at most 0.01 nats apart.
 
-`--self-test` runs the same logic, tiny, on a CPU: it shows that the program works, no more. The
-exit code is 1 where a check fails.
+`--self-test` runs the same logic, tiny, on a CPU, only to show that the program works. The exit
+code is 1 if a check fails.
 """
 
 import argparse
@@ -25,18 +25,20 @@ from contextlib import closing
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu_product import Workload, trainer, training_steps
+from benchmarks.gpu_product import trainer, training_steps
+from benchmarks.measuring import arguments_of
+from benchmarks.workload import Workload
 from model.config import TrainingMachine
 from model.training.environment import training_environment
 
 Finding = dict[str, object]
 
 PARITY = 0.01
-"""Nats between the losses of both devices, at any step."""
+"""Largest difference between the losses of both devices at any step, in nats."""
 
 
 def workloads(device: str) -> dict[str, Workload]:
-    """Small enough to be done in a minute, large enough that kernels show; of each family one."""
+    """One of each family, small enough for a minute and large enough for the kernels to show."""
     if device == "cuda":
         return {
             "bert": Workload("base", 128, 256),
@@ -49,7 +51,7 @@ def workloads(device: str) -> dict[str, Workload]:
 
 
 def syncs(device: str) -> Finding:
-    """How often the host waited for the GPU in each of ten steps, and where."""
+    """How often the host waits for the GPU per step, over ten steps, and where."""
     found: dict[str, dict[str, int]] = {}
     for name, work in workloads(device).items():
         steps = training_steps(trainer(work, device=device), work, token_budget=16384)
@@ -71,11 +73,11 @@ def syncs(device: str) -> Finding:
 
 
 KINDS = {"bert": 1, "modern": 3}
-"""Layers that are compiled apart: a modern encoder's first has no norm, and some are local."""
+"""Kinds of layers, each compiled once: a modern encoder's first has no norm, some are local."""
 
 
 def shapes(device: str) -> Finding:
-    """Dynamo's counters after 20 steps of compiled layers; details: TORCH_LOGS."""
+    """Dynamo's counters after 20 steps of compiled layers; TORCH_LOGS shows the details."""
     found: dict[str, object] = {}
     passed = True
     for name, work in workloads(device).items():
@@ -89,7 +91,7 @@ def shapes(device: str) -> Finding:
         breaks = dict(counters["graph_break"])
         graphs = counters["stats"].get("unique_graphs", 0)
         found[name] = {"graphs": graphs, "graph_breaks": breaks}
-        # Two of a kind where torch found that a size was not one after all.
+        # at most two per kind: torch recompiles once with dynamic shapes
         passed = passed and not breaks and graphs <= 2 * KINDS[name]
     return {"found": found, "passed": passed}
 
@@ -140,7 +142,7 @@ def losses(device: str, side: str, *, steps: int) -> list[float]:
 
 
 def parity(device: str) -> Finding:
-    """The same steps on both devices, in a process each: DeepSpeed knows one device a process."""
+    """The same steps on both devices, each in a process: DeepSpeed allows one device in each."""
     curves: list[dict[str, list[float]]] = []
     steps = 200 if device == "cuda" else 3
     for where in ("cpu", device):
@@ -168,8 +170,8 @@ CHECKS: dict[str, Callable[[str], Finding]] = {
 
 
 def main() -> None:
-    """Run one check, print what it found."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run one check, print its result."""
+    parser = arguments_of(__doc__)
     parser.add_argument("check", choices=(*CHECKS, "losses"))
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)

@@ -1,22 +1,21 @@
-"""What FP8 does to a loss: the same steps in bf16 and in FP8, on a CPU that rounds as a GPU does.
+"""The effect of FP8 on the loss: the same steps in bf16 and FP8, on a CPU that rounds like a GPU.
 
     python benchmarks/gpu/fp8_loss.py EXAMPLES [--steps 500] [--preset mini] [--seed 1]
 
 In:  an examples artifact: the folder that `cloze examples CONFIG` prints.
 Out: benchmarks/results/fp8_loss.json: the curves as means over windows of steps, and the largest
-     distances between them. Runs of other seeds in the same file stay.
+     differences between them. Runs with other seeds stay in the file.
 
-All engines see the same batches with the same dropout masks and start from the same weights, so
-what lies between the curves is rounding. FP8 runs the operations that a GPU does, bf16 on a CPU
-fused ones, which round elsewhere. So there are two with bf16: `bf16` as a CPU trains, and
-`composed`, FP8's own operations with bf16 products. FP8 is held against the second; what lies
-between the two is how far apart curves are for no more reason than that. Figures of speed mean
-nothing here.
+All engines see the same batches with the same dropout masks and start from the same weights, so the
+curves differ by rounding alone. FP8 runs the same operations as on a GPU, whereas bf16 on a CPU
+uses fused ones, which round in other places. Hence there are two engines with bf16: `bf16` trains
+as a CPU does; `composed` runs FP8's operations with bf16 products and is the control for FP8. The
+difference between these two shows how far curves drift apart by rounding alone. Speed is not
+measured.
 """
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import time
@@ -30,7 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.store import open_artifact
-from benchmarks.measuring import ROOT, machine, write_result
+from benchmarks.measuring import arguments_of, machine, read_result, write_result
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import Prefetcher, Share, StepBatch
 from model.data.sources import Inputs, read_inputs, training_source
@@ -43,29 +42,28 @@ from model.training.engine import Engine
 from model.training.optimizer import learning_rate
 
 ALLOWED = 0.02
-"""Nats between the two curves."""
-
+"""Largest difference between FP8's curve and its control, in nats."""
 
 PRECISIONS = {"bf16": "bf16", "composed": "bf16", "fp8": "fp8"}
-"""Of each engine."""
+"""Precision of each engine."""
 
 
 class Comparison(TypedDict):
-    """Masked-LM losses of one seed, in nats; a point of a curve is the mean of a window."""
+    """MLM losses of one seed, in nats; a point of a curve is the mean over a window."""
 
     bf16: list[float]
     composed: list[float]
     fp8: list[float]
     fp8_against_composed: float
-    """The largest difference of two points."""
+    """The largest difference between two points."""
     composed_against_bf16: float
     mean_fp8_against_composed: float
-    """The mean difference of the points, above 0 where FP8's are higher."""
+    """The mean difference of the points; positive if FP8's loss is higher."""
     mean_composed_against_bf16: float
 
 
 def recipe(precision: str, arguments: argparse.Namespace) -> PretrainStage:
-    """What the mini encoder learns with in so few steps."""
+    """The recipe, suited to a mini encoder and few steps."""
     phase = {"max_seq_length": arguments.max_seq_length, "share": 1.0}
     return PretrainStage.model_validate(
         {
@@ -87,7 +85,7 @@ def recipe(precision: str, arguments: argparse.Namespace) -> PretrainStage:
 
 
 def engine(name: str, stage: PretrainStage, inputs: Inputs, world: World) -> Engine:
-    """The trainer's engine over a model drawn from the seed."""
+    """The trainer's engine around a model drawn from the seed."""
     torch.manual_seed(stage.seed)
     model = PretrainingModel(stage.encoder, inputs.tokenizer.size, fp8=name != "bf16")
     return Engine(model, world=world, machine=TrainingMachine(), recipe=stage.pretrain)
@@ -95,7 +93,7 @@ def engine(name: str, stage: PretrainStage, inputs: Inputs, world: World) -> Eng
 
 @contextlib.contextmanager
 def products_of(name: str) -> Iterator[None]:
-    """While it lasts, `composed` computes what FP8 would in bf16."""
+    """Within it, `composed` computes FP8's products in bf16."""
     product = affine if name == "composed" else fp8_affine
     with (
         mock.patch.object(self_attention, "fp8_affine", product),
@@ -105,7 +103,7 @@ def products_of(name: str) -> Iterator[None]:
 
 
 def train_step(trained: Engine, stage: PretrainStage, batch: StepBatch) -> float:
-    """One update; the masked-LM loss before it, in nats a token."""
+    """One update; the MLM loss before it, in nats per masked token."""
     total = torch.zeros(())
     for number, micro_batch in enumerate(batch.micro_batches):
         sums = trained.forward(micro_batch, dropout=batch.step * 100 + number)
@@ -131,13 +129,13 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
             found.append(train_step(trained, stage, batch))
             if (batch.step + 1) % arguments.window == 0:
                 seconds = time.monotonic() - started
-                said = f"{name} step {batch.step + 1} {found[-1]:.3f} {seconds:.0f} s"
-                print(said, file=sys.stderr, flush=True)
+                line = f"{name} step {batch.step + 1} {found[-1]:.3f} {seconds:.0f} s"
+                print(line, file=sys.stderr, flush=True)
     return found
 
 
 def compare(found: Mapping[str, list[float]], *, window: int) -> Comparison:
-    """The three engines' losses as curves, and how far apart they are."""
+    """The three engines' losses as curves, and the differences between them."""
     curves = {
         name: [statistics.fmean(values[at : at + window]) for at in range(0, len(values), window)]
         for name, values in found.items()
@@ -156,19 +154,9 @@ def compare(found: Mapping[str, list[float]], *, window: int) -> Comparison:
     }
 
 
-def kept_runs(out: str, settings: dict[str, object]) -> dict[str, Comparison]:
-    """The runs of other seeds in the file, if their settings are these."""
-    path = Path(out)
-    if not path.exists():
-        return {}
-    record = json.loads(path.read_text())
-    runs: dict[str, Comparison] = record.get("runs", {})
-    return runs if record["settings"] == settings else {}
-
-
 def main() -> None:
-    """Read the arguments, compare, write; exit code 1 where the curves part."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the arguments, compare, write; exit code 1 if the curves differ too much."""
+    parser = arguments_of(__doc__, output="fp8_loss.json")
     parser.add_argument("examples")
     parser.add_argument("--preset", default="mini")
     parser.add_argument("--steps", type=int, default=500)
@@ -178,16 +166,18 @@ def main() -> None:
     parser.add_argument("--max-seq-length", type=int, default=128)
     parser.add_argument("--token-budget", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", default=str(ROOT / "benchmarks/results/fp8_loss.json"))
     arguments = parser.parse_args()
-    apart = ("examples", "out", "seed")
-    settings = {k: v for k, v in vars(arguments).items() if k not in apart}
-    runs = kept_runs(arguments.out, settings)
+    varied = ("examples", "output", "seed")
+    settings = {k: v for k, v in vars(arguments).items() if k not in varied}
+    earlier = read_result(arguments.output)
+    runs: dict[str, Comparison] = {}
+    if earlier.get("settings") == settings:
+        runs = earlier["runs"]
     curves = {name: losses(name, arguments) for name in PRECISIONS}
     found = runs[str(arguments.seed)] = compare(curves, window=arguments.window)
-    write_result(arguments.out, {"machine": machine(), "settings": settings, "runs": runs})
+    write_result(arguments.output, {"machine": machine(), "settings": settings, "runs": runs})
     far, control = found["fp8_against_composed"], found["composed_against_bf16"]
-    print(f"largest distance {far} nats, allowed {ALLOWED}; of bf16 in both ways {control}")
+    print(f"largest difference {far} nats, allowed {ALLOWED}; between the two of bf16 {control}")
     sys.exit(int(far > ALLOWED))
 
 

@@ -2,7 +2,7 @@
 
     PYTHON google_bert.py CHECKOUT [the script's own options]
 
-The script is run as it is; only `import tensorflow` gives it the version-1 interface.
+The script runs unchanged, except that `import tensorflow` gives it the version-1 interface.
 """
 
 import json

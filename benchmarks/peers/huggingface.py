@@ -2,8 +2,8 @@
 
     python huggingface.py WORKERS CORPUS VOCABULARY OUTPUT MAX_SEQ_LENGTH
 
-What its examples (run_mlm.py) do: every text tokenised, texts joined and cut into blocks of equal
-length, tokens masked at random as batches are made. No sentence pairs.
+As in its examples (run_mlm.py): every text is tokenised, the texts are concatenated and cut into
+blocks of equal length, and the collator masks tokens at random. There are no sentence pairs.
 """
 
 import json
@@ -24,7 +24,7 @@ tokenizer.model_max_length = 1 << 30
 
 
 def read() -> Iterator[dict[str, str]]:
-    """Documents as texts."""
+    """The documents, one text each."""
     with open(corpus, encoding="utf-8") as file:
         for document in file.read().split("\n\n"):
             if document.strip():
@@ -32,13 +32,13 @@ def read() -> Iterator[dict[str, str]]:
 
 
 def tokenise(batch: dict[str, list[str]]) -> BatchEncoding:
-    """Ids of each text, framed."""
+    """Token ids of each text, with special tokens."""
     encoded: BatchEncoding = tokenizer(batch["text"], return_special_tokens_mask=True)
     return encoded
 
 
 def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
-    """All texts of a batch joined, cut into blocks of one length."""
+    """Concatenate the texts of a batch and cut them into blocks of equal length."""
     joined = {name: [i for row in rows for i in row] for name, rows in batch.items()}
     end = len(joined["input_ids"]) // length * length
     return {

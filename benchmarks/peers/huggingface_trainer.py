@@ -2,11 +2,13 @@
 
     python huggingface_trainer.py SETTINGS.json
 
-Best: bf16 autocast, SDPA, fused AdamW, batches padded to their own longest sequence only, batches
-made by a worker process. The same batches in the same order, architecture, initial weights,
-optimizer, schedule and clipping as ours; the held-out loss by the same sum, outside the clock. What
-is left to chance is dropout and rounding.
-Out: one JSON line `{"points": [[step, seconds of training, held-out masked-LM loss], …]}`.
+In:  the settings that race.py writes.
+Out: one JSON line `{"points": [[step, seconds of training, held-out MLM loss], …]}`.
+
+At its best means bf16 autocast, SDPA, fused AdamW, batches padded to their own longest sequence
+only, and a worker process that collates them. Batches, their order, architecture, initial weights,
+optimizer, schedule and clipping are the same as ours; the held-out loss is the same sum and is not
+timed. Only dropout and rounding differ.
 """
 
 import json
@@ -46,7 +48,7 @@ torch.set_num_threads(settings["threads"])
 
 
 class Batches(Dataset[dict[str, torch.Tensor]]):
-    """Global batches of the run, each already collated."""
+    """The run's global batches, already collated."""
 
     def __init__(self, split: str, purpose: str, batch_size: int, count: int) -> None:
         self.shards = ExampleShards(artifact, split=split, max_seq_length=length)
@@ -64,7 +66,7 @@ class Batches(Dataset[dict[str, torch.Tensor]]):
 
 
 def collated(examples: Examples) -> dict[str, torch.Tensor]:
-    """Padded to the longest example; labels -100 where nothing is asked."""
+    """Pad to the longest example; labels are -100 where no token is masked."""
     inside = np.arange(examples.lengths.max()) < examples.lengths[:, None]
     ids = np.zeros(inside.shape, np.int64)
     ids[inside] = examples.input_ids
@@ -83,7 +85,7 @@ def collated(examples: Examples) -> dict[str, torch.Tensor]:
 
 
 class HeldOut(TrainerCallback):
-    """Held-out loss every few steps; the clock stands still meanwhile."""
+    """Computes the held-out loss every few steps, with the clock stopped."""
 
     def __init__(self) -> None:
         wanted = recipe.evaluation_examples
@@ -101,7 +103,7 @@ class HeldOut(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: object
     ) -> None:
-        """Stop it for an evaluation, if one is due."""
+        """Stop the clock for an evaluation, if one is due."""
         if state.global_step % recipe.evaluate_every and state.global_step != recipe.steps:
             return
         self.spent += time.monotonic() - self.since
@@ -117,20 +119,17 @@ class HeldOut(TrainerCallback):
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bf16"):
             for batch in self.batches:
                 inputs = {k: v for k, v in batch.items() if "label" not in k}
-                asked = batch["labels"] != -100
-                logits = model(**inputs).prediction_logits[asked].float()
-                total += float(
-                    torch.nn.functional.cross_entropy(
-                        logits, batch["labels"][asked], reduction="sum"
-                    )
-                )
-                count += int(asked.sum())
+                masked = batch["labels"] != -100
+                logits = model(**inputs).prediction_logits[masked].float()
+                labels = batch["labels"][masked]
+                total += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
+                count += len(labels)
         model.train()
         return total / count
 
 
 def adamw(config: OptimizerConfig, model: BertForPreTraining) -> torch.optim.Optimizer:
-    """The same decay groups and numbers, torch's fused AdamW."""
+    """Torch's fused AdamW with our parameter groups and settings."""
     return torch.optim.AdamW(
         parameter_groups(model.named_parameters(), weight_decay=config.weight_decay),
         lr=config.learning_rate,
@@ -141,12 +140,12 @@ def adamw(config: OptimizerConfig, model: BertForPreTraining) -> torch.optim.Opt
 
 
 def initial_model(vocabulary_size: int) -> BertForPreTraining:
-    """Hugging Face's model with the weights with which our side begins."""
+    """Hugging Face's model with our side's initial weights."""
     torch.manual_seed(stage.seed)
-    begun = PretrainingModel(stage.encoder, vocabulary_size)
+    ours = PretrainingModel(stage.encoder, vocabulary_size)
     shape = hugging_face_config(stage.encoder, vocabulary_size)
     model = BertForPreTraining(BertConfig(**{k: v for k, v in shape.items() if k != "cloze"}))
-    loaded = model.load_state_dict(to_hugging_face(begun.state_dict()), strict=False)
+    loaded = model.load_state_dict(to_hugging_face(ours.state_dict()), strict=False)
     assert not loaded.unexpected_keys
     model.tie_weights()
     return model

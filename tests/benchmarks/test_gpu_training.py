@@ -1,4 +1,4 @@
-"""The GPU programs' logic, run tiny on a CPU: it must not break where nobody has a GPU."""
+"""The logic of the GPU programs, run tiny on a CPU, so that it does not break unnoticed."""
 
 import dataclasses
 import json
@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu_training
-from benchmarks.gpu_product import Workload
-from benchmarks.gpu_training import Case, Outcome, _divided
+from benchmarks.gpu_training import Case, Outcome
+from benchmarks.hugging_face import collated, divided
+from benchmarks.workload import Workload
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_first_hour.sh"
 
@@ -48,7 +49,7 @@ def test_the_first_hours_self_test_passes_every_part(tmp_path: Path) -> None:
     assert "| tiny | 128 | ours_eager |" in run.stdout
 
 
-def test_the_first_hour_runs_every_part_though_one_fails_and_counts_its_minutes(
+def test_the_first_hour_runs_every_part_even_if_one_fails(
     tmp_path: Path,
 ) -> None:
     called = tmp_path / "called"
@@ -91,7 +92,7 @@ echo '{{"found": true}}'
     assert sum(map(int, minutes)) < 40
 
 
-def test_all_tests_that_want_a_gpu_are_where_the_first_hour_looks() -> None:
+def test_all_tests_that_need_a_gpu_are_where_the_first_hour_looks() -> None:
     tests = SCRIPT.parents[1] / "tests"
     mark = "pytest.mark." + "gpu"
     marked = [path for path in tests.rglob("*.py") if mark in path.read_text()]
@@ -107,7 +108,7 @@ def test_all_tests_that_want_a_gpu_are_where_the_first_hour_looks() -> None:
         (subprocess.TimeoutExpired("", 5.0), "not done after"),
     ],
 )
-def test_a_case_that_fails_costs_one_figure_and_all_are_kept_at_once(
+def test_a_failed_case_costs_one_figure_and_results_are_written_after_each(
     end: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "found.json"
@@ -123,7 +124,7 @@ def test_a_case_that_fails_costs_one_figure_and_all_are_kept_at_once(
         found["micro_batch_tokens"] = 8
         return subprocess.CompletedProcess(command, 0, json.dumps(found), "")
 
-    monkeypatch.setattr(gpu_training.platform, "processor", lambda: "")  # asks a program
+    monkeypatch.setattr(gpu_training.platform, "processor", lambda: "")  # starts a program
     monkeypatch.setattr(gpu_training.subprocess, "run", run)
     cases = tuple(Case("tiny", "128", side) for side in ("ours", "ours_fp8", "huggingface"))
     scale = dataclasses.replace(gpu_training.SELF_TEST, cases=cases)
@@ -136,18 +137,18 @@ def test_a_case_that_fails_costs_one_figure_and_all_are_kept_at_once(
     assert "not run: " in table
 
 
-def test_what_time_does_not_suffice_for_is_listed(tmp_path: Path) -> None:
+def test_cases_that_the_time_budget_does_not_cover_are_listed(tmp_path: Path) -> None:
     scale = dataclasses.replace(gpu_training.SELF_TEST, limit=0.01)
     record = gpu_training.run(scale, minutes=0.0, out=str(tmp_path / "found.json"))
     assert all("s were left" in found["not_run"] for found in record["results"].values())
 
 
-def test_no_micro_batch_of_any_side_has_more_tokens_than_promised() -> None:
+def test_no_micro_batch_of_any_side_exceeds_its_token_budget() -> None:
     work = Workload("tiny", 128, 64)
     batch = work.batches[0]
     tokens = {}
     for side in ("huggingface", "grouped", "padding_free"):
-        parts = _divided(side, work, batch, 1024)
+        parts = [collated(side, work, part) for part in divided(side, work, batch, 1024)]
         shapes = [part["input_ids"].shape for part in parts]  # type: ignore[union-attr]
         assert all(rows * width <= 1024 for rows, width in shapes)
         tokens[side] = sum(rows * width for rows, width in shapes)

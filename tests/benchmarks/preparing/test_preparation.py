@@ -1,8 +1,8 @@
-"""The preparation benchmark's claims, from runs that nobody measured."""
+"""The preparation benchmark's claims, from made-up runs."""
 
 import pytest
 
-from benchmarks.preparing.preparation_claims import claims
+from benchmarks.preparing.preparation import claims
 
 
 def run(megabytes: float, seconds: float) -> dict[str, float]:

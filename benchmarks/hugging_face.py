@@ -1,0 +1,107 @@
+"""Hugging Face's side of the training benchmarks: its models, its batches, its training step.
+
+In:  a workload; the side: `padding_free`, `grouped`, or any other for plain padding.
+Out: BertForPreTraining or ModernBertForMaskedLM; micro-batches as its collators make them; one
+     update with bf16 autocast, fused AdamW and gradient clipping.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from benchmarks.workload import VOCABULARY, Workload, cut, padded
+from model.config import EncoderConfig
+from model.data.batch import Example, pack
+from model.hugging_face.layout import hugging_face_config
+
+LEARNING_RATE = 1e-4
+Inputs = dict[str, torch.Tensor | int]
+Update = Callable[[Iterable[Inputs], int], torch.Tensor]
+"""From the micro-batches of a step, and how many they are, to its loss."""
+
+
+def hugging_face_model(
+    config: EncoderConfig, *, packed: bool = False, headless: bool = False
+) -> torch.nn.Module:
+    """A model drawn from a seed; `packed`: for sequences without padding (flash-attn)."""
+    from transformers import (
+        BertConfig,
+        BertForMaskedLM,
+        BertForPreTraining,
+        ModernBertConfig,
+        ModernBertForMaskedLM,
+        ModernBertModel,
+    )
+
+    torch.manual_seed(0)
+    table = {
+        **hugging_face_config(config, VOCABULARY),
+        "attn_implementation": "flash_attention_2" if packed else "sdpa",
+    }
+    model: torch.nn.Module
+    if config.family == "modern":
+        settings = ModernBertConfig(**table, sparse_prediction=True)
+        model = (ModernBertModel if headless else ModernBertForMaskedLM)(settings)
+    else:
+        # without padding there is one row, so a next-sentence head would see one sequence only
+        model = (BertForMaskedLM if packed else BertForPreTraining)(BertConfig(**table))
+    return model
+
+
+def update_of(model: torch.nn.Module, *, device: str, bf16: bool, compiled: bool) -> Update:
+    """The model's training step."""
+    forward = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.01, fused=True
+    )
+
+    def update(parts: Iterable[Inputs], count: int) -> torch.Tensor:
+        total = torch.zeros((), device=device)
+        for inputs in parts:
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=bf16):
+                loss = forward(**inputs).loss / count
+            loss.backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    return update
+
+
+def divided(
+    side: str, work: Workload, batch: Sequence[Example], budget: int
+) -> list[list[Example]]:
+    """Micro-batches of at most `budget` tokens, padding included."""
+    if side == "padding_free":
+        return cut(batch, budget)
+    if side == "grouped":
+        batch = sorted(batch, key=lambda one: len(one.input_ids))
+    rows = max(1, budget // work.longest)
+    return [list(batch[at : at + rows]) for at in range(0, len(batch), rows)]
+
+
+def collated(side: str, work: Workload, part: Sequence[Example]) -> Inputs:
+    """A micro-batch as the side's collator makes it."""
+    if side == "padding_free":  # one row, as transformers' DataCollatorWithFlattening makes it
+        packed = pack(part)
+        labels = torch.full_like(packed.input_ids, -100)
+        labels[packed.masked_lm_positions] = packed.masked_lm_ids
+        return {
+            "input_ids": packed.input_ids[None],
+            "token_type_ids": packed.token_type_ids[None],
+            "position_ids": packed.position_ids[None],
+            "labels": labels[None],
+            **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), packed.cu_seqlens),
+            **dict.fromkeys(("max_length_q", "max_length_k"), packed.max_seqlen),
+        }
+    width = work.longest
+    if side == "grouped":  # the longest sequence, rounded up to a multiple of 8
+        width = -(-max(len(one.input_ids) for one in part) // 8) * 8
+    inputs: Inputs = dict(padded(part, longest=width))
+    if work.is_modern:  # it has neither segments nor next sentences, and full batches need no mask
+        del inputs["token_type_ids"], inputs["next_sentence_label"]
+        if torch.as_tensor(inputs["attention_mask"]).all():
+            del inputs["attention_mask"]
+    return inputs
