@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Each sets up what it needs first.
+# The main commands are `make demo` and `make test`; each first sets up the environment it needs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,37 +7,37 @@ DATAFLOW := .venv-dataflow
 DOCS := .venv-docs
 TRACKERS := build/trackers
 CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
-# CORPUS goes through the shell as a variable, and as a TOML literal: names of folders have spaces and quotes.
+# CORPUS is passed as a shell variable in a TOML literal, since folder names may contain spaces and quotes.
 SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='''$$CORPUS'''") $(if $(STEPS),--set pretrain.steps=$(STEPS))
 
-# DeepSpeed must not compile anything while it is installed.
+# DeepSpeed must not compile operators during installation.
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Compiling every module takes longer than installing it; Python compiles what is imported by itself.
-# Debian 12's pip would install what comes as source without a record of its files, which the demo reads.
+# Byte-compiling every module takes longer than installing it; Python compiles modules on import.
+# Debian 12's pip would install source packages without a record of their files, which the demo reads.
 PIP_OPTIONS := -q --no-compile --use-pep517 -c constraints.txt
 
-# Many tests wait for a program of one thread; those of one file share ports and stay together.
+# Many tests wait for a single-threaded program; tests in one file share ports, so they run together.
 PARALLEL := -n 2 --dist loadfile
 
 .PHONY: help setup setup-dev demo test test-ci test-all test-dataflow test-trackers fuzz schedules cuts check format docs bench clean
 
-help: ## what can be done
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
 
 setup: $(VENV)/.installed ## create .venv and install the pinned packages
 
-setup-dev: $(VENV)/.installed-dev ## the same, and what tests and checks want
+setup-dev: $(VENV)/.installed-dev ## the same, with the packages for tests and checks
 
-demo: $(VENV)/.installed ## the whole job on your Python library's documentation, or CORPUS=folder; STEPS=2000 is short
+demo: $(VENV)/.installed ## run everything on the docstrings of installed packages, or on CORPUS=folder; STEPS=2000 for a short run
 	$(BIN)/cloze run $(CONFIG) $(SETTINGS)
 
-test: $(VENV)/.installed-dev ## the tests, under 10 minutes on 2 cores
+test: $(VENV)/.installed-dev ## run the tests, in under 10 minutes on 2 cores
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not gpu"
 
-test-ci: ## all tests that need no GPU but the longest, and the share of lines they reach
-test-all: ## those too
+test-ci: ## run all tests without a GPU except the longest, with line coverage
+test-all: ## run all tests without a GPU, with line coverage
 test-ci: MARKS := not gpu and not long
 test-all: MARKS := not gpu
 test-ci test-all: $(VENV)/.installed-dev
@@ -46,19 +46,19 @@ test-ci test-all: $(VENV)/.installed-dev
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-schedules: $(VENV)/.installed-dev ## 200 seeded schedules of starts, kills and continued runs, and 20 of real stages
+schedules: $(VENV)/.installed-dev ## test 200 seeded schedules of starting, killing and resuming runs, and 20 with real stages
 	CLOZE_SCHEDULES=200 CLOZE_REAL_SCHEDULES=20 $(BIN)/python -m pytest tests/test_schedules.py
 
-cuts: $(VENV)/.installed-dev ## train every cut of a batch over ranks, ZeRO stages and token budgets; CI does a sixth
+cuts: $(VENV)/.installed-dev ## test training for every division of a batch over ranks, ZeRO stages and token budgets; CI runs a sixth
 	CLOZE_ALL_CUTS=1 $(BIN)/python -m pytest -k no_cut_changes_the_losses tests/model/training/test_ranks.py
 
-fuzz: $(VENV)/.installed-dev ## damage what readers read, 20,000 times each; CI does it for a minute
+fuzz: $(VENV)/.installed-dev ## fuzz the readers with 20,000 damaged inputs each; CI does so for a minute
 	CLOZE_FUZZ_EXAMPLES=20000 $(BIN)/python -m pytest -q tests/test_fuzz.py
 
-test-dataflow: $(DATAFLOW)/.installed ## translate the graphs for Dataflow, offline, in an environment of its own
+test-dataflow: $(DATAFLOW)/.installed ## translate the Beam graphs for Dataflow, offline, in a separate environment
 	$(DATAFLOW)/bin/python -m pytest -W default tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow
 
-test-trackers: $(TRACKERS)/.installed ## log to the real MLflow and Weights & Biases, which `dev` leaves out
+test-trackers: $(TRACKERS)/.installed ## test logging to the real MLflow and Weights & Biases, which `dev` does not install
 	PYTHONPATH=$(abspath $(TRACKERS)) $(BIN)/python -m pytest tests/model/training/monitoring/test_trackers.py
 
 check: $(VENV)/.installed-dev ## lint and types
@@ -66,23 +66,23 @@ check: $(VENV)/.installed-dev ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(VENV)/.installed-dev ## let ruff mend what it can
+format: $(VENV)/.installed-dev ## format the code and apply ruff's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(DOCS)/.installed ## the documentation as a site, in build/site; broken pages are errors
+docs: $(DOCS)/.installed ## build the documentation site in build/site; broken pages are errors
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 
-bench: $(VENV)/.installed-dev ## the benchmarks that need no peer's checkout
+bench: $(VENV)/.installed-dev ## run the benchmarks that need nothing but this project
 	$(BIN)/python -m benchmarks
 
-clean: ## remove the environments and caches; runs stay
+clean: ## remove environments and caches, but no runs
 	rm -rf $(VENV) $(DATAFLOW) $(DOCS) $(TRACKERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cloze needs Python 3.11 or newer; make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	# torch first and alone: so pip takes the build this machine offers, and never a second one
+	# torch first and alone, so that pip selects the build for this machine and never a second one
 	$(BIN)/pip install $(PIP_OPTIONS) torch
 	$(BIN)/pip install $(PIP_OPTIONS) -e '.[pipeline,model,flows,demo]'
 	touch $@
@@ -91,18 +91,18 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install $(PIP_OPTIONS) -e '.[pipeline,model,flows,demo,dev]'
 	touch $@
 
-# Beam imports Google's packages wherever they are, so everything else stays free of them.
+# Beam imports Google's packages if they are installed, so they have an environment of their own.
 $(DATAFLOW)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DATAFLOW)
 	$(DATAFLOW)/bin/pip install $(PIP_OPTIONS) -e '.[pipeline,dataflow]' hypothesis psutil pytest
 	touch $@
 
-# Beside .venv, not in it: DeepSpeed imports MLflow wherever it finds it.
+# Outside .venv, since DeepSpeed imports MLflow if it is installed.
 $(TRACKERS)/.installed: $(VENV)/.installed-dev
 	$(BIN)/pip install $(PIP_OPTIONS) --target $(TRACKERS) --upgrade mlflow-skinny sqlalchemy wandb
 	touch $@
 
-# Reads the code as syntax, so it needs none of what the code needs.
+# The site is built from the source's syntax tree, so none of the code's dependencies are needed.
 $(DOCS)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/pip install $(PIP_OPTIONS) -e '.[docs]'

@@ -1,4 +1,4 @@
-"""The Python API: encoders and fine-tuned models by a run's name or their directory.
+"""The Python API: load encoders and fine-tuned models by a run's name or by their directory.
 
     cloze.load("demo").fill_mask("The default [MASK] is None.")
     cloze.load_task("demo", "tagging").predict([{"words": ["numpy", "arrays"]}])
@@ -6,8 +6,8 @@
 
 In:  a run's name, or the directory of a model.
 Out: `model.inference.load.Model`, `model.inference.predict.Predictor`,
-     `model.data.torch_dataset.PretrainingBatches`. Nothing heavy is imported before one of the
-     functions is called.
+     `model.data.torch_dataset.PretrainingBatches`. Heavy libraries are imported only when one of
+     the functions is called.
 """
 
 from typing import TYPE_CHECKING
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from model.inference.predict import Predictor
 
     class LoadOptions(TypedDict, total=False):
-        """How an encoder is loaded; `model.inference.load.load` has the defaults."""
+        """How to load an encoder; the defaults are those of `model.inference.load.load`."""
 
         device: str
         precision: Precision
         attention: str
 
     class BatchOptions(TypedDict, total=False):
-        """Which batches; `model.data.torch_dataset.PretrainingBatches` has the defaults."""
+        """Which batches; the defaults are those of `PretrainingBatches`."""
 
         seed: int
         padded: bool
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]") -> "Model":
-    """The trained encoder called `model`.
+    """Load a trained encoder.
 
-    `model` is a run of `workspace`, an artifact's directory, or a folder in Hugging Face's layout;
-    of a run that has trained an encoder to compare texts it is that one.
+    `model` is the name of a run in `workspace`, an artifact's directory, or a folder in Hugging
+    Face's layout. For a run that trained an encoder for retrieval, it is that encoder.
     `options` (device, precision, attention) go to `model.inference.load.load`.
     """
     from cloze.lookup import vectors_directory
@@ -52,11 +52,11 @@ def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]
 def load_task(
     model: str, task: str = "", *, workspace: str = "runs", **options: str
 ) -> "Predictor":
-    """The model fine-tuned for `task`, which may be left out where there is only one.
+    """Load the model fine-tuned for `task`, which may be omitted if there is only one.
 
-    `model` is a run of `workspace` that kept its models (`finetune.save` is not "none"), its
-    finetune artifact's directory, or a folder that `cloze export --task` wrote; `options` (device,
-    precision) go to `model.inference.predict.load_predictor`.
+    `model` is the name of a run in `workspace` that saved its models (`finetune.save` is not
+    "none"), its finetune artifact's directory, or a folder written by `cloze export --task`.
+    `options` (device, precision) go to `model.inference.predict.load_predictor`.
     """
     from cloze.lookup import model_directory
     from flows.workspace import workspace as open_workspace
@@ -69,10 +69,10 @@ def load_task(
 def load_batches(
     run: str, *, workspace: str = "runs", **options: "Unpack[BatchOptions]"
 ) -> "PretrainingBatches":
-    """The batches that a run's pre-training reads, for a training loop of one's own.
+    """The batches of a run's pre-training, for your own training loop.
 
     `options` (seed, padded, rank, ranks) go to `model.data.torch_dataset.PretrainingBatches`, which
-    takes other steps, batch sizes and lengths.
+    also accepts other numbers of steps, batch sizes and lengths.
     """
     from flows.config import RunConfig
     from flows.record import read_record, run_artifact

@@ -1,7 +1,7 @@
-"""Entry point of `cloze`: Ctrl-C during its imports ends it without a traceback.
+"""Entry point of `cloze`: Ctrl-C during imports ends it without a traceback.
 
 In:  the command line.
-Out: what cloze/command.py does with it.
+Out: the output of cloze/command.py.
 """
 
 import signal

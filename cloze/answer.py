@@ -1,6 +1,6 @@
-"""What a command prints: for people or for programs.
+"""The output of commands, for people or as JSON.
 
-In:  a result as data and as text; rows of cells; lines computed one by one.
+In:  a result as data and as text; rows of cells; lines computed one at a time.
 Out: standard output.
 """
 
@@ -17,27 +17,27 @@ class Answer:
     """The result of a command."""
 
     data: object
-    """Anything JSON can hold."""
+    """Any JSON-serialisable value."""
     text: str
-    """The same for people."""
+    """The same as text for people."""
     as_json: bool
-    """Which of the two is printed."""
+    """Whether to print `data` instead of `text`."""
     exit_code: int = 0
-    """0, or 1 where the result itself is a failure (`doctor`)."""
+    """0, or 1 if the result itself is a failure (`doctor`)."""
 
     def __str__(self) -> str:
         return json.dumps(self.data, indent=1) if self.as_json else self.text
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """The rows as aligned text, every column as wide as its widest cell."""
+    """Align rows of cells: every column is as wide as its widest cell."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each line as soon as it is computed; stop early if the reader has closed the pipe."""
+    """Print each line as soon as it is computed; stop if the reader closes the pipe."""
     try:
         for line in lines:
             print(line, flush=True)

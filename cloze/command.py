@@ -1,10 +1,10 @@
-"""The `cloze` command: verbs, help, errors, exit codes.
+"""The `cloze` command: subcommands, help, errors, exit codes.
 
 In:  the command line.
 Out: one result on standard output; everything else on standard error.
 
-Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 130 interrupted, 143 terminated. The
-module of a verb is imported when the verb is used. A user's mistake never becomes a traceback.
+Exit codes: 0 success, 1 failure, 2 usage or configuration error, 130 interrupted, 143 terminated.
+A subcommand's module is imported only when it runs. A user's mistake never produces a traceback.
 """
 
 import json
@@ -34,17 +34,17 @@ EXTRA_WITH = {
     "s3fs": "s3",
     "usearch": "index",
 }
-"""The extra of `cloze` that installs a module."""
+"""The extra of `cloze` that installs each module."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """One command."""
+    """One subcommand."""
 
     where: str
-    """`module:function`; imported when it is used."""
+    """`module:function`, imported on use."""
     purpose: str
-    """What it does, in one sentence."""
+    """One sentence for the help."""
     example: str
     """An example command line."""
 
@@ -58,7 +58,7 @@ COMMANDS = {
     ),
     "adapt": Verb(
         "cloze.execution.adaptation:adapt",
-        "Continue the training of a given encoder on a folder of documents; report before, after.",
+        "Continue training an encoder on a folder of documents; compare it before and after.",
         "cloze adapt bert-base-uncased ~/documents --minutes 10",
     ),
     "run": Verb(
@@ -78,7 +78,7 @@ COMMANDS = {
     ),
     "dedup": Verb(
         f"{STAGE}:dedup",
-        "Find near-duplicates and overlaps with evaluation sets, for tokens to drop.",
+        "Find near-duplicates and overlaps with evaluation sets, which `tokens` then drops.",
         "cloze dedup mine.toml --set dedup.near_duplicates.threshold=0.8",
     ),
     "vocabulary": Verb(
@@ -88,17 +88,17 @@ COMMANDS = {
     ),
     "tokens": Verb(
         f"{STAGE}:tokens",
-        "Clean, deduplicate and tokenise the corpus. Options for Beam follow after --.",
+        "Clean, deduplicate and tokenise the corpus. Options for Beam follow --.",
         "cloze tokens configs/demo.toml --on machine.toml -- --temp_location=gs://bucket/temp",
     ),
     "examples": Verb(
         f"{STAGE}:examples",
-        "Make masked training examples from tokens. Options for Beam follow after --.",
+        "Make masked training examples from tokens. Options for Beam follow --.",
         "cloze examples configs/demo.toml --set examples.masking.masked_lm_prob=0.2",
     ),
     "pretrain": Verb(
         f"{STAGE}:pretrain",
-        "Pre-train the encoder. Options for DeepSpeed's launcher follow after --.",
+        "Pre-train the encoder. Options for DeepSpeed's launcher follow --.",
         "cloze pretrain configs/demo.toml -- --num_accelerators 2 --bind_cores_to_rank",
     ),
     "finetune": Verb(
@@ -108,7 +108,7 @@ COMMANDS = {
     ),
     "evaluate": Verb(
         f"{STAGE}:evaluate",
-        "Evaluate the encoder on held-out examples, beside its baselines.",
+        "Evaluate the encoder and its fine-tuned tasks against baselines.",
         "cloze evaluate configs/demo.toml",
     ),
     "report": Verb(
@@ -118,12 +118,12 @@ COMMANDS = {
     ),
     "ablations": Verb(
         "cloze.execution.ablations:ablations",
-        "Repeat the paper's ablations at the size of a run: objective, size, masking.",
+        "Repeat the paper's ablations (objective, size, masking) at the scale of a run.",
         "cloze ablations configs/demo.toml --table objective --table masking",
     ),
     "inspect": Verb(
         "cloze.inspection.inspect_artifact:inspect",
-        "Show an artifact: its statistics, and its first documents or examples as text.",
+        "Show an artifact: its statistics and its first documents or examples as text.",
         "cloze inspect demo/examples --rows 3",
     ),
     "fill-mask": Verb(
@@ -134,7 +134,7 @@ COMMANDS = {
     "predict": Verb(
         "cloze.inference.prediction:predict",
         "Apply a fine-tuned model to texts, JSON lines or a task file.",
-        "cloze predict demo --task sentiment 'A film one remembers.'",
+        "cloze predict demo --task sentiment 'A film to remember.'",
     ),
     "embed": Verb(
         "cloze.inference.embedding:embed",
@@ -143,12 +143,12 @@ COMMANDS = {
     ),
     "search": Verb(
         "cloze.inference.search:search",
-        "Find the excerpts of a folder's documents that are nearest to a question.",
+        "Find the excerpts from a folder's documents that best match a question.",
         "cloze search my-encoder ~/documents 'Who owns the garden?'",
     ),
     "submissions": Verb(
         "cloze.inference.submissions:submissions",
-        "Collect predictions of unlabelled test files in the form that official servers take.",
+        "Collect predictions for unlabelled test files in the official servers' formats.",
         "cloze submissions glue glue-submission",
     ),
     "export": Verb(
@@ -168,68 +168,69 @@ COMMANDS = {
     ),
     "show": Verb(
         "cloze.inspection.runs:show",
-        "Show one run: its stages, what they cost, its figures.",
+        "Show one run: its stages, their time and memory, its figures.",
         "cloze show demo",
     ),
     "compare": Verb(
         "cloze.inspection.compare:compare",
-        "Compare runs: where their configurations differ, and their figures side by side.",
+        "Compare runs: differences in configuration, and figures side by side.",
         "cloze compare demo demo-deeper",
     ),
     "trace": Verb(
         "cloze.inspection.trace:trace",
-        "Trace a score down to a document: score, model, shard, example, tokens, text.",
+        "Trace a score back to a document: score, model, shard, example, tokens, text.",
         "cloze trace demo --row 17",
     ),
     "gc": Verb(
         "cloze.inspection.gc:gc",
-        "List artifacts that no run refers to, and delete them on demand.",
+        "List artifacts that no run refers to; delete them with --delete.",
         "cloze gc --delete",
     ),
     "serve": Verb(
         "cloze.execution.serve:serve",
-        "Serve the flows: wait for runs triggered from a Prefect server or its UI.",
+        "Serve the flows: execute runs triggered from a Prefect server or its UI.",
         "cloze serve configs/demo.toml --port 4200",
     ),
     "doctor": Verb(
         "cloze.inspection.doctor:doctor",
-        "Check this machine: what is installed, what is missing, and what that means.",
+        "Check this machine: what is installed, what is missing, and the consequences.",
         "cloze doctor",
     ),
 }
-"""The commands, in the order in which users meet them."""
-
-ANSWERED = (
-    *(CycloptsError, ClozeError, ImportError, OSError, MemoryError),
-    *(KeyboardInterrupt, Terminated),
-)
-"""Exceptions that end a command with one line; any other is a bug of ours, with its traceback."""
+"""The subcommands, in the order of the help."""
 
 UNDECODABLE = re.compile("[\ud800-\udfff]")
-"""Stands for a byte of a file name or an argument that Python could not decode (PEP 383)."""
+"""Matches a byte of a file name or argument that Python could not decode (PEP 383)."""
 
 FORMER_NAMES = {"unwanted": "dedup"}
-"""Commands that were renamed; the next version refuses the former name."""
+"""Renamed subcommands; the next version rejects the former names."""
 
 
 def main() -> NoReturn:
     """Entry point."""
-    # closed streams are opened: after `2>&-` the next file opened would be standard error
+    # reopen closed streams: after `2>&-` the next file opened would become standard error
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
             if nowhere != number:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
-            setattr(sys, name, open(number, mode))  # noqa: SIM115 - as long as the process
+            setattr(sys, name, open(number, mode))  # noqa: SIM115 - for the process's lifetime
         elif mode == "w":
             getattr(sys, name).reconfigure(errors="backslashreplace")  # LC_ALL=en_US.ISO-8859-1
     sys.exit(exit_code(sys.argv[1:]))
 
 
 def exit_code(arguments: list[str]) -> int:
-    """Run the command in `arguments`; every outcome becomes at most one line and a code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    """Run the command in `arguments`; an error becomes one line and an exit code.
+
+    Exceptions other than those handled here are bugs, and keep their traceback.
+    """
+
+    def terminate(signum: int, frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -237,34 +238,45 @@ def exit_code(arguments: list[str]) -> int:
         return 1
     if odd := next(filter(UNDECODABLE.search, [os.getcwd(), *arguments]), ""):
         say(
-            f"error: {ascii(odd)[1:-1]}: not in {sys.getfilesystemencoding()}, the encoding of "
-            "file names here; rename it, or where it is UTF-8 set PYTHONUTF8=1"
+            f"error: {ascii(odd)[1:-1]}: not valid {sys.getfilesystemencoding()}, the encoding of "
+            "file names here; rename it, or set PYTHONUTF8=1 if it is UTF-8"
         )
         return 2
     if arguments and (name := FORMER_NAMES.get(arguments[0])):
         say(
             f"warning: cloze {arguments[0]} is now called cloze {name}; "
-            "the next version refuses the former name"
+            "the next version rejects the former name"
         )
         arguments = [name, *arguments[1:]]
     try:
         answer = application()(
             arguments, result_action="return_value", print_error=False, exit_on_error=False
         )
-    except ANSWERED as error:
-        message, code = _explained(error)
-        say(f"error: {message}" if code in (1, 2) else message)
-        if "--json" in arguments:
-            print(json.dumps({"error": message, "exit_code": code}))
-        return code
-    if not isinstance(answer, Answer):
-        return 0
-    print_lines([str(answer)])
-    return answer.exit_code
+    except CycloptsError as error:
+        message, code = " ".join(str(error).split()), 2
+    except ClozeError as error:
+        message, code = str(error), error.exit_code
+    except ImportError as error:
+        message, code = missing_package(error), 1
+    except (OSError, MemoryError) as error:
+        message, code = explained(error), 1
+    except Terminated:
+        message, code = "terminated; run the same command to resume", 143
+    except KeyboardInterrupt:
+        message, code = "interrupted; run the same command to resume", 130
+    else:
+        if not isinstance(answer, Answer):
+            return 0
+        print_lines([str(answer)])
+        return answer.exit_code
+    say(f"error: {message}" if code in (1, 2) else message)
+    if "--json" in arguments:
+        print(json.dumps({"error": message, "exit_code": code}))
+    return code
 
 
 def application() -> App:
-    """The command with its verbs."""
+    """The command with its subcommands."""
     app = App(
         name="cloze",
         help="From a folder of documents to an evaluated BERT encoder.",
@@ -277,25 +289,11 @@ def application() -> App:
     return app
 
 
-def _explained(error: BaseException) -> tuple[str, int]:
-    """The message for `error`, and the exit code; a bug of our own is raised again."""
-    if isinstance(error, CycloptsError):
-        return " ".join(str(error).split()), 2
-    if isinstance(error, ClozeError):
-        return str(error), error.exit_code
-    if isinstance(error, ImportError):
-        cause = error.__cause__ or error
-        name = (getattr(cause, "name", None) or "").partition(".")[0]
-        if not isinstance(cause, ModuleNotFoundError) or name in OUR_PACKAGES:
-            raise error
-        wanted = f"'cloze[{EXTRA_WITH[name]}]'" if name in EXTRA_WITH else name
-        return f"{name} is not installed; pip install {wanted}", 1
-    if isinstance(error, OSError | MemoryError):
-        return explained(error), 1
-    if isinstance(error, Terminated):
-        return "terminated; the same command continues from here", 143
-    return "interrupted; the same command continues from here", 130
-
-
-def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
+def missing_package(error: ImportError) -> str:
+    """How to install the missing package; an import error within Cloze itself is raised again."""
+    cause = error.__cause__ or error
+    name = (getattr(cause, "name", None) or "").partition(".")[0]
+    if not isinstance(cause, ModuleNotFoundError) or name in OUR_PACKAGES:
+        raise error
+    wanted = f"'cloze[{EXTRA_WITH[name]}]'" if name in EXTRA_WITH else name
+    return f"{name} is not installed; pip install {wanted}"

@@ -1,7 +1,7 @@
-"""Runs, artifacts and models by name or by path.
+"""Resolve runs, artifacts and models by name or by path.
 
 In:  `demo`, `demo/examples`, `runs/artifacts/examples/1f…`.
-Out: the artifact meant.
+Out: the artifact, or the model's directory.
 """
 
 import os
@@ -17,7 +17,7 @@ from flows.workspace import Workspace
 
 
 def named_artifact(name: str, workspace: Workspace) -> Artifact:
-    """The artifact in directory `name`, or the one called `RUN/STAGE`."""
+    """The artifact in the directory `name`, or the one named `RUN/STAGE`."""
     path = os.path.expanduser(name)
     if filesystem.exists(filesystem.join(path, MANIFEST_NAME)):
         return open_artifact(path)
@@ -26,7 +26,9 @@ def named_artifact(name: str, workspace: Workspace) -> Artifact:
         return run_artifact(workspace, run, stage=stage)
     if name in list_runs(workspace):
         stages = ", ".join(f"{name}/{stage}" for stage in read_record(workspace, name).stages)
-        raise UsageError(f"{name}: a run; name one of its artifacts: {stages or 'it has none yet'}")
+        raise UsageError(
+            f"{name}: this is a run; name one of its artifacts: {stages or 'it has none yet'}"
+        )
     raise UsageError(
         f"{name}: neither the directory of a finished artifact nor RUN/STAGE; "
         f"runs in {workspace.root}: {', '.join(list_runs(workspace)) or 'none'}"
@@ -34,7 +36,7 @@ def named_artifact(name: str, workspace: Workspace) -> Artifact:
 
 
 def vectors_directory(name: str, workspace: Workspace) -> str:
-    """As `model_directory`; of a run that has trained an encoder to compare texts, that one."""
+    """Like `model_directory`, but for a run that trained an encoder for retrieval, that encoder."""
     if name in list_runs(workspace):
         record = read_record(workspace, name)
         run = RunConfig.model_validate(record.config)
@@ -45,22 +47,22 @@ def vectors_directory(name: str, workspace: Workspace) -> str:
 
 
 def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain") -> str:
-    """Where the model called `name` lies: what a run's `stage` made, or any directory there is."""
+    """The directory of a model: the output of a run's `stage`, or the directory `name` itself."""
     if name in list_runs(workspace):
         given = flat(read_record(workspace, name).config).get("finetune.encoder")
-        if stage == "pretrain" and given:  # a run without a corpus: its encoder was given
+        if stage == "pretrain" and given:  # a run without a corpus, which started from this encoder
             return str(given)
         return run_artifact(workspace, name, stage=stage).directory
     path = os.path.expanduser(name)
     if filesystem.exists(filesystem.join(path, RECORD_NAME)):
         folder, run = os.path.split(os.path.normpath(path))
         raise UsageError(
-            f"{name}: the folder of a run, which holds no model; call the run by its name, {run}, "
+            f"{name}: a run's folder, which contains no model; use the run's name, {run}, "
             f"with --workspace {folder or '.'} if that is not {workspace.root}"
         )
     if filesystem.exists(path):
         return path
     raise UsageError(
-        f"{name}: no run of this name in {workspace.root} and no directory; "
+        f"{name}: no run of this name in {workspace.root}, and no such directory; "
         f"runs there: {', '.join(list_runs(workspace)) or 'none'}"
     )

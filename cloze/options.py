@@ -1,4 +1,4 @@
-"""Options that commands share, and the configurations they lead to.
+"""Options shared by the subcommands, and the configurations they select.
 
 In:  the command line.
 Out: `RunConfig` and `MachineConfig`.
@@ -29,10 +29,10 @@ MODEL_FIELDS = (
     *("pretrain.init", CONTINUE_FROM),
     *("finetune.encoder", "finetune.second_encoder"),
 )
-"""Fields of a configuration that name a model."""
+"""Fields of the configuration whose value is a model."""
 
 HELDOUT_EXAMPLES = "evaluate.heldout_examples"
-"""The field that names examples."""
+"""The field whose value is an examples artifact."""
 
 
 @Parameter(name="*")
@@ -44,10 +44,10 @@ class Place:
     """Print the result as one JSON document."""
 
     on: Path | None = None
-    """Machine file (TOML): workspace, workers, ranks, launcher. Never changes a result."""
+    """Machine file (TOML): workspace, workers, ranks, launcher. It never changes results."""
 
     workspace: Annotated[str, Parameter(show_default=False)] = ""
-    """Folder or URL of the artifacts and runs; overrides the machine file. [default: runs]"""
+    """Folder or URL of artifacts and runs; overrides the machine file. [default: runs]"""
 
     def machine(self) -> MachineConfig:
         """The machine's configuration."""
@@ -63,7 +63,7 @@ class Place:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Target(Place):
-    """Which run, with which changes, and where it is executed."""
+    """Which run, with which overrides, and where it is executed."""
 
     set: Annotated[list[str], Parameter(negative="", show_default=False)] = field(
         default_factory=list
@@ -72,7 +72,7 @@ class Target(Place):
     `--set training.tensorboard=logs`. Repeatable."""
 
     def run(self, config: Path) -> RunConfig:
-        """The run's configuration; where a field asks for a model, a run's name is its encoder."""
+        """The run's configuration, with the names of runs resolved to their models' directories."""
         settings = [one for one in self.set if not _is_of_the_machine(one)]
         run = parse(RunConfig, override(read_toml(config), settings), source=config)
         table = run.model_dump(mode="json")
@@ -80,8 +80,8 @@ class Target(Place):
             name = flat(table).get(place)
             if name == run.name and place == CONTINUE_FROM:
                 raise UsageError(
-                    f"{place} = {name}: this run itself; give the longer one a name of its own, "
-                    f"for example --set name={name}-{run.pretrain.steps}"
+                    f"{place} = {name}: a run cannot continue itself; give the longer run another "
+                    f"name, for example --set name={name}-{run.pretrain.steps}"
                 )
             if name:
                 table = assign(table, place, model_directory(str(name), self.space()))
@@ -93,7 +93,7 @@ class Target(Place):
         return parse(RunConfig, table, source=config)
 
     def machine(self) -> MachineConfig:
-        """The machine's configuration, with what `--set` changes of it."""
+        """The machine's configuration with the overrides of `--set`."""
         machine = super().machine()
         settings = [one for one in self.set if _is_of_the_machine(one)]
         table = override(machine.model_dump(mode="json"), settings)
@@ -106,4 +106,4 @@ def _is_of_the_machine(assignment: str) -> bool:
 
 PLACE = Place()
 TARGET = Target()
-"""The options if none is given."""
+"""The defaults."""

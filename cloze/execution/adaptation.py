@@ -1,12 +1,12 @@
-"""`cloze adapt`: continue the training of a given encoder on a folder of documents.
+"""`cloze adapt`: continue training an encoder on a folder of documents.
 
 In:  a model and a folder.
-Out: NAME.toml, the configuration that was run; the run's record, artifacts and report, which
-     compare the encoder before and after on held-out documents of the folder.
+Out: NAME.toml, the run's configuration; the run's record, artifacts and report, which compares the
+     encoder before and after on held-out documents of the folder.
 
-It is `cloze init --from` and `cloze run`. An encoder that makes sentence vectors is trained to make
-better ones for the folder; a warning says so if search on held-out passages did not improve. An
-interrupted command is resumed by repeating it.
+It combines `cloze init --from` and `cloze run`. A sentence encoder is trained further on pairs of
+passages; a warning is logged if search on held-out passages did not improve. Repeat an interrupted
+command to resume it.
 """
 
 import shlex
@@ -38,17 +38,17 @@ Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documen
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Continued(GeneralText):
-    """How long to train, and beside which text."""
+    """How long to train, and with which general text."""
 
     minutes: float = MINUTES
-    """Time for training, from which the number of steps is estimated before it begins: the same
-    command trains the same encoder, and takes longer where other programs want the cores."""
+    """Training time, from which the number of steps is estimated in advance: repeating the command
+    trains the same encoder, even if other programs slow it down."""
 
     steps: Annotated[int, Parameter(show_default=False)] = 0
-    """Steps of training, instead of minutes."""
+    """Training steps, instead of minutes."""
 
     def options(self) -> list[str]:
-        """The same as arguments of the command line."""
+        """The same options as command-line arguments."""
         given = {"--general": self.general, "--replay": self.replay}
         length = ["--steps", f"{self.steps}"] if self.steps else ["--minutes", f"{self.minutes:g}"]
         return [*length, *(word for one in given.items() if one[1] for word in one)]
@@ -80,23 +80,23 @@ def adapt(
         for fact in initial.facts():
             say(fact)
         if not how.is_given and not initial.makes_sentence_vectors:
-            say("what is forgotten of other text is not measured: --general TEXT measures it")
+            say("forgetting of general text is not measured; --general TEXT measures it")
         if task := labelled_files(find_files(folder)):
             raise UsageError(
                 f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "
-                f"{model}` writes the configuration that fine-tunes on them"
+                f"{model}` writes a configuration that fine-tunes on them"
             )
         found = look(folder)
         for file in found.odd:
-            say(f"left out: {file}")
+            say(f"skipped: {file}")
         text = continuation(
             found, name, initial, target, beside=how, steps=how.steps, minutes=how.minutes
         )
         write_bytes(str(config), f"{first_line}\n{text}".encode())
-        say(f"{config}: written; to go on from here change it and use `cloze run {config}`")
+        say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
     elif config.read_text("utf-8").partition("\n")[0] != first_line:
         raise UsageError(
-            f"{config}: already exists, and another command wrote it; choose another --name, or "
+            f"{config}: already exists, written by another command; choose another --name, or "
             f"use `cloze run {config}`"
         )
     answer = run(config, target=target, without_prefect=without_prefect)
@@ -105,7 +105,7 @@ def adapt(
 
 
 def _warn_if_worse(name: str, model: str, space: Workspace) -> None:
-    """Warn where search with the trained encoder is no better than with the given one."""
+    """Warn if search with the trained encoder is no better than with the original one."""
     if "evaluate" not in read_record(space, name).stages:
         return
     scores = Scores.model_validate(
@@ -115,7 +115,7 @@ def _warn_if_worse(name: str, model: str, space: Workspace) -> None:
         for found in task.comparisons:
             if found.against == UNTOUCHED and found.difference <= 0:
                 say(
-                    f"warning: search on held-out passages became no better: {found.metric} "
+                    f"warning: search on held-out passages did not improve: {found.metric} "
                     f"{100 * found.difference:+.1f} ± {100 * found.standard_error:.1f} points "
-                    f"against {model}; go on using {model}"
+                    f"against {model}; keep using {model}"
                 )

@@ -1,10 +1,10 @@
-"""The console of a run: one calm line per stage.
+"""The console of a run: one line per stage.
 
 In:  events of the run (flows/events.py).
-Out: on a terminal a table that is redrawn in place; elsewhere plain lines. Standard error only.
+Out: on a terminal, a table that is redrawn in place; elsewhere, plain lines. Standard error only.
 
-Why a stage failed is left to the command's last line, so that it stands there once: the program's
-own `error:` line is shown only if the run goes on after it.
+The reason for a stage's failure appears once, in the command's last line: a program's own `error:`
+line is shown only if the run continues after it.
 """
 
 import logging
@@ -33,20 +33,20 @@ STYLES = {
 """Mark and colour of each state of a stage."""
 
 ERROR = "error: "
-"""Start of the line in which a program says why it failed."""
+"""Prefix of the line with the reason for a program's failure."""
 
 
 class StandardError(Console):
-    """Standard error whose reader may disappear, which would make rich end the run."""
+    """Standard error; if its reader disappears, the run continues, which rich would end."""
 
     def on_broken_pipe(self) -> None:
-        """Continue without output."""
+        """Discard further output."""
         discard(sys.stderr)
 
 
 @contextmanager
 def watching() -> Iterator[None]:
-    """Show what happens inside."""
+    """Show the run's events while in the context."""
     console = StandardError(stderr=True, highlight=False)
     handler = TerminalHandler(console) if console.is_terminal else PlainHandler(console)
     add_handler(handler, progress=console.is_terminal)
@@ -69,10 +69,10 @@ class PlainHandler(logging.Handler):
         """Nothing to set up."""
 
     def __exit__(self, *error: object) -> None:
-        """Nothing to take down."""
+        """Nothing to tear down."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the event, unless a stage only waits; why a stage failed is left out."""
+        """Print the event, except for waiting stages and the reasons for failures."""
         stage, state, text = facts(record)
         if state == "waiting":
             return
@@ -115,7 +115,7 @@ class TerminalHandler(logging.Handler):
         self._live.__exit__(None, None, None)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Change the stage's row, or print a line above the table."""
+        """Update the stage's row, or print a line above the table."""
         stage, state, text = facts(record)
         row = self.rows.setdefault(stage, Row())
         if state == "warning":
@@ -128,7 +128,7 @@ class TerminalHandler(logging.Handler):
             row.state, row.text = state, "" if state == "failed" else text
 
     def table(self) -> Table:
-        """A line for every stage: mark, name, state or time, last message."""
+        """One line per stage: mark, name, state or elapsed time, last message."""
         table = Table.grid(padding=(0, 2, 0, 0))
         for _ in range(3):
             table.add_column(no_wrap=True)
@@ -147,7 +147,7 @@ class TerminalHandler(logging.Handler):
 
 
 def facts(record: logging.LogRecord) -> tuple[str, str, str]:
-    """Stage, state and text of an event; the text does not repeat the stage."""
+    """Stage, state and text of an event, without the stage's name at the start of the text."""
     values = vars(record)
     stage, text = str(values["stage"]), str(values["text"])
     return stage, str(values["state"]), text.removeprefix(f"{stage}: ").removeprefix(f"{stage} ")

@@ -1,4 +1,4 @@
-"""`cloze plan`: what `cloze run` would do, why, and what it would take.
+"""`cloze plan`: what `cloze run` would do, why, and the time, memory, disk space and cost.
 
 In:  a configuration, and a machine file with rates.
 Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is started, and without
@@ -26,7 +26,7 @@ from flows.stages import PREPARE
 Gigabytes = Annotated[
     float,
     Parameter(
-        help="Estimate for a corpus of so many GB of text; it need not be on this machine.",
+        help="Estimate for a corpus of this many GB of text, which need not be on this machine.",
         show_default=False,
     ),
 ]
@@ -36,7 +36,7 @@ Tables = Annotated[
     Parameter(
         negative="",
         show_default=False,
-        help="Write the stage tables (JSON) of stages that could start now, to run them by hand.",
+        help="Write the stage tables (JSON) of stages that are ready to run, to run them by hand.",
     ),
 ]
 
@@ -53,10 +53,10 @@ def plan(
     tables: Tables = False,
     target: Target = TARGET,
 ) -> Answer:
-    """What `cloze run` would reuse and what it would make, stage by stage, and what it takes."""
+    """Show which stages `cloze run` would reuse or execute, and the resources they need."""
     run, machine = target.run(config), target.machine()
     if gigabytes and not run.corpus:
-        raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; leave it out")
+        raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; omit the option")
     stages = () if gigabytes else plan_run(run, workspace=target.space())
     to_run = [stage.stage for stage in stages if stage.action == "run"]
     if to_run:
@@ -73,7 +73,7 @@ def plan(
         lines += ["", f"expected on this machine: {_time(total / 3600)}"]
         lines += _indented([(e.stage, _time(e.seconds / 3600), e.basis) for e in expected])
     data["expected"] = [asdict(found) for found in expected]
-    # text in installed packages has no path, and its size is not known
+    # docstrings of installed packages have no path, and their size is unknown
     sources = [source.path for source in run.corpus.sources] if run.corpus else []
     text_bytes = gigabytes * GIGABYTE or sum(look(path).text_bytes for path in sources if path)
     corpus = forecast_corpus(text_bytes, run.examples)
@@ -92,7 +92,7 @@ def plan(
 
 
 def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:
-    """What preparing the corpus takes."""
+    """Resources for preparing the corpus."""
     rates = machine.rates
     yield ""
     yield (
@@ -125,7 +125,7 @@ def _hours(seconds: float) -> str:
 
 
 def _pretraining(found: TrainingForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:
-    """What pre-training the encoder takes."""
+    """Resources for pre-training the encoder."""
     encoder, recipe, ranks = run.encoder, run.pretrain, machine.training.ranks
     steps = sum(phase.steps for phase in found.phases)
     yield ""
@@ -159,7 +159,7 @@ def _indented(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _bytes(count: float) -> str:
-    """`1.3 GB`, decimal as disks and clouds count."""
+    """`1.3 GB`, in decimal units like disks and clouds."""
     prefix, size = next((unit for unit in DECIMAL if count >= unit[1]), ("", 1.0))
     return f"{count / size:,.3g} {prefix}B"
 
@@ -170,7 +170,7 @@ def _count(number: float) -> str:
 
 
 def _time(hours: float) -> str:
-    """`5.2 h`; days from three on."""
+    """`5.2 h`; in days from three days on."""
     for unit, least, size in (("days", 72.0, 24.0), ("h", 1.0, 1.0), ("min", 1 / 60, 1 / 60)):
         if hours >= least:
             return f"{hours / size:,.3g} {unit}"

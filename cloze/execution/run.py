@@ -1,11 +1,12 @@
-"""`cloze run`: every stage of a run, from documents to the report; or of several variants of it.
+"""`cloze run`: every stage of a run, from documents to the report, or of several variants of it.
 
 In:  a configuration; seeds and sweeps.
-Out: the run's record, and for people the headline figures and the path of the report; of several
-     runs a table of figures, means over the seeds with their standard errors.
+Out: the run's record, or for people the headline figures and the path of the report; for several
+     runs, a table of figures: means over the seeds with standard errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated
 
@@ -31,7 +32,7 @@ GIB = 1 << 30
 
 WithoutPrefect = Annotated[
     bool,
-    Parameter(negative="", show_default=False, help="Run without a Prefect server to watch it on."),
+    Parameter(negative="", show_default=False, help="Run without starting a Prefect server."),
 ]
 
 Seeds = Annotated[
@@ -39,7 +40,7 @@ Seeds = Annotated[
     Parameter(
         consume_multiple=True,
         negative="",
-        help="Pre-train with each of these seeds on the same examples, `--seeds 0 1 2`.",
+        help="Pre-train with each of these seeds on the same examples: `--seeds 0 1 2`.",
     ),
 ]
 
@@ -47,8 +48,8 @@ Sweep = Annotated[
     list[str] | None,
     Parameter(
         negative="",
-        help="Run once with each value, `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`. "
-        "Repeatable: every combination.",
+        help="Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`. "
+        "Repeatable; runs every combination.",
     ),
 ]
 
@@ -62,13 +63,13 @@ def run(
     target: Target = TARGET,
     without_prefect: WithoutPrefect = False,
 ) -> Answer:
-    """Execute every stage of `config`; existing artifacts are reused."""
+    """Execute every stage of `config`, reusing existing artifacts."""
     configuration, machine = target.run(config), target.machine()
     chosen = variants(configuration, seeds=seeds or (), sweeps=sweep or ())
     runs = [run for variant in chosen for run in variant.runs]
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=configuration.name), watching():
-        for one in runs:  # finds what is missing before anything is started
+        for one in runs:  # report contradictions before anything starts
             refuse_contradictions(one, machine, plan(one, workspace=space))
         if without_prefect:
             records = [execute(one, machine) for one in runs]
@@ -93,24 +94,34 @@ def run(
 def _run_with_prefect(
     runs: Sequence[RunConfig], machine: MachineConfig, space: Workspace
 ) -> list[RunRecord]:
-    server_starting = prefect_server(
-        space, run=runs[0].name, meanwhile=lambda: import_module("flows.prefect.flows")
-    )
     try:
-        with server_starting as server:
-            # only now: Prefect reads its settings when it is imported
+        with tracked_by_prefect(space, run=runs[0].name):
             from flows.prefect.flows import end_to_end
-            from flows.prefect.tracking import reporting_to
 
-            with reporting_to(server):
-                return [RunRecord.model_validate(end_to_end(run, machine)) for run in runs]
+            return [RunRecord.model_validate(end_to_end(run, machine)) for run in runs]
     except ServerLost as error:
         say(f"warning: {error}: continuing without it")
-        return [execute(run, machine) for run in runs]  # those that are finished are reused
+        return [execute(run, machine) for run in runs]  # reuses the stages that have finished
+
+
+@contextmanager
+def tracked_by_prefect(space: Workspace, *, run: str) -> Iterator[None]:
+    """Start a Prefect server, to which flows report while in the context.
+
+    Prefect reads its settings on import, so flows are imported within the context.
+    """
+    server_starting = prefect_server(
+        space, run=run, meanwhile=lambda: import_module("flows.prefect.flows")
+    )
+    with server_starting as server:
+        from flows.prefect.tracking import reporting_to
+
+        with reporting_to(server):
+            yield
 
 
 def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Answer:
-    """The variants' figures, a column each."""
+    """The variants' figures, one column each."""
     found = [mean_figures(variant, space) for variant in chosen]
     titles = [variant.title or variant.runs[0].name for variant in chosen]
     seeds = [str(len(variant.runs)) for variant in chosen]

@@ -1,6 +1,6 @@
-"""`cloze serve`: waits for runs that are triggered from a Prefect server.
+"""`cloze serve`: execute runs that are triggered from a Prefect server.
 
-In:  a configuration, which fills the server's form.
+In:  a configuration, the default values of the server's form.
 Out: runs, until Ctrl-C.
 """
 
@@ -17,7 +17,7 @@ from flows.prefect.server import prefect_server, secret_file
 from flows.workspace import writable_workspace
 
 Port = Annotated[
-    int, Parameter(help="Port of the server, unless PREFECT_API_URL names a server already.")
+    int, Parameter(help="Port of the server, unless PREFECT_API_URL already names one.")
 ]
 
 
@@ -25,10 +25,12 @@ def serve(config: ConfigPath, /, *, port: Port = 4200, target: Target = TARGET) 
     """Serve the flows."""
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
-    os.environ["PYTHONSAFEPATH"] = "1"  # the runs' processes: a user's `flows/` must not win
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # inherited by the runs: a user's own `flows/` must not shadow ours
+    )
     elsewhere = bool(os.environ.get("PREFECT_API_URL"))
     with prefect_server(space, run=run.name, port=port) as url:
-        # only now: Prefect reads its settings when it is imported
+        # imported here because Prefect reads its settings on import
         from flows.prefect.flows import serve_flows
 
         def say_ready() -> None:

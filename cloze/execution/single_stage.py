@@ -1,12 +1,12 @@
-"""`cloze prepare`, `vocabulary`, `tokens`, …: one stage and what it needs, without Prefect.
+"""`cloze prepare`, `vocabulary`, `tokens`, …: one stage and those it depends on, without Prefect.
 
 In:  a configuration; options for the engine after `--`.
-Out: the stage's artifact. The stages before it are made too, unless their artifacts exist.
+Out: the stage's artifact. Earlier stages run too, unless their artifacts exist.
 """
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from artifacts.errors import UsageError
 from artifacts.progress import say
@@ -22,13 +22,13 @@ from flows.stages import PREPARE
 from flows.workspace import workspace
 
 BEAM = {*PREPARE, "dedup"}
-"""Stages that Beam runs."""
+"""Stages that run on Beam."""
 ENGINES = {*BEAM, "pretrain"}
-"""These, and what DeepSpeed's launcher runs."""
+"""Stages that run on Beam or through DeepSpeed's launcher."""
 
 
 def _account(directory: str, run: str) -> list[str]:
-    """What became of the documents, from the tokens artifact's statistics."""
+    """How many documents were kept and dropped, from the tokens artifact's statistics."""
     facts = open_artifact(directory).manifest.statistics
     if "documents_read" not in facts:
         return []
@@ -38,52 +38,48 @@ def _account(directory: str, run: str) -> list[str]:
     if dropped := facts["dropped"]:
         most_first = sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in most_first)
-        lines.append(f"dropped: {reasons}; which: cloze inspect {run}/tokens --dropped")
+        lines.append(f"dropped: {reasons}; list them: cloze inspect {run}/tokens --dropped")
     return lines
 
 
-def _refuse_unknown_to_launcher(options: Sequence[str]) -> None:
-    """Refuse now what DeepSpeed's launcher would refuse when the corpus is prepared."""
-    program = (sys.executable, "-P", "-m", "model.training.launcher_options")
-    done = subprocess.run([*program, *options], capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip() or "no reason given").rpartition("error: ")[2]
-        raise UsageError(
-            f"DeepSpeed's launcher: {reason}; `deepspeed --help` lists its options, those of a run "
-            "are set with --set KEY=VALUE"
-        )
-
-
 def _command(*stages: str) -> Callable[..., Answer]:
-    """A command that makes `stages`."""
+    """The subcommand that runs `stages`."""
 
     def command(config: ConfigPath, /, *options: EngineOption, target: Target = TARGET) -> Answer:
-        """Make one stage of `config`."""
+        """Run one stage of `config`."""
         if options and not options[0].startswith("-"):
-            # an engine would ignore it, and so would a stage that is reused
+            # an engine would ignore it, as would a reused stage
             raise UsageError(
                 f"{options[0]}: options for the engine begin with a dash; "
                 "to override a field of the configuration write --set KEY=VALUE"
             )
         if options and not ENGINES.intersection(stages):
             raise UsageError(
-                f"{options[0]}: {stages[-1]} runs without an engine that takes options; leave out "
-                "what follows --"
+                f"{options[0]}: {stages[-1]} has no engine that takes options; omit everything "
+                "after --"
             )
         run, machine = target.run(config), target.machine()
         if options and BEAM.intersection(stages) and machine.pipeline.runner == "local":
-            # here and not only in the stages: those that are reused would accept anything
+            # checked here too, since reused stages would accept anything
             from pipeline.runner.beam import refuse_unknown
 
             refuse_unknown(options)
         if options and "pretrain" in stages:
-            _refuse_unknown_to_launcher(options)
+            # checked here too, since DeepSpeed's launcher starts after hours of preparation
+            program = (sys.executable, "-P", "-m", "model.training.launcher_options", *options)
+            done = subprocess.run(program, capture_output=True, text=True, check=False)
+            if done.returncode:
+                reason = (done.stderr.strip() or "no reason given").rpartition("error: ")[2]
+                raise UsageError(
+                    f"DeepSpeed's launcher: {reason}; `deepspeed --help` lists its options; fields "
+                    "of the configuration are set with --set KEY=VALUE"
+                )
         space = workspace(machine.workspace)
         refuse_contradictions(run, machine, plan(run, workspace=space, wanted=stages))
         with watching():
             record = execute(run, machine, wanted=stages, options=options)
         if options and all(record.stages[stage].state == "reused" for stage in stages):
-            say(f"warning: {options[0]}: every stage was reused, so no engine got this option")
+            say(f"warning: {options[0]}: every stage was reused, so the option had no effect")
         data = stage_tables(record, space, stages=stages)
         lines = [f"{stage}: {found['directory']}" for stage, found in data.items()]
         if "tokens" in data:

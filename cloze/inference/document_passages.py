@@ -1,8 +1,8 @@
 """Passages of a folder of documents, each with the line on which it begins.
 
 In:  a file, folder, glob or URL.
-Out: the source that reads it, as `cloze init` would find it; `(file, line, text)` of every passage,
-     in the order of files. The line is None where the file does not hold the text as it is.
+Out: the source that `cloze init` would write for it; `(file, line, text)` of every passage, in the
+     order of files. The line is None if the file does not contain the text verbatim.
 """
 
 import re
@@ -17,19 +17,19 @@ from pipeline.readers.compression import stream
 from pipeline.text.passages import read_passages
 
 FIRST_WORDS = 12
-"""Words of a passage by which its line is found."""
+"""Words at the start of a passage that are searched for to find its line."""
 
 LARGEST_FILE = 1 << 28
-"""Bytes of a file in which lines are counted."""
+"""Bytes; in larger files, lines are not determined."""
 
 PlacedPassage = tuple[str, int | None, str]
 """File, line and text."""
 
 
 def source_of(seen: Look) -> SourceConfig:
-    """The source that reads the documents looked at."""
+    """The source that reads the documents."""
     return SourceConfig(
-        # between blank lines there may be a line of dialogue: a passage takes several
+        # blocks between blank lines may be single lines of dialogue; a passage spans several
         reader="text" if seen.reader == "blank_line_text" else seen.reader,
         path=located(seen.path),
         **({"text_field": seen.text_field} if seen.text_field else {}),
@@ -39,9 +39,9 @@ def source_of(seen: Look) -> SourceConfig:
 
 
 def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassage]:
-    """Where each passage begins, whatever white space its words have there.
+    """Each passage with its line, regardless of the white space between its words in the file.
 
-    A file is read once more, beside its reader, and searched from the passage before on.
+    Each file is read a second time, and searched from the end of the previous passage.
     """
     corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
     by_file = groupby(read_passages(corpus, words=words), lambda passage: passage.file)

@@ -1,10 +1,10 @@
 """`cloze export` and `cloze import`: models in Hugging Face's layout, to and from a workspace.
 
-In:  a model and a new directory; with --task, a run that kept its fine-tuned models.
-     For `import` a folder with config.json and model.safetensors.
-Out: config.json, model.safetensors, tokenizer.json, vocab.txt and a model card; with --onnx graphs
-     for onnxruntime, with what they score and how fast they are.
-     For `import` an artifact that stages can start from.
+In:  a model and a new directory; with --task, a run that saved its fine-tuned models.
+     For `import`, a folder with config.json and model.safetensors.
+Out: config.json, model.safetensors, tokenizer.json, vocab.txt and a model card; with --onnx also
+     graphs for onnxruntime, with their scores and throughput.
+     For `import`, an artifact that stages can start from.
 """
 
 from dataclasses import dataclass
@@ -34,18 +34,18 @@ Task = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Onnx:
-    """The model as ONNX graphs, which programs without torch run."""
+    """The model as ONNX graphs, for programs without torch."""
 
     onnx: Annotated[bool, Parameter(negative="", show_default=False)] = False
-    """Write onnx/model.onnx, too (extra `onnx`)."""
+    """Also write onnx/model.onnx (extra `onnx`)."""
 
     int8: Annotated[bool, Parameter(negative="", show_default=False)] = False
-    """And onnx/model_int8.onnx, with products of 8-bit integers; prints the loss in score and the
-    gain in speed."""
+    """Also write onnx/model_int8.onnx, quantised to 8-bit integers, and print the effect on score
+    and speed."""
 
     sample: Annotated[str, Parameter(show_default=False)] = ""
-    """What the graphs are scored on: a file of texts, one a line, or for a task a file with labels.
-    By default the descriptions of installed packages, or the task's dev file."""
+    """Data to score the graphs on: a file with one text per line, or for a task a labelled file.
+    By default, the descriptions of installed packages, or the task's dev file."""
 
 
 NO_ONNX = Onnx()
@@ -62,9 +62,9 @@ def export_model(
 ) -> Answer:
     """Export a model."""
     if (graphs.int8 or graphs.sample) and not graphs.onnx:
-        raise UsageError("--int8 and --sample are for graphs; give --onnx, too")
+        raise UsageError("--int8 and --sample apply to ONNX graphs; give --onnx as well")
     if graphs.onnx:
-        from model.inference.onnx_export import export_onnx  # its libraries are an extra
+        from model.inference.onnx_export import export_onnx  # needs the extra `onnx`
         from model.inference.onnx_model import measured
     if task:
         from model.inference.export import export_task

@@ -1,7 +1,7 @@
-"""What the commands that use a model share: its name, texts in, and the throughput.
+"""Shared by the commands that use a model: its name, the input texts, the throughput.
 
-In:  the command line: texts and files of texts; else standard input.
-Out: texts, one by one; a line about the throughput on standard error.
+In:  the command line: texts and files of texts; otherwise standard input.
+Out: the texts, one at a time; the throughput on standard error.
 """
 
 import sys
@@ -25,22 +25,22 @@ ModelName = Annotated[
 Text = Annotated[
     str,
     Parameter(
-        help="Texts, or files with one text per line; without any, standard input is read the same "
-        "way. An empty line is an empty text."
+        help="Texts, or files with one text per line; by default, standard input is read, one text "
+        "per line. An empty line is an empty text."
     ),
 ]
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
-"""Suffixes of files in which a line is not a text."""
+"""Suffixes of files whose lines are not plain texts."""
 
 LONGEST_LINE = 1 << 24
-"""Bytes of one text; a longer line is not a text, and would be held in memory whole."""
+"""Bytes of one text; a longer line is hardly a text, and would have to fit into memory."""
 
 SECONDS_BETWEEN_LINES = 5.0
 
 
 def texts_or_lines(texts: tuple[str, ...]) -> Iterator[str]:
-    """The texts given, lines of the files among them, or the lines of standard input."""
+    """The texts given, with files replaced by their lines; or the lines of standard input."""
     if texts:
         return (line for text in texts for line in _lines_if_file(text))
     if sys.stdin.isatty():
@@ -49,7 +49,7 @@ def texts_or_lines(texts: tuple[str, ...]) -> Iterator[str]:
 
 
 def is_file(text: str) -> bool:
-    """Whether an argument names an existing file; a long text never does."""
+    """Whether an argument names an existing file; too long a text raises an OSError."""
     try:
         return Path(text).is_file()
     except (OSError, ValueError):
@@ -57,7 +57,7 @@ def is_file(text: str) -> bool:
 
 
 def metered(results: Iterable[ItemT], *, verb: str, unit: str) -> Iterator[ItemT]:
-    """`results` unchanged; every few seconds and at the end their number and rate are logged."""
+    """Pass on `results`; log their number and rate every few seconds and at the end."""
     started = logged = time.monotonic()
     count = 0
 
@@ -80,8 +80,8 @@ def _lines_if_file(text: str) -> Iterator[str]:
         return
     if Path(text).suffix.lower() in TABLES:
         raise UsageError(
-            f"{text}: a table; expected a file with one text per line: write its column of texts "
-            "to a .txt file"
+            f"{text}: a table; expected a file with one text per line: export its text column to a "
+            ".txt file"
         )
     say(f"{text}: read as a file, one text per line")
     with open(text, "rb") as file:
@@ -89,13 +89,13 @@ def _lines_if_file(text: str) -> Iterator[str]:
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[str]:
-    """Every line, blank ones too, so that results can be matched with lines."""
+    """Every line, including blank ones, so that results correspond to lines."""
     lines = iter(partial(file.readline, LONGEST_LINE + 1), b"")
     for number, line in enumerate(lines, start=1):
         if len(line) > LONGEST_LINE:
             raise UsageError(
-                f"{name}, line {number}: longer than {LONGEST_LINE:,} bytes; expected one text a "
-                "line: cut it into lines, or into passages"
+                f"{name}, line {number}: longer than {LONGEST_LINE:,} bytes; expected one text per "
+                "line: split it into lines or passages"
             )
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")

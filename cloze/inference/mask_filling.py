@@ -1,7 +1,7 @@
 """`cloze fill-mask`: the most probable tokens for each [MASK].
 
 In:  a model and texts.
-Out: for every [MASK] the best tokens with their probabilities, text by text.
+Out: the best tokens for every [MASK] with their probabilities, text by text.
 """
 
 from dataclasses import asdict

@@ -1,9 +1,9 @@
-"""`cloze predict`: predictions of a fine-tuned model for new data.
+"""`cloze predict`: apply a fine-tuned model to new data.
 
-In:  a run that kept its models (finetune.save is not "none") and texts, JSON lines, or a task file.
-Out: one JSON line per row, in order, as soon as 2,048 rows or the end have been read; of a CSV or
-     TSV file the same form with its columns; with --json one array at the end. The scores of a
-     file with labels are logged on standard error.
+In:  a run that saved its models (finetune.save is not "none"); texts, JSON lines or a task file.
+Out: one JSON line per row, in order, in batches of 2,048 rows; for a CSV or TSV file, the same
+     format with its columns; with --json, one array at the end. The scores of a labelled file are
+     logged on standard error.
 """
 
 import csv
@@ -63,7 +63,7 @@ def predict(
 
 
 def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | None:
-    """Print each row's input with the answer, as a table if the file is one."""
+    """Print each row with its prediction, as a table if the file is one."""
     table = predictor.read(file)
     columns = {predictor.name_in_file(name): values for name, values in table.columns.items()}
     answers: list[Row] = []
@@ -87,21 +87,26 @@ def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | Non
         )
     scores = predictor.score(table, answers)
     if scores:
-        said = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        say(f"{file}: {said}")
+        say(f"{file}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}")
     return printed
 
 
 def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iterator[str]:
-    """A header and a line a row; every label's probability has a column, several share a cell."""
+    """A header and one line per row: a column for each label's probability, a cell for a list."""
     line = io.StringIO(newline="")
     writer = csv.writer(line, delimiter=delimiter, lineterminator="")
 
     def written(cells: Iterable[JsonValue]) -> str:
         line.seek(0)
         line.truncate()
-        writer.writerow(_cell(cell, within_cell) for cell in cells)
+        writer.writerow(plain(cell) for cell in cells)
         return line.getvalue()
+
+    def plain(cell: JsonValue) -> JsonValue:
+        if isinstance(cell, list) and all(isinstance(one, str) for one in cell):
+            return within_cell.join(map(str, cell))  # labels, as the task's own files write them
+        is_scalar = isinstance(cell, str | float | int)
+        return cell if is_scalar else json.dumps(cell, ensure_ascii=False)
 
     for number, row in enumerate(rows):
         shares = row.pop("probabilities", None)
@@ -112,23 +117,15 @@ def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iter
         yield written(row.values())
 
 
-def _cell(value: JsonValue, separator: str) -> JsonValue:
-    """The content of a cell: several labels as the task's own files write them."""
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return separator.join(map(str, value))
-    is_plain = isinstance(value, str | float | int)
-    return value if is_plain else json.dumps(value, ensure_ascii=False)
-
-
 def _rows(texts: tuple[str, ...], task: TaskConfig) -> Iterator[dict[str, JsonValue] | str]:
-    """A text, or a JSON object with a column for each part of the input."""
+    """Texts, or JSON objects with a key for each part of the input."""
     header = {task.columns.get(name, name) for name in ("text_a", "text_b", "label")}
     for number, text in enumerate(texts_or_lines(texts), start=1):
         cells = re.split(r"[,\t]", text) if number == 1 and not texts else []
         if len(header.intersection(cells)) > 1:
             raise UsageError(
-                f"standard input begins with the header of a table ({text}); give the file's name "
-                "instead: its columns are read by their names then"
+                f"standard input begins with a table's header ({text}); give the file's name "
+                "instead, so that its columns are read by name"
             )
         if not text.startswith("{"):
             yield text

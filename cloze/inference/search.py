@@ -1,12 +1,11 @@
-"""`cloze search`: the passages of a folder that answer a question best.
+"""`cloze search`: the passages of a folder that best match a question.
 
 In:  a model, a folder of documents, and questions.
-Out: for each question the nearest passages by cosine, with their file, line and score.
+Out: for each question the nearest passages by cosine similarity, with file, line and score.
 
-The passages and their vectors are an artifact, `vectors`, made once for a model, the folder's
-contents and the length of passages; with --index a graph of the vectors is another one. An
-interrupted one begins again. No run refers to them, so `cloze gc` removes them, and what an
-interrupted one left.
+The passages and their vectors are an artifact, `vectors`, made once per model, folder contents and
+passage length; with --index, a graph of the vectors is a second artifact. If interrupted, they are
+made again from the start. No run refers to them, so `cloze gc` deletes them.
 """
 
 import os
@@ -50,35 +49,37 @@ from model.inference.passage_index import (
 
 STAGE, GRAPH_STAGE = "vectors", "vector_graph"
 FORMAT_VERSION = 2
-"""2: the passages' lines stand in the index."""
+"""2: the index contains the passages' lines."""
 GRAPH_FORMAT_VERSION = 1
 
 QUESTIONS_AT_ONCE = 64
 Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
 TopK = Annotated[int, Parameter(help="Number of excerpts for each question.")]
-Words = Annotated[int, Parameter(help="Words of an excerpt, which ends with a sentence.")]
+Words = Annotated[
+    int, Parameter(help="Approximate words per excerpt, which ends at a sentence boundary.")
+]
 UseIndex = Annotated[
     bool,
     Parameter(
         name="index",
         negative="",
         show_default=False,
-        help="For millions of vectors: look in a graph of them, made once, instead of comparing "
-        "with all; now and then one of the nearest is missed. Needs the extra `index`.",
+        help="For millions of vectors: search a graph of them, built once, instead of comparing "
+        "with all; it occasionally misses one of the nearest. Needs the extra `index`.",
     ),
 ]
 Nearest = Callable[..., list[list[Hit]]]
-"""Given vectors of questions and `count`: for each question so many rows, the nearest first."""
+"""From vectors of questions and `count` to the nearest `count` rows per question, best first."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A passage that was found."""
+    """A passage in the result."""
 
     score: float
     file: str
     line: int | None
-    """Where it begins; None where the file does not hold the text as it is."""
+    """Where it begins; None if the file does not contain the text verbatim."""
     text: str
 
 
@@ -94,14 +95,14 @@ def search(
 ) -> Answer | None:
     """Search a folder."""
     if use_index:
-        import_module("model.inference.vector_graph")  # reports a missing library before the work
+        import_module("model.inference.vector_graph")  # report a missing library early
     if top_k < 1 or words < 1:
         raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
     space = writable_workspace(place.machine().workspace)
     directory = vectors_directory(model, space)
     loaded = load(directory, precision="fp32")
     if loaded.modules is None:
-        say(f"{model} was not trained to compare texts (no modules.json): its order is a rough one")
+        say(f"{model} was not trained for retrieval (no modules.json): expect a rough ranking")
     index = passage_index(loaded, directory, folder, words=words, space=space)
     by_all = partial(nearest, index.path(VECTORS))
     find: Nearest = _find_in_graph(index, space) if use_index else by_all
@@ -124,7 +125,7 @@ def search(
 def passage_index(
     model: Model, directory: str, folder: str, *, words: int, space: Workspace
 ) -> Artifact:
-    """The passages of `folder` with their vectors: the artifact that is there, or a new one."""
+    """The passages of `folder` with their vectors: an existing artifact, or a new one."""
     seen = look(folder)
     source = source_of(seen)
     names = [file.path for file in find_files(source.path)]
@@ -146,7 +147,7 @@ def passage_index(
     if artifact:
         return artifact
     for file in seen.odd:
-        say(f"search: left out: {file}")
+        say(f"search: skipped: {file}")
     output = space.store.directory(STAGE, table.key)
     with _scratch(output) as scratch:
         count = write_index(
@@ -158,7 +159,7 @@ def passage_index(
         if not count:
             raise UsageError(f"{folder}: no text in {len(names):,} files; expected documents")
         if digest_of_files(folder, place="folder") != table.inputs["documents"].digest:
-            raise UsageError(f"{folder}: changed while it was read; run the same command again")
+            raise UsageError(f"{folder}: changed while it was read; run the command again")
         files = [
             put_file(output, f"{scratch}/{name}", name=name, rows=count)
             for name in (VECTORS, PASSAGES)
@@ -173,7 +174,7 @@ def passage_index(
 
 @contextmanager
 def _scratch(output: str) -> Iterator[str]:
-    """A directory for this attempt; other attempts at the artifact have their own."""
+    """A directory for this attempt alone."""
     work = filesystem.join(output, WORK)
     place = filesystem.local_path(work) if filesystem.is_local(work) else gettempdir()
     Path(place).mkdir(parents=True, exist_ok=True)
@@ -182,7 +183,7 @@ def _scratch(output: str) -> Iterator[str]:
 
 
 def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
-    """By the graph of the index's vectors: the artifact that is there, or a new one."""
+    """Search by the graph of the index's vectors: an existing artifact, or a new one."""
     from model.inference.vector_graph import GRAPH, SETTINGS, VERSION, nearest_in, write_graph
 
     table = StageTable(
@@ -207,7 +208,7 @@ def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
 def _answers(
     model: Model, index: Artifact, find: Nearest, questions: Iterator[str], *, count: int
 ) -> Iterator[tuple[str, list[Found]]]:
-    """Each question with its passages, some questions at a time."""
+    """Each question with its passages, in batches of questions."""
     asked, shown = tee(questions)
     vectors = model.sentence_vectors(asked)
     while together := list(islice(vectors, QUESTIONS_AT_ONCE)):

@@ -1,7 +1,7 @@
-"""`cloze submissions`: a run's predictions of unlabelled test files, as official servers take them.
+"""`cloze submissions`: a run's predictions for unlabelled test files, for the official servers.
 
-In:  a run that was fine-tuned, and a new directory.
-Out: glue/*.tsv under the names that GLUE asks for, glue.zip of them, and TASK/*.json for SQuAD.
+In:  a fine-tuned run, and a new directory.
+Out: glue/*.tsv under GLUE's file names, glue.zip of them, and TASK/*.json for SQuAD.
 """
 
 import io
@@ -24,7 +24,7 @@ GLUE = "glue"
 GLUE_FILES = (
     *("AX", "CoLA", "MNLI-m", "MNLI-mm", "MRPC", "QNLI", "QQP", "RTE", "SST-2", "STS-B", "WNLI"),
 )
-"""The files that gluebenchmark.com wants in one archive."""
+"""The files that gluebenchmark.com expects in one archive."""
 
 Run = Annotated[str, Parameter(help="A run, or a finetune artifact's directory.")]
 Target = Annotated[Path, Parameter(help="A new or empty directory.")]
@@ -34,7 +34,7 @@ def submissions(run: Run, directory: Target, /, *, place: Place = PLACE) -> Answ
     """Collect submissions."""
     artifact = open_artifact(model_directory(run, place.space(), stage="finetune"))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UsageError(f"{directory}: exists already; name a new or empty directory")
+        raise UsageError(f"{directory}: already exists; choose a new or empty directory")
     found: dict[str, bytes] = {}
     for entry in artifact.manifest.files:
         task, slash, name = entry.name.removeprefix(PREFIX).partition("/")
@@ -46,17 +46,19 @@ def submissions(run: Run, directory: Target, /, *, place: Place = PLACE) -> Answ
                 )
             found[target] = artifact.read_bytes(entry.name)
     if not found:
-        raise UsageError(f"{run}: no predictions of unlabelled test files; name them as test = ...")
+        raise UsageError(
+            f"{run}: no predictions for unlabelled test files; set `test` of the tasks"
+        )
     glue = {name: content for name, content in found.items() if name.startswith(f"{GLUE}/")}
     if glue:
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as into:
-            for name, content in sorted(glue.items()):  # the same files give the same bytes
+            for name, content in sorted(glue.items()):  # sorted, for reproducible bytes
                 into.writestr(zipfile.ZipInfo(name.removeprefix(f"{GLUE}/")), content)
         found[f"{GLUE}.zip"] = archive.getvalue()
         missing = [name for name in GLUE_FILES if f"{GLUE}/{name}.tsv" not in glue]
         if missing:
-            say(f"submissions: the GLUE server wants {', '.join(missing)} as well")
+            say(f"submissions: the GLUE server also expects {', '.join(missing)}")
     for name, content in found.items():
         write_bytes(str(directory / name), content)
     data = {"directory": str(directory), "files": sorted(found)}

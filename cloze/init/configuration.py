@@ -1,9 +1,9 @@
-"""`cloze init`: a complete configuration for one's own corpus, or for one's own labelled files.
+"""`cloze init`: write a complete configuration for a corpus, or for labelled files.
 
-In:  a file, folder, glob or URL; with --from, an encoder to begin from.
-Out: a TOML file with the reader that fits and sizes that suit the amount of text, each explained,
-     or those of the encoder; and what the samples say about the corpus: documents, languages, odd
-     files, fertility, cost. Of labelled files a fine-tuning task.
+In:  a file, folder, glob or URL; with --from, an initial encoder.
+Out: a TOML file with a suitable reader, and sizes that match the amount of text or the encoder,
+     each with an explanation; facts about the corpus from samples: documents, languages, odd
+     files, fertility, cost. For labelled files, a fine-tuning task.
 """
 
 import json
@@ -31,8 +31,7 @@ from cloze.init.initial_model import (
     PROVISIONAL_PAIRS,
     PROVISIONAL_STEPS,
     InitialModel,
-    pairs_within,
-    steps_within,
+    units_within,
 )
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.init.plain_text import language
@@ -46,7 +45,7 @@ OutputFile = Annotated[
     Path | None, Parameter(name="--output", help="File to write; without it, standard output.")
 ]
 Name = Annotated[
-    str, Parameter(help="Name of the run; by default the corpus's.", show_default=False)
+    str, Parameter(help="Name of the run; by default that of the corpus.", show_default=False)
 ]
 Vocabulary = Annotated[
     Path | None,
@@ -59,8 +58,8 @@ From = Annotated[
     str,
     Parameter(
         name="--from",
-        help="Encoder whose training is continued on the corpus, or that is fine-tuned: a run's "
-        "name, an artifact's directory, or a folder in Hugging Face's layout.",
+        help="Encoder to train further on the corpus, or to fine-tune: a run's name, an artifact's "
+        "directory, or a folder in Hugging Face's layout.",
         show_default=False,
     ),
 ]
@@ -68,43 +67,43 @@ From = Annotated[
 SHOWN_FILES = 5
 
 REPLAYED = 0.25
-"""Share of general text among the examples: a few per cent are enough for a model that goes on with
-much text (Ibrahim et al. 2024, 4.2: 5 %), a small folder is read many times."""
+"""Share of general text among the examples. A few per cent suffice for continued training on much
+text (Ibrahim et al. 2024, 4.2: 5 %), but a small folder is read many times."""
 
 MOST_COPIES = 255
 
 FEWEST_BESIDE_REPLAY = 20
-"""Documents of a folder of which some are held out, whatever the draw."""
+"""With so many documents, some are certain to be held out."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class GeneralText:
-    """Text of the kind that the encoder knows, beside the folder that it is adapted to."""
+    """Text like that of the encoder's pre-training, in addition to the folder."""
 
     general: Annotated[str, Parameter(show_default=False)] = ""
-    """File, folder, glob or URL of general text: what is forgotten of it is reported."""
+    """File, folder, glob or URL of general text; the report shows how much of it is forgotten."""
 
     replay: Annotated[str, Parameter(show_default=False)] = ""
-    """The same, and trained on beside the folder, a quarter of the examples, against forgetting;
-    what is forgotten shows on the documents of it that are held out."""
+    """The same, but a quarter of the training examples come from it, to reduce forgetting, which is
+    measured on its held-out documents."""
 
     @property
     def is_given(self) -> bool:
-        """Whether there is any."""
+        """Whether any is given."""
         return bool(self.general or self.replay)
 
     def tables(self, found: Look) -> tuple[str, int]:
-        """Its sources, and how often the folder's documents are to be read beside them."""
+        """Its [[corpus.sources]] tables, and the weight of the folder's documents."""
         tables, copies = "", 1
         if self.general:
             tables += sources_table(look(self.general), "corpus", heldout=GENERAL)
         if self.replay:
             if found.documents < FEWEST_BESIDE_REPLAY:
                 raise UsageError(
-                    f"--replay {self.replay}: wants at least {FEWEST_BESIDE_REPLAY} documents to "
-                    f"adapt to, of which some are held out; {found.path} has about "
-                    f"{found.documents:,.0f}: cut them, or use --general"
+                    f"--replay {self.replay}: needs at least {FEWEST_BESIDE_REPLAY} documents to "
+                    f"adapt to, so that some are held out; {found.path} has about "
+                    f"{found.documents:,.0f}: split them, or use --general"
                 )
             other = look(self.replay)
             ratio = other.text_bytes / max(found.text_bytes, 1.0) * (1 / REPLAYED - 1)
@@ -123,9 +122,9 @@ class Size:
     """Settings that suit an amount of text."""
 
     below: float
-    """Bytes of text."""
+    """Upper bound of the amount, in bytes."""
     heldout_share: float
-    """Of the documents: of more text a smaller one is enough."""
+    """Share of the documents to hold out; smaller for more text."""
     settings: str
     """Tables of the configuration."""
 
@@ -142,7 +141,7 @@ copies = 4
 [encoder]
 preset = "tiny"
 max_position_embeddings = 64
-initializer_range = 0.05  # 128 wide instead of 768: the reference's 0.02 stays on the plateau
+initializer_range = 0.05  # at 128 wide, not 768, the reference's 0.02 leaves the loss on a plateau
 
 [pretrain]
 steps = 7000
@@ -152,15 +151,15 @@ evaluate_every = 500
 evaluation_examples = 512
 
 [pretrain.optimizer]
-name = "muon"  # what AdamW, the paper's, learns in 10,000 steps, this does in 6,000
+name = "muon"  # reaches in 6,000 steps the loss that AdamW, the paper's, reaches in 10,000
 learning_rate = 2e-3  # small encoders tolerate twenty times the paper's rate
 warmup_steps = 300
-bias_correction = true  # without it so short a warm-up overshoots, and only word counts are learned
+bias_correction = true  # otherwise the short warm-up overshoots: only word frequencies are learned
 
 [evaluate]
 examples = 4000
 """
-"""Without its first line this is the end of configs/text_folder.toml, word for word."""
+"""Except for its first line, identical to the end of configs/text_folder.toml."""
 
 MIDDLE = """\
 # Some text: a small encoder (4 layers of 512), some hours on one GPU.
@@ -175,7 +174,7 @@ copies = 5
 preset = "small"
 
 [pretrain]
-steps = 100_000  # the first thing to change
+steps = 100_000  # adjust this first
 batch_size = 256
 evaluate_every = 1000
 
@@ -184,7 +183,7 @@ learning_rate = 5e-4
 warmup_steps = 5_000
 """
 PAPER = """\
-# Much text: the paper's BERT-base, all values its own; days on eight GPUs. `cloze plan` says more.
+# Much text: the paper's BERT-base with all its values; days on eight GPUs. Details: `cloze plan`.
 [encoder]
 preset = "base"
 
@@ -213,7 +212,7 @@ def init(
 ) -> Answer:
     """Write a configuration."""
     if beside.is_given and not initial:
-        raise UsageError("--general and --replay go with an encoder; name it with --from")
+        raise UsageError("--general and --replay require an encoder; name it with --from")
     name = name or run_name(source)
     model = InitialModel(initial, model_directory(initial, place.space())) if initial else None
     data: dict[str, object]
@@ -262,9 +261,9 @@ def run_name(source: str) -> str:
 def configuration(
     found: Look, name: str, settings: str = "", *, beside: GeneralText = NO_GENERAL_TEXT
 ) -> str:
-    """The configuration as TOML, with `settings`, or those that suit the amount of text."""
+    """The configuration as TOML, with `settings` or those that suit the amount of text."""
     size = next(size for size in SIZES if found.text_bytes < size.below)
-    # a larger share of few documents, or none of them would be held out
+    # a larger share of few documents, otherwise none would be held out
     share = max(size.heldout_share, min(0.2, 20 / max(found.documents, 1)))
     others, copies = beside.tables(found)
     return (
@@ -275,7 +274,7 @@ def configuration(
 
 
 def _headline(found: Look, name: str) -> str:
-    """What the configuration is about, its name and its seed."""
+    """A comment that describes the corpus, the run's name and its seed."""
     import tomli_w
 
     files = _counted(found.files, "file")
@@ -286,7 +285,7 @@ def _headline(found: Look, name: str) -> str:
 
 
 def sources_table(found: Look, owner: str, *, weight: int = 1, **splits: str) -> str:
-    """`[[OWNER.sources]]`: the documents, how they are read, what is held out of them."""
+    """`[[OWNER.sources]]`: the documents, how to read them, which to hold out."""
     import tomli_w
 
     optional: dict[str, object] = {
@@ -315,13 +314,13 @@ def continuation(
     steps: int = 0,
     minutes: float = MINUTES,
 ) -> str:
-    """The configuration that continues `model` on the corpus: so many steps, else minutes."""
+    """The configuration that trains `model` further on the corpus, for `steps` or `minutes`."""
     machine, space = place.machine(), place.space()
     if model.makes_sentence_vectors:
         if beside.is_given:
             raise UsageError(
-                f"{model.name}: was trained to compare texts, and is judged by search before and "
-                "after; --general and --replay are for encoders that predict masked words"
+                f"{model.name}: a sentence encoder, evaluated by search before and after training; "
+                "--general and --replay are for encoders that predict masked tokens"
             )
 
         def on_pairs(pairs: int) -> str:
@@ -333,11 +332,12 @@ def continuation(
         run = parse(
             RunConfig, tomllib.loads(on_pairs(PROVISIONAL_PAIRS)), source="the new configuration"
         )
-        return on_pairs(max(PAIR_BATCH, pairs_within(minutes, run, machine, space=space)))
+        pairs = units_within(minutes, run, machine, "finetune", PROVISIONAL_PAIRS, space=space)
+        return on_pairs(max(PAIR_BATCH, pairs))
     if not steps:
         text = configuration(found, name, model.settings(steps=PROVISIONAL_STEPS), beside=beside)
         run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
-        steps = steps_within(minutes, run, machine, space=space)
+        steps = units_within(minutes, run, machine, "pretrain", PROVISIONAL_STEPS, space=space)
     return configuration(found, name, model.settings(steps=steps), beside=beside)
 
 
@@ -356,7 +356,7 @@ def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
 
 
 def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Iterator[str]:
-    """What to know before anything is started, one fact per line."""
+    """Facts to know before starting, one per line."""
     size = found.text_bytes / max(found.documents, 1)
     yield (
         f"{_counted(found.files, 'file')}, about {found.text_bytes / 1e6:,.1f} MB of text in about "
@@ -370,7 +370,14 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
     if vocabulary is None:
         yield "fertility: unknown; --vocabulary FILE measures it with a vocab.txt or tokenizer.json"
     else:
-        yield f"fertility: {_fertility(found, vocabulary)}"
+        tokenizer = read_vocabulary(vocabulary, lowercase=True)
+        words = (word for word in tokenizer.vocabulary if word not in SPECIAL_TOKENS)
+        if any(word.isascii() and word != word.lower() for word in words):  # a cased vocab.txt
+            tokenizer = replace(tokenizer, lowercase=False)
+        text = " ".join(found.samples)
+        fertility = len(tokenizer.encode(text)) / max(len(text.split()), 1)
+        case = "uncased" if tokenizer.lowercase else "cased"
+        yield f"fertility: {fertility:.2f} tokens per word with {vocabulary.name} ({case})"
     forecast, rates = forecast_corpus(found.text_bytes, run.examples), RatesConfig()
     engine = forecast.engine
     vcpu_hours = engine.core_seconds / 3600 / rates.core_share
@@ -383,7 +390,7 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         f"or ${dollars:,.2f} on Dataflow; `cloze plan` has the details"
     )
     if found.html:
-        yield "html = true: entities and tags of HTML stand in the samples"
+        yield "html = true: the samples contain HTML entities and tags"
     if found.line_break:
         yield f'line_break = "{found.line_break}": {found.why_line_break}'
 
@@ -392,15 +399,3 @@ def _counted(count: float, noun: str) -> str:
     """`1 file`, `2 files`."""
     number = f"{count:,.0f}"
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
-
-
-def _fertility(found: Look, vocabulary: Path) -> str:
-    """Tokens per word of the samples; words with capitals show that a vocab.txt is cased."""
-    tokenizer = read_vocabulary(vocabulary, lowercase=True)
-    words = (word for word in tokenizer.vocabulary if word not in SPECIAL_TOKENS)
-    if any(word.isascii() and word != word.lower() for word in words):
-        tokenizer = replace(tokenizer, lowercase=False)
-    text = " ".join(found.samples)
-    fertility = len(tokenizer.encode(text)) / max(len(text.split()), 1)
-    case = "uncased" if tokenizer.lowercase else "cased"
-    return f"{fertility:.2f} tokens per word with {vocabulary.name} ({case})"

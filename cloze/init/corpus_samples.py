@@ -1,11 +1,11 @@
-"""A corpus from samples of its files: how it is to be read and how much text it holds.
+"""Examine a corpus by sampling its files: how to read it, and how much text it contains.
 
 In:  a file, folder, glob or URL.
-Out: `Look`: the reader that fits, the column that holds the text, bytes of text, documents, samples
-     of the text, and files that do not look like the others.
+Out: `Look`: a suitable reader, the column with the text, bytes of text, documents, samples of the
+     text, and files that differ from the others.
 
-Only stretches of a few files are read. The guess is written into a configuration, where a person
-can correct it.
+Only parts of a few files are read. The guess is written to a configuration, where users can correct
+it.
 """
 
 import json
@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -27,14 +26,14 @@ from pipeline.readers.compression import can_be_cut, stream
 
 SAMPLE_BYTES = 1 << 16
 STRETCHES = 16
-"""Of a file, evenly spread: long documents may stand at the beginning and short ones at the end."""
+"""Samples per file, evenly spread: documents may be sorted by length."""
 WHOLE_BYTES = 1 << 25
-"""Bytes read in all of files that have no meaningful middle, compressed ones above all."""
+"""Bytes read in total of files that cannot be sampled in the middle, mainly compressed ones."""
 SAMPLED_FILES = 16
 SAMPLED_ROWS = 100
 
 COMPRESSION = {".gz": 3.0, ".bz2": 4.0, ".xz": 4.0, ".zst": 3.5}
-"""Bytes of text per compressed byte, typically: for files too long to be read to the end."""
+"""Typical bytes of text per compressed byte, for files too long to read to the end."""
 
 SUFFIX = re.compile(r"(\.[A-Za-z]\w{0,8})?(\.gz|\.bz2|\.xz|\.zst)?$")
 """`.jsonl.gz` is one suffix."""
@@ -46,21 +45,21 @@ DOCUMENT_MARKS: Mapping[str, str] = {
     "blank_line_text": BLANK_LINE,
     "sentence_lines": BLANK_LINE,
 }
-"""A pattern that occurs once per document."""
+"""A pattern that occurs once per document, by reader."""
 
 MOST_DAMAGE = 0.01
-"""Largest share of undecodable characters in a file that is text."""
+"""Maximum share of undecodable characters in a text file."""
 
 LAYOUT_KNOWN = ("sentence_lines", "wikiextractor", "mediawiki")
 HTML_EXPECTED = ("wikiextractor", "mediawiki")
-"""Readers that know of themselves what line breaks mean, and that HTML may be left in the text."""
+"""Readers that interpret line breaks themselves, and those that expect HTML in the text."""
 
 TABLES: Mapping[str, Reader] = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a corpus appears to be."""
+    """A guess at a corpus's format and size."""
 
     path: str
     files: int
@@ -70,41 +69,41 @@ class Look:
     text_field: str = ""
     """Column or key, for readers that need one."""
     why: str = ""
-    """What the guess rests on."""
+    """The reason for the guess."""
     documents: float = 0.0
     """Estimated number."""
     samples: tuple[str, ...] = ()
     """The beginnings of some files, or of some rows."""
     odd: tuple[str, ...] = ()
-    """Files that are empty, of another kind than most, or not text, each with what is odd."""
+    """Files that are empty, of another kind than most, or not text, each with the reason."""
     html: bool = False
-    """Whether the text holds entities and line breaks of HTML, which its reader does not expect."""
+    """Whether the text contains HTML that its reader does not expect."""
     line_break: LineBreak | None = None
-    """What its line breaks appear to mean."""
+    """The apparent meaning of its line breaks."""
     why_line_break: str = ""
-    """What that rests on."""
+    """The reason for that guess."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was read of a file."""
+    """The parts of a file that were read."""
 
     beginning: str
-    """The first text, as the readers will see it."""
+    """The start of the text, as readers see it."""
     stretches: tuple[str, ...]
-    """All that was read."""
+    """Everything that was read."""
     text_per_byte: float | None
-    """Bytes of text for each byte on disk; None if the file was not read to its end."""
+    """Bytes of text per byte on disk; None if the file was not read to its end."""
 
 
 def look(path: str) -> Look:
-    """Look at the corpus at `path`."""
+    """Examine the corpus at `path`."""
     files = find_files(path)
     sizes: Counter[str] = Counter()
     for file in files:
         found = SUFFIX.search(_name(file))
         sizes[found.group(0) if found else ""] += file.size
-    suffix = sizes.most_common(1)[0][0]  # under which most bytes are
+    suffix = sizes.most_common(1)[0][0]  # the suffix of most bytes
     last = suffix[suffix.rfind(".") :] if suffix else ""
     kind = suffix.removesuffix(last) if last in COMPRESSION else suffix
     sampled = [file for file in files if file.path.endswith(suffix)]
@@ -120,7 +119,10 @@ def look(path: str) -> Look:
         samples = texts
     else:
         read, unread = _samples(sampled)
-        size *= _text_per_byte(read, default=COMPRESSION.get(last, 1.0))
+        known = {file: s.text_per_byte for file, s in read.items() if s.text_per_byte is not None}
+        whole = sum(file.size for file in known)  # files that were read to their end
+        text = sum(file.size * ratio for file, ratio in known.items())
+        size *= text / whole if whole else COMPRESSION.get(last, 1.0)
         samples = tuple(sample.beginning for sample in read.values())
         reader, field, why = _text_reader(
             kind, samples, first=sampled[0], files=len(files), text_bytes=size
@@ -173,7 +175,7 @@ def _odd(
 def _samples(
     files: list[InputFile],
 ) -> tuple[dict[InputFile, Sample], dict[InputFile, ClozeError]]:
-    """What was read of the files, and why others could not be; an error if it is none of them."""
+    """Samples of the readable files, and errors of the others; raises if none is readable."""
     samples: dict[InputFile, Sample] = {}
     errors: dict[InputFile, ClozeError] = {}
     for file in files:
@@ -187,7 +189,7 @@ def _samples(
 
 
 def _sample(file: InputFile, *, limit: int) -> Sample:
-    """Stretches of a file, evenly spread, or `limit` bytes where it has no meaningful middle."""
+    """Evenly spread parts of a file, or its first `limit` bytes if only its start can be read."""
     if file.size > STRETCHES * SAMPLE_BYTES and can_be_cut(file.path):
         starts = range(0, file.size - SAMPLE_BYTES + 1, file.size // STRETCHES)
         found = [next(stream(file.path, at, at_a_time=SAMPLE_BYTES), b"") for at in starts]
@@ -205,19 +207,8 @@ def _sample(file: InputFile, *, limit: int) -> Sample:
     return Sample(found[0][:SAMPLE_BYTES].decode("utf-8", "replace"), texts, ratio)
 
 
-def _text_per_byte(samples: Mapping[InputFile, Sample], *, default: float) -> float:
-    """Bytes of text for each byte on disk, by the files that were read to their end."""
-    known = [
-        (file.size, file.size * sample.text_per_byte)
-        for file, sample in samples.items()
-        if sample.text_per_byte is not None
-    ]
-    size = sum(size for size, _ in known)
-    return sum(text for _, text in known) / size if size else default
-
-
 def _documents(samples: Iterable[Sample], reader: Reader, text_bytes: float) -> float:
-    """How many documents so much text has; 0: as many as files."""
+    """Estimated number of documents in the text; 0: one per file."""
     stretches = [text for sample in samples for text in sample.stretches]
     sampled = sum(len(text.encode()) for text in stretches)
     if reader not in DOCUMENT_MARKS or not sampled:
@@ -229,7 +220,7 @@ def _documents(samples: Iterable[Sample], reader: Reader, text_bytes: float) -> 
 def _text_reader(
     kind: str, samples: tuple[str, ...], *, first: InputFile, files: int, text_bytes: float
 ) -> tuple[Reader, str, str]:
-    """The reader, the key that holds the text if there are keys, and what the guess rests on."""
+    """The reader, the key of the text (for JSON lines), and the reason for the guess."""
     text = "\n".join(samples)
     if kind in (".jsonl", ".ndjson", ".json"):
         lengths: Counter[str] = Counter()
@@ -251,7 +242,7 @@ def _text_reader(
 
 
 def _json_rows(text: str) -> Iterator[dict[str, JsonValue]]:
-    """The objects in the lines that are whole; the last line of a sample is cut."""
+    """The objects in complete lines; the last line of a sample is truncated."""
     for line in text.splitlines():
         try:
             row = json.loads(line)
@@ -262,7 +253,7 @@ def _json_rows(text: str) -> Iterator[dict[str, JsonValue]]:
 
 
 def _table(file: InputFile) -> tuple[str, tuple[str, ...], int]:
-    """The column of text of a table, the texts of its first rows, and how many it has."""
+    """A table's text column, the texts of its first rows, and its number of rows."""
     with open_to_read(file.path) as opened:
         try:
             if file.path.endswith(".parquet"):
@@ -272,27 +263,23 @@ def _table(file: InputFile) -> tuple[str, tuple[str, ...], int]:
                 batch = next(parquet.iter_batches(SAMPLED_ROWS, columns=[column]), None)
                 texts = batch[column].to_pylist() if batch else []
             else:
-                table = _arrow_table(opened)
+                try:
+                    table = pa.ipc.open_file(opened).read_all()
+                except pa.ArrowInvalid:  # Arrow's other format
+                    opened.seek(0)
+                    table = pa.ipc.open_stream(opened).read_all()
                 count = len(table)
                 column = _text_column(table.schema, file.path)
                 texts = table[column].slice(0, SAMPLED_ROWS).to_pylist()
         except (pa.ArrowException, OSError) as error:
             raise IntegrityError(
-                f"{file.path}: not a whole table: {error}; copy it again"
+                f"{file.path}: damaged or incomplete table: {error}; copy it again"
             ) from None
     return column, tuple(text or "" for text in texts), count
 
 
-def _arrow_table(opened: IO[bytes]) -> pa.Table:
-    try:
-        return pa.ipc.open_file(opened).read_all()
-    except pa.ArrowInvalid:
-        opened.seek(0)
-        return pa.ipc.open_stream(opened).read_all()
-
-
 def _text_column(schema: pa.Schema, path: str) -> str:
-    """The first column of strings; `text` if there is one."""
+    """The column `text` if there is one, otherwise the first column of strings."""
     strings = [field.name for field in schema if pa.types.is_large_string(field.type)]
     strings += [field.name for field in schema if pa.types.is_string(field.type)]
     if not strings:

@@ -1,11 +1,11 @@
-"""The part of a configuration that continues the pre-training of an encoder on another corpus.
+"""The part of a configuration that trains an existing encoder further on another corpus.
 
-In:  a model's name as a configuration takes it, and the directory it stands for; general text.
-Out: the tables from [vocabulary] to [evaluate], everything that must agree with the encoder taken
-     over from it; and what a person should know about starting from it.
+In:  a model's name, as in a configuration, and its directory.
+Out: the tables from [vocabulary] to [evaluate], with every setting that must match the encoder
+     copied from it; facts that users should know about starting from it.
 
-An encoder that was trained to compare texts would lose that by predicting masked words, so its
-training goes on with what it can do: on pairs of the corpus's own passages, scored by search.
+MLM training would undo the training of a sentence encoder, so such an encoder is instead trained on
+pairs of the corpus's own passages and evaluated by search.
 """
 
 from collections.abc import Iterator
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from model.hugging_face.encoder_files import EncoderFiles
 
 MINUTES = 10.0
-"""Of training, unless the user says otherwise."""
+"""Default training time."""
 
 PROVISIONAL_STEPS, PROVISIONAL_PAIRS = 1000, 10_000
-"""The time of so many is estimated, to find how many fit into the time given."""
+"""Numbers for which the time is estimated, to find how many fit into the given time."""
 
 LONGEST = 128
-"""Tokens of an example: what continuing needs, at a fraction of the time that 512 take."""
+"""Maximum tokens per example: enough for continued training, at a fraction of the cost of 512."""
 
 PEAK_RATE = 1e-4
-"""The paper's, also for encoders of which it is not known how they were trained."""
+"""The paper's peak learning rate, used for encoders whose own is unknown."""
 
 OWN_SHARE = 0.5
-"""Of the peak rate that an encoder of ours was trained with: small ones were trained faster than
-the paper's, and forget nothing at half of it that they do not learn again."""
+"""Share of the peak rate at which an encoder of ours was trained: small ones use higher rates than
+the paper, and at half of it relearn what they forget."""
 
 WARMUP_SHARE = 0.06
-"""Of the steps; optimizer and moments begin fresh (Gururangan et al. 2020, table 13)."""
+"""Share of the steps; the optimizer starts without moments (Gururangan et al. 2020, table 13)."""
 
 SMALLEST_VOCABULARY = 64
-"""That `vocabulary.size` can say."""
+"""Minimum of `vocabulary.size`."""
 
 SETTINGS = """\
-# All that must agree with the encoder is its own.
+# Everything that must match the encoder is copied from it.
 [vocabulary]
 {vocabulary}
 [examples]
@@ -75,20 +75,20 @@ examples = 1000
 
 
 PAIRS = """\
-# Passages that follow one another belong together; some parts of the text are held out.
+# Adjacent passages form pairs; some parts of the text are held out.
 [pairs]
 kind = "neighbours"
 train_pairs = {pairs}
 
 {sources}
 [finetune]
-{encoder}seeds = [0, 1, 2]  # fewer bear no verdict
+{encoder}seeds = [0, 1, 2]  # fewer allow no verdict
 
 [[finetune.tasks]]
 name = "retrieval"
 kind = "retrieval"
 max_seq_length = {length}
-batch_size = {batch_size}  # every passage of it is an answer to choose from
+batch_size = {batch_size}  # every passage in a batch is a candidate answer
 learning_rate = 2e-5
 epochs = 1
 """
@@ -104,29 +104,29 @@ class InitialModel:
     """The value of `pretrain.init`."""
 
     directory: str
-    """Where it lies: a run's artifact, or a folder in Hugging Face's layout."""
+    """A run's artifact, or a folder in Hugging Face's layout."""
 
     @cached_property
     def files(self) -> "EncoderFiles":
-        """Read the model in full and check it, as training will."""
-        from model.hugging_face.encoder_files import read_encoder_files  # takes torch along
+        """Read and check the whole model, as training does."""
+        from model.hugging_face.encoder_files import read_encoder_files  # imports torch
 
         files = read_encoder_files(self.directory)
         if files.config.attention_direction != "bidirectional":
             raise UsageError(
                 f"{self.name}: its attention is {files.config.attention_direction}; expected a "
-                "masked language model, which sees both sides"
+                "masked language model, which is bidirectional"
             )
         if not files.tokenizer.prepares_corpora:
             raise UsageError(
-                f"{self.name}: its tokenizer strips accents, splits Chinese or has added tokens "
-                "otherwise than BERT, and a corpus cannot be tokenised so; choose another encoder"
+                f"{self.name}: its tokenizer differs from BERT's in stripping accents, splitting "
+                "Chinese or added tokens, which corpora do not support; choose another encoder"
             )
         return files
 
     @property
     def vocabulary(self) -> str:
-        """Path of its tokenizer.json, else its vocab.txt."""
+        """Path of its tokenizer.json, or else of its vocab.txt."""
         from model.hugging_face.source import open_source
 
         source = open_source(self.directory)
@@ -135,11 +135,11 @@ class InitialModel:
 
     @property
     def makes_sentence_vectors(self) -> bool:
-        """Whether it was trained to compare texts."""
+        """Whether it is a sentence encoder."""
         return self.files.modules is not None
 
     def pair_settings(self, sources: str, *, pairs: int) -> str:
-        """The tables that go on training an encoder of sentence vectors on the `sources`' pairs."""
+        """The tables that train a sentence encoder further on pairs from `sources`."""
         import tomli_w
 
         modules = self.files.modules
@@ -153,13 +153,13 @@ class InitialModel:
         )
 
     def settings(self, *, steps: int) -> str:
-        """The tables of the configuration."""
+        """The tables that continue MLM training."""
         import tomli_w
 
         tokenizer, manifest = self.files.tokenizer, self.files.manifest
-        recipe = manifest.config.get("pretrain") if manifest else None  # ours, if we trained it
+        recipe = manifest.config.get("pretrain") if manifest else None  # only in encoders of ours
         rate = OWN_SHARE * float(recipe["optimizer"]["learning_rate"]) if recipe else 0.0
-        size = max(tokenizer.size, SMALLEST_VOCABULARY)  # beside a path it only serves estimates
+        size = max(tokenizer.size, SMALLEST_VOCABULARY)  # with a path, only for estimates
         vocabulary: dict[str, object] = {"path": self.vocabulary, "size": size}
         if not tokenizer.lowercase:
             vocabulary["lowercase"] = False
@@ -176,32 +176,32 @@ class InitialModel:
         )
 
     def facts(self) -> Iterator[str]:
-        """What to know before it is trained."""
+        """Facts to know before training it."""
         config, tokenizer = self.files.config, self.files.tokenizer
         yield (
-            f"begins from {self.name}: {config.num_hidden_layers} layers × {config.hidden_size}, "
+            f"starts from {self.name}: {config.num_hidden_layers} layers × {config.hidden_size}, "
             f"{tokenizer.size:,} tokens ({'uncased' if tokenizer.lowercase else 'cased'})"
         )
         headless = self.files.layout.outside["masked_lm.output_bias"] in self.files.missing
         if self.makes_sentence_vectors:
-            head = "; it has no masked-language-model head and needs none here" if headless else ""
+            head = "; it has no MLM head and needs none here" if headless else ""
             yield (
-                f"{self.name} was trained to compare texts: it is trained on with pairs of "
-                f"passages, not with masked words, and judged by search before and after{head}"
+                f"{self.name} is a sentence encoder: it is trained on pairs of passages, not on "
+                f"masked tokens, and evaluated by search before and after{head}"
             )
         elif headless:
             yield (
-                f"{self.name} has no masked-language-model head: one is trained from random "
-                "weights, and there is no loss from before to compare with"
+                f"{self.name} has no MLM head: one is trained from random weights, so there is no "
+                "loss before training to compare with"
             )
             yield (
-                "warning: if it was trained for sentence vectors, this training does not keep "
-                f"them; compare `cloze search` with {self.name} before replacing it"
+                "warning: if it was trained for sentence vectors, this training degrades them; "
+                f"compare `cloze search` with {self.name} before replacing it"
             )
 
 
 def shape_table(config: EncoderConfig) -> dict[str, object]:
-    """[encoder] of this shape: the preset with its sizes, or the sizes; and what else differs."""
+    """[encoder] of this shape: a preset or sizes, and the fields that differ from the defaults."""
     sizes = {name: getattr(config, name) for name in SIZE_NAMES}
     published = FAMILY_PRESETS[config.family].items()
     preset = next((name for name, known in published if known == (*sizes.values(),)), "")
@@ -216,25 +216,7 @@ def shape_table(config: EncoderConfig) -> dict[str, object]:
     }
 
 
-def steps_within(
-    minutes: float, run: RunConfig, machine: MachineConfig, *, space: Workspace
-) -> int:
-    """How many steps of `run` this machine is expected to train in so many minutes.
-
-    Two significant digits, at least ten.
-    """
-    return _fitting(minutes, run, machine, "pretrain", run.pretrain.steps, space=space)
-
-
-def pairs_within(
-    minutes: float, run: RunConfig, machine: MachineConfig, *, space: Workspace
-) -> int:
-    """How many pairs all seeds of `run` are expected to be trained on in so many minutes."""
-    pairs = run.pairs.train_pairs if run.pairs else 0
-    return _fitting(minutes, run, machine, "finetune", pairs, space=space)
-
-
-def _fitting(
+def units_within(
     minutes: float,
     run: RunConfig,
     machine: MachineConfig,
@@ -243,7 +225,10 @@ def _fitting(
     *,
     space: Workspace,
 ) -> int:
-    """How many units of the stage fit into the time, if `run` has so many; at least ten."""
+    """Estimated steps or pairs that this machine trains in `minutes`, given that `run` has `units`.
+
+    Two significant digits, at least ten.
+    """
     (expected,) = expected_times(run, machine, [stage], space=space)
     each = max(expected.seconds - START_SECONDS[stage], 1e-3) / units
     return max(10, int(float(f"{60 * minutes / each:.2g}")))

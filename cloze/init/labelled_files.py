@@ -1,8 +1,8 @@
-"""Labelled files: a folder of train, dev and test files as a fine-tuning task.
+"""Recognise a folder of train, dev and test files as a fine-tuning task.
 
-In:  files found at a path.
-Out: `LabelledFiles`: the kind of task, its columns and its labels; None where the files are
-     not labelled. Like that of a corpus, the guess is written into a configuration.
+In:  the files at a path.
+Out: `LabelledFiles`: the kind of task, its columns and its labels; None if the files are not
+     labelled. The guess is written to a configuration, where users can correct it.
 """
 
 import csv
@@ -26,10 +26,10 @@ SPLITS = {
     "validation": "dev",
     "test": "test",
 }
-"""A file's name, or its last part after `-`, `_` or `.`, and the split that it is."""
+"""Splits by a file's name or its last part after `-`, `_` or `.`."""
 
 SEPARATORS = ("|", ";", ",")
-"""Of several labels in one cell, the likeliest first."""
+"""Separators of several labels in a cell, the most likely first."""
 
 LABEL_NAMES = (
     *("label", "labels", "class", "category", "categories", "topic", "topics"),
@@ -41,28 +41,28 @@ SAMPLED_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """A task that the files seem to be."""
+    """A guess at the files' task."""
 
     kind: TaskKind
     paths: dict[str, str]
-    """Split to file; `train` is always there."""
+    """Files by split; `train` always exists."""
     columns: dict[str, str]
-    """Our column's name to the file's."""
+    """The file's column names by ours."""
     labels: dict[str, int]
-    """How often each label occurs in the rows looked at."""
+    """Frequency of each label in the sampled rows."""
     settings: dict[str, str | list[str]] = field(default_factory=dict)
-    """What else the task must say, where a text may have several labels."""
+    """Further settings of the task if a text may have several labels."""
 
     @property
     def description(self) -> str:
-        """One line for a person."""
+        """A one-line description for people."""
         counts = ", ".join(f"{label} {count:,}" for label, count in self.labels.items())
         columns = ", ".join(f"{ours} = {theirs}" for ours, theirs in self.columns.items())
         return f"{self.kind}, {columns or 'words and tags'}, labels: {counts}"
 
 
 def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
-    """The task in `files`, None if they are not labelled; a single file is training data."""
+    """The task in `files`, or None if they are not labelled; a single file is training data."""
     suffixes = {PurePath(file.path).suffix.lower() for file in files}
     if len(suffixes) != 1 or not suffixes <= {*DELIMITERS, *CONLL}:
         return None
@@ -85,9 +85,9 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
 
 
 def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | None:
-    """The label is the column of that name, or the one with fewest values; text is the longest.
+    """The label is a column with such a name, or the one with the fewest values; text the longest.
 
-    A text may have several labels where they share a cell, or have a column of 0 and 1 each.
+    A text has several labels if they share a cell, or if each has a column of 0 and 1.
     """
     header, *rows = csv.reader(io.StringIO(text), delimiter=delimiter)
     rows = [row for row in rows if len(row) == len(header)]
@@ -122,10 +122,9 @@ def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | 
 
 
 def _separated(cells: Counter[str]) -> tuple[str, Counter[str]]:
-    """What separates several labels in a cell, and how often each label occurs.
+    """The separator of several labels in a cell ("" if there is none), and each label's frequency.
 
-    Where nothing does it is "", and the cells are the labels. Labels come together in different
-    ways, so there are fewer of them than different cells.
+    Labels occur in different combinations, so there are fewer labels than distinct cells.
     """
     for separator in SEPARATORS:
         labels: Counter[str] = Counter()

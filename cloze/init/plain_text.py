@@ -1,12 +1,11 @@
-"""Plain text, guessed from samples: its layout, whether it is HTML, and its language.
+"""Guess the layout and language of plain text from samples, and whether it contains HTML.
 
-In:  samples of the text; for the layout, how much of it there is in how many files.
-Out: the reader that fits; what to set for line breaks and HTML, and what each guess rests on; a
-     language, or a script where several languages share it.
+In:  samples of the text; for the layout, also its total size and number of files.
+Out: a suitable reader; settings for line breaks and HTML, each with the reason for the guess; a
+     language, or the script if several languages share it.
 
-A blank line separates documents in one plain text file and paragraphs in another, and nothing in it
-says which. The guess rests on how many blocks of lines there are and what their lines look like,
-and the reason says what else it could be.
+In plain text, blank lines may separate documents or paragraphs. The guess depends on the number of
+blocks of lines and the length of their lines; its reason mentions the alternative.
 """
 
 import re
@@ -19,26 +18,27 @@ from pipeline.config.settings import LineBreak, Reader
 BLANK_LINE = r"\n\s*\n"
 
 MANY_BLOCKS = 200
-"""In a file; an article rarely has so many paragraphs."""
+"""Per file; an article rarely has so many paragraphs."""
 SOME_BLOCKS = 12
-"""From so many on the lines of the blocks tell paragraphs from documents."""
+"""Minimum number of blocks whose lines distinguish paragraphs from documents."""
 FEW_FILES = 16
-"""Of more files each is a document: that many collections of documents are rare."""
+"""With more files, each is taken as a document: so many collections of documents are rare."""
 SHORT_LINE, WRAPPED_WIDTH = 40, 100
-"""Characters: most lines of hard-wrapped text are at least as long, hardly any is longer."""
+"""Characters: most lines of hard-wrapped text have at least the former, hardly any exceeds the
+latter."""
 MOST, SOME, HARDLY_ANY = 0.5, 0.2, 0.02
 """Shares of lines."""
 NEARLY_ALL = 0.95
 FEWEST_LINES = 20
-"""From which on line breaks are interpreted."""
+"""Minimum number of lines for which line breaks are interpreted."""
 
 ONE_SENTENCE = re.compile(
-    r"(?!.*[.!?][\"')\]”’»]* +[A-ZÀ-Þ])"  # no other one ends in it
+    r"(?!.*[.!?][\"')\]”’»]* +[A-ZÀ-Þ])"  # no other sentence ends in it
     r".*[.!?。！？][\"')\]”’»]*$"
 )
 HTML = re.compile(r"<br ?/?>|</?[pib]>|&(amp|lt|gt|quot|nbsp|apos|#\d+);")
 HTML_PER_CHARACTER = 1e-4
-"""Marks of HTML per character above which they are no accident."""
+"""Minimum HTML entities and tags per character, so that isolated ones do not count."""
 
 COMMON_WORDS = {
     "English": "the of and to in that is was for with",
@@ -53,20 +53,20 @@ COMMON_WORDS = {
     "Turkish": "ve bir bu için ile olarak çok daha gibi olan",
 }
 LEAST_SHARE = 0.04
-"""Of its words a text must have among a language's ten commonest; English text has a quarter."""
+"""Minimum share of words among a language's ten most common ones; a quarter in English text."""
 
 
 def plain_layout(samples: Sequence[str], *, files: int, text_bytes: float) -> tuple[Reader, str]:
-    """How plain text is laid out in its files: the reader, and what the guess rests on."""
+    """The reader for plain text, and the reason for the guess."""
     lines = _lines(samples)
     blank_lines = sum(len(re.findall(BLANK_LINE, text)) for text in samples)
     sampled = sum(len(text.encode()) for text in samples)
     blocks = blank_lines * text_bytes / max(sampled, 1) / files
-    many = f"about {blocks:,.0f} blocks of lines a file"
+    many = f"about {blocks:,.0f} blocks of lines per file"
     sentences = _share(lines, ONE_SENTENCE.match) > MOST
     wrapped = _is_wrapped(lines)
     if blocks < MANY_BLOCKS:
-        # blocks of several long lines, or sentences, are more than paragraphs
+        # blocks of several long lines or sentences are more than paragraphs
         several = blocks >= SOME_BLOCKS and len(lines) >= 2 * blank_lines
         if several and files < FEW_FILES and sentences:
             return "sentence_lines", f"{many}, each of several lines, most of them one sentence"
@@ -85,7 +85,7 @@ def plain_layout(samples: Sequence[str], *, files: int, text_bytes: float) -> tu
 
 
 def line_breaks(documents: Sequence[str]) -> tuple[LineBreak, str] | None:
-    """What line breaks in the documents mean, and why; None where too few say too little."""
+    """The meaning of line breaks in the documents, and why; None if there are too few."""
     lines = [line for text in documents for line in _lines([text]) if "\n" in text.strip()]
     if len(lines) < FEWEST_LINES:
         return None
@@ -103,13 +103,13 @@ def line_breaks(documents: Sequence[str]) -> tuple[LineBreak, str] | None:
 
 
 def is_html(documents: Sequence[str]) -> bool:
-    """Whether entities and `<br>` of HTML stand in the text."""
+    """Whether the text contains HTML entities or tags."""
     found = sum(len(HTML.findall(text)) for text in documents)
     return found > 1 and found >= HTML_PER_CHARACTER * sum(map(len, documents))
 
 
 def language(text: str) -> str:
-    """The language that `text` seems to be in; `no text` if there are no letters."""
+    """A guess at the language of `text`; `no text` if there are no letters."""
     # the first word of a letter's Unicode name is its script
     names = (unicodedata.name(letter, "unnamed") for letter in text if letter.isalpha())
     scripts = Counter(name.partition(" ")[0].capitalize() for name in names)

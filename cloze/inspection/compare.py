@@ -1,8 +1,8 @@
 """`cloze compare`: any number of runs side by side.
 
 In:  the names of runs.
-Out: the fields in which their configurations differ, and their figures beside each other, as text,
-     CSV, Markdown or LaTeX; optionally a page with their curves, too.
+Out: the fields in which their configurations differ, and their figures side by side, as text, CSV,
+     Markdown or LaTeX; optionally a page with their curves.
 """
 
 import csv
@@ -29,12 +29,12 @@ Rows = Sequence[Sequence[str]]
 
 Format = Annotated[
     Literal["text", "csv", "latex", "markdown"],
-    Parameter(help="Form of the table; LaTeX wants the package booktabs."),
+    Parameter(help="Format of the table; LaTeX needs the package booktabs."),
 ]
 
 PageFile = Annotated[
     Path | None,
-    Parameter(show_default=False, help="Also write a page with the runs' curves side by side."),
+    Parameter(show_default=False, help="Also write a page that plots the runs' curves together."),
 ]
 
 LATEX_ESCAPES = str.maketrans(
@@ -73,7 +73,7 @@ def compare(
     data: dict[str, object] = {"runs": list(names), "configuration": settings, "figures": numbers}
     data["notes"] = notes
     if page:
-        from flows.report.comparison import comparison_page  # only now: it takes matplotlib along
+        from flows.report.comparison import comparison_page  # imports matplotlib
 
         filesystem.write_bytes(str(page), comparison_page(summaries, rows, notes).encode())
         data["page"] = str(page)
@@ -83,7 +83,7 @@ def compare(
 
 
 def _notes(summaries: Mapping[str, Summary]) -> list[str]:
-    """A warning for readers who compare losses, if those are not of the same text."""
+    """A warning if the runs' losses are on different held-out text."""
     evaluated_on = {}
     for run, summary in summaries.items():
         inputs = {step.stage: step.inputs for step in summary.steps}.get("evaluate", {})
@@ -96,8 +96,8 @@ def _notes(summaries: Mapping[str, Summary]) -> list[str]:
         return []
     return [
         f"{', '.join(apart)}: evaluated on other held-out examples than {first}, so losses and "
-        "accuracies do not compare; evaluate.heldout_examples gives runs the same ones, and "
-        "pretrain.seed (or cloze run --seeds) repeats a training on equal data"
+        "accuracies are not comparable; set evaluate.heldout_examples to give runs the same ones, "
+        "or pretrain.seed (cloze run --seeds) to repeat training on the same data"
     ]
 
 

@@ -1,7 +1,7 @@
-"""`cloze doctor`: what this machine has, what it lacks, and what that means.
+"""`cloze doctor`: check this machine's installation, hardware and workspace.
 
 In:  nothing.
-Out: one line per check; exit code 1 if something must be fixed before Cloze can work.
+Out: one line per check; exit code 1 if a problem prevents Cloze from working.
 """
 
 import os
@@ -21,12 +21,12 @@ from cloze.options import PLACE, Place
 from model.hardware import machine_precision
 
 EXTRAS = ("", "pipeline", "model", "flows")
-"""Parts of the installation; `dev` is for developers of Cloze."""
+"""The extras to check; `dev` is for developers of Cloze."""
 
 TOOLS = {
-    "gcc": "compiles kernels for this processor, and Triton's launchers where there is a GPU",
-    "g++": "only needed where DeepSpeed compiles operators for GPUs",
-    "ninja": "only needed where DeepSpeed compiles operators for GPUs",
+    "gcc": "compiles kernels for this processor, and Triton's launchers on machines with a GPU",
+    "g++": "only needed if DeepSpeed compiles operators for GPUs",
+    "ninja": "only needed if DeepSpeed compiles operators for GPUs",
     "numactl": "only needed for --bind_cores_to_rank",
 }
 
@@ -41,7 +41,7 @@ class Check:
     name: str
     state: Literal["good", "note", "bad"]
     found: str
-    """What there is, or what to do."""
+    """The finding, or what to do."""
 
 
 def doctor(*, place: Place = PLACE) -> Answer:
@@ -51,12 +51,12 @@ def doctor(*, place: Place = PLACE) -> Answer:
         path = shutil.which(tool)
         state: Literal["good", "note"] = "good" if path else "note"
         checks.append(Check(tool, state, path or f"not found; {purpose}"))
-    # a build of an operator that was killed leaves a lock, and later runs wait for it forever
+    # if the build of an operator is killed, its lock remains, and later runs wait for it forever
     base = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/torch_extensions")
     for lock in Path(base).glob("**/lock"):
         remedy = f"unless a build is running now, rm {lock}, or training waits for it forever"
         checks.append(Check("build lock", "bad", remedy))
-    space = place.space()  # not created for the check
+    space = place.space()  # need not exist
     existing = next(path for path in (space.local, *space.local.parents) if path.exists())
     if os.access(existing, os.W_OK):
         free = shutil.disk_usage(existing).free / GIB
@@ -71,7 +71,7 @@ def doctor(*, place: Place = PLACE) -> Answer:
 
 
 def _installation() -> Iterator[Check]:
-    """Python, and for each extra whether the packages are as `cloze` requires them."""
+    """The Python version, and for each extra whether its requirements are met."""
     version = platform.python_version()
     if sys.platform == "linux":
         yield Check("python", "good", version)
@@ -93,7 +93,7 @@ def _installation() -> Iterator[Check]:
                 wrong.append(f"{one.name} is missing")
                 continue
             if not one.specifier.contains(found, prereleases=True):
-                wrong.append(f"{one.name} is {found}, required is {one.specifier}")
+                wrong.append(f"{one.name} is {found}, expected {one.specifier}")
         if wrong:
             yield Check(name, "bad", f"{'; '.join(wrong)}: pip install '{name}'")
         else:

@@ -1,7 +1,7 @@
-"""`cloze gc`: finds and removes what no run refers to.
+"""`cloze gc`: find and delete artifacts that no run refers to.
 
 In:  a workspace.
-Out: the garbage with its size; with --delete it is gone.
+Out: the garbage with its size; with --delete, it is deleted.
 """
 
 from typing import Annotated
@@ -20,12 +20,14 @@ MEGABYTE = 1_000_000
 
 Delete = Annotated[
     bool,
-    Parameter(negative="", show_default=False, help="Delete it; without this it is only listed."),
+    Parameter(
+        negative="", show_default=False, help="Delete the garbage; by default it is only listed."
+    ),
 ]
 
 
 def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
-    """Remove artifacts that no run refers to."""
+    """Delete artifacts that no run refers to."""
     space = writable_workspace(place.machine().workspace)
     with locked_alone(space.local, run="gc"):
         for error in unreadable_references(space):

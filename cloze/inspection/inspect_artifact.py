@@ -1,8 +1,8 @@
-"""`cloze inspect`: what an artifact is, what it was made of, its statistics and its first rows.
+"""`cloze inspect`: an artifact's manifest, its inputs, its statistics and its first rows.
 
 In:  an artifact's directory, or RUN/STAGE.
-Out: text, or with --json the manifest and the rows; of tokens also single documents, and those that
-     were dropped.
+Out: text, or with --json the manifest and the rows; for tokens also individual documents, and those
+     that were dropped.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ from cloze.options import PLACE, Place
 
 WITH_ROWS = ("tokens", "examples")
 STAGES = {"--split": WITH_ROWS, "--document": ("tokens",), "--dropped": ("tokens",)}
-"""The stages whose artifacts have what an option asks for."""
+"""Stages whose artifacts support each option."""
 SHOWN_ROWS, SHOWN_DROPPED = 2, 20
 LONGEST_LIST = 12
-"""Longer lists of statistics are left to --json: a histogram is for the report."""
+"""Longer lists of statistics, such as histograms, appear only with --json."""
 
 Name = Annotated[str, Parameter(help="Directory of an artifact, or RUN/STAGE.")]
 Rows = Annotated[
@@ -45,12 +45,12 @@ Split = Annotated[
     ),
 ]
 Document = Annotated[
-    str, Parameter(help="Show the documents whose digest starts with this.", show_default=False)
+    str, Parameter(help="Show documents whose digest starts with this.", show_default=False)
 ]
 Dropped = Annotated[
     list[str] | None,
     Parameter(
-        help="List the documents that were dropped, for the reasons given or for any.",
+        help="List the documents that were dropped, for the given reasons or for any.",
         negative="",
         consume_multiple=True,
     ),
@@ -69,7 +69,7 @@ def inspect(
 ) -> Answer:
     """Inspect an artifact."""
     found = named_artifact(artifact, place.space())
-    # verify all of it, shown or not; what is known to be whole costs nothing
+    # verify all files, even those not shown; files already verified cost nothing
     if is_local(found.directory):
         for entry in (*found.manifest.files, *found.manifest.records):
             found.path(entry.name)
@@ -78,7 +78,7 @@ def inspect(
     for option in (option for option, value in given.items() if value):
         if stage not in STAGES[option]:
             where = " or ".join(f"RUN/{name}" for name in STAGES[option])
-            raise UsageError(f"{option}: not for artifacts of {stage}; inspect {where}")
+            raise UsageError(f"{option}: not supported for {stage}; inspect {where}")
     shown: list[RowText] = []
     listed: list[dict[str, JsonValue]] = []
     if dropped is not None:
@@ -113,7 +113,8 @@ def _dropped(
     if unknown:
         counts = ", ".join(f"{reason} {number:,}" for reason, number in known.items()) or "none"
         raise UsageError(
-            f"--dropped {' '.join(unknown)}: no document was dropped for this; dropped: {counts}"
+            f"--dropped {' '.join(unknown)}: no document was dropped for this reason; dropped: "
+            f"{counts}"
         )
     found = rows_of_file(artifact, DROPPED_NAME, document=document)
     rows: Iterator[DroppedRow] = (row.to_pylist()[0] for row in found)
@@ -148,7 +149,7 @@ def _facts(artifact: Artifact) -> list[str]:
 
 
 def _flat(statistics: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The statistics by dotted name, without long lists."""
+    """The statistics by dotted key, without long lists."""
     found: dict[str, JsonValue] = {}
     for name, value in statistics.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Tokens and examples as text that a person can read.
+"""Render tokens and examples as readable text.
 
 In:  an artifact's Arrow files (artifacts/tables.py) and its tokenizer.
 Out: one string per document or example; masked positions are marked.
@@ -25,15 +25,14 @@ class RowText:
     """One document or example."""
 
     title: str
-    """What is known about it."""
+    """Its digest or labels, and its size."""
     text: str
-    """Its text."""
 
 
 def texts_of_rows(artifact: Artifact, *, split: str, count: int, document: str) -> list[RowText]:
     """The first `count` rows of `split`; with `document`, those whose digest starts with it.
 
-    Without a `split`, documents are searched in all splits and other rows taken from `train`.
+    By default, `document` is searched in all splits, and other rows are taken from `train`.
     """
     tokenizer = read_tokenizer_json(artifact.path("tokenizer.json"))
     is_examples = artifact.manifest.stage == "examples"
@@ -61,9 +60,9 @@ def texts_of_rows(artifact: Artifact, *, split: str, count: int, document: str) 
 
 
 def rows_of_file(artifact: Artifact, name: str, *, document: str = "") -> Iterator[pa.RecordBatch]:
-    """The rows of the table `name`, each a record batch of one.
+    """The rows of the table `name`, each a record batch of length 1.
 
-    With `document` those whose digest starts with it; only the digests are read for the search.
+    With `document`, those whose digest starts with it; the search reads only the digests.
     """
     with pa.memory_map(artifact.path(name)) as source:
         file = pa.ipc.open_file(source)
@@ -78,7 +77,7 @@ def rows_of_file(artifact: Artifact, name: str, *, document: str = "") -> Iterat
 
 
 def document_text(row: DocumentRow, tokenizer: SubwordTokenizer) -> RowText:
-    """A document, one sentence a line."""
+    """A document, one sentence per line."""
     ids, lines, start = row["token_ids"], [], 0
     for length in row["sentence_lengths"]:
         lines.append(_joined([tokenizer.vocabulary[i] for i in ids[start : start + length]]))
@@ -89,7 +88,7 @@ def document_text(row: DocumentRow, tokenizer: SubwordTokenizer) -> RowText:
 
 
 def example_text(row: ExampleRow, tokenizer: SubwordTokenizer) -> RowText:
-    """An example; `[MASK:word]` is masked, `[other:word]` replaced, `[word:word]` kept."""
+    """An example; `[MASK:word]` is masked, `[other:word]` replaced, `[word:word]` unchanged."""
     words = [tokenizer.vocabulary[index] for index in row["input_ids"]]
     for position, original in zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True):
         seen = "MASK" if words[position] == MASK else words[position].removeprefix(CONTINUATION)
@@ -109,5 +108,5 @@ def example_text(row: ExampleRow, tokenizer: SubwordTokenizer) -> RowText:
 
 
 def _joined(tokens: list[str]) -> str:
-    """Tokens as text: continuations are joined to the word before them."""
+    """Tokens as text: continuations are joined to the preceding token."""
     return " ".join(tokens).replace(f" {CONTINUATION}", "").removeprefix(CONTINUATION)

@@ -1,6 +1,6 @@
-"""`cloze runs` and `cloze show`: the runs of a workspace, and one of them.
+"""`cloze runs` and `cloze show`: list the runs of a workspace, or show one of them.
 
-In:  a workspace; for `show` a run's name.
+In:  a workspace; for `show`, a run's name.
 Out: one line per run: state, start, duration, headline figure; or a run's stages and all figures.
 """
 

@@ -1,10 +1,10 @@
 """`cloze trace`: score ← model ← examples ← tokens ← document, one line each.
 
-In:  a run, and which training example to follow down to its document.
-Out: every step with its digest, from the score to the words.
+In:  a run, and the number of the example to trace to its document.
+Out: every step with its digest, from the score to the text.
 
-A pretrained encoder from elsewhere is followed as far as this workspace knows it. An example keeps
-no name of its document, which is found by the ids themselves.
+A pre-trained encoder from elsewhere is traced as far as this workspace records it. Examples do not
+name their documents; the document is found by searching for the example's ids.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -29,11 +29,11 @@ from flows.report.figures import figures, read_summary
 
 Ids = npt.NDArray[np.int64]
 
-Row = Annotated[int, Parameter(help="Number of the example to follow, from 0.")]
+Row = Annotated[int, Parameter(help="Number of the example to trace, from 0.")]
 Split = Annotated[str, Parameter(help="Split of the example.")]
 
 SHOWN_CHARACTERS = 400
-"""Longer texts are shortened; --json has them whole."""
+"""Longer texts are truncated, except with --json."""
 
 
 @dataclass(frozen=True)
@@ -51,24 +51,24 @@ class Example:
 
     file: FileEntry
     row: int
-    """In its file."""
+    """Within its file."""
     copy: int
-    """Which masking of the corpus."""
+    """Which copy of the corpus, each masked differently."""
     values: ExampleRow
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an example's first segment stands."""
+    """The document that contains an example's first segment."""
 
     file: FileEntry
     row: int
-    """Of the document in its file."""
+    """Within its file."""
     values: DocumentRow
 
 
 def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place = PLACE) -> Answer:
-    """Trace a run's score down to a document."""
+    """Trace a run's score back to a document."""
     space = place.space()
     finished = read_record(space, run).stages
     last = next((stage for stage in ("evaluate", "finetune") if stage in finished), "pretrain")
@@ -126,7 +126,7 @@ def _model_steps(found: dict[str, Artifact]) -> list[Step]:
 
 
 def find_example(examples: Artifact, *, split: str, row: int) -> Example:
-    """Row `row` of `split`, counted over its files in order."""
+    """Row `row` of `split`, counting through its files in order."""
     left = row
     entries = [e for e in examples.manifest.files if e.statistics.get("split") == split]
     for entry in entries:
@@ -148,7 +148,7 @@ def find_example(examples: Artifact, *, split: str, row: int) -> Example:
 
 
 def find_origin(example: Example, tokens: Artifact) -> Origin:
-    """The document in which the example's first segment stands."""
+    """The document that contains the example's first segment."""
     facts = example.file.statistics
     entry = tokens.manifest.file(tokens_name(facts["split"], facts["bucket"]))
     wanted = first_segment(example.values)
@@ -167,17 +167,14 @@ def find_origin(example: Example, tokens: Artifact) -> Origin:
 
 
 def first_segment(row: ExampleRow) -> Ids:
-    """The ids of segment A, or of the first of several documents, without [CLS] and [SEP].
-
-    As they were before masking.
-    """
+    """The unmasked ids of segment A, or of the first of several documents, without [CLS], [SEP]."""
     ids = np.array(row["input_ids"], dtype=np.int64)
     ids[np.array(row["masked_lm_positions"], dtype=np.int64)] = row["masked_lm_ids"]
     return ids[1 : row.get("document_lengths", [row["segment_a_length"]])[0] - 1]
 
 
 def places_of(wanted: Ids, ids: Ids) -> Ids:
-    """Where `wanted` begins in `ids`, all places."""
+    """All positions at which `wanted` begins in `ids`."""
     places: Ids = np.arange(max(len(ids) - len(wanted) + 1, 0), dtype=np.int64)
     for offset, value in enumerate(wanted):
         places = places[ids[places + offset] == value]

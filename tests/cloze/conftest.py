@@ -1,4 +1,4 @@
-"""The command, called on a small folder of text."""
+"""Fixtures: the command, and a configuration for a small folder of text."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ path = "texts"
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -29,7 +29,7 @@ class Done:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a configuration and some text, where the command is called."""
+    """A folder with a configuration and some text, the command's working directory."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text("The first document.\n")
     (tmp_path / "try.toml").write_text(CONFIG)
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cloze(folder: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
-    """`cloze …` in that folder; a traceback is never an answer."""
+    """Run `cloze …` in that folder; fails on a traceback."""
     before = signal.getsignal(signal.SIGTERM)
 
     def call(*arguments: str) -> Done:

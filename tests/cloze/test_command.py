@@ -1,4 +1,4 @@
-"""The face: help, errors, exit codes."""
+"""The command line: help, errors, exit codes."""
 
 import json
 import signal
@@ -48,7 +48,7 @@ def test_a_renamed_command_works_under_its_former_name_and_warns(cloze: Cloze) -
     assert (error, former.returncode) == (new.stderr.rstrip(), new.returncode)
 
 
-def test_help_comes_at_once_without_the_frameworks() -> None:
+def test_help_does_not_import_the_frameworks() -> None:
     source = """
 import sys
 from cloze.command import exit_code
@@ -82,7 +82,9 @@ sys.exit(str(heavy) if heavy else 0)
         (["inspect", "try/tokens"], "neither the directory of a finished artifact nor RUN/STAGE"),
     ],
 )
-def test_wrong_use_is_one_line_and_code_2(cloze: Cloze, arguments: list[str], message: str) -> None:
+def test_a_usage_error_is_one_line_and_exit_code_2(
+    cloze: Cloze, arguments: list[str], message: str
+) -> None:
     done = cloze(*arguments)
     assert message in error_line(done.stderr)
     assert (done.returncode, done.stdout) == (2, "")
@@ -96,7 +98,9 @@ def test_an_empty_corpus_is_refused_before_anything_starts(cloze: Cloze, folder:
     assert not (folder / "runs" / "artifacts").exists()
 
 
-def test_a_second_run_of_a_name_is_told_who_works_on_it(cloze: Cloze, folder: Path) -> None:
+def test_a_second_run_of_the_same_name_names_the_first_ones_process(
+    cloze: Cloze, folder: Path
+) -> None:
     (folder / "runs").mkdir()
     source = """
 import sys
@@ -119,7 +123,7 @@ with locked(Path("runs").resolve(), run="try"):
         other.stdin.close()
 
 
-def test_with_json_an_error_is_an_answer_too(cloze: Cloze) -> None:
+def test_with_json_an_error_is_json_too(cloze: Cloze) -> None:
     done = cloze("plan", "missing.toml", "--json")
     answer = json.loads(done.stdout)
     assert answer["exit_code"] == done.returncode == 2
@@ -155,11 +159,11 @@ def test_every_named_extra_has_the_library() -> None:
         assert any(entry.startswith(wanted) for entry in extras[extra]), module
 
 
-def test_plan_says_what_would_run_and_writes_nothing(cloze: Cloze, folder: Path) -> None:
+def test_plan_lists_the_stages_to_run_and_writes_nothing(cloze: Cloze, folder: Path) -> None:
     done = cloze("plan", "try.toml")
     assert done.returncode == 0
     assert done.stdout.splitlines()[:2] == [
-        "vocabulary  run    nothing like it has been made here yet",
+        "vocabulary  run    no earlier artifact of this stage",
         "tokens      run    new vocabulary",
     ]
     assert not (folder / "runs").exists()
@@ -171,7 +175,7 @@ def test_plan_as_json_is_one_document(cloze: Cloze) -> None:
     assert {stage["action"] for stage in stages} == {"run"}
 
 
-def test_plan_says_what_it_would_take(cloze: Cloze, folder: Path) -> None:
+def test_plan_estimates_resources(cloze: Cloze, folder: Path) -> None:
     (folder / "machine.toml").write_text("[rates]\ngpu_hour = 2.5\n")
     found = json.loads(cloze("plan", "try.toml", "--json").stdout)
     assert found["preparation"]["text_bytes"] == len("The first document.\n")
@@ -181,9 +185,9 @@ def test_plan_says_what_it_would_take(cloze: Cloze, folder: Path) -> None:
     assert "per GPU at $2.5 an hour" in shown
 
 
-def test_plan_writes_the_tables_that_can_be_started_by_hand(cloze: Cloze, folder: Path) -> None:
+def test_plan_writes_the_tables_of_stages_that_are_ready(cloze: Cloze, folder: Path) -> None:
     told = json.loads(cloze("plan", "try.toml", "--tables", "--json").stdout)
-    (table,) = told["tables"]  # the others wait for what this one makes
+    (table,) = told["tables"]  # the others depend on this one's output
     assert Path(table) == folder / "runs" / "try" / "stages" / "vocabulary.json"
     argv = [sys.executable, "-P", "-m", "pipeline.vocabulary", "--config", table]
     subprocess.run(argv, check=True, capture_output=True)
@@ -192,7 +196,7 @@ def test_plan_writes_the_tables_that_can_be_started_by_hand(cloze: Cloze, folder
     assert [Path(table).stem for table in told["tables"]] == ["tokens"]
 
 
-def test_plan_reckons_with_a_corpus_that_is_elsewhere(cloze: Cloze, folder: Path) -> None:
+def test_plan_estimates_a_corpus_that_is_elsewhere(cloze: Cloze, folder: Path) -> None:
     (folder / "texts" / "one.txt").unlink()
     assert cloze("plan", "try.toml").returncode == 2
     found = json.loads(cloze("plan", "try.toml", "--gigabytes", "300", "--json").stdout)
@@ -200,7 +204,9 @@ def test_plan_reckons_with_a_corpus_that_is_elsewhere(cloze: Cloze, folder: Path
     assert found["preparation"]["text_bytes"] == 300e9
 
 
-def test_a_machine_file_and_the_workspace_option_say_where(cloze: Cloze, folder: Path) -> None:
+def test_a_machine_file_and_the_workspace_option_select_the_workspace(
+    cloze: Cloze, folder: Path
+) -> None:
     (folder / "machine.toml").write_text('workspace = "there"\n')
     cloze("vocabulary", "try.toml", "--on", "machine.toml")
     assert (folder / "there" / "artifacts" / "vocabulary").exists()
@@ -213,7 +219,7 @@ def test_a_machine_file_and_the_workspace_option_say_where(cloze: Cloze, folder:
 @pytest.mark.parametrize(
     ("signum", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "term")]
 )
-def test_a_signal_ends_it_with_one_line(
+def test_a_signal_ends_the_command_with_one_line(
     folder: Path, signum: signal.Signals, code: int, word: str
 ) -> None:
     source = """
@@ -238,10 +244,10 @@ command.main()
         (line,) = running.stderr.read().splitlines()
     assert running.returncode == code
     assert line.startswith(word)
-    assert "the same command continues" in line
+    assert "run the same command to resume" in line
 
 
-def test_doctor_finds_this_machine_fit(cloze: Cloze) -> None:
+def test_doctor_finds_this_machine_healthy(cloze: Cloze) -> None:
     done = cloze("doctor", "--json")
     answer = json.loads(done.stdout)
     assert done.returncode == (0 if answer["healthy"] else 1)

@@ -1,4 +1,4 @@
-"""What a modern encoder cannot be made of or read from: one line each, by the command."""
+"""Invalid configurations and files of modern encoders: one error line each."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ COMMON = (
 
 @pytest.fixture
 def encoder(folder: Path) -> Path:
-    """A tiny modern encoder as somebody else left it: without our part of config.json."""
+    """A tiny modern encoder from elsewhere, without our part of config.json."""
     write_model(folder / "encoder", encoder=MODERN)
     path = folder / "encoder" / "config.json"
     table = json.loads(path.read_text())
@@ -67,13 +67,13 @@ def cut_short(encoder: Path) -> None:
     ids=["vocabulary", "rope", "partial", "cut short"],
 )
 @pytest.mark.parametrize("command", [("import",), ("fill-mask", "a [MASK]"), ("adapt", "texts")])
-def test_a_folder_that_is_no_whole_modern_encoder_is_refused(
+def test_an_incomplete_modern_encoder_is_rejected(
     cloze: Cloze, encoder: Path, spoil: Callable[[Path], None], said: str, command: tuple[str, ...]
 ) -> None:
     spoil(encoder)
     done = cloze(command[0], "encoder", *command[1:])
     assert said in error_line(done.stderr)
-    assert done.returncode in (1, 2)  # files that contradict each other, or a wrong request
+    assert done.returncode in (1, 2)  # contradictory files, or a usage error
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_folder_that_is_no_whole_modern_encoder_is_refused(
     ],
     ids=["embed", "fill-mask", "pretrain"],
 )
-def test_a_sequence_longer_than_the_encoders_is_refused(
+def test_a_sequence_longer_than_the_encoders_is_rejected(
     cloze: Cloze, encoder: Path, command: tuple[str, ...], said: str
 ) -> None:
     done = cloze(*command)
@@ -94,7 +94,7 @@ def test_a_sequence_longer_than_the_encoders_is_refused(
 
 
 @pytest.mark.parametrize("verb", ["plan", "pretrain"])
-def test_another_family_than_the_initial_encoders_is_refused(
+def test_a_family_that_differs_from_the_initial_encoders_is_rejected(
     cloze: Cloze, encoder: Path, verb: str
 ) -> None:
     bert = SHAPE.replace("modern", "bert").replace("{", "{preset='tiny',", 1)

@@ -1,4 +1,4 @@
-"""What `--set` reaches."""
+"""`--set`: fields of the run and of the machine."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from tests.conftest import SMOKE
 CONFIG = Path(SMOKE[0])
 
 
-def test_a_setting_goes_where_its_table_is() -> None:
+def test_a_setting_is_assigned_by_its_table() -> None:
     target = Target(set=["training.tensorboard=logs", "pretrain.steps=5", "workspace=elsewhere"])
     assert target.run(CONFIG).pretrain.steps == 5
     assert target.machine().training.tensorboard == "logs"
     assert target.machine().workspace == "elsewhere"
 
 
-def test_no_table_is_of_the_run_and_of_the_machine() -> None:
+def test_run_and_machine_have_no_table_in_common() -> None:
     assert not RunConfig.model_fields.keys() & MachineConfig.model_fields.keys()
 
 

@@ -1,4 +1,4 @@
-"""`cloze ablations`, whole: rows that are runs, one judgement for all, a page and its figures."""
+"""`cloze ablations` end to end: its rows are runs; its page and figures compare them."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def small_run(folder: Path, **settings: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_table_of_the_paper_is_made_of_ordinary_runs_and_made_once(tmp_path: Path) -> None:
-    """Of an encoder of one layer the table *size* has two rows: as it is, and half as wide."""
+    """For an encoder of one layer the table *size* has two rows: the same, and half as wide."""
     configured = small_run(tmp_path, **{"encoder.num_hidden_layers": "1"})
     workspace = tmp_path / "runs"
     command = ("ablations", *configured, "--table", "size", "--seeds", "1", "--json")
@@ -45,7 +45,9 @@ def test_a_table_of_the_paper_is_made_of_ordinary_runs_and_made_once(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_rungs_of_the_ladder_are_chosen_by_name_and_judged_on_one_text(tmp_path: Path) -> None:
+def test_rungs_of_the_ladder_are_selected_by_name_and_evaluated_on_the_same_text(
+    tmp_path: Path,
+) -> None:
     configured = small_run(tmp_path)
     command = ("ablations", *configured, "--table", "modern", "--seeds", "1", "--json")
     unknown = cloze(*command, "--row", "nosuch")

@@ -1,4 +1,4 @@
-"""Beginning from an encoder that is there already: `cloze init --from`, `cloze adapt`, `plan`."""
+"""Starting from an existing encoder: `cloze init --from`, `cloze adapt`, `plan`."""
 
 import json
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from tests.cloze.tiny_model import CONFIG, MODERN, write_model
 
 Cloze = Callable[..., Any]
 
-HEADLESS = "has no masked-language-model head"
+HEADLESS = "has no MLM head"
 
 
 @pytest.fixture
 def begun(folder: Path) -> Path:
-    """A tiny encoder, and documents in its words."""
+    """A tiny encoder, and documents with words of its vocabulary."""
     write_model(folder / "encoder")
     (folder / "texts" / "one.txt").unlink()
     for number in range(30):
@@ -36,12 +36,10 @@ def without_heads(model: Path) -> None:
     save_file(kept, model / "model.safetensors")
 
 
-def test_init_from_an_encoder_takes_over_its_vocabulary_and_shape(
-    cloze: Cloze, begun: Path
-) -> None:
+def test_init_from_an_encoder_copies_its_vocabulary_and_shape(cloze: Cloze, begun: Path) -> None:
     done = cloze("init", "texts", "--from", "encoder", "--output", "more.toml")
     assert done.returncode == 0, done.stderr
-    assert "begins from encoder: 2 layers × 8, 11 tokens (uncased)" in done.stdout
+    assert "starts from encoder: 2 layers × 8, 11 tokens (uncased)" in done.stdout
     table = read_toml(begun / "more.toml")
     assert Path(table["vocabulary"]["path"]).samefile("encoder/vocab.txt")
     assert table["encoder"]["hidden_size"] == CONFIG.hidden_size
@@ -63,12 +61,12 @@ def test_init_from_an_encoder_fine_tunes_it_on_labelled_files(cloze: Cloze, begu
     ("setting", "message"),
     [
         ("encoder.hidden_size=16", "another shape (hidden_size: it has 8, wanted 16)"),
-        ("vocabulary.path=''", "the run would learn its own; set vocabulary.path"),
+        ("vocabulary.path=''", "the run would train its own; set vocabulary.path"),
         ("vocabulary.path=other.txt", "its tokenizer is "),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "pretrain"])
-def test_an_initial_encoder_that_does_not_fit_is_refused_before_anything_runs(
+def test_an_incompatible_initial_encoder_is_rejected_before_anything_runs(
     cloze: Cloze, begun: Path, command: str, setting: str, message: str
 ) -> None:
     other = WordPieceTokenizer((*SPECIAL_TOKENS, "c"), lowercase=True)
@@ -81,12 +79,12 @@ def test_an_initial_encoder_that_does_not_fit_is_refused_before_anything_runs(
     assert not (begun / "runs" / "artifacts").exists()
 
 
-def test_an_encoder_without_the_head_is_said_to_have_none(cloze: Cloze, begun: Path) -> None:
+def test_an_encoder_without_an_mlm_head_is_reported(cloze: Cloze, begun: Path) -> None:
     without_heads(begun / "encoder")
     assert HEADLESS in cloze("init", "texts", "--from", "encoder").stdout
 
 
-def test_adapt_refuses_what_it_cannot_adapt(cloze: Cloze, begun: Path) -> None:
+def test_adapt_rejects_invalid_input(cloze: Cloze, begun: Path) -> None:
     (begun / "nothing").mkdir()
     assert "nothing" in cloze("adapt", "encoder", "nothing").stderr
     assert "no run of this name" in cloze("adapt", "nobody", "texts").stderr
@@ -95,11 +93,13 @@ def test_adapt_refuses_what_it_cannot_adapt(cloze: Cloze, begun: Path) -> None:
     (begun / "accents" / "tokenizer_config.json").write_text(json.dumps(strips))
     odd = cloze("adapt", "accents", "texts")
     assert odd.returncode == 2
-    assert "accents: its tokenizer strips accents, splits Chinese or has added tokens" in odd.stderr
+    assert (
+        "accents: its tokenizer differs from BERT's in stripping accents, splitting" in odd.stderr
+    )
     (begun / "texts.toml").write_text("# mine\n")
     refused = cloze("adapt", "encoder", "texts")
     assert refused.returncode == 2
-    assert "texts.toml: already exists, and another command wrote it" in refused.stderr
+    assert "texts.toml: already exists, written by another command" in refused.stderr
     assert (begun / "texts.toml").read_text() == "# mine\n"
 
 
@@ -121,32 +121,30 @@ def test_general_text_is_held_out_and_replayed_text_is_a_quarter(cloze: Cloze, b
     assert cloze("plan", "more.toml").returncode == 0
 
 
-def test_general_text_is_refused_where_it_says_nothing(cloze: Cloze, begun: Path) -> None:
+def test_general_text_is_rejected_where_it_has_no_effect(cloze: Cloze, begun: Path) -> None:
     (begun / "few").mkdir()
     (begun / "few" / "one.txt").write_text("The list.\n" * 20)
     few = cloze("init", "few", "--from", "encoder", "--replay", "texts")
     assert few.returncode == 2
-    assert "wants at least 20 documents to adapt to" in few.stderr
+    assert "needs at least 20 documents to adapt to" in few.stderr
     alone = cloze("init", "texts", "--general", "few")
-    assert "--general and --replay go with an encoder; name it with --from" in alone.stderr
+    assert "--general and --replay require an encoder; name it with --from" in alone.stderr
     with_sentence_modules(begun / "encoder")
     vectors = cloze("adapt", "encoder", "texts", "--general", "few")
-    assert "--general and --replay are for encoders that predict masked words" in vectors.stderr
+    assert "--general and --replay are for encoders that predict masked tokens" in vectors.stderr
 
 
 @pytest.mark.slow
-def test_adapt_reports_what_the_encoder_was_worth_before_and_after_and_is_reused(
-    cloze: Cloze, begun: Path
-) -> None:
+def test_adapt_reports_the_loss_before_and_after_and_is_reused(cloze: Cloze, begun: Path) -> None:
     (begun / "texts" / "scan.pdf").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 20)
     (begun / "general.txt").write_text("A list of a b of names.\n" * 40)
     command = ("adapt", "encoder", "texts", "--steps", "40", "--without-prefect")
     command += ("--general", "general.txt")
     done = cloze(*command)
     assert done.returncode == 0, done.stderr
-    assert "left out: scan.pdf" in done.stderr
+    assert "skipped: scan.pdf" in done.stderr
     lines = done.stdout.splitlines()
-    assert lines[1].startswith("  began from      encoder; MLM loss ")
+    assert lines[1].startswith("  started from    encoder; MLM loss ")
     summary = json.loads((begun / "runs" / "texts" / "summary.json").read_text())
     heldout, general = summary["language_model"]
     assert [one["split"] for one in (heldout, general)] == ["heldout", "general"]
@@ -173,7 +171,7 @@ def test_a_modern_encoder_is_adapted_like_any_other(cloze: Cloze, begun: Path) -
 
 
 def with_sentence_modules(model: Path) -> None:
-    """As sentence-transformers leaves an encoder: no head, the mean of at most 12 tokens."""
+    """As sentence-transformers saves an encoder: no head, mean pooling, at most 12 tokens."""
     without_heads(model)
     (model / "README.md").write_text("---\nlicense: mit\n---\nAnother's card.\n")
     kinds = ("Transformer", "Pooling", "Normalize")
@@ -187,12 +185,12 @@ def with_sentence_modules(model: Path) -> None:
     (model / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
 
 
-def test_an_encoder_of_sentence_vectors_is_trained_on_with_pairs(cloze: Cloze, begun: Path) -> None:
+def test_a_sentence_encoder_is_trained_further_on_pairs(cloze: Cloze, begun: Path) -> None:
     with_sentence_modules(begun / "encoder")
     done = cloze("init", "texts", "--from", "encoder", "--output", "more.toml")
     assert done.returncode == 0, done.stderr
-    assert "is trained on with pairs of passages, not with masked words" in done.stdout
-    assert "it has no masked-language-model head and needs none here" in done.stdout
+    assert "is trained on pairs of passages, not on masked tokens" in done.stdout
+    assert "it has no MLM head and needs none here" in done.stdout
     table = read_toml(begun / "more.toml")
     assert table["finetune"]["tasks"][0]["kind"] == "retrieval"
     assert table["finetune"]["tasks"][0]["max_seq_length"] == 12
@@ -202,7 +200,9 @@ def test_an_encoder_of_sentence_vectors_is_trained_on_with_pairs(cloze: Cloze, b
 
 
 @pytest.mark.slow
-def test_adapt_keeps_sentence_vectors_and_judges_them_by_search(cloze: Cloze, begun: Path) -> None:
+def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
+    cloze: Cloze, begun: Path
+) -> None:
     with_sentence_modules(begun / "encoder")
     words = np.array(["list", "names", "a", "b", "of", "the"])
     draw = np.random.default_rng(0)
@@ -220,7 +220,7 @@ def test_adapt_keeps_sentence_vectors_and_judges_them_by_search(cloze: Cloze, be
     worse = [
         c for c in scores["comparisons"] if c["difference"] <= 0 and "untouched" in c["against"]
     ]
-    assert ("search on held-out passages became no better" in done.stderr) == bool(worse)
+    assert ("search on held-out passages did not improve" in done.stderr) == bool(worse)
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("  search "))
     before, after = (system["test"]["ndcg@10"]["mean"] for system in scores["systems"][1:])
     assert f"before nDCG@10 {100 * before:.1f}" in line
@@ -229,7 +229,7 @@ def test_adapt_keeps_sentence_vectors_and_judges_them_by_search(cloze: Cloze, be
     assert "Search: before nDCG@10 " in (begun / "runs" / "texts" / "report.html").read_text()
     found = cloze("search", "texts", "texts", "the list of names", "--json")
     assert found.returncode == 0, found.stderr
-    assert "was not trained to compare texts" not in found.stderr
+    assert "was not trained for retrieval" not in found.stderr
     assert cloze("export", "texts", "vectors", "--task", "retrieval").returncode == 0
     assert (begun / "vectors" / "modules.json").exists()
     card = (begun / "vectors" / "README.md").read_text()
@@ -239,4 +239,4 @@ def test_adapt_keeps_sentence_vectors_and_judges_them_by_search(cloze: Cloze, be
     assert np.array_equal(next(trained), next(exported))
     refused = cloze("predict", "texts", "a b")
     assert refused.returncode == 2
-    assert "makes vectors to be compared, no predictions" in refused.stderr
+    assert "computes vectors to compare, not predictions" in refused.stderr

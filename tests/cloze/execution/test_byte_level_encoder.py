@@ -1,4 +1,4 @@
-"""A modern encoder with a byte-level tokenizer, by the command: used, adapted, tuned, exported."""
+"""A modern encoder with a byte-level tokenizer: inference, adaptation, fine-tuning, export."""
 
 import json
 from collections.abc import Callable
@@ -30,7 +30,7 @@ EASY = ("A copy isn't needed.", "(1234) numbers")
 
 @pytest.fixture
 def encoder(folder: Path) -> Path:
-    """What transformers saves of a ModernBERT with such a tokenizer, random."""
+    """A random ModernBERT with such a tokenizer, saved by transformers."""
     directory = folder / "theirs"
     directory.mkdir()
     ours = byte_level(directory)
@@ -64,7 +64,7 @@ def answer(cloze: Cloze, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_imported_it_fills_masks_and_makes_vectors_as_in_transformers(
+def test_once_imported_it_fills_masks_and_embeds_like_transformers(
     cloze: Cloze, encoder: Path, tmp_path: Path
 ) -> None:
     imported = cloze("import", "theirs")
@@ -97,14 +97,14 @@ def test_imported_it_fills_masks_and_makes_vectors_as_in_transformers(
 
 
 @pytest.mark.slow
-def test_it_is_adapted_to_a_folder_by_the_same_command_and_keeps_its_tokenizer(
+def test_adapting_it_to_a_folder_keeps_its_tokenizer(
     cloze: Cloze, encoder: Path, tmp_path: Path
 ) -> None:
     for number in range(30):
         (tmp_path / "texts" / f"{number}.txt").write_text(f"{TEXT} Number {number}.\n" * 4)
     done = cloze("adapt", "theirs", "texts", "--steps", "20", "--without-prefect")
     assert done.returncode == 0, done.stderr
-    assert "byte-level BPE has no compiled form" in done.stderr
+    assert "byte-level BPE has no compiled implementation" in done.stderr
     assert read_toml(tmp_path / "texts.toml")["encoder"]["family"] == "modern"
     summary = json.loads((tmp_path / "runs" / "texts" / "summary.json").read_text())
     (heldout,) = summary["language_model"]
@@ -136,11 +136,11 @@ tasks = [
     { name = "spans", kind = "span", train = "spans.jsonl", dev = "spans.jsonl", epochs = 2 },
 ]
 """
-"""Sequences of 64 tokens at most: the encoder has no more."""
+"""Sequences of at most 64 tokens, the encoder's positions."""
 
 
 @pytest.mark.slow
-def test_it_is_fine_tuned_and_answers_in_the_texts_own_characters(
+def test_fine_tuned_it_answers_in_the_texts_own_characters(
     cloze: Cloze, encoder: Path, tmp_path: Path
 ) -> None:
     words = ["The", "list", "(", "of", "東京", "names", ")", "isn't", "naïve", "🤗"]

@@ -15,7 +15,7 @@ LINE = "tokens 120/480 MB 24.1 MB/s remaining 0:15"
 
 
 def shown(handler: Any, stream: io.StringIO) -> str:
-    """What `handler` makes of a little run."""
+    """The output of `handler` for a small run."""
     add_handler(handler, progress=isinstance(handler, TerminalHandler))
     try:
         with handler:
@@ -48,7 +48,7 @@ def test_in_a_pipe_every_event_is_one_line() -> None:
     ]
 
 
-def test_an_error_is_shown_at_once_only_if_the_run_goes_on_after_it() -> None:
+def test_an_error_line_is_shown_only_if_the_run_continues() -> None:
     stream = io.StringIO()
     handler = PlainHandler(Console(file=stream, width=40))
     add_handler(handler, progress=False)
@@ -66,7 +66,7 @@ def test_an_error_is_shown_at_once_only_if_the_run_goes_on_after_it() -> None:
     ]
 
 
-def test_on_a_terminal_each_stage_has_its_line() -> None:
+def test_on_a_terminal_each_stage_has_one_line() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None)
     frame = shown(TerminalHandler(console), stream)
@@ -78,7 +78,7 @@ def test_on_a_terminal_each_stage_has_its_line() -> None:
 
 
 @pytest.mark.parametrize("handler", [PlainHandler, TerminalHandler])
-def test_after_the_run_nobody_listens_any_more(handler: type[logging.Handler]) -> None:
+def test_after_the_run_no_handler_remains(handler: type[logging.Handler]) -> None:
     stream = io.StringIO()
     shown(handler(Console(file=stream, force_terminal=True)), stream)  # type: ignore[call-arg]
     before = stream.getvalue()

@@ -1,4 +1,4 @@
-"""A folder as people have them: other encodings, images, damaged files, odd names."""
+"""A realistic folder: other encodings, images, damaged files, odd names."""
 
 import gzip
 from collections.abc import Callable
@@ -14,7 +14,7 @@ SMALL = ("--set", "vocabulary.size=200", "--set", "examples.copies=1")
 
 @pytest.fixture
 def dirty(folder: Path) -> Path:
-    """The folder of text, with what else lies in such folders."""
+    """The folder of text, with the other files that such folders contain."""
     texts = folder / "texts"
     for number in range(12):
         (texts / f"{number}.txt").write_text(f"{TEXT * 5}Number {number}.\n")
@@ -31,7 +31,7 @@ def dirty(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_prepare_ends_with_what_was_read_kept_and_dropped(
+def test_prepare_ends_with_the_documents_read_kept_and_dropped(
     cloze: Callable[..., Any], dirty: Path
 ) -> None:
     done = cloze("prepare", "try.toml", *SMALL)
@@ -39,11 +39,12 @@ def test_prepare_ends_with_what_was_read_kept_and_dropped(
     *_, documents, dropped = done.stdout.splitlines()
     assert documents.startswith("documents: 22 read, 18 kept (")
     assert dropped == (
-        "dropped: 2 binary_file, 1 duplicate, 1 empty; which: cloze inspect try/tokens --dropped"
+        "dropped: 2 binary_file, 1 duplicate, 1 empty; "
+        "list them: cloze inspect try/tokens --dropped"
     )
     said = done.stderr
-    assert "2 dropped as binary_file, a file that holds no text: convert it to text; for" in said
-    assert "2 from files that are not UTF-8, by their bytes another encoding" in said
+    assert "2 dropped as binary_file, the file is not text: convert it; for" in said
+    assert "2 from files in another encoding than UTF-8" in said
     listed = cloze("inspect", "try/tokens", "--dropped", "binary_file").stdout
     assert "paper.pdf" in listed
     assert "photo.png" in listed
@@ -65,7 +66,7 @@ def test_a_damaged_file_ends_the_stage_with_one_error_or_is_skipped_and_listed(
 
 
 @pytest.mark.parametrize("name", ["a::b.txt", "a[1].txt", "odd.txt"])
-def test_a_file_of_an_odd_name_or_beginning_is_read(
+def test_a_file_with_an_odd_name_or_start_is_read(
     cloze: Callable[..., Any], dirty: Path, name: str
 ) -> None:
     done = cloze("init", f"texts/{name}")
@@ -80,19 +81,21 @@ def test_a_link_to_its_own_folder_is_named(
     (folder / "texts" / "again").symlink_to(folder / "texts")
     done = cloze(command, "texts" if command == "init" else "try.toml")
     assert done.returncode == 2
-    assert done.stderr.count("a link to a folder that it lies in; remove the link") == 1
+    assert done.stderr.count("a link to one of its parent folders; remove the link") == 1
 
 
-def test_options_that_no_engine_knows_are_refused(cloze: Callable[..., Any], folder: Path) -> None:
+def test_options_unknown_to_every_engine_are_rejected(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
     done = cloze("evaluate", "try.toml", "--", "--nonsense=1")
     assert done.returncode == 2
-    assert "--nonsense=1: evaluate runs without an engine" in done.stderr
+    assert "--nonsense=1: evaluate has no engine that takes options" in done.stderr
 
 
 @pytest.mark.slow
-def test_an_option_unknown_to_beam_is_refused_before_anything_is_read(
+def test_an_option_unknown_to_beam_is_rejected_before_anything_is_read(
     cloze: Callable[..., Any], dirty: Path
 ) -> None:
     done = cloze("vocabulary", "try.toml", *SMALL, "--", "--nonsense=1")
     assert done.returncode == 2
-    assert done.stderr.count("--nonsense=1: no option of Beam's") == 1
+    assert done.stderr.count("--nonsense=1: not a Beam option") == 1

@@ -1,4 +1,4 @@
-"""Fine-tuning an encoder that came finished: the real stages, no corpus."""
+"""Fine-tuning an existing encoder: the real stages without a corpus."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ learning_rate = 5e-3
 
 @pytest.fixture
 def tuned(folder: Path) -> Path:
-    """An encoder's folder, a task that one word decides, and a configuration."""
+    """An encoder's folder, a task decided by one word, and a configuration."""
     write_model(folder / "encoder")
     rows = [f"{words},{label}" for words, label in (("the list", "yes"), ("a b", "no"))]
     table = "text_a,label\n" + "\n".join(rows * 20) + "\n"
@@ -54,7 +54,7 @@ def answer(cloze: Cloze, *arguments: str) -> Any:
 
 
 def run(cloze: Cloze, *options: str) -> dict[str, Any]:
-    """Run the configuration; its stages."""
+    """Run the configuration; return its stages."""
     stages = answer(cloze, "run", "names.toml", "--without-prefect", *options)["stages"]
     assert list(stages) == STAGES
     return dict(stages)
@@ -70,7 +70,7 @@ def actions(cloze: Cloze, *options: str) -> set[str]:
     return {stage["action"] for stage in planned}
 
 
-def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
+def test_an_existing_encoder_is_fine_tuned_evaluated_reported_and_reused(
     cloze: Cloze, tuned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = answer(cloze, "plan", "names.toml")
@@ -86,7 +86,7 @@ def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
     assert [step["what"] for step in answer(cloze, "trace", "names")] == ["score", "model"]
 
     page = (tuned / "runs" / "names" / "report.html").read_text()
-    assert "The encoder was given and fine-tuned here: 2 trials on 1 task." in page
+    assert "The encoder was trained elsewhere and fine-tuned here: 2 trials on 1 task." in page
     assert "2 layers × 8" in page
     assert "random weights" not in page
 
@@ -107,7 +107,7 @@ def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
         monkeypatch.setattr("sys.stdin", lines)
         refused = cloze("predict", "names")
     assert refused.returncode == 2
-    assert "standard input begins with the header of a table" in refused.stderr
+    assert "standard input begins with a table's header" in refused.stderr
     answer(cloze, "export", "names", "listed", "--task", "listed")
     exported = answer(cloze, "predict", "listed", "the list", "a b")
     assert [row["prediction"] for row in exported] == ["yes", "no"]
@@ -115,7 +115,7 @@ def test_a_finished_encoder_is_fine_tuned_judged_reported_and_reused(
     assert vectors[0] == vectors[1]
 
 
-def test_what_the_encoder_holds_decides_and_not_where_it_lies(cloze: Cloze, tuned: Path) -> None:
+def test_the_encoders_content_decides_not_its_path(cloze: Cloze, tuned: Path) -> None:
     imported = cloze("import", "encoder").stdout.strip()
     write_model(tuned / "other", seed=1)
     first = run(cloze)
@@ -137,15 +137,18 @@ def test_what_the_encoder_holds_decides_and_not_where_it_lies(cloze: Cloze, tune
     ("change", "message"),
     [
         ("finetune.encoder=nowhere", "nowhere: no run of this name in "),
-        ("finetune.encoder=texts", "encoder: texts: no model there; expected an artifact"),
-        ("finetune.encoder=''", "nothing to begin with; give [[corpus.sources]] to train"),
-        ("finetune.tasks=[]", "nothing to begin with"),
-        ("corpus.sources=[{reader='text', path='texts'}]", "choose one"),
-        ("pretrain.steps=7", "[pretrain] says nothing in a run without a corpus"),
-        ("evaluate.masked_sentences=['a [MASK]']", "[evaluate] says nothing in a run without"),
+        ("finetune.encoder=texts", "encoder: texts: no model found; expected a Cloze artifact"),
+        (
+            "finetune.encoder=''",
+            "neither a corpus nor an encoder; give [[corpus.sources]] to train",
+        ),
+        ("finetune.tasks=[]", "neither a corpus nor an encoder"),
+        ("corpus.sources=[{reader='text', path='texts'}]", "remove one"),
+        ("pretrain.steps=7", "[pretrain] has no effect in a run without a corpus"),
+        ("evaluate.masked_sentences=['a [MASK]']", "[evaluate] has no effect in a run without"),
     ],
 )
-def test_what_a_run_cannot_begin_with_is_refused(
+def test_an_invalid_encoder_is_rejected(
     cloze: Cloze, tuned: Path, change: str, message: str
 ) -> None:
     done = cloze("plan", "names.toml", "--set", change)
@@ -154,15 +157,13 @@ def test_what_a_run_cannot_begin_with_is_refused(
     assert message in line
 
 
-def test_gigabytes_of_a_corpus_that_a_run_does_not_read_are_refused(
-    cloze: Cloze, tuned: Path
-) -> None:
+def test_gigabytes_are_rejected_for_a_run_without_a_corpus(cloze: Cloze, tuned: Path) -> None:
     done = cloze("plan", "names.toml", "--gigabytes", "16")
     assert done.returncode == 2
     assert "--gigabytes 16: this run reads no corpus" in done.stderr
 
 
-def test_a_stage_before_the_encoder_is_refused_with_those_there_are(
+def test_a_stage_before_the_encoder_is_an_error_that_lists_the_runs_stages(
     cloze: Cloze, tuned: Path
 ) -> None:
     done = cloze("prepare", "names.toml")

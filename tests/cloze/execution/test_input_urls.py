@@ -1,4 +1,4 @@
-"""Inputs by URL, through the command: https:// and file:// name what a path does."""
+"""Inputs by URL: https:// and file:// are equivalent to paths."""
 
 import json
 import re
@@ -17,7 +17,7 @@ Cloze = Callable[..., Any]
 
 @pytest.fixture
 def served(folder: Path) -> Iterator[str]:
-    """The folder over HTTP, whose files fsspec sees as it sees those of https://."""
+    """The folder over HTTP, which fsspec treats like https://."""
     program = (sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1")
     with subprocess.Popen(
         [*program, "--directory", str(folder)],

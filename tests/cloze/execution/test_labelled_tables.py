@@ -1,4 +1,4 @@
-"""Labelled tables as a user brings them, through `cloze run`: what is refused, what is scored."""
+"""Users' labelled tables in `cloze run`: which are rejected, how others are scored."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ learning_rate = 1e-3
 
 @pytest.fixture
 def run(cloze: Cloze, folder: Path) -> Callable[..., Any]:
-    """Fine-tune on two files; what the command answered."""
+    """Fine-tune on two files; return the command's result."""
     write_model(folder / "encoder")
 
     def call(
@@ -87,7 +87,7 @@ def test_labels_of_one_class_are_refused_before_anything_is_trained(
 
 
 @pytest.mark.parametrize(("seeds", "decided"), [([0, 1], False), ([0, 1, 2], True)])
-def test_fewer_than_three_seeds_decide_nothing_anywhere(
+def test_fewer_than_three_seeds_give_no_verdict_anywhere(
     run: Callable[..., Any], cloze: Cloze, folder: Path, seeds: list[int], decided: bool
 ) -> None:
     done = run(GOOD, GOOD, seeds=seeds)
@@ -98,8 +98,8 @@ def test_fewer_than_three_seeds_decide_nothing_anywhere(
     shown = cloze("show", "mine").stdout
     for text, phrase in (
         *((statement, "fewer than 3 seeds") for statement in statements),
-        (done.stdout + done.stderr + shown, "no verdict from fewer than 3"),
-        (page, "no verdict from fewer than 3"),
+        (done.stdout + done.stderr + shown, "no verdict with fewer than 3"),
+        (page, "no verdict with fewer than 3"),
     ):
         assert (phrase in text) is not decided
 

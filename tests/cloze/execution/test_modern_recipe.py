@@ -1,4 +1,4 @@
-"""configs/modern.toml and modern_long.toml by the command: the recipe, then 8,192 tokens."""
+"""configs/modern.toml, then modern_long.toml with 8,192 tokens."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def test_both_phases_train_fine_tune_and_embed_documents_of_8192_tokens(tmp_path
     documents = [" ".join(rng.choice(words, 9000)) + "." for _ in range(6)]
     for number, written in enumerate(documents):
         (texts / f"{number}.txt").write_text(written)
-    for number in range(40):  # several of these fill an example
+    for number in range(40):  # several of them fill an example
         short = [" ".join(rng.choice(words, 12)) + "." for _ in range(rng.integers(1, 20))]
         (texts / f"short-{number}.txt").write_text(" ".join(short))
     labelled = [json.dumps({"text_a": d, "label": str(n % 2)}) for n, d in enumerate(documents)]
@@ -101,7 +101,7 @@ def test_both_phases_train_fine_tune_and_embed_documents_of_8192_tokens(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_stable_phase_goes_on_in_another_run_which_is_the_longer_run_bit_for_bit(
+def test_continuing_the_stable_phase_equals_the_longer_run_bit_for_bit(
     tmp_path: Path,
 ) -> None:
     texts, runs = tmp_path / "texts", tmp_path / "runs"
@@ -114,7 +114,7 @@ def test_the_stable_phase_goes_on_in_another_run_which_is_the_longer_run_bit_for
     run("pretrain", "modern", runs, {**settings, **stable}, name="stable")
     further = {"name": "further", "pretrain.continue_from": "stable"}
     log = run("pretrain", "modern", runs, {**decaying, **further}, name="further")
-    assert "going on after step 8" in log
+    assert "continuing after step 8" in log
     run("pretrain", "modern", runs, {**decaying, "name": "whole"}, name="whole")
     further_made, whole = (made(runs, name, "pretrain") for name in ("further", "whole"))
     assert further_made.manifest.inputs["continued"] == made(runs, "stable", "pretrain").digest

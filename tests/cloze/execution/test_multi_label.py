@@ -1,4 +1,4 @@
-"""Several labels a text, through the command: fitted, scored, predicted, exported, proposed."""
+"""Several labels per text: training, scores, predictions, export, proposed configuration."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ Cloze = Callable[..., Any]
 
 LABELS = ("animal", "plant", "water")
 WORDS = ("list", "the", "names")
-"""One for each label, which a text has that has the word."""
+"""One word per label; a text has the labels of its words."""
 
 CONFIG = """
 name = "topics"
@@ -72,7 +72,7 @@ def indicators(cells: list[list[str]]) -> np.ndarray[Any, Any]:
 
 @pytest.fixture
 def fitted(cloze: Cloze, folder: Path) -> Cloze:
-    """The command, where a task with several labels a text has been fitted."""
+    """The command, after fine-tuning on a task with several labels per text."""
     write_model(folder / "encoder")
     write(folder / "train.csv", rows(60, seed=1))
     write(folder / "dev.csv", rows(40, seed=2))
@@ -149,18 +149,18 @@ def test_init_proposes_a_task_of_several_labels_that_plan_accepts(
     (task,) = tomllib.loads((folder / "mine.toml").read_text())["finetune"]["tasks"]
     assert task["kind"] == "multi_label_classification"
     assert {name: task[name] for name in proposed} == proposed
-    short = ("--set", "finetune.tasks.0.max_seq_length=16")  # all that this encoder takes
+    short = ("--set", "finetune.tasks.0.max_seq_length=16")  # the most that this encoder supports
     assert cloze("plan", "mine.toml", *short).returncode == 0
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ('metrics = ["matthews"]', "matthews, expected some of f1_micro, f1_macro, accuracy"),
+        ('metrics = ["matthews"]', "matthews not defined for multi_label_classification"),
         ("threshold = 1.5", "threshold"),
     ],
 )
-def test_a_setting_that_does_not_suit_several_labels_is_refused_before_anything_runs(
+def test_a_setting_that_does_not_allow_several_labels_is_rejected_before_anything_runs(
     cloze: Cloze, folder: Path, setting: str, message: str
 ) -> None:
     name = setting.partition(" ")[0]

@@ -1,4 +1,4 @@
-"""`cloze plan`: what a run takes on the machine at hand."""
+"""`cloze plan`: a run's resources on this machine."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-def test_every_stage_that_would_run_has_a_time_here_and_its_basis(
+def test_every_stage_to_run_has_an_expected_time_and_its_basis(
     cloze: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
@@ -21,13 +21,13 @@ def test_every_stage_that_would_run_has_a_time_here_and_its_basis(
     assert any(line.startswith("expected on this machine: ") for line in lines)
 
 
-def test_a_stage_that_is_there_takes_no_time(cloze: Callable[..., Any]) -> None:
+def test_a_reused_stage_takes_no_time(cloze: Callable[..., Any]) -> None:
     assert cloze("vocabulary", "try.toml").returncode == 0
     expected = json.loads(cloze("plan", "try.toml", "--json").stdout)["expected"]
     assert next(one["stage"] for one in expected) == "tokens"
 
 
-def test_widths_that_fp8_has_no_products_for_are_refused(cloze: Callable[..., Any]) -> None:
+def test_widths_that_fp8_products_do_not_support_are_rejected(cloze: Callable[..., Any]) -> None:
     chosen = ("--set", "pretrain.precision=fp8", "--set", "encoder.intermediate_size=3000")
     done = cloze("plan", "try.toml", *chosen)
     assert done.returncode == 2

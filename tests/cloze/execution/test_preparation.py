@@ -1,4 +1,4 @@
-"""Preparation through the command: near-duplicates, containers, sentences, a corpus in motion."""
+"""Preparation: near-duplicates, containers, sentences, a corpus that changes meanwhile."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SENTENCE = (
     "of whom many work in the mills that were built\nwhen the canal to the north was opened.\n"
     "History.\nNobody knows who founded it in the year {3}.\n"
 )
-"""Wrapped as in a mail, with a heading."""
+"""Hard-wrapped as in an e-mail, with a heading."""
 
 CONFIG = """
 name = "{name}"
@@ -48,12 +48,12 @@ REAL_SENTENCES = (
     "stars such as Jade Eru, Fairouz and Googoosh.",
     "John White has described his Piano Sonata No. 152 as a concerto for solo piano.",
 )
-"""Of English Wikipedia, each with a full stop inside."""
+"""From English Wikipedia, each with a full stop inside."""
 
 
 @pytest.fixture
 def documents(folder: Path) -> list[str]:
-    """Twelve documents, of which the last nearly repeats the first; and a vocabulary."""
+    """Twelve documents, the last a near-duplicate of the first; and a vocabulary."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters)]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
@@ -65,7 +65,7 @@ def documents(folder: Path) -> list[str]:
 
 
 def tokens(cloze: Cloze, folder: Path, name: str, reader: str, path: str, field: str = "") -> Any:
-    """What `cloze tokens` answered for a corpus."""
+    """The result of `cloze tokens` for a corpus."""
     text = CONFIG.format(name=name, reader=reader, path=path, field=field)
     (folder / f"{name}.toml").write_text(text)
     done = cloze("tokens", f"{name}.toml", "--json")
@@ -74,7 +74,7 @@ def tokens(cloze: Cloze, folder: Path, name: str, reader: str, path: str, field:
 
 
 @pytest.mark.slow
-def test_the_same_documents_give_the_same_tokens_whatever_they_come_in(
+def test_the_same_documents_give_the_same_tokens_in_any_container(
     cloze: Cloze, folder: Path, documents: list[str]
 ) -> None:
     (folder / "files").mkdir()
@@ -94,7 +94,7 @@ def test_the_same_documents_give_the_same_tokens_whatever_they_come_in(
 
 
 @pytest.mark.slow
-def test_of_near_duplicates_one_is_kept_and_the_account_says_so(
+def test_one_of_several_near_duplicates_is_kept_and_the_summary_shows_it(
     cloze: Cloze, folder: Path, documents: list[str]
 ) -> None:
     (folder / "all.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in documents))
@@ -110,10 +110,10 @@ def test_of_near_duplicates_one_is_kept_and_the_account_says_so(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled on Linux only")
 @pytest.mark.slow
-def test_a_file_appended_to_while_tokens_are_made_is_named_and_nothing_is_stored(
+def test_a_file_that_grows_during_tokenisation_is_named_and_nothing_is_stored(
     folder: Path, documents: list[str]
 ) -> None:
-    # Tokens' workers look for a compiler before they read: this one writes to the corpus instead.
+    # the workers of `tokens` look for a compiler before reading; this one changes the corpus
     corpus, compiler = folder / "all.jsonl", folder / "bin" / "gcc"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     content = corpus.read_bytes()
@@ -146,7 +146,7 @@ def test_a_file_appended_to_while_tokens_are_made_is_named_and_nothing_is_stored
     stored = folder / "runs" / "artifacts"
     assert not list((stored / "tokens").rglob("manifest.json"))
 
-    # the old content has the old key, under which nothing lies that was read meanwhile
+    # the old content has the old key, which has no artifact of the content read meanwhile
     corpus.write_bytes(content)
     compiler.write_text("#!/bin/sh\nexit 1\n")
     again = prepare()

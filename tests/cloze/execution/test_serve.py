@@ -1,4 +1,4 @@
-"""`cloze serve`: what can go wrong before anything is served."""
+"""`cloze serve`: errors before anything is served."""
 
 import socket
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-def test_a_taken_port_is_one_line_with_the_remedy(
+def test_a_port_in_use_is_a_one_line_error_with_a_remedy(
     cloze: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)

@@ -1,4 +1,4 @@
-"""`cloze prepare`, `tokens`, …: where options for the engine go."""
+"""`cloze prepare`, `tokens`, …: options for the engine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ Options = dict[str, list[str]]
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Options:
-    """Every stage's program leaves one file; the options it was given, by stage."""
+    """Each stage's program writes one file; returns the options it received, by stage."""
     given: Options = {}
 
     def run_job(argv: list[str], **_: Any) -> JobResult:
@@ -38,16 +38,16 @@ def test_options_after_the_dashes_reach_every_stage_that_beam_runs(
     assert given == {stage: ["--project=mine", "--region=here"] for stage in stages}
 
 
-def test_an_option_unknown_to_beam_is_refused_where_every_stage_is_reused(
+def test_an_option_unknown_to_beam_is_rejected_even_if_every_stage_is_reused(
     cloze: Callable[..., Any], given: Options
 ) -> None:
     assert cloze("prepare", "try.toml").returncode == 0
     reused = cloze("prepare", "try.toml", "--", "--project=mine")
     assert reused.returncode == 0
-    assert "--project=mine: every stage was reused, so no engine got this option" in reused.stderr
+    assert "--project=mine: every stage was reused, so the option had no effect" in reused.stderr
     done = cloze("prepare", "try.toml", "--", "--nonsense=1")
     assert done.returncode == 2
-    assert "--nonsense=1: no option of Beam's" in done.stderr
+    assert "--nonsense=1: not a Beam option" in done.stderr
 
 
 def test_options_of_the_machine_file_reach_every_stage_that_beam_runs_and_no_other(
@@ -64,7 +64,7 @@ def test_options_of_the_machine_file_reach_every_stage_that_beam_runs_and_no_oth
     assert given == {**beam, "pretrain": []}
 
 
-def test_an_option_unknown_to_deepspeeds_launcher_is_refused_before_anything_is_prepared(
+def test_an_option_unknown_to_deepspeeds_launcher_is_rejected_before_preparation(
     cloze: Callable[..., Any], given: Options
 ) -> None:
     done = cloze("pretrain", "try.toml", "--", "--nonsense=1")

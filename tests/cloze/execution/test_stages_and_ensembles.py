@@ -1,4 +1,4 @@
-"""Staged fine-tuning and ensembles of seeds, by configuration and the command."""
+"""Staged fine-tuning and ensembles of seeds."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ learning_rate = 1e-3
 
 
 def write_configuration(folder: Path) -> None:
-    """Three tasks that one word decides: one with examples enough, one after it, one without it."""
+    """Three tasks decided by one word: a large one, a small one that follows it, one without."""
     write_model(folder / "encoder")
     rows = [f"{words},{label}" for words, label in (("the list", "yes"), ("a b", "no"))]
     for name in ("train", "dev"):
@@ -77,13 +77,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fits(folder: Path) -> list[dict[str, Any]]:
-    """What every trial came to, the ensembles last."""
+    """The result of every trial, followed by the ensembles."""
     (file,) = folder.glob("runs/artifacts/finetune/*/fits.*.json")
     return list(json.loads(file.read_text())["fits"])
 
 
 @pytest.mark.slow
-def test_a_task_starts_from_the_encoder_that_another_has_left(finished: Path) -> None:
+def test_a_task_starts_from_the_encoder_of_another(finished: Path) -> None:
     reached = {
         (fit["task"], fit["seed"]): fit["dev"]["accuracy"]
         for fit in fits(finished)
@@ -113,18 +113,18 @@ def test_an_ensemble_is_the_mean_of_the_seeds_and_its_predictions_are_submitted(
         *(f"{n}\t{a}" for n, a in enumerate(answers)),
     ]
     page = (finished / "runs" / "names" / "report.html").read_text()
-    assert "pre-trained, mean of the seeds" in page
+    assert "pre-trained, ensemble of seeds" in page
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (('after = "first"', 'after = "nosuch"'), "comes after nosuch"),
-        (("seeds = [1, 2]", "seeds = [1]"), "give at least two seeds"),
-        (("ensemble = true", "ensemble = true\ngrid = {}"), "searches every task for itself"),
+        (('after = "first"', 'after = "nosuch"'), "has after = nosuch"),
+        (("seeds = [1, 2]", "seeds = [1]"), "set at least two seeds"),
+        (("ensemble = true", "ensemble = true\ngrid = {}"), "searches each task independently"),
     ],
 )
-def test_what_cannot_be_staged_or_averaged_is_refused(
+def test_invalid_stages_and_ensembles_are_rejected(
     cloze: Cloze, folder: Path, change: tuple[str, str], said: str
 ) -> None:
     write_configuration(folder)

@@ -1,4 +1,4 @@
-"""`make demo CORPUS=folder` with few documents: something is held out, judged and shown."""
+"""`make demo CORPUS=folder` with few documents: some are held out, evaluated and reported."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ TINY = {
 
 
 def text(document: int, facts: int) -> str:
-    """So many facts that no other document has, in two sentences each."""
+    """This many facts unique to the document, in two sentences each."""
     first = 200 + 50 * document
     drawn = ((NAMES[n % 8], NAMES[(n + document) % 8], first + n) for n in range(facts))
     return " ".join(f"{TOWN.format(*fact)} {MARKET.format(*fact)}" for fact in drawn)
@@ -76,7 +76,7 @@ def test_make_demo_takes_a_folder_of_any_name(tmp_path: Path, name: str) -> None
     program.write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps(sys.argv[1:]))\n")
     program.chmod(0o755)
     (tmp_path / ".installed").touch()
-    given = name.replace("$", "$$")  # make's own spelling of a dollar
+    given = name.replace("$", "$$")  # make's escape for a dollar sign
     done = subprocess.run(
         ["make", "--silent", "demo", f"VENV={tmp_path}", f"CORPUS={given}", "STEPS=7"],
         cwd=PROJECT,

@@ -1,4 +1,4 @@
-"""The paper's eleven tasks in tiny files of their official layout, with every file there is.
+"""The paper's eleven tasks as tiny files in their official layout, with all their files.
 
 GLUE: gluebenchmark.com's TSV files (CoLA without header, MRPC with a byte order mark, a broken row
 in QQP, five raters in MNLI's dev); SQuAD: the JSON of versions 1.1 and 2.0, whose test files have
@@ -47,7 +47,7 @@ columns = {{ context = "sent1", prefix = "sent2" }}
 
 
 def write_official_tasks(folder: Path) -> None:
-    """glue/, squad/, swag/ and official.toml."""
+    """Write glue/, squad/, swag/ and official.toml."""
     glue = "".join(
         f'\n[[finetune.tasks]]\nname = "{name}"\nglue = "{name}"\nfolder = "glue/{name}"\n{RECIPE}'
         for name in GLUE_NAMES
@@ -61,7 +61,7 @@ def write_official_tasks(folder: Path) -> None:
 
 
 def write_glue(folder: Path) -> None:
-    """All nine folders."""
+    """Write all nine folders."""
     labels = {"QNLI": ("entailment", "not_entailment"), "RTE": ("not_entailment", "entailment")}
     columns = {"QNLI": ("question", "sentence")}
     for task in ("QNLI", "RTE", "WNLI"):
@@ -95,7 +95,7 @@ def write_glue(folder: Path) -> None:
 
 
 def write_sts_b(folder: Path) -> None:
-    """Ten columns, the score last; the test files lack it."""
+    """Ten columns, the last being the score, which the test files lack."""
     before = ("index", "genre", "filename", "year", "old_index", "source1", "source2")
     header = (*before, "sentence1", "sentence2")
     rows = [(str(row), *("x",) * 6, *pair) for row, pair in enumerate(PAIRS)]
@@ -106,7 +106,7 @@ def write_sts_b(folder: Path) -> None:
 
 
 def write_mnli(folder: Path) -> None:
-    """Parses before the sentences, the raters' labels behind them."""
+    """Parses precede the sentences, the raters' labels follow them."""
     parses = [f"sentence{side}_{kind}" for kind in ("binary_parse", "parse") for side in (1, 2)]
     header = ("index", "promptID", "pairID", "genre", *parses, "sentence1", "sentence2")
     rows = [(str(row), *("x",) * 7, *pair) for row, pair in enumerate(PAIRS)]
@@ -123,7 +123,7 @@ def write_mnli(folder: Path) -> None:
 
 
 def write_squad(path: Path, version: str, split: str) -> None:
-    """Four questions; in 2.0 two of them have no answer, in a test file nobody says."""
+    """Four questions; in 2.0 two of them have no answer; test files have no answers."""
     asked: list[dict[str, object]] = []
     for number in range(4):
         question: dict[str, object] = {"id": f"{split}{number}", "question": "a b"}
@@ -140,7 +140,7 @@ def write_squad(path: Path, version: str, split: str) -> None:
 
 
 def write_swag(folder: Path) -> None:
-    """The regular files, which have a number as their first, nameless column."""
+    """The regular files, whose first column is an unnamed row number."""
     fields = ("", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source")
     header = (*fields, "ending0", "ending1", "ending2", "ending3")
     rows = [

@@ -1,4 +1,4 @@
-"""`cloze import`: vectors of the same text, or a refusal that names the field."""
+"""`cloze import`: equal vectors of the same text, or an error that names the field."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ TEXTS = ("Zürich 東京", "covid19 a <ent> b", "a b", "COVID19")
 
 @pytest.fixture
 def model(folder: Path) -> Callable[..., Path]:
-    """Write a model in Hugging Face's layout, its tokenizer.json and config.json changed."""
+    """Write a model in Hugging Face's layout with changes to tokenizer.json and config.json."""
 
     def write(
         *,
@@ -72,7 +72,7 @@ def model(folder: Path) -> Callable[..., Path]:
     ],
     ids=["plain", "accents", "case", "chinese", "added", "padded", "added and padded"],
 )
-def test_an_imported_encoder_gives_the_vectors_of_transformers(
+def test_an_imported_encoder_computes_the_vectors_of_transformers(
     cloze: Cloze, model: Callable[..., Path], options: dict[str, Any]
 ) -> None:
     directory = model(**options)
@@ -102,7 +102,7 @@ def test_an_imported_encoder_gives_the_vectors_of_transformers(
     ],
     ids=["clean_text", "long words", "pre_tokenizer", "another vocabulary", "edited"],
 )
-def test_what_cannot_be_honoured_is_refused_by_its_name(
+def test_an_unsupported_field_is_rejected_by_name(
     cloze: Cloze, model: Callable[..., Path], options: dict[str, Any], message: str
 ) -> None:
     done = cloze("import", str(model(**options)))
@@ -110,9 +110,7 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(
     assert message in done.stderr
 
 
-def test_two_files_that_contradict_each_other_are_refused(
-    cloze: Cloze, model: Callable[..., Path]
-) -> None:
+def test_contradictory_files_are_rejected(cloze: Cloze, model: Callable[..., Path]) -> None:
     directory = model()
     (directory / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     done = cloze("import", str(directory))

@@ -1,4 +1,4 @@
-"""`cloze export --onnx`: what onnxruntime computes of it, and its score and speed."""
+"""`cloze export --onnx`: onnxruntime's results, scores and speed."""
 
 import json
 import os
@@ -37,7 +37,7 @@ wants_onnx = pytest.mark.skipif(not find_spec("onnxruntime"), reason="wants the 
 
 
 def program(*arguments: str) -> str:
-    """What a program of its own prints: onnxruntime's threads stay out of pytest's process."""
+    """Output of a separate program, to keep onnxruntime's threads out of pytest's process."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -67,7 +67,7 @@ def sample(folder: Path) -> str:
 @wants_onnx
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "modern"])
-def test_onnxruntime_gives_the_vectors_of_what_was_exported(
+def test_onnxruntime_computes_the_vectors_of_the_exported_model(
     folder: Path, sample: str, family: str
 ) -> None:
     write_model(folder / "encoder", encoder=CONFIG if family == "bert" else MODERN)
@@ -87,7 +87,7 @@ def test_onnxruntime_gives_the_vectors_of_what_was_exported(
 
 @wants_onnx
 @pytest.mark.slow
-def test_onnxruntime_gives_the_logits_of_an_encoder_that_fills_masks(
+def test_onnxruntime_computes_the_logits_of_an_encoder_with_an_mlm_head(
     folder: Path, sample: str
 ) -> None:
     import torch
@@ -109,9 +109,9 @@ def test_onnxruntime_gives_the_logits_of_an_encoder_that_fills_masks(
     assert np.abs(logits - theirs)[there].max() < 1e-5
 
 
-def test_int8_without_graphs_is_refused_with_the_remedy(cloze: Cloze, folder: Path) -> None:
+def test_int8_without_graphs_is_an_error_with_a_remedy(cloze: Cloze, folder: Path) -> None:
     write_model(folder / "encoder")
     refused = cloze("export", "encoder", "out", "--int8")
     assert refused.returncode == 2
-    assert "--int8 and --sample are for graphs; give --onnx, too" in refused.stderr
+    assert "--int8 and --sample apply to ONNX graphs; give --onnx as well" in refused.stderr
     assert not (folder / "out").exists()

@@ -1,4 +1,4 @@
-"""`cloze search`: passages of a folder, by vectors that are made once."""
+"""`cloze search`: passages of a folder, with vectors that are computed once."""
 
 import json
 import os
@@ -25,7 +25,7 @@ Cloze = Callable[..., Any]
 
 @pytest.fixture
 def searched(folder: Path) -> Path:
-    """A tiny encoder and two files of its words."""
+    """A tiny encoder, and two files with words of its vocabulary."""
     write_model(folder / "encoder")
     (folder / "texts" / "one.txt").write_text("The list of\nnames. The a.\n\nThe b of the list.\n")
     (folder / "texts" / "two.txt").write_text("\n\nNames a b.\n")
@@ -55,7 +55,7 @@ def test_a_question_finds_the_passage_with_its_words_its_file_and_its_line(
     assert "texts/one.txt, line 1" in shown.stdout
 
 
-def test_a_repeated_passage_has_the_line_of_each_place(cloze: Cloze, searched: Path) -> None:
+def test_each_repetition_of_a_passage_has_its_own_line(cloze: Cloze, searched: Path) -> None:
     text = "The a.\n\nThe a.\n\nThe\nb.\n\nThe b.\n"
     (searched / "texts" / "one.txt").write_text(text)
     (searched / "texts" / "two.txt").unlink()
@@ -77,7 +77,7 @@ def test_scores_are_the_cosines_of_all_passages_in_order(cloze: Cloze, searched:
     assert scores == sorted(scores, reverse=True)
 
 
-def test_embed_makes_a_vector_of_every_passage_and_says_where_it_stands(
+def test_embed_writes_a_vector_and_a_line_number_for_every_passage(
     cloze: Cloze, searched: Path
 ) -> None:
     done = cloze("embed", "encoder", "texts", "--excerpts", "4", "--output", "all.npy")
@@ -103,7 +103,7 @@ def test_the_index_is_made_once_until_text_model_or_passages_change(
 ) -> None:
     first = cloze("search", "encoder", "texts", "a")
     assert "index 2 passages" in first.stderr
-    assert "encoder was not trained to compare texts" in first.stderr
+    assert "encoder was not trained for retrieval" in first.stderr
     again = cloze("search", "encoder", "texts", "b")
     assert "index" not in again.stderr
     assert len(indexes(searched)) == 1
@@ -114,7 +114,7 @@ def test_the_index_is_made_once_until_text_model_or_passages_change(
     assert len(indexes(searched)) == 3
 
 
-def test_the_rows_that_are_nearest_are_found_whatever_is_looked_at_at_once(
+def test_the_nearest_rows_do_not_depend_on_the_block_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passage_index, "ROWS_AT_ONCE", 7)
@@ -127,7 +127,7 @@ def test_the_rows_that_are_nearest_are_found_whatever_is_looked_at_at_once(
         assert [hit.row for hit in hits] == np.argsort(-(matrix @ question))[:5].tolist()
 
 
-def test_a_graph_of_thousands_finds_what_comparing_with_all_finds(tmp_path: Path) -> None:
+def test_a_graph_of_thousands_finds_the_same_rows_as_an_exact_scan(tmp_path: Path) -> None:
     vector_graph = pytest.importorskip("model.inference.vector_graph")
     random = np.random.default_rng(0)
     topics = random.standard_normal((50, 64))
@@ -151,9 +151,7 @@ def rows(found: list[list[passage_index.Hit]]) -> list[list[int]]:
     return [[hit.row for hit in hits] for hits in found]
 
 
-def test_a_graph_is_made_once_beside_the_vectors_and_answers_as_they_do(
-    cloze: Cloze, searched: Path
-) -> None:
+def test_a_graph_is_built_once_and_gives_the_same_answers(cloze: Cloze, searched: Path) -> None:
     pytest.importorskip("usearch")
     asked = ("the list", "--words", "4", "--top-k", "3")
     exact = answer(cloze, *asked)
@@ -199,7 +197,7 @@ def test_passages_are_whole_sentences_and_lose_nothing() -> None:
         (("encoder", "texts", "long.txt"), "long.txt, line 1: longer than 100 bytes"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_on_one_line(
+def test_invalid_searches_are_one_line_errors(
     cloze: Cloze,
     searched: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -214,10 +212,10 @@ def test_what_cannot_be_searched_is_refused_on_one_line(
     assert message in done.stderr
 
 
-def test_a_file_of_gigabytes_is_answered_line_by_line_until_one_is_no_text(searched: Path) -> None:
+def test_a_file_of_gigabytes_is_streamed_until_an_invalid_line(searched: Path) -> None:
     with (searched / "questions.txt").open("wb") as file:
         file.write(b"the list\n" * 3000)
-        file.truncate(6 << 30)  # sparse: it takes no room on the disk
+        file.truncate(6 << 30)  # sparse, so it takes no disk space
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", HELD_TO_MEMORY, "search", "encoder", "texts", "questions.txt"],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
@@ -229,7 +227,7 @@ def test_a_file_of_gigabytes_is_answered_line_by_line_until_one_is_no_text(searc
     assert process.returncode == 2
     assert "questions.txt, line 3001: longer than 16,777,216 bytes" in errors
     assert "Traceback" not in errors
-    assert answers.count("the list\n") >= 2048  # a window of questions is answered at a time
+    assert answers.count("the list\n") >= 2048  # questions are answered in batches
 
 
 HELD_TO_MEMORY = """
@@ -241,7 +239,7 @@ main()
 
 
 @pytest.mark.slow
-def test_an_index_that_was_killed_begins_again(searched: Path) -> None:
+def test_a_killed_index_starts_again(searched: Path) -> None:
     for number in range(100):
         (searched / "texts" / f"{number}.txt").write_text("The list of names a b. " * 200)
     command = [sys.executable, "-P", "-m", "cloze", "search", "encoder", "texts", "a", "--json"]

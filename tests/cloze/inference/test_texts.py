@@ -1,4 +1,4 @@
-"""The commands that use a model: streams in, streams out, and what is said when they cannot."""
+"""The commands that use a model: streaming input and output, and error messages."""
 
 import io
 import json
@@ -24,7 +24,7 @@ def model(folder: Path) -> str:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
-    """What stands on standard input."""
+    """The content of standard input."""
 
     def give(content: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
@@ -32,7 +32,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
     return give
 
 
-def test_every_line_gets_its_vector_and_empty_ones_count(
+def test_every_line_has_a_vector_including_empty_ones(
     cloze: Cloze, model: str, given: Callable[[bytes], None]
 ) -> None:
     given("\ufeffthe list\r\n\nnames\n".encode())
@@ -44,7 +44,9 @@ def test_every_line_gets_its_vector_and_empty_ones_count(
     assert np.array_equal(np.load("vectors.npy"), expected)
 
 
-def test_vectors_and_fills_are_lines_or_one_json(cloze: Cloze, model: str) -> None:
+def test_vectors_and_fills_are_printed_as_lines_or_one_json_document(
+    cloze: Cloze, model: str
+) -> None:
     lines = cloze("embed", model, "the list", "names").stdout.splitlines()
     assert [len(json.loads(line)) for line in lines] == [8, 8]
     whole = json.loads(cloze("embed", model, "names", "--json").stdout)
@@ -60,18 +62,18 @@ def test_vectors_and_fills_are_lines_or_one_json(cloze: Cloze, model: str) -> No
         (["embed", "encoder", "a", "--layers", "x"], b"", "expected numbers separated by commas"),
         (["embed", "encoder", "a", "--layers=3"], b"", "expected numbers from -3 to 2"),
         (["embed", "encoder", "a", "--output", "no/v.npy"], b"", "no folder no; make it first"),
-        (["embed", "encoder", "a", "--output", "v.txt"], b"", "a NumPy file is written; name it v"),
-        (["embed", "encoder", "--excerpts", "9"], b"", "nothing to read; name files or folders"),
+        (["embed", "encoder", "a", "--output", "v.txt"], b"", "expected a NumPy file; name it v"),
+        (["embed", "encoder", "--excerpts", "9"], b"", "nothing to read; give files or folders"),
         (["embed", "encoder", "nowhere", "--excerpts", "9"], b"", "nowhere: "),
         (["embed", "encoder", "table.csv"], b"", "table.csv: a table; expected a file with one"),
         (["embed", "encoder"], b"a\n" + b"a " * 20, "text 2: 22 tokens, the encoder has 16"),
         (["fill-mask", "encoder"], b"a\n", "text 1: no [MASK] in 'a'"),
-        (["predict", "encoder", "a"], b"", "no cloze_task; expected a model that finetune"),
+        (["predict", "encoder", "a"], b"", "no cloze_task; expected a model"),
         (["predict", "encoder", "a", "--file", "f"], b"", "both texts and --file f"),
-        (["export", "encoder", "out", "--task", "names"], b"", "no artifact of finetune"),
+        (["export", "encoder", "out", "--task", "names"], b"", "not a finetune artifact"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_invalid_requests_are_one_line_errors(
     cloze: Cloze,
     model: str,
     given: Callable[[bytes], None],
@@ -88,9 +90,7 @@ def test_what_cannot_be_done_is_one_line(
     assert not list(Path().glob("*.unfinished*"))
 
 
-def test_a_file_given_where_a_text_is_expected_is_read_line_by_line_and_said(
-    cloze: Cloze, model: str
-) -> None:
+def test_a_file_among_the_texts_is_read_line_by_line_and_reported(cloze: Cloze, model: str) -> None:
     Path("two.txt").write_text("the list\nnames\n")
     done = cloze("embed", model, "two.txt", "names")
     assert done.stderr.splitlines() == ["two.txt: read as a file, one text per line"]

@@ -1,4 +1,4 @@
-"""A configuration for one's own corpus."""
+"""`cloze init`: configurations for a user's own corpus."""
 
 import bz2
 import gzip
@@ -107,7 +107,7 @@ def test_samples_are_what_the_readers_see(tmp_path: Path, suffix: str) -> None:
     assert found.odd == ()
 
 
-def test_a_file_that_is_not_what_its_name_promises_and_an_archive_are_named(
+def test_archives_and_files_with_a_wrong_suffix_are_reported(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a.gz").write_text("Words.\n")
@@ -118,14 +118,14 @@ def test_a_file_that_is_not_what_its_name_promises_and_an_archive_are_named(
         look(str(tmp_path / "b.zip"))
 
 
-def test_the_kind_with_most_bytes_decides(tmp_path: Path) -> None:
+def test_the_suffix_of_most_bytes_decides(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("Read me.\n")
     (tmp_path / "data.jsonl").write_text(LINES * 10)
     assert look(str(tmp_path)).reader == "jsonl"
 
 
 @pytest.mark.parametrize(("size", "settings"), [(1e7, TOY), (1e9, MIDDLE), (1e11, PAPER)])
-def test_what_is_written_is_a_valid_configuration_that_suits_the_size(
+def test_the_configuration_is_valid_and_matches_the_amount_of_text(
     tmp_path: Path, size: float, settings: str
 ) -> None:
     (tmp_path / "it's.txt").write_text("Words.\n")
@@ -142,15 +142,13 @@ def test_little_text_gets_the_recipe_of_the_text_folder() -> None:
     assert (CONFIGS / "text_folder.toml").read_text().endswith(f"\n\n{recipe}")
 
 
-def test_of_few_documents_enough_are_held_out(tmp_path: Path) -> None:
+def test_enough_of_few_documents_are_held_out(tmp_path: Path) -> None:
     for number in range(15):
         (tmp_path / f"{number}.txt").write_text("Words.\n")
     assert "heldout_share = 0.2 " in configuration(look(str(tmp_path)), "mine")
 
 
-def test_the_command_writes_a_file_that_plan_understands(
-    cloze: Callable[..., Any], folder: Path
-) -> None:
+def test_plan_accepts_the_file_that_init_writes(cloze: Callable[..., Any], folder: Path) -> None:
     done = cloze("init", "texts", "--output", "mine.toml")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "next: cloze plan mine.toml"
@@ -159,7 +157,7 @@ def test_the_command_writes_a_file_that_plan_understands(
     assert cloze("init", "nowhere").returncode == 2
 
 
-def test_documents_are_counted_by_what_parts_them(tmp_path: Path) -> None:
+def test_documents_are_counted_by_their_separators(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(LINES * 500)
     assert look(str(tmp_path)).documents == pytest.approx(1000)
     pa.parquet.write_table(pa.table({"text": [ENGLISH] * 700}), tmp_path / "b.parquet")
@@ -173,7 +171,7 @@ def test_one_file_of_many_documents_is_not_one_document(tmp_path: Path) -> None:
     assert found.documents == pytest.approx(3000, rel=0.01)
 
 
-def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
+def test_odd_files_of_a_corpus_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     for name, content in {"a": ENGLISH, "b": ENGLISH, "c": GERMAN, "d": ""}.items():
@@ -189,7 +187,7 @@ def test_what_is_odd_about_a_corpus_is_said(tmp_path: Path) -> None:
     assert re.search(r"minutes on this machine's \d+ cores .* on Dataflow", facts[4])
 
 
-def test_one_file_of_one_document_is_said_in_the_singular(tmp_path: Path) -> None:
+def test_one_file_of_one_document_is_reported_in_the_singular(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text(ENGLISH)
     facts = json.loads(json.dumps(init(str(path)).data))["facts"]
@@ -219,7 +217,7 @@ def written(cloze: Callable[..., Any], source: str) -> dict[str, Any]:
     ids=["articles", "sentences", "paragraphs", "verses"],
 )
 @pytest.mark.parametrize("blocks", [20, 60, 150])
-def test_blocks_of_several_long_lines_are_documents_however_few(
+def test_blocks_of_several_long_lines_are_documents_even_if_few(
     cloze: Callable[..., Any], folder: Path, block: str, reader: str, blocks: int
 ) -> None:
     (folder / "all.txt").write_text(block * blocks)
@@ -246,7 +244,7 @@ def test_html_and_line_breaks_are_proposed_from_the_documents(
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_documents_are_estimated_within_a_fifth_however_their_lengths_lie(
+def test_the_number_of_documents_is_estimated_within_a_fifth(
     tmp_path: Path, pack: type[bytes]
 ) -> None:
     article = f"Title\n{PARAGRAPH * 10}\n{PARAGRAPH * 10}\n\n"
@@ -258,9 +256,7 @@ def test_documents_are_estimated_within_a_fifth_however_their_lengths_lie(
     assert found.documents == pytest.approx(5870, rel=0.2)
 
 
-def test_files_that_cannot_be_read_are_odd_and_no_traceback(
-    cloze: Callable[..., Any], folder: Path
-) -> None:
+def test_unreadable_files_are_reported_as_odd(cloze: Callable[..., Any], folder: Path) -> None:
     (folder / "mixed").mkdir()
     for name in "abc":
         (folder / "mixed" / f"{name}.txt").write_text(ENGLISH)
@@ -341,13 +337,13 @@ def test_labelled_files_become_a_task_instead_of_a_corpus(
     assert "bert-base-uncased: no run of this name" in done.stderr
 
 
-def test_a_lone_labelled_table_becomes_a_task(cloze: Callable[..., Any], folder: Path) -> None:
+def test_a_single_labelled_table_becomes_a_task(cloze: Callable[..., Any], folder: Path) -> None:
     (folder / "reviews.csv").write_text(LABELLED)
     done = cloze("init", "reviews.csv", "--output", "task.toml")
     assert done.returncode == 0, done.stderr
     (task,) = read_toml("task.toml")["finetune"]["tasks"]
     assert (task["kind"], task["train"]) == ("classification", str(folder / "reviews.csv"))
-    assert "dev" not in task  # fine-tuning holds rows out
+    assert "dev" not in task  # fine-tuning holds out rows
 
 
 def test_a_table_without_labels_is_read_as_text(folder: Path) -> None:

@@ -37,14 +37,14 @@ def three_runs(folder: Path) -> list[str]:
     return names
 
 
-def test_three_runs_stand_side_by_side(cloze: Cloze, three_runs: list[str]) -> None:
+def test_three_runs_are_compared_side_by_side(cloze: Cloze, three_runs: list[str]) -> None:
     header, steps, tokens = cloze("compare", *three_runs).stdout.splitlines()
     assert header.split() == three_runs
     assert steps.split() == ["pretrain.steps", "10", "20", "30"]
     assert tokens.split()[2:] == ["1000", "2000", "—"]
 
 
-def test_the_table_comes_as_csv(cloze: Cloze, three_runs: list[str]) -> None:
+def test_the_table_as_csv(cloze: Cloze, three_runs: list[str]) -> None:
     written = cloze("compare", *three_runs, "--format", "csv").stdout
     assert list(csv.reader(io.StringIO(written)))[1:] == [
         ["pretrain.steps", "10", "20", "30"],
@@ -52,7 +52,7 @@ def test_the_table_comes_as_csv(cloze: Cloze, three_runs: list[str]) -> None:
     ]
 
 
-def test_the_table_comes_as_markdown(cloze: Cloze, three_runs: list[str]) -> None:
+def test_the_table_as_markdown(cloze: Cloze, three_runs: list[str]) -> None:
     lines = cloze("compare", *three_runs, "--format", "markdown").stdout.splitlines()
     assert lines[:3] == [
         "|  | small_a | small_b | small_c |",
@@ -61,7 +61,7 @@ def test_the_table_comes_as_markdown(cloze: Cloze, three_runs: list[str]) -> Non
     ]
 
 
-def test_the_table_comes_as_latex(cloze: Cloze, three_runs: list[str]) -> None:
+def test_the_table_as_latex(cloze: Cloze, three_runs: list[str]) -> None:
     lines = cloze("compare", *three_runs, "--format", "latex").stdout.splitlines()
     assert lines[0] == r"\begin{tabular}{lrrr}"
     assert r" & small\_a & small\_b & small\_c \\" in lines
@@ -69,13 +69,13 @@ def test_the_table_comes_as_latex(cloze: Cloze, three_runs: list[str]) -> None:
     assert lines[-1] == r"\end{tabular}"
 
 
-def test_one_run_alone_is_refused(cloze: Cloze, three_runs: list[str]) -> None:
+def test_a_single_run_is_rejected(cloze: Cloze, three_runs: list[str]) -> None:
     done = cloze("compare", "small_a")
     assert done.returncode == 2
     assert "compare needs at least two runs" in done.stderr
 
 
-def test_their_curves_stand_side_by_side_in_one_page_that_loads_nothing(
+def test_the_page_plots_their_curves_together_and_loads_nothing(
     cloze: Cloze, three_runs: list[str], folder: Path
 ) -> None:
     done = cloze("compare", *three_runs, "--page", "compare.html")
@@ -90,7 +90,7 @@ def test_their_curves_stand_side_by_side_in_one_page_that_loads_nothing(
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
-def test_runs_that_were_judged_on_different_examples_are_said_to_be(
+def test_runs_evaluated_on_different_examples_produce_a_warning(
     cloze: Cloze, three_runs: list[str]
 ) -> None:
     done = cloze("compare", *three_runs, "--json")

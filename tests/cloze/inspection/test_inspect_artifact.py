@@ -1,4 +1,4 @@
-"""A look into artifacts: what is asked for is found, or the answer says what there is."""
+"""`cloze inspect`: finds the rows, or lists what exists."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ TEXTS = documents(1, 60)
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """Two splits, and of the training documents 3 doubles and 1 empty one."""
+    """Two splits; of the training documents, 3 are duplicates and 1 is empty."""
     folder = tmp_path_factory.mktemp("tokens")
     write_jsonl(folder / "train.jsonl", [*TEXTS[:40], *TEXTS[:3], ""])
     write_jsonl(folder / "apart.jsonl", TEXTS[40:])
@@ -49,13 +49,13 @@ def digest(row: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("split", ["train", "apart"])
-def test_a_document_is_found_in_whatever_split_it_is(tokens: Artifact, split: str) -> None:
+def test_a_document_is_found_in_any_split(tokens: Artifact, split: str) -> None:
     (row,) = look(tokens, split=split, rows=1)["rows"]
     assert look(tokens, document=digest(row))["rows"] == [row]
     assert look(tokens, document=digest(row), split=split)["rows"] == [row]
 
 
-def test_what_is_not_there_is_refused_with_what_there_is(tokens: Artifact) -> None:
+def test_a_missing_row_is_an_error_that_lists_what_exists(tokens: Artifact) -> None:
     with pytest.raises(UsageError, match="--split nosuch: no such split; the splits are apart, t"):
         inspect(tokens.directory, split="nosuch")
     with pytest.raises(
@@ -67,7 +67,7 @@ def test_what_is_not_there_is_refused_with_what_there_is(tokens: Artifact) -> No
         inspect(tokens.directory, document=digest(row), split="train")
 
 
-def test_an_example_of_several_documents_shows_each_by_itself(
+def test_an_example_of_several_documents_shows_each_separately(
     tokens: Artifact, tmp_path: Path
 ) -> None:
     config = {"max_seq_lengths": [256], "second_segment": "none", "pack_documents": True}
@@ -81,12 +81,12 @@ def test_an_example_of_several_documents_shows_each_by_itself(
 
 
 @pytest.mark.parametrize("options", [{"document": "3f9c"}, {"dropped": []}])
-def test_examples_keep_no_documents_and_say_where_they_are(
+def test_inspecting_documents_of_examples_points_to_tokens(
     examples: Artifact, options: dict[str, Any]
 ) -> None:
     (option,) = options
     with pytest.raises(
-        UsageError, match=f"--{option}: not for artifacts of examples; inspect RUN/tokens"
+        UsageError, match=f"--{option}: not supported for examples; inspect RUN/tokens"
     ):
         inspect(examples.directory, **options)
     assert len(look(examples, split="apart", rows=3)["rows"]) == 3
@@ -104,12 +104,12 @@ def test_dropped_documents_are_listed_with_reason_file_and_place(tokens: Artifac
     assert one == listed[0]
 
 
-def test_a_reason_for_which_nothing_was_dropped_is_refused(tokens: Artifact) -> None:
+def test_an_unused_reason_for_dropping_is_rejected(tokens: Artifact) -> None:
     with pytest.raises(UsageError, match="--dropped short: .* dropped: duplicate 3, empty 1"):
         inspect(tokens.directory, dropped=["short", "empty"])
 
 
-def test_dropped_may_be_asked_for_with_and_without_a_reason(
+def test_dropped_works_with_and_without_a_reason(
     cloze: Callable[..., Any], tokens: Artifact
 ) -> None:
     for reason, expected in (((), 4), (("duplicate",), 3), (("duplicate", "empty"), 4)):

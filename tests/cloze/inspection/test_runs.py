@@ -1,4 +1,4 @@
-"""What a workspace says of its runs: listed, shown, compared, and what none of them needs."""
+"""The runs of a workspace: listed, shown, compared, and their garbage."""
 
 import json
 import shutil
@@ -20,17 +20,17 @@ def answer(cloze: Cloze, *arguments: str) -> Any:
 
 @pytest.fixture
 def two_runs(cloze: Cloze, folder: Path) -> Path:
-    """`try` and `small`, whose vocabularies differ in size; their workspace."""
+    """The workspace of `try` and `small`, whose vocabularies differ in size."""
     (folder / "small.toml").write_text(
         (folder / "try.toml").read_text().replace('"try"', '"small"') + "[vocabulary]\nsize = 80\n"
     )
     answer(cloze, "vocabulary", "try.toml")
-    time.sleep(1.0)  # a run's start is recorded to the second, and the older one is listed first
+    time.sleep(1.0)  # starts are recorded in whole seconds, and older runs are listed first
     answer(cloze, "vocabulary", "small.toml")
     return folder / "runs"
 
 
-def test_a_workspace_without_runs_says_so(cloze: Cloze, folder: Path) -> None:
+def test_a_workspace_without_runs_is_reported(cloze: Cloze, folder: Path) -> None:
     assert cloze("runs").stdout == f"no runs in {folder / 'runs'}\n"
     assert answer(cloze, "runs")["runs"] == []
 
@@ -70,9 +70,7 @@ def test_runs_are_listed_shown_compared_and_collected(cloze: Cloze, two_runs: Pa
 @pytest.mark.parametrize(
     "arguments", [("show", "other"), ("compare", "other", "try"), ("trace", "other")]
 )
-def test_a_run_that_is_not_there_is_named_in_one_line(
-    cloze: Cloze, arguments: tuple[str, ...]
-) -> None:
+def test_a_missing_run_is_named_in_one_line(cloze: Cloze, arguments: tuple[str, ...]) -> None:
     done = cloze(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
