@@ -22,13 +22,12 @@ import nltk
 nltk.download = lambda *_, **__: True
 _punkt = nltk.tokenize.punkt.PunktSentenceTokenizer()
 
-
-def _given(text: str) -> list[str]:
-    return text.split("\t")
+SEGMENTED = sys.argv[-1] == "segmented"
 
 
-def _segmented(text: str) -> list[str]:
-    return _punkt.tokenize(text.replace("\t", " "))
+def sentences(text: str) -> list[str]:
+    """The sentences of a document: as segmented by NLTK, or as given."""
+    return _punkt.tokenize(text.replace("\t", " ")) if SEGMENTED else text.split("\t")
 
 
 def write_source(corpus: str, directory: str, parts: int) -> None:
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 # Dask's workers import this file too, and so use the same segmentation.
-nltk.tokenize.sent_tokenize = _segmented if sys.argv[-1] == "segmented" else _given
+nltk.tokenize.sent_tokenize = sentences
 
 if __name__ == "__main__":
     main()
