@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Flink, Beam's job server for it and a worker pool, on this machine, until Ctrl-C:
+# Runs Flink, Beam's job server and a worker pool on this machine, until Ctrl-C:
 #   FLINK=flink/pyflink infra/flink/cluster.sh FOLDER JOB_SERVER.jar
-# FOLDER gets logs and process ids. Without a jar there is the cluster alone.
+# Logs and process ids are written to FOLDER. Without a jar, only the cluster is started.
 set -euo pipefail
 
 folder=${1:?"usage: FLINK=FLINK_FOLDER infra/flink/cluster.sh FOLDER [JOB_SERVER.jar]"}
@@ -31,7 +31,7 @@ taskmanager.host: $HOST
 taskmanager.memory.process.size: 1536m
 taskmanager.numberOfTaskSlots: $SLOTS
 io.tmp.dirs: $folder
-# a TaskManager that is gone is noticed within seconds, and its work done again
+# notice the loss of a TaskManager within seconds, and repeat its work
 heartbeat.interval: 2000
 heartbeat.timeout: 20000
 restart-strategy.type: fixed-delay
@@ -52,7 +52,7 @@ for package in lang net io nio util util.concurrent util.concurrent.atomic time 
     opened+=("--add-opens=java.base/java.$package=ALL-UNNAMED")
 done
 
-# start NAME COMMAND…: in the background, with a log and a file that has its id
+# start NAME COMMAND…: runs in the background with a log and a PID file
 start() {
     local name=$1
     shift
@@ -85,7 +85,7 @@ for number in $(seq "$TASK_MANAGERS"); do
         -D taskmanager.memory.jvm-metaspace.size=256m \
         -D taskmanager.memory.jvm-overhead.min=256m -D taskmanager.memory.jvm-overhead.max=256m
 done
-# the pool starts a worker for each that a TaskManager asks for; it finds `python` on the path
+# the pool starts a worker process on request of a TaskManager, with the `python` on its PATH
 PATH=$(cd "$(dirname "$PYTHON")" && pwd):$PATH start pool \
     "$PYTHON" -P -m apache_beam.runners.worker.worker_pool_main --service_port="$POOL_PORT"
 if [ -n "$jar" ]; then

@@ -1,4 +1,4 @@
-# One account a role, each with no more than its role needs.
+# One account for each role, with minimal permissions.
 
 resource "google_service_account" "beam_worker" {
   account_id   = "cloze-beam-worker"

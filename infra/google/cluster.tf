@@ -5,8 +5,8 @@ resource "google_container_cluster" "trainers" {
   initial_node_count       = 1
   deletion_protection      = false
 
-  # without workload identity a pod acts as its node's account, which may do little more than read
-  # and write the bucket
+  # without workload identity, pods use their node's account, which can do little more than read and
+  # write the bucket
 
   addons_config {
     gcp_filestore_csi_driver_config {
@@ -35,13 +35,13 @@ resource "google_container_node_pool" "gpu" {
   location = var.gpu_zone
 
   autoscaling {
-    min_node_count = 0 # nothing is paid for while nothing trains
+    min_node_count = 0 # no cost unless something is training
     max_node_count = var.max_gpu_nodes
   }
 
   node_config {
     machine_type    = var.gpu_machine_type
-    spot            = true # pre-emption is survived: the trainer saves and goes on
+    spot            = true # on pre-emption, training saves a checkpoint and resumes
     service_account = google_service_account.trainer.email
     oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
 

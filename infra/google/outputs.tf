@@ -1,10 +1,10 @@
 output "workspace" {
-  description = "The workspace for machine files."
+  description = "Workspace URL for machine files."
   value       = "gs://${google_storage_bucket.workspace.name}/runs"
 }
 
 output "images" {
-  description = "Where images are pushed to."
+  description = "Registry to push images to."
   value       = "${var.region}-docker.pkg.dev/${var.project}/${google_artifact_registry_repository.images.repository_id}"
 }
 

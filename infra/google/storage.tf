@@ -4,7 +4,7 @@ resource "google_storage_bucket" "workspace" {
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
 
-  # attempts that were never finished; manifests name what counts, `cloze gc` removes the rest
+  # incomplete uploads; `cloze gc` removes unused artifacts
   lifecycle_rule {
     condition {
       age            = 7

@@ -1,5 +1,5 @@
 variable "project" {
-  description = "Google Cloud project that everything belongs to."
+  description = "Google Cloud project for all resources."
   type        = string
 }
 
@@ -34,7 +34,7 @@ variable "gpus_per_node" {
 }
 
 variable "max_gpu_nodes" {
-  description = "Most GPU nodes at a time; idle ones are given back."
+  description = "Maximum number of GPU nodes; idle nodes are released."
   type        = number
   default     = 2
 }

@@ -1,5 +1,5 @@
-# What Dataflow and Flink start for each worker: Beam's own SDK image with our pipeline, without torch, and
-# what a workspace or corpus behind gs:// or s3:// wants.
+# The image of Dataflow and Flink workers: Beam's SDK image with our pipeline, without torch, and with
+# access to gs:// and s3://.
 FROM apache/beam_python3.11_sdk:2.77.0
 
 ENV PIP_NO_CACHE_DIR=1 PYTHONSAFEPATH=1
@@ -15,7 +15,7 @@ RUN pip install -c constraints.txt ".[pipeline,dataflow,s3]" \
     && useradd --create-home --uid 10001 cloze
 
 USER 10001
-# the kernels of cleaning and tokenising, compiled here once instead of by every worker
+# compile the kernels for cleaning and tokenising once, not in every worker
 RUN python -P -c "from pipeline.text.cleaning import library as cleaning; \
     from pipeline.tokenizer.wordpiece import library as tokenising; assert cleaning() and tokenising()"
 ENTRYPOINT ["/opt/apache/beam/boot"]
