@@ -1,7 +1,7 @@
-"""Configuration of the stages that train and judge encoders. No framework is imported here.
+"""Configuration of the stages that train and evaluate encoders. No framework is imported here.
 
 In:  tables of a run's TOML file.
-Out: one frozen `StageConfig` for each stage: pretrain, finetune, evaluate.
+Out: one frozen `StageConfig` per stage: pretrain, finetune, evaluate.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -27,17 +27,17 @@ def _decided(precision: str) -> str:
 
 
 Precision = Annotated[Literal["auto", "bf16", "fp32"], AfterValidator(_decided)]
-"""`auto` is decided when a configuration is read, so keys and plans name what will be computed."""
+"""`auto` is resolved when a configuration is read, so keys and plans name the actual precision."""
 
 PretrainPrecision = Annotated[Literal["auto", "bf16", "fp32", "fp8"], AfterValidator(_decided)]
-"""As `Precision`, or `fp8`: bf16 but for the products of the hidden layers."""
+"""As `Precision`, or `fp8`: bf16, except for the matrix products of the hidden layers."""
 
 FP8_MULTIPLE = 16
-"""FP8 products want widths that are multiples of this (torch._scaled_mm on CUDA)."""
+"""FP8 products need widths that are multiples of this (torch._scaled_mm on CUDA)."""
 
 MOST_STEPS = 1_000_000_000
 MOST_EPOCHS = 100_000
-"""More are a slip of the pen: a thousand times the paper's, and far more than anyone's."""
+"""Sanity limits: 1,000 times the paper's steps, and more epochs than anyone would train."""
 
 Family = Literal["bert", "modern"]
 """BERT's architecture (Devlin et al. 2019), or ModernBERT's (Warner et al. 2024)."""
@@ -77,11 +77,11 @@ MODERN_DEFAULTS: dict[str, JsonValue] = {
     "attention_probs_dropout_prob": 0.0,
     "layer_norm_eps": 1e-5,
 }
-"""Where the modern family's defaults are not BERT's (Warner et al. 2024, A.2 and Table 3)."""
+"""Defaults of the modern family that differ from BERT's (Warner et al. 2024, A.2 and Table 3)."""
 
 
 Direction = Literal["bidirectional", "left_to_right", "right_to_left"]
-"""From where a token's vector may take what it says."""
+"""Which side of a token its vector may depend on."""
 
 
 class EncoderConfig(GrownConfig):
@@ -95,12 +95,12 @@ class EncoderConfig(GrownConfig):
     )
 
     family: Family = "bert"
-    """`modern`: norms before sub-layers, no biases, gated feed-forward, rotary positions and mostly
-    local attention, no segments (docs/modern.md); other presets, and other defaults for a few of
-    the fields below (`MODERN_DEFAULTS`)."""
+    """`modern`: pre-norm layers, no biases, gated feed-forward, rotary positions, mostly local
+    attention, no segments (docs/modern.md). It has its own presets and, for a few of the fields
+    below, its own defaults (`MODERN_DEFAULTS`)."""
 
     preset: Preset | None = "base"
-    """Fills in the four sizes below where they are left at 0; its counts are the published ones."""
+    """Sets those of the four sizes below that are left at 0, as published."""
 
     num_hidden_layers: int = Field(default=0, ge=0, le=1024)
     """Transformer layers (L); 0: from the preset."""
@@ -112,20 +112,20 @@ class EncoderConfig(GrownConfig):
     """Heads (A); 0: from the preset."""
 
     intermediate_size: int = Field(default=0, ge=0, le=1 << 20)
-    """Width inside the feed-forward layers; 0: from the preset (4 H)."""
+    """Feed-forward width; 0: from the preset (4 H)."""
 
     max_position_embeddings: int = Field(default=512, ge=8, le=65536)
-    """Rows of the learned position table; `modern` has none, there it is the longest sequence that
-    the encoder is meant for (1,024 unless said otherwise)."""
+    """Size of the learned position table. `modern` has none; there it is the longest sequence that
+    the encoder is meant for (default 1,024)."""
 
     type_vocab_size: int = Field(default=2, ge=1, le=1024)
-    """Rows of the segment table (released models: 2)."""
+    """Size of the segment table (released models: 2)."""
 
     hidden_act: Literal["gelu_tanh", "gelu"] = "gelu_tanh"
     """GELU: the reference's tanh approximation, or the exact erf form Hugging Face calls `gelu`."""
 
     hidden_dropout_prob: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout on embeddings and dense outputs; of `modern` on the attention's output alone."""
+    """Dropout on embeddings and dense outputs; in `modern`, on the attention output only."""
 
     attention_probs_dropout_prob: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on attention probabilities."""
@@ -134,44 +134,43 @@ class EncoderConfig(GrownConfig):
     """Epsilon of layer normalisation (reference: 1e-12)."""
 
     initializer_range: float = Field(default=0.02, gt=0.0, le=100.0)
-    """Standard deviation before truncation at two sigma (true deviation 0.0176;
-    modeling.py:375)."""
+    """Standard deviation before truncation at two sigma (0.0176 after it; modeling.py:375)."""
 
     attention_direction: Direction = "bidirectional"
-    """Which keys a token sees; the one-sided forms are the paper's OpenAI GPT and ELMo
-    comparisons."""
+    """Which keys a token sees; the one-sided forms are for the paper's comparisons with OpenAI GPT
+    and ELMo."""
 
     layer_type: Literal["transformer", "lstm"] = "transformer"
-    """`lstm`: layers that read one way, `intermediate_size` cells projected to `hidden_size`, each
-    added to what it read (ELMo; Peters et al. 2018, 3.4). For features only."""
+    """`lstm`: unidirectional LSTM layers with `intermediate_size` cells, projected to `hidden_size`
+    and added to their input (ELMo; Peters et al. 2018, 3.4). For features only."""
 
     local_attention: int = Field(default=128, ge=2, le=1 << 20, multiple_of=2)
-    """`modern`: a local layer's token sees keys at most half as many places away."""
+    """`modern`: window of the local layers; a token sees half of it to each side."""
 
     global_attn_every_n_layers: int = Field(default=3, ge=1, le=1024)
-    """`modern`: layers 0, n, 2 n, … see the whole sequence, the others are local."""
+    """`modern`: attention is global in layers 0, n, 2 n, … and local in all others."""
 
     global_rope_theta: float = Field(default=10_000.0, gt=1.0, le=1e12)
-    """`modern`: base of the rotary positions in layers that see the whole sequence (ModernBERT
-    raises it to 160,000 for sequences of 8,192)."""
+    """`modern`: base of the rotary positions in global layers (ModernBERT raises it to 160,000 for
+    sequences of 8,192)."""
 
     local_rope_theta: float = Field(default=10_000.0, gt=1.0, le=1e12)
-    """`modern`: the same in local layers."""
+    """`modern`: base of the rotary positions in local layers."""
 
     positions: Literal["rotary", "learned"] = "rotary"
-    """`modern`: `learned` has BERT's table instead, a rung of the ladder (`cloze ablations`)."""
+    """`modern`: `learned` uses BERT's position table instead (`cloze ablations`)."""
 
     gated: bool = True
-    """`modern`: False has BERT's two dense layers instead of GeGLU's three, another rung."""
+    """`modern`: False uses BERT's two dense layers instead of GeGLU (`cloze ablations`)."""
 
     @property
     def has_position_table(self) -> bool:
-        """Whether there is a vector for each position, and none beyond the last."""
+        """Whether positions are embeddings, so that there are none beyond the last."""
         return self.family == "bert" or self.positions == "learned"
 
     @property
     def global_layers(self) -> int:
-        """Layers whose attention sees the whole sequence."""
+        """Layers with global attention."""
         if self.family == "bert":
             return self.num_hidden_layers
         return -(-self.num_hidden_layers // self.global_attn_every_n_layers)
@@ -186,9 +185,9 @@ class EncoderConfig(GrownConfig):
         return 4 * width**2 + (3 if is_gated else 2) * width * inner
 
     def attended(self, *, tokens: float, squared: float) -> float:
-        """Pairs of query and key in all layers, of sequences of together `tokens` tokens.
+        """Query-key pairs in all layers, for sequences with `tokens` tokens in total.
 
-        `squared` is the sum of their squared lengths. Of a local layer no more than its window.
+        `squared` is the sum of their squared lengths. Local layers count at most their window.
         """
         if self.layer_type == "lstm":
             return 0
@@ -215,36 +214,24 @@ class EncoderConfig(GrownConfig):
         return {**table, **{name: table.get(name) or size for name, size in sizes.items()}}
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> "EncoderConfig":
-        if (
-            min(
-                self.num_hidden_layers,
-                self.hidden_size,
-                self.num_attention_heads,
-                self.intermediate_size,
-            )
-            < 1
-        ):
-            raise ValueError("name a preset, or give all four sizes")
+    def _sizes_and_directions_agree(self) -> "EncoderConfig":
+        if not all(getattr(self, name) for name in SIZE_NAMES):
+            raise ValueError("name a preset, or set all four sizes")
         if self.hidden_size % self.num_attention_heads:
             heads = self.num_attention_heads
             raise ValueError(f"hidden_size {self.hidden_size} is not divisible by {heads} heads")
-        return self
-
-    @model_validator(mode="after")
-    def _lstms_read_one_way(self) -> "EncoderConfig":
         if self.layer_type == "lstm" and self.attention_direction == "bidirectional":
             raise ValueError(
-                'layer_type = "lstm" reads one way: set attention_direction to left_to_right or '
-                "right_to_left, and train another one for the other way"
+                'layer_type = "lstm" is unidirectional: set attention_direction to left_to_right '
+                "or right_to_left, and train a second encoder for the opposite direction"
             )
         return self
 
     @model_validator(mode="after")
-    def _modern_layers_have_their_own_parts(self) -> "EncoderConfig":
+    def _settings_suit_the_family(self) -> "EncoderConfig":
         if self.family == "bert":
             if self.positions != "rotary" or not self.gated:
-                raise ValueError('positions and gated are for family = "modern"; leave them out')
+                raise ValueError('positions and gated require family = "modern"; leave them out')
             return self
         others = {
             "layer_type": "transformer",
@@ -255,42 +242,42 @@ class EncoderConfig(GrownConfig):
         for name, only in others.items():
             if getattr(self, name) != only:
                 raise ValueError(
-                    f'{name} = {getattr(self, name)!r} is for family = "bert"; leave it out where '
-                    'family = "modern"'
+                    f'{name} = {getattr(self, name)!r} requires family = "bert"; leave it out '
+                    'with family = "modern"'
                 )
         width = self.hidden_size // self.num_attention_heads
         if width % 2:
             raise ValueError(
-                f"heads of {width} values cannot be rotated in pairs; choose hidden_size and "
-                "num_attention_heads so that their quotient is even"
+                f"rotary positions need an even head width, not {width}; choose another "
+                "hidden_size or num_attention_heads"
             )
         return self
 
 
 MEASURING = ("lamb", "stable_adamw")
-"""Optimizers that measure whole tensors: where ZeRO slices those, ranks sum what they measure."""
+"""Optimizers that compute statistics of whole tensors; with ZeRO, ranks sum the parts of these."""
 
 
 class OptimizerConfig(GrownConfig):
-    """AdamW as the reference has it, and its alternatives (reference: optimization.py)."""
+    """The reference's AdamW and its alternatives (reference: optimization.py)."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset({"schedule", "decay_share"})
 
     name: Literal["adamw", "lamb", "muon", "stable_adamw"] = "adamw"
-    """LAMB is for batches of tens of thousands; Muon learns the same from fewer steps; StableAdamW
-    (Wortsman et al. 2023; ModernBERT's) takes shorter steps where gradients jump. Muon needs whole
-    matrices, so it runs with ZeRO 0 only."""
+    """LAMB is for batches of tens of thousands; Muon reaches the same loss in fewer steps;
+    StableAdamW (Wortsman et al. 2023; used by ModernBERT) shortens its steps when gradients spike.
+    Muon needs whole matrices, so it requires ZeRO 0."""
 
     learning_rate: float = Field(default=1e-4, gt=0.0, le=100.0)
-    """Peak (paper, A.2: 1e-4)."""
+    """Peak learning rate (paper, A.2: 1e-4)."""
 
     schedule: Literal["linear", "wsd", "constant"] = "linear"
-    """After the warm-up: `linear` decay to 0 (paper, A.2), `wsd`, flat at the peak and at the end
-    1 - √t (Hägele et al. 2024, 3; ModernBERT's), or `constant`: a `wsd` run without its end, from
-    which others go on."""
+    """After the warm-up: `linear` decay to 0 (paper, A.2); `wsd`, constant until a final 1 - √t
+    decay (Hägele et al. 2024, 3; used by ModernBERT); or `constant`, a `wsd` run without the decay,
+    to be continued by other runs."""
 
     decay_share: float = Field(default=0.1, gt=0.0, le=1.0)
-    """`wsd`: share of the steps in which the rate falls (Hägele et al. 2024, 4.2: 0.1 to 0.2)."""
+    """`wsd`: share of the steps spent decaying (Hägele et al. 2024, 4.2: 0.1 to 0.2)."""
 
     warmup_steps: int = Field(default=10_000, ge=0, le=MOST_STEPS)
     """Linear warm-up from 0 (paper: 10,000)."""
@@ -305,11 +292,11 @@ class OptimizerConfig(GrownConfig):
     """Added outside the square root (reference: 1e-6)."""
 
     weight_decay: float = Field(default=0.01, ge=0.0, le=100.0)
-    """Decoupled; not applied to biases and layer norms, applied to embeddings."""
+    """Decoupled weight decay; not applied to biases and layer norms, applied to embeddings."""
 
     bias_correction: bool = False
-    """The reference has none; True is torch's AdamW. Without it the first 1 / (1 - beta2) updates
-    are too large, twofold at the 300th: set it where the warm-up is shorter than that."""
+    """The reference has none; True gives torch's AdamW. Without it the first 1 / (1 - beta2)
+    updates are too large (twofold at step 300): enable it if the warm-up is shorter than that."""
 
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Global gradient norm above which gradients are scaled down."""
@@ -319,19 +306,19 @@ class PhaseConfig(Config):
     """A phase of pre-training at one sequence length."""
 
     max_seq_length: int = Field(ge=8, le=65536)
-    """Which of the examples' lengths."""
+    """One of the lengths that the examples were prepared for."""
 
     share: float = Field(gt=0.0, le=1.0)
     """Share of the steps."""
 
 
 FORMER_MASKS = {"static": "stored", "dynamic": "redrawn"}
-"""What `pretrain.masks` was called up to version 0.1; stage tables still say it, so that the keys
-of finished runs stay as they are."""
+"""Names of `pretrain.masks` up to version 0.1; stage tables still use them, so that the keys of
+finished runs do not change."""
 
 
 Objective = Literal["masked_lm", "next_token"]
-"""What pre-training predicts."""
+"""The pre-training task."""
 
 
 class PretrainConfig(GrownConfig):
@@ -345,43 +332,43 @@ class PretrainConfig(GrownConfig):
     """Optimizer steps."""
 
     batch_size: int = Field(default=256, ge=1, le=1 << 24)
-    """Sequences per step over all ranks."""
+    """Sequences per step, over all ranks."""
 
     first_batch_size: int = Field(default=0, ge=0, le=1 << 24)
-    """Sequences of the first step, where the batch grows (Warner et al. 2024, 2.2.2: 768 to 4,608
-    in the first 3 % of the tokens); 0: every step has `batch_size`."""
+    """Batch size of the first step, if it grows (Warner et al. 2024, 2.2.2: from 768 to 4,608 in
+    the first 3 % of the tokens); 0: always `batch_size`."""
 
     batch_growth_steps: int = Field(default=0, ge=0, le=MOST_STEPS)
-    """Steps, of the first phase, in which the batch grows evenly to `batch_size`."""
+    """Steps of the first phase during which the batch size grows linearly to `batch_size`."""
 
     phases: tuple[PhaseConfig, ...] = (
         PhaseConfig(max_seq_length=128, share=0.9),
         PhaseConfig(max_seq_length=512, share=0.1),
     )
-    """The lengths in order, shares summing to 1 (paper: 90 % at 128, the rest at 512)."""
+    """Sequence lengths in order, with shares summing to 1 (paper: 90 % at 128, the rest at 512)."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer and schedule."""
 
     precision: PretrainPrecision = Field(default="auto", validate_default=True)
-    """bf16 keeps fp32 masters. `auto` becomes bf16 or fp32 when the configuration is read: bf16
-    where the machine has bf16 products, which is 1.6 to 3 times as fast, else fp32. `fp8` is bf16
-    with the hidden layers' products in FP8, on NVIDIA GPUs from compute capability 8.9 on."""
+    """`auto` picks bf16 if the machine has bf16 matrix products, which is 1.6 to 3 times as fast,
+    else fp32. bf16 keeps fp32 master weights. `fp8` is bf16 with FP8 products in the hidden layers;
+    it requires an NVIDIA GPU of compute capability 8.9 or higher."""
 
     masks: Literal["static", "dynamic"] = "static"
-    """Masks as the shards hold them, or drawn anew in each epoch (Liu et al. 2019, 4.1)."""
+    """`static`: masks stored in the examples; `dynamic`: new masks every epoch (Liu et al. 2019,
+    4.1)."""
 
     next_sentence_loss: bool = True
-    """False leaves the second loss out (paper, Table 5: no NSP)."""
+    """False trains without next-sentence prediction (paper, Table 5: no NSP)."""
 
     objective: Objective = "masked_lm"
-    """`next_token`: every token from those on one side of it, for the paper's comparisons with
-    OpenAI GPT and ELMo; wants an encoder of one direction and examples in which nothing is
-    replaced."""
+    """`next_token` predicts each token from those on one side, for the paper's comparisons with
+    OpenAI GPT and ELMo; requires a one-directional encoder and examples without replaced tokens."""
 
     seed: int | None = Field(default=None, ge=0, lt=1 << 63)
-    """Of the initial weights, the order of the examples and dropout; None: the run's. Another one
-    pre-trains again on the same examples."""
+    """Seed of the initial weights, the data order and dropout; None: the run's seed. Set it to
+    pre-train again on the same examples."""
 
     evaluate_every: int = Field(default=1000, ge=1, le=MOST_STEPS)
     """Steps between held-out evaluations."""
@@ -390,8 +377,8 @@ class PretrainConfig(GrownConfig):
     """Held-out examples per evaluation during training."""
 
     init: str = ""
-    """Encoder to start from (warm start): a run's name, an artifact's directory, or a folder in
-    Hugging Face's layout; empty: from scratch."""
+    """Encoder to start from: a run's name, an artifact's directory, or a folder in Hugging Face's
+    layout; empty: random initialisation."""
 
     @field_validator("masks", mode="before")
     @classmethod
@@ -403,50 +390,42 @@ class PretrainConfig(GrownConfig):
         return masks
 
     @model_validator(mode="after")
-    def _shares_sum_to_one(self) -> "PretrainConfig":
+    def _settings_agree(self) -> "PretrainConfig":
         total = sum(phase.share for phase in self.phases)
         if abs(total - 1.0) > 1e-9:
-            raise ValueError(f"the phases' shares sum to {total}, expected 1")
-        return self
-
-    @model_validator(mode="after")
-    def _batches_grow_within_the_first_phase(self) -> "PretrainConfig":
+            raise ValueError(f"the shares of the phases sum to {total}, expected 1")
         if bool(self.first_batch_size) != bool(self.batch_growth_steps):
             raise ValueError(
-                "first_batch_size and batch_growth_steps go together; set both, or none"
+                "first_batch_size and batch_growth_steps go together; set both or neither"
             )
         if self.first_batch_size > self.batch_size:
             raise ValueError(
                 f"first_batch_size {self.first_batch_size} is larger than batch_size "
-                f"{self.batch_size}, to which the batch grows"
+                f"{self.batch_size}, but batches can only grow"
             )
         longest = round(self.phases[0].share * self.steps)
         if self.batch_growth_steps > longest:
             raise ValueError(
                 f"batch_growth_steps {self.batch_growth_steps}: the first phase has {longest} "
-                "steps; let the batch grow within it"
+                "steps, and the batch size must stop growing within it"
             )
-        return self
-
-    def sequences(self, first: int, stop: int) -> int:
-        """Sequences of the steps from `first` up to `stop`, if no epoch ends among them."""
-        growing = self.growing_batches()[first:stop]
-        return sum(growing) + (stop - first - len(growing)) * self.batch_size
-
-    def growing_batches(self) -> tuple[int, ...]:
-        """Sequences of each of the first `batch_growth_steps` steps."""
-        steps, first = self.batch_growth_steps, self.first_batch_size
-        return tuple(first + (self.batch_size - first) * step // steps for step in range(steps))
-
-    @model_validator(mode="after")
-    def _next_tokens_stand_alone(self) -> "PretrainConfig":
         if self.objective == "next_token" and self.next_sentence_loss:
             raise ValueError(
-                'objective = "next_token" has no second loss: set next_sentence_loss = false'
+                'objective = "next_token" has no sentence loss: set next_sentence_loss = false'
             )
         if self.objective == "next_token" and self.masks == "dynamic":
             raise ValueError('objective = "next_token" masks nothing: leave out masks = "dynamic"')
         return self
+
+    def sequences(self, first: int, stop: int) -> int:
+        """Sequences in the steps from `first` up to `stop`, if no epoch ends among them."""
+        growing = self.growing_batches()[first:stop]
+        return sum(growing) + (stop - first - len(growing)) * self.batch_size
+
+    def growing_batches(self) -> tuple[int, ...]:
+        """Batch sizes of the first `batch_growth_steps` steps."""
+        steps, first = self.batch_growth_steps, self.first_batch_size
+        return tuple(first + (self.batch_size - first) * step // steps for step in range(steps))
 
 
 TaskKind = Literal[
@@ -461,147 +440,147 @@ TaskKind = Literal[
 ]
 
 MULTI_LABEL_METRICS = ("f1_micro", "f1_macro", "accuracy")
-"""Defined where a text has any number of labels; accuracy: all labels of the text are right."""
+"""Metrics defined for multi-label tasks; accuracy requires all labels of a text to be correct."""
 
 
 class SpanConfig(Config):
-    """Answers as spans of a text (reference: run_squad.py:67-113)."""
+    """Extractive question answering (reference: run_squad.py:67-113)."""
 
     doc_stride: int = Field(default=128, ge=1)
-    """Tokens from the start of one chunk of a long text to the next."""
+    """Tokens between the starts of consecutive chunks of a long text."""
 
     max_query_length: int = Field(default=64, ge=1)
-    """Longer questions are cut to so many tokens (counted)."""
+    """Longer questions are truncated to this many tokens (and counted)."""
 
     n_best: int = Field(default=20, ge=1)
-    """Starts and ends considered for each chunk."""
+    """Start and end candidates per chunk."""
 
     max_answer_length: int = Field(default=30, ge=1)
-    """Tokens of the longest answer given."""
+    """Maximum answer length in tokens."""
 
     null_threshold: float | None = None
-    """Answer "" where the null score beats the best span by more; None: chosen on dev (2.0)."""
+    """Predict "" if the null score exceeds the best span's by more than this; None: tuned on dev
+    (2.0)."""
 
 
 class RetrievalConfig(Config):
-    """Texts found by their vectors (Henderson et al. 2017; Karpukhin et al. 2020)."""
+    """Text retrieval by vectors (Henderson et al. 2017; Karpukhin et al. 2020)."""
 
     temperature: float = Field(default=0.05, gt=0.0, le=10.0)
     """Cosines are divided by it before the softmax (sentence-transformers: scale 20)."""
 
     dimensions: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] = ()
-    """Shorter vectors that are trained as well, the first numbers of the whole ones, each scored
-    (Matryoshka, Kusupati et al. 2022); empty: whole vectors only."""
+    """Shorter vectors, prefixes of the full ones, that are trained and scored as well (Matryoshka,
+    Kusupati et al. 2022); empty: full vectors only."""
 
 
 Benchmark = Literal["SQuAD 1.1", "SQuAD 2.0", "SWAG", "CoNLL-2003"]
-"""Tasks beside GLUE's for which the paper reports figures (Tables 2 to 4 and 7)."""
+"""Tasks outside GLUE for which the paper reports results (Tables 2 to 4 and 7)."""
 
 DATASETS_PREFIX = "datasets:"
-"""`datasets:NAME:CONFIG:SPLIT` names a Hugging Face data set, CONFIG and SPLIT may be empty."""
+"""`datasets:NAME:CONFIG:SPLIT` names a Hugging Face data set; CONFIG and SPLIT may be empty."""
 
 
 class TaskConfig(GrownConfig):
-    """One labelled task: where its data are and which family judges it."""
+    """One labelled task: where its data is and how it is scored."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset(
         {"after", "class_weights", "dev_share", "label_separator", "threshold", "retrieval"}
     )
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
-    """Name in tables and file names; `labels/NAME` data of this name are used if `train` is
-    empty."""
+    """Name in tables and file names; with `train` empty, the data of `labels/NAME` is used."""
 
     glue: str = ""
-    """Name of a GLUE task (model/glue.py); fills in kind, columns, metrics and files."""
+    """Name of a GLUE task (model/glue.py); sets kind, columns, metrics and files."""
 
     folder: str = ""
-    """`glue`: the folder with train.tsv, dev.tsv and, where there is one, test.tsv."""
+    """`glue`: folder with train.tsv, dev.tsv and, optionally, test.tsv."""
 
     kind: TaskKind
-    """The family, a file in `model/tasks`."""
+    """Task family, a file in `model/tasks`."""
 
     metrics: tuple[str, ...] = ()
-    """Official metrics, the first one headline; empty: the family's own."""
+    """Metrics, the headline metric first; empty: the defaults of the family."""
 
     train: str = ""
-    """File with training data (CSV, TSV, JSON lines, Parquet, SQuAD JSON, CoNLL), or
+    """Training file (CSV, TSV, JSON lines, Parquet, SQuAD JSON, CoNLL), or
     `datasets:NAME:CONFIG:SPLIT`; empty: from the labels stage."""
 
     dev: str = ""
-    """File with development data; empty, and no test file either: `dev_share` of the training
+    """Development file; if neither it nor a test file is given, `dev_share` of the training
     rows."""
 
     dev_share: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """Share of the training rows, drawn once, of every label some, that are held out as dev where
-    neither dev nor test is named."""
+    """Share of the training rows, a fixed sample stratified by label, held out as dev if neither
+    dev nor test is given."""
 
     test: str = ""
-    """File with test data, labelled or not."""
+    """Test file, labelled or not."""
 
     more: dict[str, str] = Field(default_factory=dict)
     """Further files to predict and score, by name (MNLI's mismatched sets)."""
 
     test_columns: dict[str, str] = Field(default_factory=dict)
-    """As `columns`, for test files that differ; empty: as `columns`."""
+    """Columns of the test files, where they differ; empty: `columns`."""
 
     columns: dict[str, str] = Field(default_factory=dict)
-    """Our column name to the file's, where they differ; a number for a file without header."""
+    """Maps our column names to the file's; use numbers for a file without a header."""
 
     skip_short_rows: bool = False
-    """Count and drop rows with too few columns instead of refusing the file (QQP has some)."""
+    """Drop and count rows with too few columns instead of rejecting the file (QQP has some)."""
 
     labels: tuple[str, ...] = ()
-    """The labels in the order of the head's outputs; empty: those of the training data, sorted."""
+    """Labels in the order of the outputs; empty: those in the training data, sorted."""
 
     class_weights: Literal["none", "balanced"] = "none"
-    """`balanced`: a training example weighs as much as its label is rare, rows / (labels × rows of
-    its label), as in scikit-learn; where a text may have several, each label's yes and no."""
+    """`balanced` weights examples by rows / (labels × rows with that label), as scikit-learn does;
+    for multi-label tasks, positives and negatives of each label."""
 
     label_separator: str = Field(default=",", min_length=1, max_length=8)
-    """`multi_label_classification`: what stands between the labels in a cell of the file."""
+    """`multi_label_classification`: separator between the labels in a cell."""
 
     threshold: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """`multi_label_classification`: the probability from which a label is predicted."""
+    """`multi_label_classification`: probability above which a label is predicted."""
 
     train_examples: int = Field(default=0, ge=0)
-    """Train on so many examples, the same ones for every seed; 0: all."""
+    """Train on this many examples, the same for every seed; 0: all."""
 
     max_seq_length: int = Field(default=128, ge=8, le=65536)
-    """Longer inputs are truncated as the reference truncates (counted)."""
+    """Longer inputs are truncated as in the reference (and counted)."""
 
     document_context: bool = False
-    """`tagging`: fill the sequence with the neighbouring sentences of its document (paper, 5.3)."""
+    """`tagging`: fill the sequence with neighbouring sentences of the document (paper, 5.3)."""
 
     span: SpanConfig = SpanConfig()
-    """`span`: how long texts are cut and answers chosen."""
+    """`span`: chunking of long texts and selection of answers."""
 
     retrieval: RetrievalConfig = RetrievalConfig()
-    """`retrieval`: the loss, and shorter vectors."""
+    """`retrieval`: loss and shorter vectors."""
 
     batch_size: int = Field(default=32, ge=1, le=1 << 24)
     """Examples per step (paper, A.3: 16 or 32)."""
 
     learning_rate: float = Field(default=5e-5, gt=0.0, le=100.0)
-    """Peak (paper, A.3: 5e-5, 3e-5, 2e-5)."""
+    """Peak learning rate (paper, A.3: 5e-5, 3e-5, 2e-5)."""
 
     epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS)
     """Passes over the training data (paper, A.3: 2 to 4)."""
 
     after: str = ""
-    """Another task of the run: fine-tuning starts from the encoder as that task, with the same
-    seed, has left it, and with a new head (paper, 4.2: TriviaQA, then SQuAD)."""
+    """Another task of the run: fine-tuning starts from its encoder for the same seed, with a new
+    head (paper, 4.2: TriviaQA, then SQuAD)."""
 
     @model_validator(mode="after")
     def _suits_its_kind(self) -> "TaskConfig":
         if self.class_weights != "none" and "classification" not in self.kind:
-            raise ValueError(f"class_weights weigh the labels of a classification, not {self.kind}")
+            raise ValueError(f"class_weights applies to classification tasks, not to {self.kind}")
         if self.kind == "multi_label_classification":
             other = [name for name in self.metrics if name not in MULTI_LABEL_METRICS]
             if other:
                 raise ValueError(
-                    f"metrics: {', '.join(other)}, expected some of "
-                    f"{', '.join(MULTI_LABEL_METRICS)} for {self.kind}"
+                    f"metrics: {', '.join(other)} not defined for {self.kind}; expected some of "
+                    f"{', '.join(MULTI_LABEL_METRICS)}"
                 )
         return self
 
@@ -614,12 +593,12 @@ class TaskConfig(GrownConfig):
         if name not in GLUE:
             raise ValueError(f"glue: unknown task {name}, known are {', '.join(GLUE)}")
         if not table.get("folder"):
-            raise ValueError(f"glue = {name!r} wants folder = '...', where its .tsv files lie")
+            raise ValueError(f"glue = {name!r} needs folder = '...' with its .tsv files")
         return {**task_fields(name, table["folder"]), **table}
 
 
 class GridConfig(Config):
-    """Hyper-parameters tried for each task and encoder; the best on dev is kept (paper, A.3)."""
+    """Hyper-parameters to search per task and encoder; the best on dev are kept (paper, A.3)."""
 
     batch_sizes: tuple[Annotated[int, Field(ge=1, le=1 << 24)], ...] = Field(
         default=(16, 32), min_length=1
@@ -629,7 +608,7 @@ class GridConfig(Config):
     learning_rates: tuple[Annotated[float, Field(gt=0.0, le=100.0)], ...] = Field(
         default=(5e-5, 3e-5, 2e-5), min_length=1
     )
-    """Peaks."""
+    """Peak learning rates."""
 
     epochs: tuple[Annotated[int, Field(ge=1, le=MOST_EPOCHS)], ...] = Field(
         default=(2, 3, 4), min_length=1
@@ -643,26 +622,26 @@ Layers = Literal[
 
 
 class FeatureConfig(Config):
-    """A feature-based way: the encoder is frozen, a small head reads its layers (paper, 5.3)."""
+    """Feature-based training: the encoder is frozen, a small head reads its layers (paper, 5.3)."""
 
     layers: Layers = "concat_last_four"
-    """Which layers (paper, Table 7); sums are weighted, the weights learnt."""
+    """Layers to use (paper, Table 7); sums have learnt weights."""
 
     head: Literal["bilstm", "linear"] = "bilstm"
-    """Two layers of BiLSTM (paper), or a linear probe."""
+    """A two-layer BiLSTM (paper), or a linear probe."""
 
     hidden_size: int = Field(default=768, ge=1, le=65536)
     """Width of the BiLSTM, both directions together."""
 
     learning_rate: float = Field(default=1e-3, gt=0.0, le=100.0)
-    """Peak; the head starts from nothing."""
+    """Peak learning rate; the head is trained from scratch."""
 
     epochs: int = Field(default=10, ge=1, le=MOST_EPOCHS)
     """Passes over the features, which are computed once."""
 
 
 class FinetuneConfig(GrownConfig):
-    """Fine-tuning: every task × initialisation × seed in one launch."""
+    """Fine-tuning: every task × initialisation × seed."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset({"ensemble"})
 
@@ -672,59 +651,60 @@ class FinetuneConfig(GrownConfig):
     seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 63)], ...] = Field(
         default=(0, 1, 2, 3, 4), min_length=1
     )
-    """One trial per seed: order of the data, head, dropout."""
+    """One trial per seed, which determines data order, head initialisation and dropout."""
 
     initialisations: tuple[Literal["pretrained", "random"], ...] = ("pretrained",)
     """`random` trains the same architecture from scratch, for comparison."""
 
     fine_tuning: bool = True
-    """Train all parameters; False leaves only the feature-based ways."""
+    """Train all parameters; False leaves only feature-based training."""
 
     bilstm: bool = False
-    """Fine-tune with a BiLSTM of two layers, drawn at random, before the head (paper, 5.1)."""
+    """Fine-tune with a two-layer BiLSTM, randomly initialised, before the head (paper, 5.1)."""
 
     features: tuple[FeatureConfig, ...] = ()
-    """Feature-based ways, beside fine-tuning."""
+    """Feature-based trials, in addition to fine-tuning."""
 
     second_encoder: str = ""
-    """A second encoder, named like `pretrain.init`, whose layers the features are joined with:
-    ELMo's way, with a left-to-right and a right-to-left one."""
+    """A second encoder, specified like `pretrain.init`, whose layers are concatenated to the
+    features: as in ELMo, with a left-to-right and a right-to-left one."""
 
     ensemble: bool = False
-    """Also evaluate the mean of all seeds' logits, one more system of every task, and submit its
+    """Also evaluate the mean of all seeds' logits as one more system per task, and submit its
     predictions (paper, Tables 1 and 2: ensembles)."""
 
     grid: GridConfig | None = None
-    """Search before the seeds; None: the tasks' own values."""
+    """Hyper-parameter search before the seeds; None: use the tasks' own values."""
 
     restarts: int = Field(default=0, ge=0)
-    """How often a trial that ends no better than the majority is restarted (paper, 4.1)."""
+    """How often to restart a trial that does not beat the majority class (paper, 4.1)."""
 
     save: Literal["none", "best"] = "best"
-    """Keep the weights of each task's best pre-trained trial on dev, for `cloze predict`."""
+    """Keep the weights of the best pre-trained trial on dev of each task, for `cloze predict`."""
 
     evaluations: int = Field(default=0, ge=0)
-    """Evaluations on dev per trial, spread evenly over its epochs; 0: after every epoch."""
+    """Evaluations on dev per trial, spread evenly; 0: after every epoch."""
 
     select: Literal["last", "best"] = "last"
-    """Which epoch is evaluated on test: the last one, or the best one on dev."""
+    """Which epoch is evaluated on test: the last one, or the best on dev."""
 
     warmup_share: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Share of the steps with rising learning rate (reference: 0.1)."""
+    """Share of the steps spent warming up (reference: 0.1)."""
 
     precision: Precision = Field(default="auto", validate_default=True)
-    """Arithmetic, as in `[pretrain]`."""
+    """Precision, as in `[pretrain]`."""
 
     optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
-    """Moments, decay and clipping; the rate and warm-up come from the task and `warmup_share`."""
+    """Moments, decay and clipping; learning rate and warm-up come from the task and
+    `warmup_share`."""
 
     @field_validator("tasks")
     @classmethod
     def _tasks_differ(cls, tasks: tuple[TaskConfig, ...]) -> tuple[TaskConfig, ...]:
-        names = [task.name.lower() for task in tasks]  # some file systems do not tell cases apart
+        names = [task.name.lower() for task in tasks]  # some file systems ignore case
         twice = [task.name for task in tasks if names.count(task.name.lower()) > 1]
         if twice:
-            raise ValueError(f"two tasks are called {twice[-1]}; give each a name of its own")
+            raise ValueError(f"two tasks are named {twice[-1]}; give each a unique name")
         return tasks
 
     @field_validator("seeds")
@@ -732,82 +712,73 @@ class FinetuneConfig(GrownConfig):
     def _seeds_differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
         if twice:
-            raise ValueError(f"seed {twice[0]} stands there twice; name every seed once")
+            raise ValueError(f"seed {twice[0]} is listed twice; list every seed once")
         return seeds
 
     @model_validator(mode="after")
-    def _ensembles_have_members(self) -> "FinetuneConfig":
+    def _trials_agree(self) -> "FinetuneConfig":
         if self.ensemble and (len(self.seeds) < 2 or "pretrained" not in self.initialisations):
             raise ValueError(
-                "finetune.ensemble averages the seeds of the pre-trained encoder: give at least "
-                'two seeds, and "pretrained" among the initialisations'
+                "finetune.ensemble averages the seeds of the pre-trained encoder: set at least "
+                'two seeds, and include "pretrained" in the initialisations'
+            )
+        vectors = [task.name for task in self.tasks if task.kind == "retrieval"]
+        if vectors and (self.bilstm or self.features or not self.fine_tuning):
+            raise ValueError(
+                f"task {vectors[0]} trains the encoder's own vectors; leave out finetune.bilstm, "
+                "[[finetune.features]] and fine_tuning = false, or move it to a run of its own"
+            )
+        if self.bilstm and not self.fine_tuning:
+            raise ValueError(
+                "finetune.bilstm requires fine-tuning, but fine_tuning = false; for a frozen "
+                'encoder use [[finetune.features]] with head = "bilstm"'
             )
         return self
 
     @model_validator(mode="after")
-    def _stages_follow_tasks_there_are(self) -> "FinetuneConfig":
+    def _stages_follow_earlier_tasks(self) -> "FinetuneConfig":
         known: set[str] = set()
         for task in self.tasks:
             if task.after and task.after not in known:
                 raise ValueError(
-                    f"task {task.name} comes after {task.after}, which no task before it is "
-                    f"called; before it: {', '.join(sorted(known)) or 'none'}"
+                    f"task {task.name} has after = {task.after}, which is not an earlier task; "
+                    f"earlier tasks: {', '.join(sorted(known)) or 'none'}"
                 )
             if task.after and self.grid:
                 raise ValueError(
-                    f"task {task.name} comes after {task.after}, and finetune.grid searches every "
-                    "task for itself; give each its own values instead"
+                    f"task {task.name} has after = {task.after}, but finetune.grid searches each "
+                    "task independently; set each task's own values instead"
                 )
             if task.after and not self.fine_tuning:
                 raise ValueError(
-                    f"task {task.name} comes after {task.after}, but fine_tuning = false trains "
+                    f"task {task.name} has after = {task.after}, but fine_tuning = false trains "
                     "no encoder; leave out one of the two"
                 )
             known.add(task.name)
         return self
 
-    @model_validator(mode="after")
-    def _vectors_are_fine_tuned(self) -> "FinetuneConfig":
-        found = [task.name for task in self.tasks if task.kind == "retrieval"]
-        if found and (self.bilstm or self.features or not self.fine_tuning):
-            raise ValueError(
-                f"task {found[0]} trains the encoder's own vectors; leave out finetune.bilstm, "
-                "[[finetune.features]] and fine_tuning = false, or give it a run of its own"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _bilstm_stands_on_what_is_fine_tuned(self) -> "FinetuneConfig":
-        if self.bilstm and not self.fine_tuning:
-            raise ValueError(
-                "finetune.bilstm is for fine-tuning, which fine_tuning = false leaves out; on a "
-                'frozen encoder: [[finetune.features]] with head = "bilstm"'
-            )
-        return self
-
 
 class EvaluateConfig(GrownConfig):
-    """What the evaluation looks at beyond the tasks."""
+    """Evaluation beyond the tasks."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_examples", "all_masked"})
 
     masked_sentences: tuple[str, ...] = ()
-    """Sentences with one [MASK] each, filled by the random model, the n-gram baseline and ours.
-    Without any, words are masked in sentences of the corpus's own held-out text."""
+    """Sentences with one [MASK] each, filled by the random model, the n-gram baseline and the
+    encoder. If empty, words are masked in held-out text of the corpus."""
 
     examples: int = Field(default=20_000, ge=1)
-    """Largest number of held-out examples evaluated per split."""
+    """Maximum number of held-out examples per split."""
 
     heldout_examples: str = ""
-    """Examples whose held-out splits are used instead of the run's own: a run's name, or an
-    artifact's directory. Encoders trained on different examples are compared on the same ones."""
+    """Examples whose held-out splits replace the run's own (a run's name or an artifact's
+    directory), so that encoders trained on different examples are compared on the same ones."""
 
     all_masked: bool = False
-    """Put [MASK] at every predicted place, as whoever fills gaps does, whatever the training puts
-    there."""
+    """Replace every predicted token by [MASK], as for filling gaps, whatever the training does."""
 
     count_model_tokens: int = Field(default=50_000_000, ge=1)
-    """Largest number of training tokens the n-gram baseline is trained on."""
+    """Maximum number of tokens that the n-gram baseline is trained on."""
 
     guesses: int = Field(default=5, ge=1, le=1000)
     """Predictions shown for each [MASK]."""
@@ -817,7 +788,7 @@ class EvaluateConfig(GrownConfig):
     def _sentences_have_a_gap(cls, sentences: tuple[str, ...]) -> tuple[str, ...]:
         for sentence in sentences:
             if sentence.count("[MASK]") != 1:
-                raise ValueError(f"{sentence[:80]!r} has no or several [MASK]; write exactly one")
+                raise ValueError(f"{sentence[:80]!r} needs exactly one [MASK]")
         return sentences
 
 
@@ -827,14 +798,14 @@ class PretrainStage(StageConfig):
     stage: ClassVar[str] = "pretrain"
     program: ClassVar[str] = "model.training.pretrain"
     format_version: ClassVar[int] = 3
-    """3: other dropout masks."""
+    """3: changed dropout masks."""
 
     seed: int
     """The run's seed."""
     encoder: EncoderConfig
-    """Shape."""
+    """Encoder shape."""
     pretrain: PretrainConfig
-    """Recipe."""
+    """Pre-training recipe."""
 
     @model_validator(mode="before")
     @classmethod
@@ -861,7 +832,7 @@ class FinetuneStage(StageConfig):
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "model.finetune.finetune"
     format_version: ClassVar[int] = 5
-    """5: other dropout masks."""
+    """5: changed dropout masks."""
 
     finetune: FinetuneConfig
     """Tasks and protocol."""
@@ -873,82 +844,82 @@ class EvaluateStage(StageConfig):
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "model.evaluation.evaluate"
     format_version: ClassVar[int] = 3
-    """3: without configured sentences words are masked in held-out ones."""
+    """3: without configured sentences, words are masked in held-out ones."""
 
     seed: int
     """The run's seed."""
     evaluate: EvaluateConfig
-    """What is judged."""
+    """What to evaluate."""
     published: dict[str, Benchmark] = Field(default_factory=dict)
-    """What papers call tasks of the run that are not GLUE's, by the task's name."""
+    """Published benchmark for tasks of the run outside GLUE, by task name."""
 
 
 class TrainingMachine(Config):
-    """Where training runs; nothing here can change what is learnt beyond rounding."""
+    """The training machine; no setting here changes the results beyond rounding."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What to train on; `auto`: GPUs where there are any. A GPU that is there and cannot be used is
-    an error, unless this says `cpu`."""
+    """Training device; `auto`: a GPU if there is one. A GPU that is present but unusable is an
+    error, unless this is `cpu`."""
 
     ranks: int = Field(default=1, ge=1)
-    """Processes on this machine; on GPUs one each."""
+    """Processes on this machine; one per GPU."""
 
     threads: int = Field(default=0, ge=0)
-    """CPU threads per rank; 0: the cores divided by the ranks."""
+    """CPU threads per rank; 0: cores divided by ranks."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0
-    """DeepSpeed ZeRO stage: 0 keeps everything whole on every rank, which is fastest where it fits;
-    1 slices the optimizer's state, 2 the gradients too, 3 the weights too."""
+    """DeepSpeed ZeRO stage. 0 replicates everything and is fastest if it fits; 1 shards the
+    optimizer state, 2 also the gradients, 3 also the weights."""
 
     offload_optimizer: bool = False
-    """ZeRO 1 to 3 on a GPU: masters and moments stay in the machine's memory and are updated there,
-    for models that fit in no other way."""
+    """ZeRO 1 to 3 on a GPU: keep and update the optimizer state in host memory, for models that do
+    not fit otherwise."""
 
     compile_layers: Literal["auto"] | bool = "auto"
-    """Let torch compile the encoder's layers: pays on a GPU, after about a minute. `auto`: on GPUs
-    where there is a C compiler, which Triton wants; on a CPU layers are single functions anyway."""
+    """Compile the encoder's layers with torch: pays off on a GPU after about a minute. `auto`: on
+    GPUs if a C compiler is found, which Triton needs."""
 
     cuda_graphs: bool = False
-    """One rank on a GPU, ZeRO 0: passes over at most 20,480 tokens are replayed as CUDA graphs, for
-    runs in which launching kernels takes longer than computing. No GPU has measured it yet."""
+    """One rank on a GPU, ZeRO 0: replay passes of at most 20,480 tokens as CUDA graphs, for runs
+    dominated by kernel launches. Not yet measured on a GPU."""
 
     token_budget: int = Field(default=0, ge=0)
-    """Tokens per micro-batch; 0: 8,192 on a CPU (4,096 of encoders larger than base), on a GPU as
-    many as its free memory holds."""
+    """Tokens per micro-batch; 0: 8,192 on a CPU (4,096 for encoders larger than base), and on a GPU
+    as many as fit into its free memory."""
 
     attention: str = "auto"
-    """Attention backend by name; `auto`: the one that measures fastest on the device."""
+    """Attention backend; `auto`: the one that measures fastest on the device."""
 
     checkpoint_activations: bool = False
-    """Compute activations again in the backward pass: less memory, about a third more time."""
+    """Recompute activations in the backward pass: less memory, about a third more time."""
 
     checkpoint_every: int = Field(default=500, ge=1)
     """Steps between checkpoints."""
 
     keep_checkpoints: int = Field(default=2, ge=1)
-    """How many of the last checkpoints stay; the best one by held-out loss stays besides."""
+    """How many of the latest checkpoints to keep, in addition to the best by held-out loss."""
 
     checkpoints: str = ""
     """Folder for checkpoints, on a local or shared file system; empty: inside the unfinished
     artifact."""
 
     keep_optimizer: bool = True
-    """Keep the optimizer's state beside the finished encoder (8 bytes a parameter), from which
-    `pretrain.continue_from` goes on with more steps."""
+    """Keep the optimizer state with the finished encoder (8 bytes per parameter), so that
+    `pretrain.continue_from` can train it further."""
 
     tensorboard: str = ""
-    """Folder for TensorBoard's event files; empty: none."""
+    """Folder for TensorBoard event files; empty: none."""
 
     wandb: str = ""
-    """Project in Weights & Biases (`pip install 'cloze[wandb]'`); empty: none. With the variable
-    WANDB_MODE=offline nothing is sent until `wandb sync`."""
+    """Weights & Biases project (`pip install 'cloze[wandb]'`); empty: none. With
+    WANDB_MODE=offline, nothing is sent until `wandb sync`."""
 
     mlflow: str = ""
-    """MLflow's tracking store (`pip install 'cloze[mlflow]'`): `sqlite:///mlflow.db`, or a
-    server's address; empty: none."""
+    """MLflow tracking store (`pip install 'cloze[mlflow]'`): `sqlite:///mlflow.db`, or a server
+    address; empty: none."""
 
     max_skipped_steps: int = Field(default=10, ge=1)
-    """So many steps in a row without a finite gradient end the run."""
+    """Abort after this many consecutive steps without a finite gradient."""
 
     log_every: int = Field(default=50, ge=1)
     """Steps between log lines."""
@@ -957,7 +928,7 @@ class TrainingMachine(Config):
     """How often the supervisor restarts ranks that died."""
 
     hang_timeout: float = Field(default=600.0, gt=0.0)
-    """Seconds without a step after which the watchdog ends all ranks."""
+    """Seconds without progress after which the watchdog ends the run."""
 
     deepspeed: dict[str, object] = Field(default_factory=dict)
-    """Raw keys merged into DeepSpeed's configuration: the escape hatch."""
+    """Raw keys merged into DeepSpeed's configuration, as an escape hatch."""

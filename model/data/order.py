@@ -1,12 +1,12 @@
-"""Which examples step s reads: a pure function, computable by index.
+"""Which examples a step reads: a pure function that can be evaluated for any step.
 
 In:  rows per copy and shard (from the manifest), the artifact's digest, the seed, a step.
-Out: the address of a global batch, and from it (shard, row) of every example in it.
+Out: the address of a global batch, and from it (shard, row) of every example in the batch.
 
-An epoch's order: the shards permuted and laid end to end, then rows permuted within windows of
+In an epoch, the shards are permuted and laid end to end, then rows are permuted within windows of
 `WINDOW_ROWS`. So no array grows with the corpus, a step is found in constant time, and a batch
-touches few shards. The buckets behind the shards are already in an order given by hashes of the
-texts, so a window is a fair sample. World size, ranks and token budgets play no part.
+touches few shards. The documents are already distributed over shards by hashes of their texts, so a
+window is a fair sample. World size, ranks and token budgets play no part.
 """
 
 from bisect import bisect_right
@@ -25,10 +25,13 @@ WINDOW_ROWS = 1 << 17
 
 Rows = NDArray[np.int64]
 
+cached_permutation = lru_cache(maxsize=8)(permutation)
+"""Consecutive batches share the permutation of the shards and of a window."""
+
 
 @dataclass(frozen=True)
 class BatchAddress:
-    """Where a global batch lies: examples `first` to `stop` of an epoch's order."""
+    """Examples `first` to `stop` in the order of an epoch: a global batch."""
 
     max_seq_length: int
     epoch: int
@@ -38,9 +41,9 @@ class BatchAddress:
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The order of one epoch's rows.
+    """The order of the rows in one epoch.
 
-    `shard_rows[i]` rows in shard i; `key` decides both permutations.
+    Shard i has `shard_rows[i]` rows; `key` determines both permutations.
     """
 
     shard_rows: tuple[int, ...]
@@ -48,37 +51,27 @@ class EpochOrder:
 
     def locate(self, first: int, stop: int) -> tuple[Rows, Rows]:
         """Shard and row of the examples `first` to `stop` of this epoch, each `[stop - first]`."""
-        shards, ends = _shard_layout(self)
+        shards = cached_permutation(address(self.key, "shards"), len(self.shard_rows))
+        rows = np.asarray(self.shard_rows, np.int64)[shards]
+        ends = np.cumsum(rows)
         total = sum(self.shard_rows)
         parts = [np.empty(0, np.int64)]
         for window in range(first // WINDOW_ROWS, -(-stop // WINDOW_ROWS)):
             begin = window * WINDOW_ROWS
-            inside = _window(self.key, window, min(WINDOW_ROWS, total - begin))
+            key = address(self.key, "window", window)
+            inside = cached_permutation(key, min(WINDOW_ROWS, total - begin))
             parts.append(begin + inside[max(first - begin, 0) : stop - begin])
-        places = np.concatenate(parts)  # in the shards laid end to end
+        places = np.concatenate(parts)  # in the concatenated shards
         slot = np.searchsorted(ends, places, side="right")
-        begins = ends - np.asarray(self.shard_rows, np.int64)[shards]
-        return shards[slot], places - begins[slot]
-
-
-@lru_cache(maxsize=4)
-def _shard_layout(order: EpochOrder) -> tuple[Rows, Rows]:
-    """The permuted shards, and where each ends when laid end to end."""
-    shards = permutation(address(order.key, "shards"), len(order.shard_rows))
-    return shards, np.cumsum(np.asarray(order.shard_rows, np.int64)[shards])
-
-
-@lru_cache(maxsize=4)
-def _window(key: int, window: int, size: int) -> Rows:
-    return permutation(address(key, "window", window), size)
+        return shards[slot], places - (ends - rows)[slot]
 
 
 @dataclass(frozen=True)
 class LengthOrder:
     """The endless sequence of global batches at one sequence length.
 
-    `rows[c][i]`: rows of copy c in shard i. Epoch e reads copy e mod copies, and its last batch
-    may be smaller: no example is dropped or read twice in an epoch.
+    `rows[c][i]`: rows of copy c in shard i. Epoch e reads copy e mod copies, and its last batch may
+    be smaller: within an epoch no example is dropped or read twice.
     """
 
     max_seq_length: int
@@ -97,11 +90,11 @@ class LengthOrder:
 
     @property
     def copies(self) -> int:
-        """How many maskings of the corpus there are."""
+        """Number of differently masked copies of the corpus."""
         return len(self.rows)
 
     def batch(self, ordinal: int) -> BatchAddress:
-        """The batch that follows `ordinal` earlier batches of this length."""
+        """The batch after `ordinal` earlier batches of this length."""
         if ordinal < len(self.first_sizes):
             return self._growing[ordinal]
         totals = [sum(copy) for copy in self.rows]
@@ -112,7 +105,7 @@ class LengthOrder:
             rest = -(-(totals[last.epoch % self.copies] - last.stop) // self.batch_size)
             if ordinal < rest:
                 return self._cut(last.epoch, last.stop + ordinal * self.batch_size, self.batch_size)
-            # Later epochs are cut evenly, as if all earlier ones had been as well.
+            # Later epochs are split evenly, as if all earlier ones had been as well.
             cycles, copy = divmod(last.epoch + 1, self.copies)
             ordinal += cycles * ends[-1] + [0, *ends][copy] - rest
         cycle, within = divmod(ordinal, ends[-1])
@@ -137,14 +130,14 @@ class LengthOrder:
         return BatchAddress(self.max_seq_length, epoch, first, stop)
 
     def epoch(self, epoch: int) -> EpochOrder:
-        """The order of one epoch's rows."""
+        """The order of the rows in one epoch."""
         key = address(self.purpose, self.max_seq_length, "epoch", epoch)
         return EpochOrder(self.rows[epoch % self.copies], key)
 
 
 @dataclass(frozen=True)
 class Curriculum:
-    """The sequence lengths by phase: maps a step to its batch."""
+    """The sequence lengths by phase; maps a step to its batch."""
 
     steps: int
     phases: tuple[PhaseConfig, ...]
@@ -152,19 +145,15 @@ class Curriculum:
 
     def batch(self, step: int) -> BatchAddress:
         """The global batch of step `step`, counted from 0."""
-        ends = self.phase_ends()
+        ends = [round(share * self.steps) for share in accumulate(p.share for p in self.phases)]
         current = min(bisect_right(ends, step), len(ends) - 1)
         length = self.phases[current].max_seq_length
         begins = [0, *ends]
-        # Batches of this length in earlier phases: the epochs of a length continue.
+        # Batches of this length in earlier phases, because the epochs of a length continue.
         before = sum(
             ends[i] - begins[i] for i in range(current) if self.phases[i].max_seq_length == length
         )
         return self.lengths[length].batch(before + step - begins[current])
-
-    def phase_ends(self) -> list[int]:
-        """The first step after each phase."""
-        return [round(share * self.steps) for share in accumulate(p.share for p in self.phases)]
 
     def locate(self, batch: BatchAddress) -> tuple[Rows, Rows]:
         """Shard and row of every example in `batch`."""

@@ -88,7 +88,7 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones(tmp_path: P
 
 
 def test_only_labels_can_be_weighed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="weigh the labels of a classification, not tagging"):
+    with pytest.raises(ValueError, match="applies to classification tasks, not to tagging"):
         TaskConfig(name="t", kind="tagging", class_weights="balanced")
 
 
