@@ -1,7 +1,7 @@
-"""One run: what is wanted (`RunConfig`) and where it happens (`MachineConfig`).
+"""The configuration of a run (`RunConfig`) and of the machine it runs on (`MachineConfig`).
 
-In:  `configs/NAME.toml` with `--set` overrides; optionally a machine file (`--on`).
-Out: frozen tables from which every stage's own configuration is cut.
+In:  `configs/NAME.toml` with `--set` overrides, and optionally a machine file (`--on`).
+Out: frozen tables, of which each stage is given its part.
 """
 
 import re
@@ -35,13 +35,13 @@ from pipeline.config.settings import (
 from pipeline.config.stage_tables import PipelineMachine
 
 RESERVED_NAMES = ("artifacts", "prefect")
-"""Folders of a workspace, which no run may be named after."""
+"""Folders of a workspace, whose names no run may have."""
 
 WITH_A_CORPUS = (
     *("cleaning", "dedup", "vocabulary", "examples"),
     *("encoder", "pretrain", "evaluate"),
 )
-"""Tables about learning from a corpus and about its held-out text; they say nothing without one."""
+"""Tables that only apply to a run with a corpus."""
 
 
 _PASSWORD = re.compile(
@@ -49,15 +49,15 @@ _PASSWORD = re.compile(
     r"|\S*[?&][^=&\s]*(?:signature|token|secret|password|credential|api_?key|sig)[^=&\s]*=)",
     re.IGNORECASE,
 )
-"""A URL that carries credentials, signed ones included."""
+"""A URL with credentials, such as a signed URL."""
 
 
 def _without_passwords(value: JsonValue, place: str = "") -> None:
-    """Refuse URLs with credentials: everything here is written into records and stage tables."""
+    """Refuse URLs with credentials: configurations are written into records and stage tables."""
     if isinstance(value, str) and _PASSWORD.match(value):
         raise ValueError(
             f"{place}: a URL with a password or token, which would be written into run.json and "
-            "stage tables; take it out, and keep it in ~/.config/fsspec or an FSSPEC_… variable"
+            "stage tables; move it to ~/.config/fsspec or an FSSPEC_… variable"
         )
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
@@ -65,71 +65,72 @@ def _without_passwords(value: JsonValue, place: str = "") -> None:
 
 
 class TaskRunConfig(TaskConfig):
-    """A task, and the name papers use for it, which only the evaluation reads."""
+    """A task, and the benchmark it belongs to, which only the evaluation uses."""
 
     published: Benchmark | None = None
-    """The benchmark task whose official files these are: the paper's figures stand beside ours
-    where it has an encoder of the same size. GLUE's tasks are known by `glue`."""
+    """The benchmark task whose official files these are. The report then shows the paper's score
+    for an encoder of the same size, if there is one. Not needed for tasks with `glue`."""
 
 
 class PretrainRunConfig(PretrainConfig):
-    """Pre-training, and after which: the stage itself is given the finished run as an input."""
+    """Pre-training, and the run it continues, which the stage receives as an input."""
 
     later_fields: ClassVar[frozenset[str]] = PretrainConfig.later_fields | {"continue_from"}
 
     continue_from: str = ""
-    """Finished run (its name, or its encoder's directory) whose training goes on, with its
-    optimizer's state, until `steps` steps are done in all; empty: from the start. The learning rate
-    warms up a second time, over `optimizer.warmup_steps` (docs/training.md)."""
+    """Finished run (its name, or its encoder's directory) whose training is continued with its
+    optimizer state, up to `steps` steps in total; empty: start from scratch. The learning rate
+    warms up again over `optimizer.warmup_steps` (docs/training.md)."""
 
 
 class FinetuneRunConfig(FinetuneConfig):
-    """Fine-tuning, and of what: the stage itself is given its encoder as an input."""
+    """Fine-tuning, and the encoder to fine-tune, which the stage receives as an input."""
 
     tasks: tuple[TaskRunConfig, ...] = ()
     """The tasks."""
 
     encoder: str = ""
     """Encoder to fine-tune in a run without a corpus: a run's name, an artifact's directory, or a
-    folder in Hugging Face's layout. Empty: the one that this run trains."""
+    folder in Hugging Face's layout. Empty: the encoder that this run trains."""
 
 
 class ReportConfig(Config):
     """The report."""
 
     title: str = ""
-    """Headline; empty: the run's name."""
+    """Title; empty: the run's name."""
 
     note: str = ""
-    """First line under the headline: what a reader must know before believing a number."""
+    """First line under the title: a caveat that readers of the numbers should know."""
 
     show_text: bool = True
     """False: no text of the corpus appears in any report, log or summary."""
 
     answers: tuple[str, ...] = ()
-    """Words that are right in each of `evaluate.masked_sentences`, in its order, alternatives
-    divided by `|`: `"array|matrix"`. Empty: predictions are shown without a score."""
+    """Correct words for each of `evaluate.masked_sentences`, in the same order, with alternatives
+    separated by `|`: `"array|matrix"`. Empty: predictions are shown without a score."""
 
 
 class RunConfig(Config):
-    """One run, whole: every departure from the paper."""
+    """The complete configuration of a run; the defaults are the paper's."""
 
     former_names: ClassVar[Mapping[str, str]] = {"unwanted": "dedup"}
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)
-    """The run's folder in the workspace; `artifacts` is reserved."""
+    """Name of the run and of its folder in the workspace; `artifacts` and `prefect` are
+    reserved."""
 
     seed: int = Field(default=12345, ge=0, lt=1 << 63)
-    """Seed of every random choice in the run."""
+    """Seed for all random numbers of the run."""
 
     corpus: CorpusConfig | None = None
-    """Documents to train an encoder on; absent where `finetune.encoder` names a pretrained one."""
+    """Documents to train an encoder on; omit it if `finetune.encoder` names a pre-trained one."""
 
     cleaning: CleaningConfig = CleaningConfig()
-    """Which documents are dropped."""
+    """Cleaning and filtering of documents."""
 
     dedup: DedupConfig = DedupConfig()
-    """Near-duplicates, and overlap with evaluation sets; searched for only on request."""
+    """Removal of near-duplicates and of overlap with evaluation sets; off by default."""
 
     vocabulary: VocabularyConfig = VocabularyConfig()
     """The WordPiece vocabulary."""
@@ -138,19 +139,19 @@ class RunConfig(Config):
     """Masked examples."""
 
     encoder: EncoderConfig = EncoderConfig()
-    """Shape of the encoder."""
+    """Architecture of the encoder."""
 
     pretrain: PretrainRunConfig = PretrainRunConfig()
     """Pre-training."""
 
     labels: LabelsConfig | None = None
-    """Labelled tasks made from docstrings; absent for a corpus of one's own."""
+    """Labelled tasks made from docstrings, for the demo."""
 
     pairs: PairsConfig | None = None
-    """Pairs of the documents' own texts, on which a task `retrieval` is trained and scored."""
+    """Text pairs made from the documents, for training and scoring a task `retrieval`."""
 
     finetune: FinetuneRunConfig = FinetuneRunConfig()
-    """Fine-tuning; without tasks the stage is left out."""
+    """Fine-tuning; skipped if there are no tasks."""
 
     evaluate: EvaluateConfig = EvaluateConfig()
     """Held-out evaluation."""
@@ -164,27 +165,27 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _one_beginning(self) -> "RunConfig":
+    def _corpus_or_encoder(self) -> "RunConfig":
         if self.corpus and self.finetune.encoder:
             raise ValueError(
-                "finetune.encoder names a finished encoder, and [corpus] is there to train one; "
-                "choose one (to train on from a finished one: pretrain.init)"
+                "finetune.encoder names a pre-trained encoder, but [corpus] is for training one; "
+                "remove one of them (to continue pre-training: pretrain.init)"
             )
         if not self.corpus and not (self.finetune.encoder and self.finetune.tasks):
             raise ValueError(
-                "nothing to begin with; give [[corpus.sources]] to train an encoder, or "
-                "finetune.encoder and [[finetune.tasks]] to fine-tune a finished one"
+                "neither a corpus nor an encoder; give [[corpus.sources]] to train an encoder, or "
+                "finetune.encoder and [[finetune.tasks]] to fine-tune a pre-trained one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _nothing_about_a_corpus_without_one(self) -> "RunConfig":
         fields = type(self).model_fields
         idle = [name for name in WITH_A_CORPUS if getattr(self, name) != fields[name].default]
         if idle and not self.corpus:
             raise ValueError(
-                f"[{idle[0]}] says nothing in a run without a corpus; take it out, or give "
+                f"[{idle[0]}] has no effect in a run without a corpus; remove it, or give "
                 "[[corpus.sources]] instead of finetune.encoder"
+            )
+        if self.dedup.wanted and self.cleaning.drop_list:
+            raise ValueError(
+                "cleaning.drop_list names a drop list, but [dedup] makes another; remove one"
             )
         return self
 
@@ -194,73 +195,66 @@ class RunConfig(Config):
         if answers not in (0, sentences):
             raise ValueError(
                 f"report.answers has {answers} entries for {sentences} evaluate.masked_sentences; "
-                "give one for each, in the same order, or none"
+                "give one for each sentence in the same order, or none"
             )
         return self
 
     @model_validator(mode="after")
-    def _phases_are_prepared(self) -> "RunConfig":
+    def _lengths_agree(self) -> "RunConfig":
+        if not self.corpus:
+            return self
         prepared = self.examples.max_seq_lengths
-        for phase in self.pretrain.phases if self.corpus else ():
+        for phase in self.pretrain.phases:
             if phase.max_seq_length not in prepared:
                 raise ValueError(
-                    f"pretrain.phases asks for length {phase.max_seq_length}, examples."
-                    f"max_seq_lengths prepares {', '.join(map(str, prepared))}; make them agree"
+                    f"pretrain.phases uses length {phase.max_seq_length}, but examples."
+                    f"max_seq_lengths is {', '.join(map(str, prepared))}; make them agree"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _lengths_fit_the_encoder(self) -> "RunConfig":
         wanted = [("pretrain.phases", phase.max_seq_length) for phase in self.pretrain.phases]
         wanted += [(f"task {task.name}", task.max_seq_length) for task in self.finetune.tasks]
         place, longest = max(wanted, key=lambda one: one[1])
         positions = self.encoder.max_position_embeddings
-        if self.corpus and longest > positions:
+        if longest > positions:
             raise ValueError(
-                f"{place} asks for {longest} tokens, the encoder has {positions} positions; "
+                f"{place} uses {longest} tokens, but the encoder has {positions} positions; "
                 f"set encoder.max_position_embeddings = {longest}, or shorten the sequences"
             )
         return self
 
     @model_validator(mode="after")
     def _tasks_have_data(self) -> "RunConfig":
-        for task in self.finetune.tasks:
-            if not task.train and not self.labels and not self.pairs:
-                raise ValueError(
-                    f"task {task.name} names no training file, and without [labels] nothing makes "
-                    'one; give train = "FILE", or, for retrieval, the table [pairs]'
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _pairs_have_a_task(self) -> "RunConfig":
+        without = [task.name for task in self.finetune.tasks if not task.train]
+        if without and not self.labels and not self.pairs:
+            raise ValueError(
+                f"task {without[0]} has no training file, and there is no [labels] to make one; "
+                'give train = "FILE", or, for retrieval, the table [pairs]'
+            )
         if not self.pairs:
             return self
         if self.labels:
-            raise ValueError("[labels] and [pairs] both make training files; give each its own run")
+            raise ValueError("[labels] and [pairs] both make training files; use separate runs")
         if not self.pairs.sources and not self.corpus:
             raise ValueError("[pairs] has no documents; give [[pairs.sources]]")
-        waiting = [task.name for task in self.finetune.tasks if not task.train]
-        if waiting != ["retrieval"] or self.pairs_task.kind != "retrieval":
+        if without != ["retrieval"] or self.pairs_task.kind != "retrieval":
             raise ValueError(
-                '[pairs] makes the files of one task, name = "retrieval", kind = "retrieval", '
-                f"without train; tasks without: {', '.join(waiting) or 'none'}"
+                '[pairs] makes the files of a single task, name = "retrieval", kind = "retrieval", '
+                f"without train; tasks without train: {', '.join(without) or 'none'}"
             )
         reads = {source.reader == "docstrings" for source in self.pairs_corpus.sources}
         if reads != {self.pairs.kind == "signature"}:
             raise ValueError(
-                'pairs.kind = "signature" goes with the reader docstrings, and no other kind does'
+                'pairs.kind = "signature" and the reader docstrings only work with each other'
             )
         return self
 
     @property
     def pairs_task(self) -> TaskRunConfig:
-        """The task whose files `[pairs]` makes."""
+        """The task for which `[pairs]` makes the files."""
         return next(task for task in self.finetune.tasks if not task.train)
 
     @property
     def pairs_corpus(self) -> CorpusConfig:
-        """The documents that `[pairs]` are made of."""
+        """The documents from which `[pairs]` makes text pairs."""
         if self.pairs and self.pairs.sources:
             return CorpusConfig(sources=self.pairs.sources, on_bad_file="skip")
         if not self.corpus:
@@ -273,23 +267,23 @@ class RunConfig(Config):
         for name, size in wide.items() if self.pretrain.precision == "fp8" else ():
             if size % FP8_MULTIPLE:
                 raise ValueError(
-                    f'pretrain.precision = "fp8" with encoder.{name} = {size}: FP8 products want '
+                    f'pretrain.precision = "fp8" with encoder.{name} = {size}: FP8 products need '
                     f'multiples of {FP8_MULTIPLE}; use "bf16"'
                 )
         return self
 
     @model_validator(mode="after")
-    def _next_tokens_are_text_and_unseen(self) -> "RunConfig":
+    def _next_tokens_are_original_and_unseen(self) -> "RunConfig":
         if self.pretrain.objective != "next_token":
             return self
         if self.encoder.attention_direction == "bidirectional":
             raise ValueError(
-                'pretrain.objective = "next_token" with a bidirectional encoder, which sees what '
-                'it is to predict: set encoder.attention_direction = "left_to_right"'
+                'pretrain.objective = "next_token" with a bidirectional encoder, which sees the '
+                'tokens to predict: set encoder.attention_direction = "left_to_right"'
             )
         if self.examples.masking.mask_share or self.examples.masking.random_share:
             raise ValueError(
-                'pretrain.objective = "next_token" reads text as it is: set '
+                'pretrain.objective = "next_token" needs unmasked text: set '
                 "examples.masking.mask_share = 0 and random_share = 0"
             )
         return self
@@ -298,11 +292,11 @@ class RunConfig(Config):
     def _lstms_give_features(self) -> "RunConfig":
         if self.encoder.layer_type == "lstm" and self.finetune.tasks and self.finetune.fine_tuning:
             raise ValueError(
-                'encoder.layer_type = "lstm" is used by its features, as ELMo is: set '
+                'encoder.layer_type = "lstm" only provides features, like ELMo: set '
                 "finetune.fine_tuning = false and give [[finetune.features]]"
             )
         if self.encoder.layer_type == "lstm" and self.pretrain.precision == "fp8":
-            raise ValueError('pretrain.precision = "fp8" has no LSTM layers; use "bf16"')
+            raise ValueError('pretrain.precision = "fp8" does not support LSTMs; use "bf16"')
         return self
 
     @model_validator(mode="after")
@@ -322,24 +316,16 @@ class RunConfig(Config):
             )
         return self
 
-    @model_validator(mode="after")
-    def _one_drop_list(self) -> "RunConfig":
-        if self.dedup.wanted and self.cleaning.drop_list:
-            raise ValueError(
-                "cleaning.drop_list names a drop list and [dedup] asks for another; choose one"
-            )
-        return self
-
     @field_validator("name")
     @classmethod
     def _not_a_folder_of_the_workspace(cls, name: str) -> str:
         if name.lower() in RESERVED_NAMES:  # some file systems ignore case
-            raise ValueError(f"{name} is a folder of the workspace; choose another name")
+            raise ValueError(f"{name} is a reserved folder of the workspace; choose another name")
         return name
 
 
 class ReportStage(StageConfig):
-    """every finished artifact of a run → report."""
+    """all finished artifacts of a run → report."""
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "flows.report"
@@ -348,60 +334,61 @@ class ReportStage(StageConfig):
     name: str
     """The run's name."""
     report: ReportConfig
-    """How it is presented."""
+    """Presentation."""
 
 
 class JobsConfig(Config):
-    """How stages are started and watched."""
+    """Launching and supervising the programs of stages."""
 
     launcher: Literal["local", "slurm", "kubernetes"] = "local"
-    """Where the `stages` below run; the others run here."""
+    """Where to run the `stages` below; all others run locally."""
 
     stages: tuple[str, ...] = ("pretrain", "finetune", "evaluate")
-    """The stages that the launcher is for: those that want GPUs."""
+    """Stages started by the launcher: those that need GPUs."""
 
     grace: float = Field(default=30.0, gt=0.0)
     """Seconds between SIGTERM and SIGKILL (DeepSpeed's launcher itself waits up to 30)."""
 
     stall_timeout: float = Field(default=3600.0, gt=0.0)
-    """Seconds without a line of output after which a stage is ended as hung, and retried."""
+    """Seconds without output after which a stage is ended as hung and retried."""
 
     retries: int = Field(default=2, ge=0)
-    """How often a stage that was killed (pre-emption, lost node, hang) is started again."""
+    """Retries of a stage that was killed (pre-emption, lost node, hang)."""
 
     retry_delay: float = Field(default=5.0, ge=0.0)
-    """Seconds before such a restart."""
+    """Seconds before each retry."""
 
 
 class RatesConfig(Config):
-    """What `cloze plan` estimates with. Prices differ and change: look up yours."""
+    """Speeds and prices for the estimates of `cloze plan`. Prices vary: look up yours."""
 
     gpu_tflops: float = Field(default=300.0, gt=0.0)
-    """10^12 FLOPs a second that one GPU keeps up in training, of the matrix products alone: an
-    assumption for the H100's class (40 % of what it can). `benchmarks/gpu_training.py` measures
-    yours; a CPU core does 0.05 to 0.3."""
+    """Sustained training throughput of one GPU in 10^12 FLOP/s, matrix products only. The default
+    assumes 40 % of an H100's peak; `benchmarks/gpu_training.py` measures yours. A CPU core reaches
+    0.05 to 0.3."""
 
     step_seconds: float = Field(default=0.01, ge=0.0)
-    """Of every step, however many GPUs share it: kernel launches, summing gradients, optimizer. An
-    assumption; small encoders feel it most."""
+    """Overhead in seconds of each step, for any number of GPUs: kernel launches, gradient
+    reduction, optimizer. An assumption; it matters most for small encoders."""
 
     gpu_hour: float = Field(default=4.0, ge=0.0)
-    """US dollars for a GPU for an hour: an assumption, between specialised and large providers."""
+    """Price of a GPU in US dollars per hour: an assumption, between specialised and large
+    providers."""
 
     core_hour: float = Field(default=0.07, ge=0.0)
-    """US dollars for a vCPU with 4 GB for an hour (Dataflow, batch, us-central1: 0.056 + 4 times
-    0.003557; cloud.google.com/dataflow/pricing)."""
+    """Price of a vCPU with 4 GB in US dollars per hour (Dataflow, batch, us-central1: 0.056 + 4
+    times 0.003557; cloud.google.com/dataflow/pricing)."""
 
     core_share: float = Field(default=0.5, gt=0.0)
-    """Work of a vCPU, which is half of a core with two threads, against a core of the machine on
+    """Speed of a vCPU, one of a core's two hyper-threads, relative to a core of the machine on
     which our rates were measured: an assumption."""
 
     shuffle_gigabyte: float = Field(default=0.011, ge=0.0)
-    """US dollars for a gigabyte through Dataflow's shuffle (the same page)."""
+    """Price of Dataflow's shuffle in US dollars per gigabyte (same page)."""
 
 
 class MachineConfig(Config):
-    """Where a run happens; nothing here may change a result."""
+    """Where a run executes; nothing here changes a result."""
 
     workspace: str = "runs"
     """Folder or fsspec URL for artifacts and runs."""
@@ -413,7 +400,7 @@ class MachineConfig(Config):
     """DeepSpeed."""
 
     jobs: JobsConfig = JobsConfig()
-    """Starting and watching stages."""
+    """Launching and supervising stages."""
 
     slurm: SlurmConfig = SlurmConfig()
     """Slurm."""
@@ -422,7 +409,7 @@ class MachineConfig(Config):
     """Kubernetes."""
 
     rates: RatesConfig = RatesConfig()
-    """Speeds and prices for `cloze plan`."""
+    """Speeds and prices for the estimates of `cloze plan`."""
 
     @model_validator(mode="after")
     def _no_password(self) -> "MachineConfig":
@@ -431,4 +418,4 @@ class MachineConfig(Config):
 
 
 THIS_MACHINE = MachineConfig()
-"""This machine, with the defaults."""
+"""The local machine with default settings."""

@@ -1,11 +1,11 @@
-"""What a run reports while it executes, as ordinary log records.
+"""The events of a run, as ordinary log records.
 
-In:  state changes of stages, and the output of their programs, line by line.
-Out: records of the loggers `cloze.run` and `cloze.progress`; each carries `stage`, `state`, `text`.
+In:  state changes of stages, and the output of their programs line by line.
+Out: records of the loggers `cloze.run` and `cloze.progress`, each with `stage`, `state` and `text`.
 
-The console, a Prefect server's log and the tests are handlers of these two loggers. `cloze.run` is
-for logs: a line of progress every ten seconds. `cloze.progress` is for live displays: every line
-of progress, and which stages are still waiting.
+The console, a Prefect server's log and the tests attach handlers to these two loggers. `cloze.run`
+is for logs, with a progress line every ten seconds. `cloze.progress` is for live displays, with
+every progress line and the stages still waiting.
 """
 
 import logging
@@ -23,16 +23,16 @@ for _logger in (RUN, PROGRESS):
     _logger.propagate = False
 
 PROGRESS_LINE = re.compile(r"[ =](?P<done>[\d,.]+)/(?P<total>[\d,.]+)\b.* remaining[ =]\S+")
-"""A line of progress: `tokens 120/480 MB …` or `step=120/480 …`, with the time remaining."""
+"""A progress line, `tokens 120/480 MB …` or `step=120/480 …`, with the remaining time."""
 
 PROGRESS_SECONDS = 10.0
-"""Seconds between lines of progress in the run's log."""
+"""Seconds between progress lines in the run's log."""
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
-"""The last line a program prints, its artifact's digest; the record has it."""
+"""The last line a program prints: its artifact's digest, which is already in the record."""
 
 LIBRARY = re.compile(r"(DEBUG|INFO|WARNING)[: ]|\[[-\d: ,.]+\] \[(DEBUG|INFO|WARNING)\]")
-"""Start of the lines that Beam, DeepSpeed and torch log for their own developers."""
+"""Start of log lines written by Beam, DeepSpeed and torch themselves."""
 
 
 def emit(stage: str, state: State, text: str = "", *, logger: logging.Logger = RUN) -> None:
@@ -50,7 +50,7 @@ class OutputLog:
         self._last_progress = 0.0
 
     def line(self, line: str) -> None:
-        """Log one line: libraries' own lines never, progress in the run's log only now and then."""
+        """Log one line, unless it is a library's own; limit progress lines in the run's log."""
         if DIGEST.fullmatch(line) or LIBRARY.match(line):
             return
         emit(self.stage, "progress", line, logger=PROGRESS)
@@ -62,7 +62,7 @@ class OutputLog:
 
 
 def share_done(line: str) -> float:
-    """The share of its work that a stage has done, from a line of progress."""
+    """The completed share of a stage's work, from a progress line."""
     found = PROGRESS_LINE.search(line)
     if not found:
         return 0.0
@@ -71,7 +71,7 @@ def share_done(line: str) -> float:
 
 
 def add_handler(handler: logging.Handler, *, progress: bool) -> None:
-    """Send events to `handler`; with `progress` those of live displays, too."""
+    """Send events to `handler`; with `progress`, those for live displays too."""
     for logger in (RUN, PROGRESS) if progress else (RUN,):
         logger.addHandler(handler)
 

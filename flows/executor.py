@@ -1,11 +1,11 @@
-"""The executor: makes the artifacts of a run's stages in order, and reuses those that are there.
+"""The executor: runs the stages of a run in order and reuses the artifacts that already exist.
 
-In:  a run's configuration and a machine's.
+In:  the configurations of a run and a machine.
 Out: the run's record, rewritten after every stage, and an error if the run fails.
 
     execute → Executor.ensure → run_job → launcher.start ⇒ supervisor ⇒ the stage's program
 
-`execute` calls the stages one after another; the Prefect flows drive the same `Executor` with every
+`execute` runs the stages one after another; the Prefect flows drive the same `Executor` with each
 stage as a task (flows/prefect/tracking.py).
 """
 
@@ -16,18 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 
-from pydantic import ValidationError
-
 from artifacts import filesystem
-from artifacts.config import flat
 from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.progress import clock, say
 from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact
-from flows.config import MachineConfig, ReportConfig, RunConfig
+from flows.config import MachineConfig, RunConfig
 from flows.events import PROGRESS, emit
-from flows.job import JobResult, StageFailed, launcher_for, program_argv, run_job
+from flows.job import (
+    JobResult,
+    StageFailed,
+    is_worth_retrying,
+    launcher_for,
+    program_argv,
+    run_job,
+)
 from flows.launchers.local import LocalJob
 from flows.launchers.warm import WarmProcess
 from flows.locks.on_disk import Holder, holder_of, leased, locked
@@ -40,7 +44,7 @@ from flows.record import (
     begin_attempt,
     end_attempt,
     find_record,
-    keep_record,
+    keep_replaced,
     record_path,
     utc_now,
     write_record,
@@ -50,7 +54,7 @@ from flows.stages import Stage, chain, stage_table, up_to
 from flows.workspace import writable_workspace
 
 SUPERVISOR_SECONDS = 10.0
-"""Beyond a program's own grace: time for its supervisor to notice and to end what is left."""
+"""Added to a program's grace period: time for its supervisor to react and to end its children."""
 
 
 def execute(
@@ -60,9 +64,9 @@ def execute(
     wanted: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> RunRecord:
-    """Make the `wanted` stages (all by default) and what they need; reuse what is there.
+    """Run the `wanted` stages (all by default) and those they depend on; reuse existing artifacts.
 
-    `options` go to the engine: to Beam in every stage of the pipeline, or to DeepSpeed's launcher.
+    `options` are passed to Beam in every pipeline stage, or to DeepSpeed's launcher.
     """
     executor = Executor(run, machine, wanted=wanted, options=options)
     with executor.running():
@@ -72,7 +76,7 @@ def execute(
 
 
 def _ensure(stage: str, executor: "Executor", *, retries: int) -> None:
-    """Reuse or make the artifact of one stage; retry as long as its program is killed."""
+    """Reuse or make the artifact of one stage, with at most `retries` retries if it is killed."""
     for left in reversed(range(retries + 1)):
         try:
             return executor.ensure(stage)
@@ -82,16 +86,8 @@ def _ensure(stage: str, executor: "Executor", *, retries: int) -> None:
         time.sleep(executor.machine.jobs.retry_delay)
 
 
-def is_worth_retrying(stage: str, error: object) -> bool:
-    """Whether `stage` was killed (which is logged); one that failed by itself would fail again."""
-    killed = isinstance(error, StageFailed) and error.retryable
-    if killed:
-        emit(stage, "warning", f"{error}; trying again")
-    return killed
-
-
 class Executor:
-    """One run in progress: its stages, the artifacts finished so far, and its record."""
+    """A run in progress: its stages, the artifacts finished so far, and its record."""
 
     def __init__(
         self,
@@ -123,21 +119,28 @@ class Executor:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Hold the workspace's lock; afterwards the record says how the run ended."""
+        """Hold the lock of the run's name, and record how the run ended."""
         with locked(self.space.local, run=self.run.name), closing(self.warm):
-            self._end_leftover_jobs()
+            # we hold the lock, so any program still running was left behind by a killed run
+            for file in (self.space.local / self.run.name).glob("jobs/*/job.json"):
+                job = LocalJob.read(file.parent)
+                if job and job.supervisor.alive:
+                    text = f"ending process {job.supervisor.pid} of an earlier run"
+                    emit(file.parent.name, "output", text)
+                    job.supervisor.end(grace=self.machine.jobs.grace + SUPERVISOR_SECONDS)
             for name in self.stages:
                 emit(name, "waiting", logger=PROGRESS)
             started = time.monotonic()
             try:
                 self._previous = find_record(self.space, self.run.name)
             except UsageError as error:
-                say(f"warning: {error}; it is written anew")
-            self._keep_previous()
+                say(f"warning: {error}; writing a new one")
+            if self._previous:
+                keep_replaced(self._previous, self.run, self.space)
             write_record(self.record, self.space)
             try:
                 yield
-                # those not asked for belong to the run as well, if their artifacts exist
+                # finished artifacts of stages that were not requested belong to the run too
                 for stage in self.others:
                     has_inputs = self.finished.keys() >= set(stage.inputs.values())
                     if has_inputs and (found := look_up(self.table(stage)).artifact):
@@ -155,45 +158,19 @@ class Executor:
                     path = filesystem.join(self.space.run_folder(self.run.name), name)
                     filesystem.write_bytes(path, report.read_bytes(name))
 
-    def _keep_previous(self) -> None:
-        """Keep a finished run of this name whose settings differ: its results may be wanted."""
-        previous = self._previous
-        if previous is None or previous.state != "finished":
-            return
-        try:
-            settings = RunConfig.model_validate(previous.config)
-        except ValidationError:  # an earlier version's
-            changes = ["of an earlier version"]
-        else:
-            no_report = {"report": ReportConfig()}
-            one, other = (
-                flat(run.model_copy(update=no_report).model_dump(mode="json"))
-                for run in (settings, self.run)
-            )
-            changes = [place for place in one | other if one.get(place) != other.get(place)]
-        if changes:
-            kept = keep_record(previous, self.space)
-            shown = ", ".join(changes[:3]) + (", …" if len(changes) > 3 else "")
-            say(f"run {previous.name} had other settings ({shown}); it is kept as {kept}")
-            if changes == ["pretrain.steps"]:
-                say(
-                    "its training begins anew; to go on from its end instead: --set "
-                    f"name=NAME --set pretrain.continue_from={kept}"
-                )
-
     def ensure(self, name: str) -> None:
         """Reuse or make the artifact of the stage called `name`."""
         stage = self.stages[name]
-        table, file = self.table(stage), self.table_file(name)
-        write_stage_table(table, file)
+        table = self.table(stage)
+        write_stage_table(table, self.table_file(name))
         with self._leased(name, table) as found:
             if found.artifact:
                 return self._enter(stage, found.artifact)
             if found.damage:
-                emit(name, "warning", f"{found.damage}; made again")
+                emit(name, "warning", f"{found.damage}; making it again")
                 remove_damage(table.output, found)
             if not stage.is_pipeline:
-                self.warm.close()  # training needs the memory
+                self.warm.close()  # training needs its memory
             argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
             emit(name, "running", " ".join(argv))
             attempts, result = begin_attempt(folder, table.key), None
@@ -212,28 +189,28 @@ class Executor:
             made = self.space.store.find(name, table.key)
             if made is None:
                 raise IntegrityError(
-                    f"{table.output}: stage {name} ended well but left no {MANIFEST_NAME}; "
-                    "its program must end with commit()"
+                    f"{table.output}: stage {name} exited with code 0 but wrote no "
+                    f"{MANIFEST_NAME}; its program must end with commit()"
                 )
             self._enter(stage, made, replace(result, seconds=max(seconds, result.seconds)))
 
     @contextmanager
     def _leased(self, name: str, table: StageTable) -> Iterator[Found]:
-        """What the store holds under `table`'s key, while no other run makes it."""
+        """Yield what the store holds under `table`'s key, and keep other runs from making it."""
         local, root, run = self.space.local, self.space.root, self.run.name
         artifact = f"{name}-{table.key}"
 
         def waiting(holder: Holder) -> None:
-            emit(name, "output", f"waits for {holder}, which makes it")
+            emit(name, "output", f"waiting for {holder}, which is making it")
 
         with leased(local, artifact, run=run, waiting=waiting) as killed:
-            # a killed run's job may live on; a run that was started again has ended its own
+            # a killed run's job may still be alive; a restarted run has already ended its own
             if killed and killed.run != run and not holder_of(local / killed.run):
-                emit(name, "output", f"takes over from {killed}, which was killed")
+                emit(name, "output", f"taking over from {killed}, which was killed")
                 if killed.host == gethostname():
                     launcher = launcher_for(name, self.machine, warm=self.warm)
                     launcher.cancel(self.space.job_folder(killed.run, name))
-                else:  # its supervisor, on another host, takes at most this long
+                else:  # its supervisor, on another host, needs at most this long
                     time.sleep(self.machine.jobs.grace + SUPERVISOR_SECONDS)
             found = look_up(table)
             if found.artifact or filesystem.is_local(root):
@@ -241,11 +218,11 @@ class Executor:
                 return
             with leased_on_store(root, artifact, run=run, local=local, waiting=waiting) as silent:
                 if silent:
-                    emit(name, "output", f"takes over from {silent}, which fell silent")
+                    emit(name, "output", f"taking over from {silent}, which stopped responding")
                 yield look_up(table)
 
     def table(self, stage: Stage) -> StageTable:
-        """The table of `stage`, whose inputs must be finished."""
+        """The stage table of `stage`, whose inputs must be finished."""
         if stage.name == "report":
             machine = {"record": record_path(self.space, self.run.name)}
         elif stage.is_pipeline:
@@ -255,30 +232,21 @@ class Executor:
         table = stage_table(stage, self.finished, store=self.space.store, machine=machine)
         if machine.get("checkpoints") != "" or filesystem.is_local(self.space.root):
             return table
-        # checkpoints cannot lie on an object store: they lie beside the logs
+        # checkpoints cannot be kept on an object store, so they go beside the logs
         checkpoints = str(self.space.local / "checkpoints")
         return table.model_copy(update={"machine": {**machine, "checkpoints": checkpoints}})
 
     def table_file(self, stage: str) -> Path:
-        """The file through which a stage's program receives its table."""
+        """The file from which a stage's program reads its table."""
         return self.space.local / self.run.name / "stages" / f"{stage}.json"
 
-    def _end_leftover_jobs(self) -> None:
-        """End the programs that a killed run of this name left behind; we hold its lock."""
-        for file in (self.space.local / self.run.name).glob("jobs/*/job.json"):
-            job = LocalJob.read(file.parent)
-            if job and job.supervisor.alive:
-                ended = f"ending process {job.supervisor.pid} of an earlier run"
-                emit(file.parent.name, "output", ended)
-                job.supervisor.end(grace=self.machine.jobs.grace + SUPERVISOR_SECONDS)
-
     def _argv(self, stage: Stage) -> tuple[str, ...]:
-        """What starts the program of `stage`; an engine's options reach all stages it runs."""
+        """The command of `stage`; Beam's options are passed to every pipeline stage."""
         last = list(self.stages.values())[-1]
         has_options = stage.name == last.name or (stage.is_pipeline and last.is_pipeline)
         options = self.options if has_options else ()
         if stage.is_pipeline:
-            # `[pipeline.options]` as Beam's command line has them; a list repeats its option
+            # `[pipeline.options]` as arguments of Beam's command line; a list repeats its option
             of_machine = [
                 f"--{name}" if one is True else f"--{name}={one}"
                 for name, value in self.machine.pipeline.options.items()
@@ -290,7 +258,7 @@ class Executor:
         return program_argv(stage.config, file, machine=self.machine, options=options)
 
     def _enter(self, stage: Stage, artifact: Artifact, result: JobResult | None = None) -> None:
-        """Enter the finished artifact of `stage` into the record."""
+        """Add the finished artifact of `stage` to the record."""
         self.finished[stage.name] = artifact
         key = artifact.manifest.key
         earlier = self._previous.stages.get(stage.name) if self._previous else None
@@ -303,7 +271,13 @@ class Executor:
             seconds=cost.seconds if cost else None,
             peak_memory=cost.peak_memory if cost else None,
         )
-        self.record = self.record.with_stage(stage.name, entry)
+        # a reused artifact's memory is not part of this run's
+        peaks = [self.record.peak_memory, result.peak_memory if result else None]
+        update = {
+            "stages": {**self.record.stages, stage.name: entry},
+            "peak_memory": max((peak for peak in peaks if peak), default=None),
+        }
+        self.record = self.record.model_copy(update=update)
         write_record(self.record, self.space)
         took = f" in {clock(result.seconds)}" if result else ""
         emit(stage.name, entry.state, f"{artifact.digest[:12]}{took}")
@@ -316,9 +290,9 @@ class Executor:
 
 
 def write_tables(run: RunConfig, machine: MachineConfig) -> list[Path]:
-    """Write the tables of the stages that could start now; their files.
+    """Write the tables of the stages that could start now, and return their files.
 
-    They are what `sbatch`, `kubectl` or a person gives to a stage's program.
+    Pass them to the stages' programs with `sbatch`, `kubectl` or by hand.
     """
     executor = Executor(run, machine)
     written = []
@@ -326,8 +300,7 @@ def write_tables(run: RunConfig, machine: MachineConfig) -> list[Path]:
         if not executor.finished.keys() >= set(stage.inputs.values()):
             continue
         table = executor.table(stage)
-        found = look_up(table).artifact
-        if found:
+        if found := look_up(table).artifact:
             executor.finished[name] = found
         else:
             write_stage_table(table, executor.table_file(name))

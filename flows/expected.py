@@ -1,14 +1,14 @@
-"""How long a run's stages will take on this machine, from what they have taken before.
+"""Expected duration of a run's stages on this machine, from earlier runs or from rates.
 
-In:  a run's configuration, a machine's, and the workspace with the records of earlier runs.
-Out: `ExpectedTime` by stage: seconds, and what they rest on.
+In:  the configurations of a run and a machine, and a workspace with records of earlier runs.
+Out: `ExpectedTime` for each stage: seconds, and the basis of the estimate.
 
-A stage that some run of this workspace has made is the measure: what it took beyond the start of
-its program grows with its work, bytes of text or FLOPs. A stage that was never made here, or only
-by runs so small that they hardly did more than start, is estimated from rates: those of preparation
-(flows/forecast.py) and, where there is no GPU, this machine's rate of matrix products, measured
-now. Every constant below is of two cores of an AVX-512 processor with nothing else at work; with
-them each stage of configs/smoke.toml and configs/demo.toml is within a factor of 1.5.
+If a run of this workspace has made the stage, its duration beyond the program's start-up is scaled
+by the amount of work, in bytes of text or FLOPs. Otherwise, or if those runs did little more than
+start up, the estimate uses rates: those of preparation (flows/forecast.py) and, without a GPU, this
+machine's speed of matrix products, measured now. The constants below were measured on two otherwise
+idle cores of an AVX-512 processor, where the estimates for all stages of configs/smoke.toml and
+configs/demo.toml are within a factor of 1.5.
 """
 
 import json
@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -50,30 +51,30 @@ START_SECONDS = {
     **{"dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0, "examples": 0.7, "labels": 0.9},
     **{"pretrain": 7.2, "finetune": 6.5, "evaluate": 3.9, "report": 1.85},
 }
-"""Of a stage's program before its work begins: imports, workers, compilation. Measured with
-configs/smoke.toml, whose stages do hardly more."""
+"""Start-up of each stage's program: imports, workers, compilation. Measured with
+configs/smoke.toml, whose stages do little else."""
 
 LEARNING_RATE = 9e6
-"""Bytes of the vocabulary's sample from which word-pieces are learnt in a second."""
+"""Bytes per second of the sample from which the vocabulary is trained."""
 
 PARSING_RATE = 8.5e6
-"""Bytes of Python that one core parses in a second."""
+"""Bytes of Python that one core parses per second."""
 
 COUNTING_RATE = 0.8e6
-"""Training tokens that the n-gram baseline of the evaluation counts in a second."""
+"""Training tokens that the n-gram baseline counts per second."""
 
 TEXT_PER_SOURCE_BYTE = 0.16
-"""Bytes of docstrings for each byte of an installed package's Python files."""
+"""Bytes of docstrings per byte of an installed package's Python files."""
 
 CPU_STEP_SECONDS = 0.004
-"""Of every optimizer step on CPUs, however small the encoder."""
+"""Overhead of each optimizer step on CPUs, for any size of encoder."""
 
 CPU_SHARE = 0.42
-"""Of the rate of large matrix products, of one core times their number, that training reaches."""
+"""Training speed as a share of the speed of large matrix products on one core times the cores."""
 
 BF16_GAIN = {"AMX": 3.5, "AVX-512 BF16": 1.9}
-"""How much faster bf16 trains than fp32, by what `model.hardware` finds in the processor. AMX's
-large products are seven times as fast; those of encoders trained on processors are not large."""
+"""Speed-up of training in bf16 over fp32, by the instruction set that `model.hardware` finds. Large
+products are seven times as fast with AMX, but encoders trained on CPUs have small ones."""
 
 MATRIX = 768
 """Rows and columns of the measured product: the width of BERT-base."""
@@ -81,20 +82,20 @@ MATRIX = 768
 MEASURING_SECONDS = 0.2
 
 SPECIAL_TOKENS = 3
-"""Of an example: [CLS] and a [SEP] after each of two texts."""
+"""Special tokens of an example: [CLS], and a [SEP] after each of two texts."""
 
 LABELLED_EXAMPLES = 1000
-"""Of a task whose data are not here to be counted."""
+"""Assumed for a task whose data are not on this machine."""
 
 
 @dataclass(frozen=True)
 class ExpectedTime:
-    """What one stage will take."""
+    """The expected duration of one stage."""
 
     stage: str
     seconds: float
     basis: str
-    """`as in run demo`, or what else the figure rests on."""
+    """The basis of the estimate, for example `as in run demo`."""
 
 
 def expected_times(
@@ -104,102 +105,79 @@ def expected_times(
     *,
     space: Workspace,
 ) -> list[ExpectedTime]:
-    """What each of `stages` takes here."""
-    work, rates = Work(run), Rates(machine)
-    earlier = _earlier_stages(space)
+    """The expected duration of each of `stages` on this machine."""
+    work = Work(run)
+    earlier = []  # (run, stage, work, seconds) of every stage with a recorded duration
+    for run_name in list_runs(space):
+        record = find_record(space, run_name)
+        if record is None:
+            continue
+        with suppress(ValidationError):  # the configuration is of another version
+            done_work = Work(RunConfig.model_validate(record.config))
+            earlier += [
+                (run_name, stage, done_work.of(stage), made.seconds)
+                for stage, made in record.stages.items()
+                if made.seconds is not None
+            ]
     found = []
     for stage in stages:
         start, wanted = START_SECONDS.get(stage, 2.0), work.of(stage)
         known = [
             (abs(math.log((wanted + 1) / (done + 1))), name, done, seconds)
             for name, made, done, seconds in earlier
-            # a run that did little more than start says nothing of more work
+            # a run that did little more than start up cannot be scaled
             if made == stage and (done == wanted or seconds > 2 * start)
         ]
         if known:
             _, name, done, seconds = min(known)
             start = min(start, seconds)
             scaled = start + (seconds - start) * (wanted / done if done else 1.0)
-            basis = f"as in run {name}" if wanted == done else f"from run {name}, by its work"
+            basis = f"as in run {name}" if wanted == done else f"scaled from run {name}"
             found.append(ExpectedTime(stage, scaled, basis))
         else:
-            seconds, basis = rates.seconds(stage, work)
+            seconds, basis = seconds_by_rates(stage, work, machine)
             found.append(ExpectedTime(stage, start + seconds, basis))
     return found
 
 
-class Rates:
-    """The rates of one machine."""
-
-    def __init__(self, machine: MachineConfig) -> None:
-        self.machine = machine
-        self._cpu: dict[str, float] = {}
-
-    def seconds(self, stage: str, work: "Work") -> tuple[float, str]:
-        """Seconds of `stage` beyond the start of its program, and what they rest on."""
-        amount, workers = work.of(stage), self.machine.pipeline.workers
-        if not amount:
-            return 0.0, "start of its program"
-        if stage == "labels":  # one process parses
-            return amount / PARSING_RATE, "measured rates"
-        if stage == "examples":
-            return amount / EXAMPLES_RATE / workers, "measured rates"
-        if stage in ("vocabulary", "tokens", "dedup"):
-            seconds = amount / TOKENS_RATE / workers
-            if stage == "vocabulary":
-                seconds += min(amount, work.run.vocabulary.sample_bytes) / LEARNING_RATE
-                seconds += work.unparsed_bytes / PARSING_RATE / workers
-            return seconds, "measured rates"
-        seconds, basis = self._training(stage, work)
-        if stage == "evaluate":
-            tokens = work.text_bytes * WORD_PIECES_PER_BYTE
-            seconds += min(tokens, work.run.evaluate.count_model_tokens) / COUNTING_RATE
-        return seconds, basis
-
-    def _training(self, stage: str, work: "Work") -> tuple[float, str]:
-        """Seconds of matrix products and of the steps around them, and what they rest on."""
-        flops = work.of(stage)
-        if has_gpu():
-            rate = self.machine.rates.gpu_tflops
-            seconds = flops / (rate * 1e12) / self.machine.training.ranks
-            return seconds, f"{rate:g} TFLOP/s (rates.gpu_tflops)"
-        recipe = work.run.finetune if stage == "finetune" else work.run.pretrain
-        precision = "fp32" if stage == "evaluate" else recipe.precision
-        if precision not in self._cpu:
-            gain = bf16_gain() if precision == "bf16" else 1.0
-            self._cpu[precision] = matrix_rate() * gain
-        rate = self._cpu[precision]
-        steps = sum(steps_to_do(work.run)) if stage == "pretrain" else 0
-        seconds = flops / (CPU_SHARE * rate) + CPU_STEP_SECONDS * steps
-        return seconds, f"no GPU; {rate / 1e9:,.0f} GFLOP/s measured on this machine"
-
-
-def _earlier_stages(space: Workspace) -> list[tuple[str, str, float, float]]:
-    """(run, stage, work, seconds) of every stage whose time is recorded in this workspace."""
-    found = []
-    for name in list_runs(space):
-        record = find_record(space, name)
-        try:
-            run = RunConfig.model_validate(record.config) if record else None
-        except ValidationError:
-            continue  # a configuration of another version
-        if record and run:
-            work = Work(run)
-            found += [
-                (name, stage, work.of(stage), made.seconds)
-                for stage, made in record.stages.items()
-                if made.seconds is not None
-            ]
-    return found
+def seconds_by_rates(stage: str, work: "Work", machine: MachineConfig) -> tuple[float, str]:
+    """Seconds of `stage` beyond the start-up of its program, and their basis."""
+    amount, workers = work.of(stage), machine.pipeline.workers
+    if not amount:
+        return 0.0, "start-up of its program"
+    if stage == "labels":  # parsed by a single process
+        return amount / PARSING_RATE, "measured rates"
+    if stage == "examples":
+        return amount / EXAMPLES_RATE / workers, "measured rates"
+    if stage in ("vocabulary", "tokens", "dedup"):
+        seconds = amount / TOKENS_RATE / workers
+        if stage == "vocabulary":
+            seconds += min(amount, work.run.vocabulary.sample_bytes) / LEARNING_RATE
+            seconds += work.unparsed_bytes / PARSING_RATE / workers
+        return seconds, "measured rates"
+    counting = 0.0
+    if stage == "evaluate":
+        tokens = work.text_bytes * WORD_PIECES_PER_BYTE
+        counting = min(tokens, work.run.evaluate.count_model_tokens) / COUNTING_RATE
+    if has_gpu():
+        rate = machine.rates.gpu_tflops
+        seconds = amount / (rate * 1e12) / machine.training.ranks
+        return counting + seconds, f"{rate:g} TFLOP/s (rates.gpu_tflops)"
+    recipe = work.run.finetune if stage == "finetune" else work.run.pretrain
+    precision = "fp32" if stage == "evaluate" else recipe.precision
+    rate = matrix_rate() * (bf16_gain() if precision == "bf16" else 1.0)
+    steps = sum(steps_to_do(work.run)) if stage == "pretrain" else 0
+    seconds = counting + amount / (CPU_SHARE * rate) + CPU_STEP_SECONDS * steps
+    return seconds, f"no GPU; {rate / 1e9:,.0f} GFLOP/s measured on this machine"
 
 
 class Work:
-    """How much each stage of a run has to do: bytes of text, or FLOPs."""
+    """The amount of work in each stage of a run: bytes of text, or FLOPs."""
 
     def __init__(self, run: RunConfig) -> None:
         self.run = run
         self.encoder = run.encoder
-        if run.finetune.encoder:  # whose shape counts, where it can be read
+        if run.finetune.encoder:  # use its shape if it can be read
             with suppress(OSError, ValueError, LookupError, ClozeError):
                 table = json.loads(read_model_config(located(run.finetune.encoder)))
                 sizes = {name: table[name] for name in SIZE_NAMES}
@@ -211,7 +189,7 @@ class Work:
         for source in run.corpus.sources if run.corpus else ():
             python = sum(_source_bytes(package) for package in source.packages)
             self.text_bytes += TEXT_PER_SOURCE_BYTE * python
-            # docstrings that this node has parsed before are kept
+            # docstrings parsed on this machine before are cached
             self.unparsed_bytes += python if parsed < len(source.packages) else 0
             if source.path and is_local(source.path):
                 path = Path(located(source.path))
@@ -219,7 +197,7 @@ class Work:
                 self.text_bytes += sum(file.stat().st_size for file in files if file.is_file())
 
     def of(self, stage: str) -> float:
-        """The work of `stage`; 0 where it is not worth counting."""
+        """The work of `stage`; 0 if it is negligible."""
         examples, labels = self.run.examples, self.run.labels
         labelled = (*labels.packages, *labels.test_packages) if labels else ()
         heldout = self.run.evaluate.examples if self.run.corpus else 0
@@ -229,7 +207,7 @@ class Work:
             "labels": float(sum(map(_source_bytes, labelled))),
             "pretrain": self._pretraining_flops(),
             "finetune": self._finetuning_flops(),
-            # forward only, by the encoder and by its random twin; tasks are only scored
+            # forward passes of the encoder and of a random one; tasks are only scored
             "evaluate": 2 / 3 * heldout * length_flops(self.run, self._longest()),
         }.get(stage, 0.0)
 
@@ -244,13 +222,13 @@ class Work:
             for phase, count in zip(recipe.phases, sequences_to_read(self.run), strict=True)
         )
         if recipe.optimizer.name == "muon":
-            # five times three products a matrix, the smaller side squared
+            # five iterations of three products per matrix
             encoder = self.encoder
             matrices = 25.0 * encoder.num_hidden_layers * encoder.hidden_size
             trained += sum(steps) * (matrices * encoder.layer_weights)
-        looks = sum(steps) // recipe.evaluate_every if recipe.evaluate_every else 0
-        looked_at = looks * recipe.evaluation_examples
-        return trained + looked_at * length_flops(self.run, self._longest()) / 3
+        evaluations = sum(steps) // recipe.evaluate_every if recipe.evaluate_every else 0
+        evaluated = evaluations * recipe.evaluation_examples
+        return trained + evaluated * length_flops(self.run, self._longest()) / 3
 
     def _finetuning_flops(self) -> float:
         config, total = self.run.finetune, 0.0
@@ -266,10 +244,10 @@ class Work:
         return total
 
     def _labelled(self, task: TaskConfig) -> tuple[int, float]:
-        """Training examples of a task and the tokens of one.
+        """Number of training examples of a task, and tokens per example.
 
-        Counted in its file, where a tagged sentence ends with a blank line and every other example
-        is a line; else those that the labels stage makes, or guessed.
+        Counted in its file, with a blank line after each tagged sentence or one example per line;
+        else as configured for the stage that makes them, or assumed.
         """
         tokens, examples = expected_yield(task.max_seq_length).mean_length, 0
         path = Path(located(task.train)) if task.train and is_local(task.train) else None
@@ -289,7 +267,7 @@ class Work:
 
 
 def _source_bytes(package: str) -> int:
-    """Bytes of an installed package's Python files; 0 if it is not here."""
+    """Bytes of an installed package's Python files; 0 if it is not installed."""
     try:
         files = metadata.files(package) or []
     except metadata.PackageNotFoundError:
@@ -298,7 +276,7 @@ def _source_bytes(package: str) -> int:
 
 
 def parsed_distributions() -> int:
-    """How many packages this node has parsed for their docstrings: it keeps what it finds."""
+    """The number of packages whose docstrings are cached on this machine."""
     return len(filesystem.list_names(str(cache_directory("docstrings"))))
 
 
@@ -307,12 +285,12 @@ def has_gpu() -> bool:
     return Path("/proc/driver/nvidia/version").exists()
 
 
+@cache
 def matrix_rate() -> float:
-    """FLOPs a second of fp32 matrix products on this machine's processors, the best seen now.
+    """FLOP/s of fp32 matrix products on all cores of this machine, from the best of several.
 
-    In processor time, as if nothing else ran: in wall-clock time, programs running now would make
-    tomorrow's run look ten times as long. With one thread, since several would spin while they wait
-    for each other on a busy machine.
+    Measured in CPU time, so that programs running now do not inflate the estimate, and with a
+    single thread, since several would spin while waiting for each other on a busy machine.
     """
     matrix = np.ones((MATRIX, MATRIX), np.float32)
     best, until = math.inf, time.perf_counter() + MEASURING_SECONDS
@@ -326,7 +304,7 @@ def matrix_rate() -> float:
 
 
 def bf16_gain() -> float:
-    """How much faster products are in the precision that trains fastest here."""
+    """Speed-up of training in bf16 on this machine; 1 if fp32 is faster."""
     precision, reason = machine_precision()
     gains = (gain for name, gain in BF16_GAIN.items() if reason.endswith(name))
     return next(gains, 1.0) if precision == "bf16" else 1.0

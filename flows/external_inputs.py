@@ -1,11 +1,10 @@
-"""Digests of external inputs: what a stage reads besides artifacts.
+"""Digests of external inputs: everything a stage reads besides artifacts of its run.
 
-In:  a file, folder, glob or fsspec URL; names of installed packages; a model that was trained
-     elsewhere.
-Out: a digest that depends on the contents alone, not on names, order or where they lie.
+In:  a file, folder, glob or fsspec URL; names of installed packages; a model trained elsewhere.
+Out: a digest of the contents alone, independent of names, order and location.
 
-Nothing is read twice: local digests are kept by size, mtime and inode (`artifacts/digests.py`), and
-an object store's own checksum is taken where it has one.
+Nothing is read twice: digests of local files are cached by size, mtime and inode
+(`artifacts/digests.py`), and an object store's own checksum is used where it has one.
 """
 
 from collections.abc import Mapping
@@ -22,39 +21,39 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 
 MODEL_CONFIG = "config.json"
-"""Every model has one, whether an artifact or a folder in Hugging Face's layout."""
+"""Present in every model, in an artifact as in a folder in Hugging Face's layout."""
 
 CHECKSUM_FIELDS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
-"""What object stores call the checksum of a file's content."""
+"""Names under which object stores report the checksum of a file's content."""
 
 
 @dataclass(frozen=True)
 class ExternalInput:
-    """An external input, which plays one role: places in the configuration and what they name."""
+    """The external input of one role: configuration fields and the locations they name."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     """Files, folders, globs and URLs, for example `{"corpus.sources.0.path": "texts/"}`."""
 
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Installed distributions."""
+    """Names of installed distributions."""
 
     artifacts: Mapping[str, str] = field(default_factory=dict)
-    """Directories of artifacts that no stage of this run makes."""
+    """Directories of artifacts made by other runs."""
 
     models: Mapping[str, str] = field(default_factory=dict)
-    """Models that no stage of this run makes: artifacts, or folders in Hugging Face's layout."""
+    """Models trained elsewhere: artifacts, or folders in Hugging Face's layout."""
 
     folders: Mapping[str, str] = field(default_factory=dict)
-    """Places that only shorten the names of files (a task's folder) or are empty (a missing test
-    file); their contents are not read."""
+    """Locations whose contents are not read: a prefix of file names (a task's folder) or a missing
+    test file."""
 
     @property
     def places(self) -> dict[str, str]:
-        """The fields that say where the data lie, which must not enter a key."""
+        """The fields that hold locations, which must not enter a key."""
         return {**self.files, **self.artifacts, **self.models, **self.folders}
 
     def digest(self) -> str:
-        """Digest of all contents, in the order of the places that name them."""
+        """Digest of all contents, in the order of their fields."""
         parts = [digest_of_packages(names, place=place) for place, names in self.packages.items()]
         parts += [digest_of_files(path, place=place) for place, path in self.files.items()]
         parts += [open_artifact(located(path)).digest for path in self.artifacts.values()]
@@ -70,16 +69,16 @@ def digest_of_packages(names: tuple[str, ...], *, place: str) -> str:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             raise UsageError(
-                f"{place}: {name} is not installed here; pip install {name}, or take it out"
+                f"{place}: {name} is not installed here; pip install {name}, or remove it"
             ) from None
         found.append(f"{name.lower().replace('_', '-').replace('.', '-')}=={version}")
     return digest_of(sorted(found))
 
 
 def digest_of_files(path: str, *, place: str) -> str:
-    """Digest of the contents of all files at `path`, as a multiset.
+    """Digest of the contents of all files at `path` as a multiset, without hidden files.
 
-    `place` is the field that named it; errors begin with it. Hidden files do not count.
+    `place` is the configuration field that names it, with which error messages begin.
     """
     try:
         files = find_files(located(path))
@@ -94,32 +93,32 @@ def digest_of_files(path: str, *, place: str) -> str:
 
 
 def digest_of_model(path: str, *, place: str) -> str:
-    """Digest of a model: an artifact's own, or that of the files of a folder."""
+    """Digest of a model: that of its artifact, or of the files in its folder."""
     directory = located(path)
     if is_artifact(directory):
         return open_artifact(directory).digest
     if not filesystem.exists(filesystem.join(directory, MODEL_CONFIG)):
         raise UsageError(
-            f"{place}: {path}: no model there; expected an artifact of Cloze or a folder with "
+            f"{place}: {path}: no model found; expected a Cloze artifact or a folder with "
             f"{MODEL_CONFIG} and model.safetensors"
         )
     return digest_of_files(directory, place=place)
 
 
 def read_model_config(directory: str) -> bytes:
-    """The `config.json` of a model."""
+    """The content of a model's `config.json`."""
     if is_artifact(directory):
         return open_artifact(directory).read_bytes(MODEL_CONFIG)
     return filesystem.read_bytes(filesystem.join(directory, MODEL_CONFIG))
 
 
 def is_artifact(directory: str) -> bool:
-    """Whether a finished artifact lies in `directory`."""
+    """Whether `directory` holds a finished artifact."""
     return filesystem.exists(filesystem.join(directory, MANIFEST_NAME))
 
 
 def _content(file: InputFile, *, place: str) -> str:
-    """Digest of one file's content, or the checksum that its object store keeps."""
+    """Digest of one file's content, or its object store's checksum."""
     if is_local(file.path):
         try:
             return cached_digest_of_file(file.path)

@@ -1,13 +1,12 @@
-"""What a run takes: work, shuffle and disk of preparation; FLOPs, memory, hours, cost of training.
+"""Forecast of resources: CPU time and disk of preparation; FLOPs, memory and cost of training.
 
 In:  a run's configuration, bytes of text, the rates of a machine. No framework is imported; tests
-     compare the figures with the real model, with the trainer's own count of FLOPs and with
-     DeepSpeed's estimates.
+     compare the results with the real model, the trainer's FLOP count and DeepSpeed's estimates.
 Out: `CorpusForecast` and `TrainingForecast`.
 
-All ratios of preparation were measured on 138 MB of clean English Wikipedia (30,522 word-pieces,
-one core of the machine in docs/benchmarks.md). Longer documents fill examples better, other
-languages and vocabularies have other lengths: `cloze prepare` on a sample says more than any table.
+All ratios of preparation were measured on 138 MB of clean English Wikipedia (vocabulary of 30,522,
+one core of the machine in docs/benchmarks.md). Longer documents fill examples better, and other
+languages and vocabularies give other lengths: for better estimates, prepare a sample.
 """
 
 import contextlib
@@ -23,45 +22,45 @@ from model.config import EncoderConfig
 from pipeline.config.settings import ExamplesConfig
 
 WORD_PIECES_PER_BYTE = 0.217
-"""Of text."""
+"""Tokens per byte of text."""
 
 TOKENS_RATIO = 0.497
-"""Bytes of the tokens artifact for each byte of text."""
+"""Bytes of the tokens artifact per byte of text."""
 
 BYTES_PER_TOKEN = 2.72
-"""Of an examples file, masks and offsets included, for each token of its examples."""
+"""Bytes of an examples file per token, with masks and offsets."""
 
 TOKENS_RATE = 18e6
-"""Bytes of text that one core turns into tokens in a second, start-up included."""
+"""Bytes of text that one core tokenises per second, including start-up."""
 
 READ_RATE = 39e6
-"""Bytes of text that one core reads, cleans and names in a second: what the vocabulary stage does,
-and on an engine the tokens stage before it sends anything."""
+"""Bytes of text that one core reads, cleans and hashes per second, in the vocabulary stage and, on
+a distributed engine, in the tokens stage before the shuffle."""
 
 MEAN_DOCUMENT = 1_300
-"""Bytes of text, in Wikipedia. Longer ones are fewer rows, and travel in a little less."""
+"""Mean bytes of text per document in Wikipedia. Longer documents mean fewer rows to shuffle."""
 
 VARIATION = 2.0
-"""Standard deviation of documents' lengths by their mean."""
+"""Standard deviation of document length divided by the mean."""
 
 PACKED_RATIO, ROW_BYTES = 0.467, 43
-"""Through an engine's shuffle: bytes for each byte of text, and for each document."""
+"""Bytes through an engine's shuffle, per byte of text and per document."""
 
 BUCKET_BYTES, MOST_BUCKETS = 4 << 20, 1 << 16
-"""Text in a bucket, and how many there are at most: the shuffle's own (a test compares)."""
+"""Text per bucket, and the maximum number of buckets: those of the shuffle (a test compares)."""
 
 EXAMPLES_RATE = 70e6
-"""Bytes of text for which one core writes one copy of one length in a second."""
+"""Bytes of text per second from which one core writes one copy of one length."""
 
 
 @dataclass(frozen=True)
 class Yield:
-    """Examples of one length, as they were measured."""
+    """Measured statistics of examples of one length."""
 
     mean_length: float
-    """Tokens, special ones included."""
+    """Tokens, including special ones."""
     per_word_piece: float
-    """Examples in one copy for each word-piece of the corpus."""
+    """Examples in one copy per token of the corpus."""
 
 
 MEASURED = {128: Yield(95.99, 0.01356), 512: Yield(192.6, 0.007353)}
@@ -70,18 +69,18 @@ MEASURED = {128: Yield(95.99, 0.01356), 512: Yield(192.6, 0.007353)}
 
 @dataclass(frozen=True)
 class EngineForecast:
-    """What an engine elsewhere does for it, with its own shuffle."""
+    """Estimates for preparation on a distributed engine with its own shuffle."""
 
     core_seconds: float
-    """Work: the texts are read once more than here."""
+    """CPU time; the texts are read once more than locally."""
     read_bytes: float
-    """Of text from the store, by vocabulary and tokens, and of tokens by examples."""
+    """Bytes read from the store: text by vocabulary and tokens, tokens by examples."""
     shuffle_bytes: float
-    """Moved: the documents as ids, once, each to its bucket."""
+    """Bytes shuffled: each document once, as token ids."""
     largest_key: float
-    """Bytes that one worker gathers for a bucket, and holds."""
+    """Bytes of the largest bucket, which one worker holds in memory."""
     worker_disk: dict[int, float]
-    """By number of workers, bytes on the fullest one's disk, if the engine shuffles on disks."""
+    """Bytes on the fullest worker's disk by number of workers, if the engine shuffles on disk."""
 
 
 @dataclass(frozen=True)
@@ -89,27 +88,27 @@ class CorpusForecast:
     """Estimates for vocabulary, tokens and examples."""
 
     text_bytes: float
-    """Of text."""
+    """Bytes of text."""
     word_pieces: float
-    """Of the whole corpus, once."""
+    """Tokens in the corpus."""
     examples: dict[int, float]
     """Examples of each length in one copy."""
     core_seconds: float
-    """Work, here."""
+    """CPU time on this machine."""
     tokens_bytes: float
     """The tokens artifact on disk."""
     examples_bytes: float
     """The examples artifact on disk."""
     engine: EngineForecast
-    """The same elsewhere."""
+    """The same on a distributed engine."""
 
 
 WORKERS = (2, 16, 128, 1024)
-"""Numbers of workers for which the fullest disk is estimated."""
+"""Numbers of workers for which disk usage is estimated."""
 
 
 def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast:
-    """What preparing so much text takes."""
+    """Estimate the preparation of `text_bytes` of text."""
     word_pieces = text_bytes * WORD_PIECES_PER_BYTE
     yields = {
         length: expected_yield(length, packed=config.pack_documents)
@@ -149,7 +148,7 @@ def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast
 
 
 def expected_yield(max_seq_length: int, *, packed: bool = False) -> Yield:
-    """Scaled from the nearest measured length; packed examples are full."""
+    """Statistics scaled from the nearest measured length; packed examples are full."""
     if packed:
         return Yield(max_seq_length, 1 / max_seq_length)
     nearest = min(MEASURED, key=lambda length: abs(length - max_seq_length))
@@ -158,28 +157,28 @@ def expected_yield(max_seq_length: int, *, packed: bool = False) -> Yield:
 
 
 MASTER_BYTES = 4 + 4 + 4
-"""A weight in fp32 and its two moments: what ZeRO 1 slices first, and what a checkpoint holds."""
+"""An fp32 weight and its two moments, which ZeRO 1 partitions and checkpoints contain."""
 
 ROUNDED_BYTES = 2
-"""The weight as it is multiplied, in bf16."""
+"""The bf16 copy of a weight."""
 
 GRADIENT_BYTES = 2 + 4
-"""Its gradient in bf16, and the sum of gradients in fp32."""
+"""A gradient in bf16, and the accumulated gradient in fp32."""
 
 ACTIVATION_BYTES = 34
-"""Per token, layer and unit of width, if attention is not kept (Korthikanti et al. 2022, 4.1)."""
+"""Per token, layer and unit of width, without attention scores (Korthikanti et al. 2022, 4.1)."""
 
 LOGIT_BYTES = 2 + 4
-"""A word-piece's score at a masked place, and its probability."""
+"""A logit of a masked position, and its probability."""
 
 
 def parameters(encoder: EncoderConfig, vocabulary_size: int) -> int:
-    """Weights of the encoder with its pre-training heads; the decoder is the word embeddings."""
+    """Number of weights of the encoder with its pre-training heads; the decoder is tied."""
     width = encoder.hidden_size
     layers = encoder.num_hidden_layers * layer_parameters(encoder)
     if encoder.family == "modern":
-        # word embeddings, norms of embeddings, last layer and head, its dense layer and the bias;
-        # the first layer has no norm before its attention
+        # word embeddings; norms of embeddings, final layer and head; the head's dense layer and
+        # bias; the first layer has no norm before attention
         rows = encoder.max_position_embeddings if encoder.has_position_table else 0
         outside = vocabulary_size * (width + 1) + rows * width + 3 * width + width**2
         return outside + layers - width
@@ -192,10 +191,10 @@ def parameters(encoder: EncoderConfig, vocabulary_size: int) -> int:
 
 
 def layer_parameters(encoder: EncoderConfig) -> int:
-    """Weights of one layer.
+    """Number of weights of one layer.
 
-    Four projections, two dense layers, two layer norms; of the modern family three dense layers and
-    no biases; of an LSTM four gates with two biases each, and the projection.
+    A BERT layer has four projections, two dense layers and two layer norms; a modern layer has
+    three dense layers and no biases; an LSTM has four gates with two biases each and a projection.
     """
     width, inner = encoder.hidden_size, encoder.intermediate_size
     if encoder.layer_type == "lstm":
@@ -210,7 +209,7 @@ def layer_parameters(encoder: EncoderConfig) -> int:
 def example_flops(
     encoder: EncoderConfig, vocabulary_size: int, *, tokens: float, masked: float
 ) -> float:
-    """FLOPs of one example, forward and backward, of the matrix products alone."""
+    """FLOPs of the matrix products in the forward and backward pass of one example."""
     width = encoder.hidden_size
     weights = encoder.num_hidden_layers * encoder.layer_weights
     attention = 12.0 * width * encoder.attended(tokens=tokens, squared=tokens**2)
@@ -219,14 +218,14 @@ def example_flops(
 
 
 def length_flops(run: RunConfig, max_seq_length: int) -> float:
-    """FLOPs of a pre-training example of at most so many tokens, on average."""
+    """Mean FLOPs of a pre-training example of one sequence length."""
     tokens = expected_yield(max_seq_length, packed=run.examples.pack_documents).mean_length
     masked = run.examples.masking.masked_lm_prob * tokens
     return example_flops(run.encoder, run.vocabulary.size, tokens=tokens, masked=masked)
 
 
 def step_flops(run: RunConfig) -> float:
-    """FLOPs of a step of pre-training, the mean over its phases."""
+    """Mean FLOPs of a pre-training step over all phases."""
     flops = 0.0
     for phase in run.pretrain.phases:
         one = length_flops(run, phase.max_seq_length)
@@ -235,10 +234,10 @@ def step_flops(run: RunConfig) -> float:
 
 
 def state_bytes(encoder: EncoderConfig, vocabulary_size: int, *, ranks: int) -> tuple[int, ...]:
-    """Bytes of weights, gradients and optimizer state on one of `ranks`, for ZeRO 0, 1, 2 and 3.
+    """Bytes of weights, gradients and optimizer state per rank, for ZeRO 0, 1, 2 and 3.
 
     For 2 and 3 these are DeepSpeed's own estimates (`estimate_zero2_model_states_mem_needs`, …),
-    with the word embeddings as the largest thing gathered at once; 0 and 1 follow from the parts.
+    with the word embeddings or a layer as the largest module that is gathered at once.
     """
     count = parameters(encoder, vocabulary_size)
     largest = max(layer_parameters(encoder), vocabulary_size * encoder.hidden_size)
@@ -255,44 +254,44 @@ def state_bytes(encoder: EncoderConfig, vocabulary_size: int, *, ranks: int) -> 
 def activation_bytes(
     encoder: EncoderConfig, vocabulary_size: int, *, tokens: int, masked_share: float
 ) -> int:
-    """Bytes that the forward pass of a micro-batch of `tokens` keeps for the backward pass."""
+    """Bytes of activations that a micro-batch of `tokens` stores for the backward pass."""
     layers = ACTIVATION_BYTES * encoder.num_hidden_layers * encoder.hidden_size
     head = round(masked_share * LOGIT_BYTES * vocabulary_size)
     return tokens * (layers + head)
 
 
 TOKEN_BUDGET = 65_536
-"""Tokens of a micro-batch on a GPU where `training.token_budget` says nothing."""
+"""Tokens of a micro-batch on a GPU unless `training.token_budget` is set."""
 
 GPUS = (1, 8, 64, 512, 1024)
-"""Numbers of GPUs for which the time is estimated, besides the machine's own, as far as a step has
-an example for each."""
+"""Numbers of GPUs for which the time is estimated, besides the machine's own; at most one GPU per
+example of a step."""
 
 
 @dataclass(frozen=True)
 class PhaseForecast:
-    """A stretch of pre-training at one length."""
+    """A phase of pre-training at one sequence length."""
 
     max_seq_length: int
-    """Its examples' length."""
+    """Sequence length."""
     steps: int
     """Optimizer steps."""
     epochs: float
-    """Passes over the corpus, each with another of its copies."""
+    """Passes over the corpus, each with a different copy."""
     flops: float
-    """Of all its steps."""
+    """FLOPs of all its steps."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The same training on so many GPUs."""
+    """The training time and cost on a number of GPUs."""
 
     gpus: int
-    """Each with `rates.gpu_tflops`."""
+    """GPUs with `rates.gpu_tflops` each."""
     examples: float
-    """Of a step, on each GPU."""
+    """Examples per GPU and step."""
     hours: float
-    """Wall-clock."""
+    """Wall-clock time."""
     cost: float
     """US dollars."""
 
@@ -302,15 +301,15 @@ class TrainingForecast:
     """Estimates for pre-training."""
 
     parameters: int
-    """Weights, heads included."""
+    """Number of weights, including heads."""
     phases: tuple[PhaseForecast, ...]
     """In order."""
     flops: float
-    """Of all steps, the matrix products alone."""
+    """FLOPs of all matrix products."""
     state_bytes: tuple[int, ...]
-    """On one of `training.ranks` GPUs: weights, gradients, optimizer, by ZeRO stage."""
+    """Weights, gradients and optimizer state on each of `training.ranks` GPUs, by ZeRO stage."""
     activation_bytes: int
-    """On each of them, at most, of one micro-batch."""
+    """Maximum activations of a micro-batch on each GPU."""
     checkpoint_bytes: int
     """One checkpoint on disk."""
     clusters: tuple[Cluster, ...]
@@ -318,19 +317,19 @@ class TrainingForecast:
 
 
 def steps_to_do(run: RunConfig) -> list[int]:
-    """Steps of each phase, without those of the finished run that it continues."""
+    """The steps of each phase, without those already done by the run that is continued."""
     return [stop - first for first, stop in _steps_of_phases(run)]
 
 
 def sequences_to_read(run: RunConfig) -> list[int]:
-    """Sequences of the same steps."""
+    """The sequences in the same steps."""
     return [run.pretrain.sequences(first, stop) for first, stop in _steps_of_phases(run)]
 
 
 def _steps_of_phases(run: RunConfig) -> list[tuple[int, int]]:
     recipe, done = run.pretrain, 0
     if recipe.continue_from:
-        with contextlib.suppress(ClozeError):  # of an earlier run, removed since
+        with contextlib.suppress(ClozeError):  # that run may have been removed
             done = open_artifact(recipe.continue_from).manifest.config["pretrain"]["steps"]
     ends = [round(share * recipe.steps) for share in accumulate(p.share for p in recipe.phases)]
     return list(pairwise([done, *(max(end, done) for end in ends)]))
@@ -339,7 +338,7 @@ def _steps_of_phases(run: RunConfig) -> list[tuple[int, int]]:
 def forecast_training(
     run: RunConfig, machine: MachineConfig, *, examples: Mapping[int, float]
 ) -> TrainingForecast:
-    """What pre-training takes where a copy of the corpus has so many `examples` of each length."""
+    """Estimate pre-training on a corpus with `examples` of each length in one copy."""
     recipe, vocabulary, ranks = run.pretrain, run.vocabulary.size, machine.training.ranks
     count = parameters(run.encoder, vocabulary)
     is_masked = recipe.objective == "masked_lm"
@@ -353,7 +352,7 @@ def forecast_training(
         epochs = read / examples[length] if examples.get(length) else 0.0
         phases.append(PhaseForecast(length, steps, epochs, flops=read * one))
     flops = sum(phase.flops for phase in phases)
-    # a rank's share of a step is all that it could put into a micro-batch
+    # a micro-batch is at most a rank's share of a step
     longest = max(phase.max_seq_length for phase in recipe.phases)
     share = -(-recipe.batch_size // ranks) * longest
     budget = min(machine.training.token_budget or TOKEN_BUDGET, share)

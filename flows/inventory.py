@@ -1,11 +1,11 @@
-"""What lies in the store: entries, the ancestors of an artifact, and what no run refers to.
+"""The contents of the store: its entries, the ancestors of an artifact, and garbage.
 
 In:  a workspace or its store.
-Out: `StoreEntry`, finished or not; artifacts by stage; `Garbage` with its size, and its removal.
+Out: `StoreEntry`, finished or not; ancestors by stage; `Garbage` with its size, and its removal.
 
 A run refers to the artifacts in its record, to those its stage tables would make (unfinished work
-to resume from), and to everything those were made from. In a finished artifact, whatever its
-manifest does not name is left over from making it: checkpoints, other attempts.
+that can be resumed), and to everything those were made from. In a finished artifact, files that
+the manifest does not list are left over from making it: checkpoints and other attempts.
 """
 
 from collections.abc import Iterator
@@ -20,23 +20,23 @@ from flows.record import find_record, list_runs
 from flows.workspace import Workspace
 
 IMPORTED = "import"
-"""Imported models (`cloze import`), which are kept although no run refers to them."""
+"""Stage name of imported models (`cloze import`), which are kept though no run refers to them."""
 
 
 @dataclass(frozen=True)
 class StoreEntry:
-    """The place of one artifact."""
+    """One key of a stage, with or without a finished artifact."""
 
     stage: str
     key: str
     directory: str
     manifest: Manifest | None
-    """None for unfinished work and for what cannot be read."""
+    """None if it is unfinished or unreadable."""
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that no run refers to."""
+    """A path that no run refers to."""
 
     path: str
     size: int
@@ -58,7 +58,7 @@ def store_entries(store: Store, *, stage: str = "") -> Iterator[StoreEntry]:
 
 
 def ancestors(artifact: Artifact, *, store: Store) -> dict[str, Artifact]:
-    """The artifact and all it was made from, by stage, nearest first; external inputs have none."""
+    """The artifact and everything it was made from, by stage, nearest first."""
     known = {
         entry.manifest.digest: Artifact(entry.directory, entry.manifest)
         for entry in store_entries(store)
@@ -78,15 +78,25 @@ def ancestors(artifact: Artifact, *, store: Store) -> dict[str, Artifact]:
 def unreadable_references(workspace: Workspace) -> list[UsageError]:
     """The errors of records and stage tables that cannot be read.
 
-    As long as there is one, what looks like garbage may belong to a run.
+    With any of these, apparent garbage may still belong to a run.
     """
     return [reference for reference in _references(workspace) if isinstance(reference, UsageError)]
 
 
 def garbage(workspace: Workspace) -> list[Garbage]:
-    """Everything that no run of the workspace refers to, as far as records can be read."""
+    """Everything that no readable record or stage table of the workspace refers to."""
     entries = list(store_entries(workspace.store))
-    kept = _kept_keys(workspace, entries)
+    by_digest = {entry.manifest.digest: entry for entry in entries if entry.manifest}
+    by_key = {entry.key: entry for entry in entries}
+    kept: set[str] = set()
+    waiting = [key for key in _references(workspace) if isinstance(key, str)]
+    while waiting:
+        key = waiting.pop()
+        referred = by_key.get(key)
+        if key not in kept and referred and referred.manifest:
+            made_from = referred.manifest.inputs.values()
+            waiting += [by_digest[digest].key for digest in made_from if digest in by_digest]
+        kept.add(key)
     found: list[Garbage] = []
     for entry in entries:
         if filesystem.is_link(workspace.store.directory(entry.stage, "")):
@@ -107,31 +117,15 @@ def garbage(workspace: Workspace) -> list[Garbage]:
 
 
 def remove_garbage(found: list[Garbage]) -> None:
-    """Remove garbage, manifests first, so that a reader never sees half an artifact."""
+    """Remove garbage, manifests first, so that no reader sees a partial artifact."""
     for item in found:
         if not filesystem.is_link(item.path):
             filesystem.remove(filesystem.join(item.path, MANIFEST_NAME))
         filesystem.remove(item.path)
 
 
-def _kept_keys(workspace: Workspace, entries: list[StoreEntry]) -> set[str]:
-    """Keys that runs refer to, and those of whatever they were made from."""
-    by_digest = {entry.manifest.digest: entry for entry in entries if entry.manifest}
-    by_key = {entry.key: entry for entry in entries}
-    waiting = [key for key in _references(workspace) if isinstance(key, str)]
-    kept: set[str] = set()
-    while waiting:
-        key = waiting.pop()
-        entry = by_key.get(key)
-        if key not in kept and entry and entry.manifest:
-            made_from = entry.manifest.inputs.values()
-            waiting += [by_digest[digest].key for digest in made_from if digest in by_digest]
-        kept.add(key)
-    return kept
-
-
 def _references(workspace: Workspace) -> Iterator[str | UsageError]:
-    """Keys in the records and stage tables of all runs; an error for each that cannot be read."""
+    """The keys in the records and stage tables of all runs, or an error for an unreadable one."""
     for run in list_runs(workspace):
         try:
             record = find_record(workspace, run)

@@ -1,9 +1,9 @@
-"""One job: what is started, by which launcher, and how it is followed to its end.
+"""One job: the command of a stage, its launcher, and following it until it exits.
 
-In:  a stage's configuration, its table's file, and the machine.
-Out: `JobResult`; or `StageFailed`, which says whether retrying could help.
+In:  a stage's configuration, the file of its stage table, and the machine.
+Out: `JobResult`, or `StageFailed` with whether to retry.
 
-Anything that interrupts the wait (Ctrl-C, cancellation, an error) ends the program as well.
+Anything that interrupts the wait (Ctrl-C, cancellation, an error) also ends the program.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from artifacts.errors import ClozeError
 from artifacts.progress import clock
 from artifacts.runtime.processes import descendants
 from flows.config import MachineConfig
-from flows.events import OutputLog
+from flows.events import OutputLog, emit
 from flows.launchers.kubernetes import KubernetesLauncher
 from flows.launchers.launcher import Launcher
 from flows.launchers.local import LocalLauncher
@@ -29,50 +29,58 @@ from flows.launchers.warm import WarmProcess
 POLL_SECONDS = 0.05
 MEMORY_SECONDS = 1.0
 MEMORY_SHARE = 0.02
-"""Largest share of time spent on measuring memory, which slows the measured programs down."""
+"""At most this share of the time is spent measuring memory, which slows down the programs."""
 KIB = 1024
 
 SIGNALLED = (128 + 9, 128 + 15)
-"""Exit codes with which a shell, a scheduler or a supervisor reports SIGKILL and SIGTERM."""
+"""Exit codes that report SIGKILL and SIGTERM: of a shell, a scheduler or a supervisor."""
 
 SUPERVISED = ("pretrain",)
-"""Stages whose program may run as several ranks, and may be restarted where it died."""
+"""Stages that may run as several ranks and restart from a checkpoint after a crash."""
 
 RANKS_SUPERVISOR = "model.training.supervisor"
 
 PREPARED = ("pretrain", "finetune", "evaluate")
-"""Stages whose program computes with torch and needs environment variables of its own."""
+"""Stages that run torch, for which `PREPARE` sets environment variables first."""
 
 PREPARE = "model.training.start"
 
 
 class StageFailed(ClozeError):
-    """A stage's program did not finish."""
+    """A stage's program failed or was killed."""
 
     def __init__(self, message: str, *, exit_code: int, retryable: bool) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.retryable = retryable
-        """Whether it was killed (pre-emption, lost node, hang) rather than failing by itself."""
+        """Whether it was killed (pre-emption, lost node, hang) rather than failing on its own."""
+
+
+def is_worth_retrying(stage: str, error: object) -> bool:
+    """Whether `stage` was killed, which is logged; a program that failed would fail again."""
+    killed = isinstance(error, StageFailed) and error.retryable
+    if killed:
+        emit(stage, "warning", f"{error}; trying again")
+    return killed
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a program ran."""
+    """Time and memory that a program took."""
 
     seconds: float
     """Wall-clock time."""
     peak_memory: int
-    """Largest PSS in bytes of this process and all below it, measured once a second at most."""
+    """Peak PSS in bytes of this process and its descendants, sampled at most once a second."""
 
 
 def program_argv(
     config: StageConfig, file: str, *, machine: MachineConfig, options: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """What a person would type to repeat the stage whose table lies in `file`.
+    """The command that runs the stage whose table is in `file`, here or by hand.
 
-    `options` go to the engine: to Beam, or to DeepSpeed's launcher. Programs run with -P: a
-    `model/` folder in the user's working directory must not be imported instead of ours.
+    `options` are passed to Beam or to DeepSpeed's launcher. Programs run with -P, so that a
+    `model/` folder in the user's working directory is not imported instead of ours.
     """
     training = machine.training
     nodes = machine.slurm.nodes if machine.jobs.launcher == "slurm" else 1
@@ -85,7 +93,7 @@ def program_argv(
 
 
 def launcher_for(stage: str, machine: MachineConfig, *, warm: WarmProcess) -> Launcher:
-    """The machine's launcher for the stages in `jobs.stages`, this machine for the others."""
+    """The configured launcher for the stages in `jobs.stages`, the local one for the others."""
     jobs = machine.jobs
     if jobs.launcher == "slurm" and stage in jobs.stages:
         return SlurmLauncher(machine.slurm, grace=jobs.grace, ranks=machine.training.ranks)
@@ -97,7 +105,7 @@ def launcher_for(stage: str, machine: MachineConfig, *, warm: WarmProcess) -> La
 def run_job(
     argv: Sequence[str], *, folder: Path, launcher: Launcher, stall_timeout: float
 ) -> JobResult:
-    """Run `argv` as the job in `folder` and log its output; returns if it ended with code 0."""
+    """Run `argv` as the job in `folder` and log its output; raises unless it exits with code 0."""
     started = time.monotonic()
     follower = Follower(folder)
     try:
@@ -116,7 +124,7 @@ def run_job(
 
 
 class Follower:
-    """What is known about a running job: its output so far, its last error, its memory."""
+    """Follows a running job: its output, its last error, its memory."""
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
@@ -130,7 +138,7 @@ class Follower:
         self._last_line = "none"
 
     def read(self) -> None:
-        """Log new lines, remember the last error, measure memory now and then."""
+        """Log new lines, remember the last error, and sample the memory at intervals."""
         now = time.monotonic()
         for line in self._tail.lines():
             self._last_output, self._last_line = now, line
@@ -143,19 +151,19 @@ class Follower:
             self._measured_next = now + max(MEMORY_SECONDS, took / MEMORY_SHARE)
 
     def check_stall(self, timeout: float, *, queued: bool) -> None:
-        """Raise if the job has been silent for `timeout` seconds, unless it still waits in line."""
+        """Raise if a job that is no longer queued has printed nothing for `timeout` seconds."""
         if queued:
             self._last_output = time.monotonic()
         if time.monotonic() - self._last_output > timeout:
             raise StageFailed(
-                f"{self.name}: no output for {clock(timeout)} (jobs.stall_timeout), so it was "
-                f"ended as hung; last line: {self._last_line}; log: {self.log}",
+                f"{self.name}: no output for {clock(timeout)} (jobs.stall_timeout), ended as "
+                f"hung; last line: {self._last_line}; log: {self.log}",
                 exit_code=1,
                 retryable=True,
             )
 
     def failure(self, code: int) -> StageFailed:
-        """The error for a job that ended with `code`."""
+        """The error for a job that exited with `code`."""
         killed = code < 0 or code in SIGNALLED
         ended = (
             f"killed by signal {-code if code < 0 else code - 128}" if killed else f"exit {code}"
@@ -169,7 +177,7 @@ class Follower:
 
 
 class Tail:
-    """Reads a growing file from where it was read last."""
+    """Reads a growing file, each time from where the last read ended."""
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         self.path = path
@@ -177,7 +185,7 @@ class Tail:
         self._rest = b""
 
     def lines(self) -> list[str]:
-        """The lines completed since the last call; a bare carriage return ends one, too."""
+        """The lines completed since the last call; a bare carriage return also ends a line."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
@@ -190,10 +198,10 @@ class Tail:
 
 
 def tree_pss(root: int) -> int:
-    """Proportional set size in bytes of `root` and everything below it; 0 if it is not known.
+    """Proportional set size in bytes of `root` and its descendants; 0 if unknown.
 
-    Shared pages are divided among the processes that share them, so the sum over forked workers is
-    what they really occupy.
+    PSS divides shared pages among the processes that share them, so the sum over forked workers is
+    the memory they actually occupy.
     """
     total = 0
     for process in (root, *descendants(root)):

@@ -1,4 +1,4 @@
-"""What a run would do: which stages are reused, which run, and why.
+"""The plan of a run: which stages would be reused, which would run, and why.
 
 In:  a run's configuration and a workspace; nothing is written, started or removed.
 Out: one `PlannedStage` per stage. A stage that would run is compared with the nearest artifact of
@@ -20,46 +20,46 @@ from flows.stages import chain, keyed_config, stage_table, up_to
 from flows.workspace import Workspace
 
 INPUT = "input "
-"""Prefix of the names of facts that are digests of inputs."""
+"""Prefix of facts that are digests of inputs."""
 
-NEVER_MADE = "nothing like it has been made here yet"
+NEVER_MADE = "no earlier artifact of this stage"
 
 ABSENT = "absent"
 
 SHOWN_CHARACTERS = 40
-"""A reason shows this many characters of a value."""
+"""Longer values are truncated in reasons."""
 
 
 class PlannedStage(Config):
-    """What would happen to one stage."""
+    """The plan for one stage."""
 
     stage: str
-    """The stage."""
+    """Name of the stage."""
     action: Literal["reuse", "run"]
-    """Whether its artifact is in the store already."""
+    """Whether its artifact exists or has to be made."""
     reasons: tuple[str, ...] = ()
     """Why it would run; empty for a stage that is reused."""
     digest: str = ""
     """Content digest of the artifact that would be reused."""
     directory: str = ""
-    """Where that artifact lies."""
+    """Directory of that artifact."""
 
 
 Facts = Mapping[str, JsonValue]
-"""Everything a key is made of, flat: `examples.copies` → 10, `input tokens` → a digest."""
+"""Everything that enters a key, flat: `examples.copies` → 10, `input tokens` → a digest."""
 
 
 def plan(
     run: RunConfig, *, workspace: Workspace, wanted: Sequence[str] = ()
 ) -> tuple[PlannedStage, ...]:
-    """What `cloze run` would do now, stage by stage; or only for `wanted` and what it needs."""
+    """What `cloze run` would do now with each stage, or with `wanted` and its dependencies."""
     finished: dict[str, Artifact] = {}
     planned, store = [], workspace.store
     for stage in up_to(chain(run), wanted) if wanted else chain(run):
         version = stage.config.format_version
         missing = [name for name in dict.fromkeys(stage.inputs.values()) if name not in finished]
         if missing:
-            # inputs that are made anew have no digest yet: only the configuration is compared
+            # inputs that are yet to be made have no digest, so only the configuration is compared
             facts = _facts(version, keyed_config(stage), {})
             changes = _changes(stage.name, facts, store=store, inputs=False)
             reasons = (f"new {', '.join(missing)}", *changes)
@@ -83,7 +83,7 @@ def plan(
 
 
 def differences(old: Facts, new: Facts) -> tuple[str, ...]:
-    """The differences in `new`, one sentence for each."""
+    """How `new` differs from `old`, one sentence for each difference."""
     shown_old, shown_new = _shown(old), _shown(new)
     return tuple(
         f"{name}: {shown_old.get(name, ABSENT)} → {shown_new.get(name, ABSENT)}"

@@ -1,10 +1,11 @@
-"""The record of a run: which artifacts it consists of, and how they came to be.
+"""The record of a run: its artifacts and how they were made.
 
-In:  outcomes, stage by stage.
-Out: `<workspace>/<run>/run.json`, rewritten after every stage; a run's name is resolved through it.
+In:  the result of each stage.
+Out: `<workspace>/<run>/run.json`, rewritten after every stage, through which a run's name resolves
+     to artifacts.
 
-A workspace may be moved or copied: artifacts are found by stage and key, and what lies inside the
-workspace is written relative to it.
+A workspace can be moved or copied: artifacts are found by stage and key, and paths inside the
+workspace are stored relative to it.
 """
 
 import contextlib
@@ -19,9 +20,11 @@ from typing import Literal
 from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from artifacts import filesystem
-from artifacts.config import Config
+from artifacts.config import Config, flat
 from artifacts.errors import IntegrityError, UsageError
+from artifacts.progress import say
 from artifacts.store import Artifact, open_artifact
+from flows.config import ReportConfig, RunConfig
 from flows.locks.on_disk import holder_of
 from flows.workspace import Workspace
 
@@ -29,7 +32,7 @@ RECORD_NAME = "run.json"
 PAGE_NAME = "report.html"
 SUMMARY_NAME = "summary.json"
 REPORT_FILES = (PAGE_NAME, SUMMARY_NAME)
-"""Files of the report that are copied into the run's folder."""
+"""The report's files, copied into the run's folder."""
 ATTEMPTS_NAME = "attempts.json"
 
 WORKSPACE = "{workspace}"
@@ -39,26 +42,26 @@ RunState = Literal["running", "finished", "failed", "interrupted"]
 
 
 class StageRecord(Config):
-    """One stage of a run; fields that earlier versions wrote are ignored."""
+    """One stage of a run; fields written by earlier versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     key: str
-    """Key of its table."""
+    """Key of its stage table."""
     digest: str
     """Content digest of its artifact."""
     state: Literal["reused", "made"]
-    """Whether this run made it."""
+    """Whether this run made the artifact or reused it."""
     seconds: float | None = None
     """Wall-clock time of its program over all attempts, if a run of this name made it."""
     peak_memory: int | None = None
-    """Largest PSS in bytes of all processes of that run while its program ran."""
+    """Peak PSS in bytes of all of that run's processes while the program ran."""
     argv: tuple[str, ...] = ()
-    """What was started, or would have been."""
+    """The command that makes it."""
 
 
 class RunRecord(Config):
-    """One run; fields that earlier versions wrote are ignored."""
+    """One run; fields written by earlier versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -67,11 +70,11 @@ class RunRecord(Config):
     state: RunState
     """Whether it is running, or how it ended."""
     config: dict[str, JsonValue]
-    """The whole resolved configuration."""
+    """The complete resolved configuration."""
     machine: dict[str, JsonValue]
-    """Where it ran."""
+    """The machine's configuration."""
     host: str = ""
-    """Machine that started it, where its lock says whether it still runs."""
+    """Host that started it and holds its lock."""
     stages: dict[str, StageRecord] = Field(default_factory=dict)
     """The stages finished so far, in order."""
     started_at: str
@@ -81,36 +84,26 @@ class RunRecord(Config):
     seconds: float | None = None
     """Wall-clock time of the whole run."""
     peak_memory: int | None = None
-    """Largest PSS in bytes of all its processes, over the stages that ran."""
+    """Peak PSS in bytes of all its processes, over the stages that ran."""
     failure: str = ""
     """Why it failed."""
 
-    def with_stage(self, name: str, entry: StageRecord) -> "RunRecord":
-        """The record with another finished stage; its peak memory counts if it was made now."""
-        peaks = [self.peak_memory, entry.peak_memory if entry.state == "made" else None]
-        return self.model_copy(
-            update={
-                "stages": {**self.stages, name: entry},
-                "peak_memory": max((peak for peak in peaks if peak), default=None),
-            }
-        )
-
 
 class Attempts(Config):
-    """The attempts at one stage's artifact so far, kept beside the log of its program."""
+    """The attempts so far at making one stage's artifact, stored beside its log."""
 
     key: str
-    """Of the stage's table."""
+    """Key of the stage table."""
     seconds: float = 0.0
     """Wall-clock time of the attempts that have ended."""
     started: float | None = None
-    """When the one that runs, or was killed, started, seconds since 1970."""
+    """Start of the current or killed attempt, in seconds since 1970."""
 
 
 def begin_attempt(folder: Path, key: str) -> Attempts:
-    """Record that the program whose job lies in `folder` starts once more.
+    """Record the start of another attempt by the job in `folder`.
 
-    A killed run could not record its end: its attempt lasted until its program's last output.
+    A killed run could not record its end, so its attempt is taken to end with the last output.
     """
     file, log = folder / ATTEMPTS_NAME, folder / "log"
     now, seconds = time.time(), 0.0
@@ -127,7 +120,7 @@ def begin_attempt(folder: Path, key: str) -> Attempts:
 
 
 def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
-    """Record that it has ended; returns the seconds of all attempts."""
+    """Record the end of an attempt; returns the seconds of all attempts."""
     seconds = attempts.seconds + time.time() - (attempts.started or time.time())
     file = folder / ATTEMPTS_NAME
     if finished:
@@ -139,7 +132,7 @@ def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
 
 
 def utc_now() -> str:
-    """The current time, as records have it."""
+    """The current time in the format of records."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -156,7 +149,7 @@ def write_record(record: RunRecord, workspace: Workspace) -> None:
 
 
 def _replaced(value: JsonValue, old: str, new: str) -> JsonValue:
-    """`value` with `new` instead of `old` where a string is that folder or begins with it."""
+    """`value` with `new` for `old` in every string that is the folder `old` or a path in it."""
     if isinstance(value, str):
         inside = value == old or value.startswith(f"{old}/")
         return new + value.removeprefix(old) if inside else value
@@ -167,45 +160,63 @@ def _replaced(value: JsonValue, old: str, new: str) -> JsonValue:
     return value
 
 
-def keep_record(record: RunRecord, workspace: Workspace) -> str:
-    """Rename a run that a new one of its name is about to replace; returns the new name.
+def keep_replaced(record: RunRecord, run: RunConfig, workspace: Workspace) -> None:
+    """Rename a finished run that `run` is about to replace with other settings.
 
-    `demo` becomes `demo.1`, `demo.2`, …: no run can be started under a name with a dot.
-    Its artifacts stay where they are, and its record protects them from `cloze gc`.
+    `demo` becomes `demo.1`, `demo.2`, …, which no run can be started as because of the dot. Its
+    artifacts stay where they are, and its record protects them from `cloze gc`.
     """
+    if record.state != "finished":
+        return
+    try:
+        settings = RunConfig.model_validate(record.config)
+    except ValidationError:  # written by an earlier version
+        changes = ["of an earlier version"]
+    else:
+        old, new = (
+            flat(one.model_copy(update={"report": ReportConfig()}).model_dump(mode="json"))
+            for one in (settings, run)
+        )
+        changes = [place for place in old | new if old.get(place) != new.get(place)]
+    if not changes:
+        return
     taken = set(filesystem.list_names(workspace.root))
-    kept = next(
-        f"{record.name}.{n}" for n in itertools.count(1) if f"{record.name}.{n}" not in taken
-    )
-    for name in REPORT_FILES:
-        path = filesystem.join(workspace.run_folder(record.name), name)
+    names = (f"{record.name}.{number}" for number in itertools.count(1))
+    kept = next(name for name in names if name not in taken)
+    for file in REPORT_FILES:
+        path = filesystem.join(workspace.run_folder(record.name), file)
         if filesystem.exists(path):
-            target = filesystem.join(workspace.run_folder(kept), name)
+            target = filesystem.join(workspace.run_folder(kept), file)
             filesystem.write_bytes(target, filesystem.read_bytes(path))
     write_record(record.model_copy(update={"name": kept}), workspace)
-    return kept
+    shown = ", ".join(changes[:3]) + (", …" if len(changes) > 3 else "")
+    say(f"run {record.name} had other settings ({shown}); it is kept as {kept}")
+    if changes == ["pretrain.steps"]:
+        say(
+            "training starts from scratch; to continue the earlier run instead: --set "
+            f"name=NAME --set pretrain.continue_from={kept}"
+        )
 
 
 def find_record(workspace: Workspace, run: str) -> RunRecord | None:
     """The record of the run called `run`, or None.
 
-    A killed run could not record its end: it counts as interrupted if nobody holds its lock. On an
-    object store only the machine that started it can tell.
+    A killed run could not record its end, so it counts as interrupted if its lock is free. On an
+    object store, only the host that started it can check that.
     """
     path = record_path(workspace, run)
     try:
         record = read_record_file(path)
     except FileNotFoundError:
         return None
-    knows = filesystem.is_local(workspace.root) or record.host == gethostname()
-    if record.state == "running" and knows:
-        is_held = holder_of(workspace.local / run) is not None
-        return record if is_held else record.model_copy(update={"state": "interrupted"})
+    has_lock_here = filesystem.is_local(workspace.root) or record.host == gethostname()
+    if record.state == "running" and has_lock_here and not holder_of(workspace.local / run):
+        return record.model_copy(update={"state": "interrupted"})
     return record
 
 
 def read_record_file(path: str) -> RunRecord:
-    """The record at `<workspace>/<run>/run.json`, with its paths where the workspace lies now."""
+    """The record at `<workspace>/<run>/run.json`, with paths in the workspace's current place."""
     root = path.rsplit("/", 2)[0]
     try:
         table = json.loads(filesystem.read_bytes(path))
@@ -220,18 +231,18 @@ def read_record_file(path: str) -> RunRecord:
 
 
 def list_runs(workspace: Workspace) -> list[str]:
-    """Names of the runs in a workspace."""
+    """The names of the runs in a workspace."""
     names = filesystem.list_names(workspace.root)
     return [name for name in names if filesystem.exists(record_path(workspace, name))]
 
 
 def read_record(workspace: Workspace, run: str) -> RunRecord:
-    """The record of the run called `run`; a `UsageError` lists the existing ones."""
+    """The record of the run called `run`; raises a `UsageError` that lists the existing runs."""
     found = find_record(workspace, run)
     if found is None:
         known = ", ".join(list_runs(workspace)) or "none"
         raise UsageError(
-            f"{run}: no run of this name in workspace {workspace.root}; runs there: {known}"
+            f"{run}: no run of this name in workspace {workspace.root}; existing runs: {known}"
         )
     return found
 
@@ -262,7 +273,7 @@ def run_artifact(workspace: Workspace, run: str, *, stage: str) -> Artifact:
     artifact = open_artifact(directory)
     if artifact.digest != entry.digest:
         raise IntegrityError(
-            f"{directory}: digest {artifact.digest[:12]}, but {RECORD_NAME} of run {run} "
-            f"says {entry.digest[:12]}; `cloze run CONFIG` brings them together again"
+            f"{directory}: digest {artifact.digest[:12]}, but {RECORD_NAME} of run {run} has "
+            f"{entry.digest[:12]}; run `cloze run CONFIG` to update the record"
         )
     return artifact

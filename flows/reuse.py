@@ -1,8 +1,8 @@
-"""Whether a stage's artifact is in the store already, whole.
+"""Looking up a stage's artifact in the store, and verifying it.
 
 In:  a stage table.
-Out: the artifact with every byte verified, or what is damaged in it; and the removal of damage, so
-     that a stage which works file by file repeats only the damaged files.
+Out: the artifact, every byte verified, or a description of its damage. Damaged files can be
+     removed, so that a stage that works file by file makes only those again.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ class Found:
     """What the store holds under a table's key."""
 
     artifact: Artifact | None
-    """The verified artifact, if it is whole."""
+    """The verified artifact, if it is intact."""
     damage: str = ""
-    """What is wrong with it; empty where there is nothing, or nothing wrong."""
+    """How it is damaged; empty if it is intact or missing."""
     damaged: tuple[FileEntry, ...] = ()
     """The files that differ from the manifest."""
 
 
 def look_up(table: StageTable) -> Found:
-    """The artifact of `table`, every byte verified (on object stores: every size)."""
+    """Find the artifact of `table` and verify every byte (on object stores, every file's size)."""
     source = filesystem.join(table.output, MANIFEST_NAME)
     try:
         manifest = parse_manifest(filesystem.read_bytes(source), source=source)
@@ -36,35 +36,30 @@ def look_up(table: StageTable) -> Found:
         return Found(None)
     except IntegrityError as error:
         return Found(None, str(error))
-    entries = (*manifest.files, *manifest.records)
-    damages = {entry.name: _damage(table.output, entry) for entry in entries}
-    damaged = tuple(entry for entry in entries if damages[entry.name])
-    if damaged:
-        listed = ", ".join(filter(None, damages.values()))
-        return Found(None, f"{table.output}: {listed}", damaged)
+    damages: list[tuple[FileEntry, str]] = []
+    for entry in (*manifest.files, *manifest.records):
+        path = filesystem.join(table.output, entry.stored_name)
+        size = filesystem.size_of(path)
+        if size is None:
+            damages.append((entry, f"{entry.name} is missing"))
+        elif size != entry.size:
+            damages.append((entry, f"{entry.name} has {size} bytes instead of {entry.size}"))
+        elif filesystem.is_local(path):
+            digest = cached_digest_of_file(filesystem.local_path(path))
+            if digest != entry.sha256:
+                found = f"sha256 {digest[:12]} instead of {entry.sha256[:12]}"
+                damages.append((entry, f"{entry.name} has {found}"))
+    if damages:
+        listed = ", ".join(damage for _, damage in damages)
+        return Found(None, f"{table.output}: {listed}", tuple(entry for entry, _ in damages))
     return Found(Artifact(table.output, manifest))
 
 
 def remove_damage(directory: str, found: Found) -> None:
-    """Withdraw the manifest and the damaged files; whole ones stay for the next attempt."""
+    """Remove the manifest and the damaged files; intact ones stay for the next attempt."""
     filesystem.remove(filesystem.join(directory, MANIFEST_NAME))
     for entry in found.damaged:
         filesystem.remove(finished_record(directory, entry.name))
         filesystem.remove(filesystem.join(directory, entry.stored_name))
     if not found.damaged:
         filesystem.remove(directory)
-
-
-def _damage(directory: str, entry: FileEntry) -> str:
-    path = filesystem.join(directory, entry.stored_name)
-    size = filesystem.size_of(path)
-    if size is None:
-        return f"{entry.name} is missing"
-    if size != entry.size:
-        return f"{entry.name} has {size} bytes, the manifest says {entry.size}"
-    if not filesystem.is_local(path):
-        return ""
-    found = cached_digest_of_file(filesystem.local_path(path))
-    if found != entry.sha256:
-        return f"{entry.name} has sha256 {found[:12]}, the manifest says {entry.sha256[:12]}"
-    return ""

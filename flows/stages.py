@@ -1,9 +1,9 @@
-"""The chain: which stages a run has, and the inputs of each.
+"""The chain of stages: the stages of a run, and the inputs of each.
 
-In:  a run's configuration; then, stage by stage, the artifacts finished so far.
-Out: for each stage its part of the configuration, its inputs, and at last its `StageTable`.
+In:  a run's configuration; then, for each stage, the artifacts finished so far.
+Out: for each stage its part of the configuration and its inputs; later its `StageTable`.
 
-Adding a stage is one more `Stage` in `chain`.
+To add a stage, add a `Stage` to `chain`.
 """
 
 import os
@@ -47,11 +47,11 @@ class Stage:
 
     config: StageConfig
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """Role to the stage whose artifact plays it."""
+    """The stage that makes the artifact of each role."""
     external: Mapping[str, ExternalInput] = field(default_factory=dict)
-    """Role to external input."""
+    """The external input of each role."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Role to the directory of a model that was trained elsewhere, an input like any other."""
+    """The directory of each role's model, trained elsewhere."""
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class Stage:
 
 
 def chain(run: RunConfig) -> tuple[Stage, ...]:
-    """The stages of `run` in an order in which each finds its inputs finished."""
+    """The stages of `run`, each after those that make its inputs."""
     trained = bool(run.corpus)
     encoder = {"encoder": "pretrain"} if trained else {}
     finished = {} if trained else {"encoder": run.finetune.encoder}
@@ -96,7 +96,7 @@ def chain(run: RunConfig) -> tuple[Stage, ...]:
 
 
 def up_to(stages: Sequence[Stage], wanted: Sequence[str]) -> tuple[Stage, ...]:
-    """Those of `stages` that are wanted or that a wanted one needs, in order."""
+    """The `wanted` stages and those they depend on, in order."""
     needed = set(wanted)
     for stage in reversed(stages):
         if stage.name in needed:
@@ -117,7 +117,7 @@ def stage_table(
     store: Store,
     machine: Mapping[str, JsonValue],
 ) -> StageTable:
-    """The table of `stage`, whose inputs are among the `finished` artifacts (by stage name)."""
+    """The stage table of `stage`, whose inputs are among the `finished` artifacts by stage."""
     inputs = {
         role: InputRef(digest=finished[source].digest, path=finished[source].directory)
         for role, source in stage.inputs.items()
@@ -132,14 +132,14 @@ def stage_table(
 
 
 def keyed_config(stage: Stage) -> dict[str, JsonValue]:
-    """The part of the key that does not depend on inputs."""
+    """The part of the key that comes from the configuration."""
     return _table(stage, inputs={}, machine={}).keyed_config
 
 
 def _table(
     stage: Stage, *, inputs: Mapping[str, InputRef], machine: Mapping[str, JsonValue]
 ) -> StageTable:
-    """A table without a place for its output; paths are absolute, for any working directory."""
+    """A stage table without its output; paths are absolute, for any working directory."""
     config = stage.config.model_dump(mode="json")
     for data in stage.external.values():
         for place, location in data.places.items():
@@ -156,7 +156,7 @@ def _table(
 
 
 def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
-    """From documents to the encoder."""
+    """The stages from the corpus to the encoder."""
     documents = _documents(corpus)
     if run.cleaning.drop_list:
         drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
@@ -172,7 +172,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         stages.append(Stage(config, external={**documents, **evaluation}))
     given = {"vocabulary": ExternalInput(files={"vocabulary.path": run.vocabulary.path})}
     recipe, continued = run.pretrain, run.pretrain.continue_from
-    if continued:  # whose finished part has used the initial encoder
+    if continued:  # the finished run has already used the initial encoder
         recipe = recipe.model_copy(update={"init": ""})
     init = {"init": ExternalInput(models={"pretrain.init": recipe.init})}
     return [
@@ -221,7 +221,7 @@ def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
 def _finetuning(
     run: RunConfig, encoder: Mapping[str, str], models: Mapping[str, str]
 ) -> list[Stage]:
-    """Fine-tuning, and the stages that make its data."""
+    """The fine-tuning stage, and the stages that make its data."""
     stages = []
     if run.finetune.tasks and run.labels:
         packages = {
@@ -230,7 +230,7 @@ def _finetuning(
         }
         labels = LabelsStage(seed=run.seed, labels=run.labels)
         stages.append(Stage(labels, external={"packages": ExternalInput(packages=packages)}))
-    if run.pairs:  # its documents are in the stage's corpus, wherever they were configured
+    if run.pairs:  # the stage reads its documents from `corpus`, wherever they were configured
         pairs = PairsStage(
             seed=run.seed,
             corpus=run.pairs_corpus,
@@ -248,15 +248,15 @@ def _finetuning(
     external = {role: files for role, files in data.items() if files.places}
     if second := run.finetune.second_encoder:
         external["second_encoder"] = ExternalInput(models={"finetune.second_encoder": second})
-    finetune = FinetuneStage(finetune=run.finetune)  # dumped as the stage knows it: less
+    finetune = FinetuneStage(finetune=run.finetune)  # drops the fields that only the run has
     stages.append(Stage(finetune, inputs={**encoder, **made}, models=models, external=external))
     return stages
 
 
 def task_data(task: TaskConfig, place: str) -> ExternalInput:
-    """The files that a task names; those of the labels stage are no external input.
+    """The files that a task names; without any, the labels stage makes them.
 
-    A Hugging Face data set is no file: its name stays in the configuration and with it in the key.
+    The name of a Hugging Face data set stays in the configuration, and thereby in the key.
     """
     named = {part: getattr(task, part) for part in ("train", "dev", "test")}
     named.update({f"more.{name}": path for name, path in task.more.items()})
@@ -266,7 +266,7 @@ def task_data(task: TaskConfig, place: str) -> ExternalInput:
         if path and not path.startswith(DATASETS_PREFIX)
     }
     folders = {f"{place}.folder": task.folder} if task.folder else {}
-    if task.glue:  # often kept without its unlabelled test files
+    if task.glue:  # the unlabelled test files are often missing
         needed = (f"{place}.train", f"{place}.dev")
         folders |= {
             name: path

@@ -1,15 +1,15 @@
-"""The workspace: where artifacts and runs lie.
+"""The workspace: the folder or bucket that holds artifacts and runs.
 
 In:  a folder or fsspec URL, and a run's name.
 Out: its store, the run's folder, and a local folder for logs and jobs.
 
     <workspace>/artifacts/<stage>/<key>/…   shared by all runs (artifacts/store.py)
-    <workspace>/<run>/run.json              what the run consists of
-    <workspace>/<run>/stages/*.json         the stage tables: repeat a stage by hand with one
+    <workspace>/<run>/run.json              the run's record (flows/record.py)
+    <workspace>/<run>/stages/*.json         its stage tables, for running a stage by hand
     <workspace>/<run>/report.html, summary.json
-    <workspace>/<run>/jobs/<stage>/log      what each program printed
+    <workspace>/<run>/jobs/<stage>/log      the output of each program
 
-On an object store, jobs and locks (flows/locks) lie in a local folder of this node.
+For a workspace on an object store, jobs and locks (flows/locks) are kept in a local folder.
 """
 
 import os
@@ -30,16 +30,16 @@ class Workspace:
     """One workspace."""
 
     root: str
-    """Absolute folder or URL."""
+    """Absolute path or URL."""
 
     @property
     def store(self) -> Store:
-        """Its artifacts."""
+        """The store of its artifacts."""
         return Store(filesystem.join(self.root, ARTIFACTS))
 
     @property
     def local(self) -> Path:
-        """A folder of this machine that belongs to the workspace: itself, if it is one."""
+        """The workspace itself if it is a folder, else a folder on this machine that serves it."""
         if filesystem.is_local(self.root):
             return Path(filesystem.local_path(self.root))
         base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -50,17 +50,17 @@ class Workspace:
         return filesystem.join(self.root, run)
 
     def job_folder(self, run: str, stage: str) -> Path:
-        """Local folder for the log of one stage's program."""
+        """Local folder of the job that runs one stage."""
         return self.local / run / "jobs" / stage
 
 
 def workspace(root: str) -> Workspace:
-    """The workspace at `root`, which need not exist yet."""
+    """The workspace at `root`, which may not exist yet."""
     return Workspace(located(root))
 
 
 def writable_workspace(root: str) -> Workspace:
-    """The workspace at `root`, created if needed; a `UsageError` if it is not writable."""
+    """The workspace at `root`, created if needed; raises a `UsageError` if it is not writable."""
     made = workspace(root)
     try:
         made.local.mkdir(parents=True, exist_ok=True)

@@ -91,12 +91,12 @@ def test_a_run_that_is_waited_for_is_named_and_when_killed_it_is_taken_over(
     wait_for(lambda: LocalJob.read(job), what="the first run's training")
     monkeypatch.delenv("STANDIN")
     second = chain.begin("taken over", "--without-prefect", run="second")
-    said = said_until(second, "pretrain: waits for")
-    assert f"waits for run first (pid {first.pid} on {socket.gethostname()}" in said
+    said = said_until(second, "pretrain: waiting for")
+    assert f"waiting for run first (pid {first.pid} on {socket.gethostname()}" in said
     first.kill()
     (_, (code, rest)) = ends([first, second])
     assert code == 0, rest
-    assert f"takes over from run first (pid {first.pid}" in rest
+    assert f"taking over from run first (pid {first.pid}" in rest
     stages = chain.stages("taken over", run="second")
     assert {stage for stage, found in stages.items() if found["state"] == "reused"} == BEFORE
     for stage, digest in chain.expected.items():

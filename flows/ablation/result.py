@@ -1,11 +1,12 @@
-"""What an ablation found: every row's figures, and what each difference from the reference means.
+"""The results of an ablation: the figures of each row, and its differences from the reference.
 
 In:  the rows, and the summaries of their runs.
-Out: `AblationResult`, which the terminal presents; in `<workspace>/<run>-ablations/` the same as
-     ablations.json, and as ablations.html, a page in the report's form that loads nothing.
+Out: `AblationResult`, which the terminal shows; ablations.json with the same content, and
+     ablations.html, a self-contained page in the style of the report, both in
+     `<workspace>/<run>-ablations/`.
 
-A figure is a mean over pre-training seeds: of a task, each seed's value is a mean over fine-tuning
-seeds already. Its error is that of pre-training: what another seed of the same row would change.
+Figures are means over pre-training seeds; for a task, the value of each seed is itself a mean over
+fine-tuning seeds. Standard errors are therefore those between pre-training seeds.
 """
 
 import math
@@ -29,27 +30,29 @@ from flows.ablation.rows import LADDERS, REFERENCE, Row, Table
 from flows.config import RunConfig
 from flows.report.charts import Line, LineChart, small_chart
 from flows.report.figures import read_summary
+from flows.report.learning_curve import heldout_course
 from flows.report.page import environment, style
 from flows.report.units import MINUS, nats, short, signed
 from flows.report.wording import metric_name, split_name, task_name
 from flows.workspace import Workspace
 
 QUESTIONS = {
-    "objective": "What are next sentences worth, and what is seeing both sides? (Paper, Table 5.)",
-    "size": "What are depth and width worth? (Paper, Table 6, relative to this encoder.)",
-    "modern": "What is each change from BERT to ModernBERT worth, at the same FLOPs?",
-    "masking": "What should stand in the place of a predicted token? (Paper, Table 8.)",
+    "objective": "How much do next-sentence prediction and bidirectional context contribute? "
+    "(Paper, Table 5.)",
+    "size": "How much do depth and width contribute? (Paper, Table 6, relative to this encoder.)",
+    "modern": "How much does each change from BERT to ModernBERT contribute, at equal FLOPs?",
+    "masking": "How should predicted tokens be replaced? (Paper, Table 8.)",
 }
 
 PLATEAU_NATS = 0.1
-"""A row this close to the word frequencies, or above them, has learned nothing but those."""
+"""A row whose loss is at most this far below the unigram loss has only learnt word frequencies."""
 
 Results = Mapping[str, Summary]
-"""Summary by the run's name."""
+"""Summaries by run name."""
 
 
 class Column(Result):
-    """One figure of every row."""
+    """A metric that is shown for every row."""
 
     key: str
     """Its name in `figures`."""
@@ -59,34 +62,53 @@ class Column(Result):
     """`nats`, lower is better; `%`, higher is better."""
 
     def amount(self, value: float, *, sign: bool = False) -> str:
-        """As people read it: losses in nats, shares in percent."""
+        """The value as text, in nats or percent."""
         scale, digits = (1.0, 2) if self.unit == "nats" else (100.0, 1)
         text = signed(scale * value, digits=digits)
         return f"+{text}" if sign and value > 0 and text.strip("0.") else text
 
     def error(self, value: float) -> str:
-        """A standard error with the digits of its figure."""
+        """A standard error with the same digits as its value."""
         return f"± {self.amount(value)}"
 
 
 class Difference(Result):
-    """A row's figure against that of the row it is compared with."""
+    """The difference of a figure between a row and the row it is compared with."""
 
     difference: float
     standard_error: float
     seeds: int
-    """Pre-trainings behind each mean, the fewer of the two."""
+    """Pre-training seeds, the fewer of the two rows."""
 
     better: bool
-    """Whether the row's figure is the better one, by however little."""
+    """Whether the row's figure is better, by any amount."""
 
     p_value: float | None = None
-    """Of Welch's test, two-sided: how often chance alone makes means differ as much; None with
-    fewer than two pre-trainings of either."""
+    """Of a two-sided Welch's t-test; None if either row has fewer than two pre-training seeds."""
+
+    @classmethod
+    def between(cls, column: Column, ours: SeedScores, reference: SeedScores) -> "Difference":
+        """The difference of two independent means, with its standard error and Welch's t-test."""
+        difference, both = ours.mean - reference.mean, (ours.values, reference.values)
+        p_value = None
+        shares = [variance(values) / len(values) for values in both if len(values) > 1]
+        if len(shares) == 2 and any(shares):
+            t = (fmean(ours.values) - fmean(reference.values)) / math.sqrt(sum(shares))
+            freedom = sum(shares) ** 2 / sum(
+                share**2 / (len(values) - 1) for share, values in zip(shares, both, strict=True)
+            )
+            p_value = float(2 * stdtr(freedom, -abs(t)))
+        return cls(
+            difference=difference,
+            standard_error=math.hypot(ours.standard_error, reference.standard_error),
+            seeds=min(len(ours.values), len(reference.values)),
+            better=difference < 0 if column.unit == "nats" else difference > 0,
+            p_value=p_value,
+        )
 
     @property
     def outcome(self) -> Outcome:
-        """By the evaluation's own rule: no verdict below three seeds, none within three errors."""
+        """By the evaluation's rule, which needs three seeds and three standard errors."""
         unclear = no_verdict(self.difference, self.standard_error, seeds=self.seeds)
         return unclear or ("gain" if self.better else "loss")
 
@@ -97,19 +119,19 @@ class RowResult(Result):
     name: str
     title: str
     runs: tuple[str, ...]
-    """Their names, pre-training seed by seed."""
+    """Names of its runs, one for each pre-training seed."""
 
     figures: dict[str, SeedScores]
-    """By the column's key, over the pre-training seeds; what was not measured is left out."""
+    """Figures over the pre-training seeds by the column's key; unmeasured ones are missing."""
 
     differences: dict[str, Difference]
-    """From the reference row, of a ladder from the row before, by the column's key."""
+    """Differences from the reference row, in a ladder from the row before, by the column's key."""
 
     curve: tuple[tuple[int, float], ...] = ()
-    """Held-out loss by step of the first pre-training, on examples of the row's own kind."""
+    """Held-out loss by step of the first run, on examples made like its training examples."""
 
     on_plateau: bool
-    """Whether it has learned no more than the word frequencies."""
+    """Whether it has only learnt word frequencies."""
 
 
 class TableResult(Result):
@@ -117,17 +139,16 @@ class TableResult(Result):
 
     name: Table
     reference: str
-    """The row that the others are compared with; of a ladder the first, and each with the one
-    before."""
+    """The row that the others are compared with; in a ladder, the first row."""
 
     heldout: str
-    """In words, the held-out examples on which all rows are evaluated."""
+    """Name of the held-out examples on which all rows are evaluated."""
 
     masked_tokens: int
-    """Their predicted tokens."""
+    """Number of predicted tokens in them."""
 
     unigram_loss: float | None
-    """Of the word frequencies alone, on the same tokens; None without held-out text."""
+    """Loss of a unigram model on the same tokens; None without held-out text."""
 
     unigram_accuracy: float | None
     columns: tuple[Column, ...]
@@ -135,21 +156,21 @@ class TableResult(Result):
 
     @property
     def reference_title(self) -> str:
-        """What rows are compared with, in words."""
+        """The row that rows are compared with, as in headings."""
         if self.name in LADDERS:
-            return "the rung before"
+            return "the previous rung"
         return next(row.title for row in self.rows if row.name == self.reference)
 
 
 class AblationResult(Result):
-    """What `ablations.json` holds."""
+    """The content of `ablations.json`."""
 
     title: str
     page: str
-    """Where ablations.html lies."""
+    """Path or URL of ablations.html."""
 
     seeds: tuple[int, ...]
-    """Of fine-tuning."""
+    """Fine-tuning seeds."""
 
     tables: tuple[TableResult, ...]
 
@@ -189,10 +210,10 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
     found_rows = []
     for row, before in zip(rows, compared, strict=True):
         own, other = figures[row.name], figures[before]
-        # by the worst of its pre-trainings
+        # decided by the worst pre-training seed
         on_plateau = model and own["loss"].maximum > model.unigram_loss - PLATEAU_NATS
         differences = {
-            column.key: _difference(column, own[column.key], other[column.key])
+            column.key: Difference.between(column, own[column.key], other[column.key])
             for column in columns
             if row.name != before and column.key in own.keys() & other.keys()
         }
@@ -203,7 +224,7 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
                 runs=tuple(run.name for run in row.runs),
                 figures=own,
                 differences=differences,
-                curve=_curve(results[row.runs[0].name]),
+                curve=tuple(heldout_course(results[row.runs[0].name])),
                 on_plateau=bool(on_plateau),
             )
         )
@@ -224,11 +245,11 @@ def _figures(summary: Summary) -> list[tuple[Column, float]]:
     found = []
     for model in summary.language_model[:1]:
         loss = Column(key="loss", title="held-out loss", unit="nats")
-        right = Column(key="accuracy", title="first guess right", unit="%")
-        found += [(loss, model.mlm_loss), (right, model.mlm_accuracy)]
+        accuracy = Column(key="accuracy", title="top-1 accuracy", unit="%")
+        found += [(loss, model.mlm_loss), (accuracy, model.mlm_accuracy)]
     for task in summary.tasks:
         for system in task.systems:
-            # fine-tuned and by features, on test where it has labels
+            # on test if it has labels, else on dev
             scores = (system.test or system.dev).get(task.metric)
             if system.role != "pretrained" or scores is None:
                 continue
@@ -243,36 +264,8 @@ def _figures(summary: Summary) -> list[tuple[Column, float]]:
     return found
 
 
-def _difference(column: Column, ours: SeedScores, reference: SeedScores) -> Difference:
-    """The error is that of two independent means, the p value that of Welch's test, two-sided."""
-    difference, both = ours.mean - reference.mean, (ours.values, reference.values)
-    p_value = None
-    shares = [variance(values) / len(values) for values in both if len(values) > 1]
-    if len(shares) == 2 and any(shares):
-        t = (fmean(ours.values) - fmean(reference.values)) / math.sqrt(sum(shares))
-        freedom = sum(shares) ** 2 / sum(
-            share**2 / (len(values) - 1) for share, values in zip(shares, both, strict=True)
-        )
-        p_value = float(2 * stdtr(freedom, -abs(t)))
-    return Difference(
-        difference=difference,
-        standard_error=math.hypot(ours.standard_error, reference.standard_error),
-        seeds=min(len(ours.values), len(reference.values)),
-        better=difference < 0 if column.unit == "nats" else difference > 0,
-        p_value=p_value,
-    )
-
-
-def _curve(summary: Summary) -> tuple[tuple[int, float], ...]:
-    points = summary.pretraining.curve if summary.pretraining else ()
-    split = next((name for point in points for name in sorted(point.heldout)), "")
-    return tuple(
-        (point.step, point.heldout[split].mlm_loss) for point in points if split in point.heldout
-    )
-
-
 def cell(column: Column, scores: SeedScores | None) -> tuple[str, str]:
-    """A figure and its error as a table shows them; empty where there is none."""
+    """The texts of a figure and its error in a table; empty if there is none."""
     if scores is None:
         return "", ""
     several = len(scores.values) > 1
@@ -280,19 +273,19 @@ def cell(column: Column, scores: SeedScores | None) -> tuple[str, str]:
 
 
 def difference_words(column: Column, found: Difference | None) -> str:
-    """`+1.2 ± 0.3 better`; without a verdict where too few seeds allow none."""
+    """`+1.2 ± 0.3 better`; `no verdict` with too few seeds."""
     if found is None:
         return ""
     amount = column.amount(found.difference, sign=True)
     if found.outcome == "undecided":
         return f"{amount}, no verdict"
     word = {"gain": "better", "loss": "worse"}.get(found.outcome, "no clear difference")
-    chance = "" if found.p_value is None else f", p = {found.p_value:.2g}"
-    return f"{amount} {column.error(found.standard_error)} {word}{chance}"
+    significance = "" if found.p_value is None else f", p = {found.p_value:.2g}"
+    return f"{amount} {column.error(found.standard_error)} {word}{significance}"
 
 
 def lede(table: TableResult) -> list[str]:
-    """What the table says, sentence by sentence; nothing that its seeds do not support."""
+    """Sentences on the clear differences in a table, one for each row."""
     sentences = []
     for row in table.rows:
         clear = [
@@ -310,14 +303,14 @@ def lede(table: TableResult) -> list[str]:
 
 
 def publish(run: RunConfig, rows: Sequence[Row], space: Workspace) -> AblationResult:
-    """Write ablations.html and ablations.json of finished rows beside their runs."""
+    """Write ablations.html and ablations.json for the finished rows."""
     folder = space.run_folder(f"{run.name}-ablations")
     page = filesystem.join(folder, "ablations.html")
     results = {}
     for name in (one.name for row in rows for one in row.runs):
         summary = read_summary(space, name)
         if summary is None:
-            raise ClozeError(f"run {name} ended without a summary; see its report stage")
+            raise ClozeError(f"run {name} has no summary; see the log of its report stage")
         results[name] = summary
     result = ablation_result(run, rows, results, page=page)
     content = result.model_dump_json(indent=1) + "\n"
@@ -327,25 +320,22 @@ def publish(run: RunConfig, rows: Sequence[Row], space: Workspace) -> AblationRe
 
 
 def as_page(result: AblationResult) -> str:
-    """The whole page."""
-    return (
-        environment()
-        .get_template("ablations.html.j2")
-        .render(
-            result=result,
-            style=style(),
-            questions=QUESTIONS,
-            plateau=nats(PLATEAU_NATS),
-            cell=cell,
-            difference_words=difference_words,
-            lede=lede,
-            curve=curve,
-        )
+    """The complete page."""
+    template = environment().get_template("ablations.html.j2")
+    return template.render(
+        result=result,
+        style=style(),
+        questions=QUESTIONS,
+        plateau=nats(PLATEAU_NATS),
+        cell=cell,
+        difference_words=difference_words,
+        lede=lede,
+        curve=curve,
     )
 
 
 def curve(table: TableResult, row: RowResult) -> Markup:
-    """The row's loss by step beside that of the word frequencies; empty without a curve."""
+    """The row's loss by step with the unigram loss as a reference; empty without a curve."""
     if len(row.curve) < 2:
         return Markup("")
     places = [(float(step), loss) for step, loss in row.curve]

@@ -1,12 +1,12 @@
-"""The rows of the ablation tables, the paper's and our own, at whatever size a run has.
+"""The rows of the ablation tables, from the paper and our own, at the size of a given run.
 
-In:  a run's configuration and the tables wanted.
-Out: for every row a configuration for each pre-training seed; rows with equal settings are one.
+In:  a run's configuration and the requested tables.
+Out: the rows, each with a configuration for every pre-training seed.
 
-Table 5 asks what bidirectionality and next sentences are worth, Table 6 what size is, Table 8 what
-stands in the place of a predicted token. The table *modern* is a ladder from the paper's encoder to
-ModernBERT's: each rung is the one before it and one change, at the same FLOPs. Every row is a run
-of its own; the store lets it share whatever it can with the others.
+The paper's Table 5 is about bidirectionality and next-sentence prediction, Table 6 about size, and
+Table 8 about the replacement of predicted tokens. The table *modern* is a ladder from BERT to
+ModernBERT: each rung adds one change to the previous one, at equal FLOPs. Every row is a separate
+run, and runs share artifacts through the store.
 """
 
 import math
@@ -20,24 +20,24 @@ from artifacts.config import assign, parse
 from artifacts.errors import UsageError
 from flows.config import RunConfig
 from flows.forecast import step_flops
-from model.config import MODERN_DEFAULTS, SIZE_NAMES
+from model.config import MODERN_DEFAULTS, SIZE_NAMES, EncoderConfig
 
 Table = Literal["objective", "size", "masking", "modern"]
 
 Settings = dict[str, JsonValue]
-"""Values by their dotted place in the configuration."""
+"""Values by dotted configuration key."""
 
 LANGUAGE_MODEL: Settings = {
     "pretrain.objective": "next_token",
     "pretrain.next_sentence_loss": False,
-    "examples.second_segment": "none",  # running text: no pairs, nothing replaced
+    "examples.second_segment": "none",  # running text without pairs or replacements
     "examples.short_seq_prob": 0.0,
     "examples.masking.mask_share": 0.0,
     "examples.masking.random_share": 0.0,
     "evaluate.masked_sentences": [],
     "report.answers": [],
 }
-"""Settings of a language model that predicts the next token instead of masked ones."""
+"""Settings of a language model that predicts the next token instead of masked tokens."""
 
 LEFT: Settings = {**LANGUAGE_MODEL, "encoder.attention_direction": "left_to_right"}
 RIGHT: Settings = {**LANGUAGE_MODEL, "encoder.attention_direction": "right_to_left"}
@@ -46,17 +46,17 @@ FEATURES: Settings = {"finetune.fine_tuning": False}
 
 @dataclass(frozen=True)
 class RowSettings:
-    """What sets a row apart."""
+    """The settings of a row."""
 
     title: str
-    """As tables name it."""
+    """Its name in tables."""
 
     settings: Settings
     partner: Settings | None = None
-    """Of a second encoder, trained apart, whose features stand beside the first one's."""
+    """Settings of a second encoder, trained separately, whose features are concatenated."""
 
     main: bool = True
-    """Whether it is pre-trained with several seeds, so that it can be compared."""
+    """Whether it is pre-trained with several seeds, as a comparison requires."""
 
 
 MASKING = {
@@ -77,18 +77,18 @@ MASKING = {
         (0, 0, 100, True),
     )
 }
-"""Paper, Table 8: how the predicted tokens are replaced, in percent."""
+"""Paper, Table 8: the replacement of predicted tokens, in percent."""
 
 
 REFERENCE: dict[Table, int] = {"objective": 0, "size": -1, "masking": 0, "modern": 0}
-"""The row of each table that the others are compared with: the run as it was configured, or the
-first, of *size* the last, of those that were chosen."""
+"""Index of the row of each table that the others are compared with: the run as configured, or
+with `only`, the first of the chosen rows (in *size*, the last)."""
 
 LADDERS: tuple[Table, ...] = ("modern",)
-"""Tables of which each row is compared with the one before it."""
+"""Tables in which each row is compared with the one before it."""
 
 HELDOUT_ROW: dict[Table, str] = {"modern": "no-nsp"}
-"""The row on whose held-out examples all of a table are evaluated, if not on the run's own: all
+"""The row whose held-out examples are used for the whole table, if not those of the run itself: all
 rungs but the first have no second segments."""
 
 
@@ -99,27 +99,27 @@ class Row:
     table: Table
     name: str
     title: str
-    """As tables name it."""
+    """Its name in tables."""
 
     runs: tuple[RunConfig, ...]
     """One for each pre-training seed."""
 
     partners: tuple[RunConfig, ...] = ()
-    """Beside each of them the run whose encoder is its second one; empty: there is none."""
+    """For each of them the run of its second encoder, if there is one."""
 
 
 def rows(
     run: RunConfig, tables: tuple[Table, ...], *, seeds: int = 3, only: tuple[str, ...] = ()
 ) -> list[Row]:
-    """The rows of `tables` for `run`, the main ones with `seeds` pre-trainings.
+    """The rows of `tables` for `run`, or only those named; main ones have `seeds` pre-trainings.
 
-    With `only`, those of these names. A rung keeps all changes up to it.
+    A rung includes all changes up to it, even if `only` leaves out the rungs before.
     """
     settings: dict[Table, Callable[[RunConfig], dict[str, RowSettings]]] = {
-        "objective": _objectives,
-        "size": _sizes,
+        "objective": objective_rows,
+        "size": size_rows,
         "masking": lambda _: MASKING,
-        "modern": _ladder,
+        "modern": modern_rows,
     }
     found = []
     for table in tables:
@@ -147,9 +147,9 @@ def rows(
 
 
 def changed(run: RunConfig, name: str, places: Settings, *, source: str = "") -> RunConfig:
-    """`run` with other values at some places, under a name of its own.
+    """`run` with other values for some keys, and another name.
 
-    An error begins with `source`, `ablation NAME` if it is empty.
+    Errors begin with `source`, by default `ablation NAME`.
     """
     table = run.model_dump(mode="json")
     for place, value in places.items():
@@ -159,9 +159,9 @@ def changed(run: RunConfig, name: str, places: Settings, *, source: str = "") ->
 
 
 def _seeded(run: RunConfig, name: str, places: Settings, number: int) -> RunConfig:
-    """The row's run with its pre-training seed `number`; the first one is the run's own."""
+    """The row's run for pre-training seed `number`, where 0 is the run's own seed."""
     common: Settings = {"evaluate.all_masked": True}
-    if run.finetune.tasks and not run.finetune.features:  # some rows are features only
+    if run.finetune.tasks and not run.finetune.features:  # some rows only use features
         common["finetune.features"] = [{"layers": "last", "head": "linear"}]
     if number == 0:
         return changed(run, f"{run.name}-{name}", {**common, **places})
@@ -170,11 +170,11 @@ def _seeded(run: RunConfig, name: str, places: Settings, number: int) -> RunConf
     return changed(run, f"{run.name}-{name}-{number + 1}", again)
 
 
-def _objectives(run: RunConfig) -> dict[str, RowSettings]:
-    """Paper, Table 5, and what its sections 3 and 5.1 set BERT against.
+def objective_rows(run: RunConfig) -> dict[str, RowSettings]:
+    """Paper, Table 5, and the models that its sections 3 and 5.1 compare with BERT.
 
-    An LSTM of ELMo has several times as many cells as its output is wide (4,096 for 512). Here
-    they are two times as many, so that its layers have about as many weights as a Transformer's.
+    ELMo's LSTMs have several times as many cells as outputs (4,096 and 512). Ours have twice as
+    many, so that a layer has about as many weights as a Transformer layer.
     """
     lstm: Settings = {
         **FEATURES,
@@ -183,10 +183,8 @@ def _objectives(run: RunConfig) -> dict[str, RowSettings]:
         "encoder.intermediate_size": 2 * run.encoder.hidden_size,
     }
     return {
-        "base": RowSettings("masked LM and next sentence (BERT)", {}),
-        "no-nsp": RowSettings(
-            "masked LM, no next sentence", {"pretrain.next_sentence_loss": False}
-        ),
+        "base": RowSettings("MLM and NSP (BERT)", {}),
+        "no-nsp": RowSettings("MLM, no NSP", {"pretrain.next_sentence_loss": False}),
         "left-to-right": RowSettings("left-to-right LM (OpenAI GPT)", LEFT),
         "left-to-right-bilstm": RowSettings(
             "left-to-right LM, fine-tuned under a BiLSTM",
@@ -194,21 +192,21 @@ def _objectives(run: RunConfig) -> dict[str, RowSettings]:
             main=False,
         ),
         "concatenated": RowSettings(
-            "left-to-right and right-to-left LM side by side, features",
+            "left-to-right and right-to-left LM, concatenated features",
             {**LEFT, **FEATURES},
             partner={**RIGHT, **FEATURES},
         ),
         "elmo": RowSettings(
-            "left-to-right and right-to-left LSTM side by side, features (ELMo)",
+            "left-to-right and right-to-left LSTM, concatenated features (ELMo)",
             {**LEFT, **lstm},
             partner={**RIGHT, **lstm},
-            main=False,  # two LSTMs take as long as all other rows of one seed
+            main=False,  # two LSTMs take as long to train as one seed of all other rows
         ),
     }
 
 
-def _sizes(run: RunConfig) -> dict[str, RowSettings]:
-    """Paper, Table 6, relative to the run's encoder: half as deep, half as wide, both, as it is."""
+def size_rows(run: RunConfig) -> dict[str, RowSettings]:
+    """Paper, Table 6, relative to the run's encoder: half the depth, half the width, both, full."""
     encoder = run.encoder
     layers, heads = encoder.num_hidden_layers, encoder.num_attention_heads
     width, inner = encoder.hidden_size, encoder.intermediate_size
@@ -226,7 +224,7 @@ def _sizes(run: RunConfig) -> dict[str, RowSettings]:
                 "encoder.preset": None,
                 **{f"encoder.{name}": size for name, size in zip(SIZE_NAMES, shape, strict=True)},
             }
-            if shape != own  # whose encoder other tables have made already, under the preset's key
+            if shape != own  # other tables make this encoder too, under the key of its preset
             else {},
             main=shape in shapes[2:],
         )
@@ -234,35 +232,40 @@ def _sizes(run: RunConfig) -> dict[str, RowSettings]:
     }
 
 
-def _ladder(run: RunConfig) -> dict[str, RowSettings]:
-    """From Devlin et al. 2019 to Warner et al. 2024, one change a rung, as many FLOPs each.
+def deep_and_narrow(encoder: EncoderConfig, *, gated: int) -> Settings:
+    """Sizes of a deeper encoder with fewer heads and about as many weights in its layers.
 
-    Deep and narrow has as many weights in its layers, as nearly as whole heads allow; the window is
-    the eighth of a sequence that 128 of 1,024 are.
+    `gated` is the intermediate size of the shallower encoder with gated feed-forward layers.
     """
-    if run.encoder.family != "bert":
-        raise UsageError(
-            f"table modern of {run.name}: the ladder begins at BERT's encoder, and encoder.family "
-            f'is "{run.encoder.family}"; leave it out'
-        )
-    encoder, longest = run.encoder, max(phase.max_seq_length for phase in run.pretrain.phases)
     heads, width = encoder.num_attention_heads, encoder.hidden_size
-    sizes = {f"encoder.{name}": getattr(encoder, name) for name in SIZE_NAMES}
-    gated = max(8, round(encoder.intermediate_size / 12) * 8)
     fewer = max(1, round(heads / math.sqrt(2)))
     narrow = width // heads * fewer
     narrow_gated = max(8, round(gated * narrow / width / 8) * 8)
     layer, narrow_layer = (
         4 * h * h + 3 * h * i for h, i in ((width, gated), (narrow, narrow_gated))
     )
-    deep: Settings = {
+    return {
         "encoder.hidden_size": narrow,
         "encoder.num_attention_heads": fewer,
         "encoder.intermediate_size": narrow_gated,
         "encoder.num_hidden_layers": round(encoder.num_hidden_layers * layer / narrow_layer),
     }
+
+
+def modern_rows(run: RunConfig) -> dict[str, RowSettings]:
+    """From Devlin et al. 2019 to Warner et al. 2024, one change per rung, at equal FLOPs.
+
+    The local attention window is an eighth of the sequence, like ModernBERT's 128 of 1,024.
+    """
+    if run.encoder.family != "bert":
+        raise UsageError(
+            f"table modern of {run.name}: the ladder begins at BERT's encoder, but encoder.family "
+            f'is "{run.encoder.family}"; leave out this table'
+        )
+    encoder, longest = run.encoder, max(phase.max_seq_length for phase in run.pretrain.phases)
+    gated = max(8, round(encoder.intermediate_size / 12) * 8)
     pre_norm: Settings = {
-        **sizes,
+        **{f"encoder.{name}": getattr(encoder, name) for name in SIZE_NAMES},
         **{f"encoder.{name}": value for name, value in MODERN_DEFAULTS.items()},
         "encoder.preset": None,
         "encoder.family": "modern",
@@ -273,10 +276,10 @@ def _ladder(run: RunConfig) -> dict[str, RowSettings]:
     }
     window = max(2, longest // 16 * 2)
     changes: tuple[tuple[str, str, Settings], ...] = (
-        ("bert", "BERT as the paper has it", {}),
+        ("bert", "BERT as in the paper", {}),
         (
             "no-nsp",
-            "no next sentence",
+            "no next-sentence prediction",
             {"pretrain.next_sentence_loss": False, "examples.second_segment": "none"},
         ),
         (
@@ -287,16 +290,16 @@ def _ladder(run: RunConfig) -> dict[str, RowSettings]:
                 "examples.masking.heldout_masked_lm_prob": 0.15,
             },
         ),
-        ("pre-norm", "norms first, no biases, dropout on attention's output alone", pre_norm),
+        ("pre-norm", "pre-norm, no biases, dropout only on attention output", pre_norm),
         ("rotary", "rotary positions", {"encoder.positions": "rotary"}),
         ("geglu", "GeGLU", {"encoder.gated": True, "encoder.intermediate_size": gated}),
-        ("deep", "deep and narrow", deep),
+        ("deep", "deep and narrow", deep_and_narrow(encoder, gated=gated)),
         (
             "local",
-            "two of three layers local",
+            "local attention in two of three layers",
             {"encoder.global_attn_every_n_layers": 3, "encoder.local_attention": window},
         ),
-        ("wsd", "warm-up, flat, 1 - √t", {"pretrain.optimizer.schedule": "wsd"}),
+        ("wsd", "warmup-stable-decay, 1 - √t", {"pretrain.optimizer.schedule": "wsd"}),
     )
     rungs: dict[str, RowSettings] = {}
     settings: Settings = {}

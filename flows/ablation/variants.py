@@ -1,7 +1,7 @@
-"""Variants of a run: several pre-training seeds, and values swept over.
+"""Variants of a run, for several pre-training seeds and hyperparameter sweeps.
 
-In:  a run's configuration, seeds, and sweeps as `place=value,value`.
-Out: one `Variant` for each combination of values with a run for each seed, all on equal data;
+In:  a run's configuration, seeds, and sweeps as `key=value,value`.
+Out: one `Variant` for each combination of values, with a run for each seed on the same data;
      their figures, as means over the seeds.
 """
 
@@ -28,17 +28,17 @@ class Variant:
     """One combination of values."""
 
     title: str
-    """`learning_rate=0.002`; empty where nothing is swept."""
+    """`learning_rate=0.002`; empty without sweeps."""
 
     runs: tuple[RunConfig, ...]
     """One for each seed."""
 
 
 def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> list[Variant]:
-    """Every combination of swept values, each with every seed; without either the run itself."""
+    """Every combination of swept values with every seed; without either, the run itself."""
     if seeds and not run.corpus:
         raise UsageError(
-            "--seeds are seeds of pre-training, and this run pre-trains nothing; "
+            "--seeds are pre-training seeds, but this run does not pre-train; "
             "set finetune.seeds instead"
         )
     places = [_sweep(text) for text in sweeps]
@@ -60,14 +60,14 @@ def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> 
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(
-            f"two variants would be run {twice[0]}; name every seed and every value once, and "
-            "values that differ in more than signs"
+            f"two variants would be named {twice[0]}; give every seed and value only once, and "
+            "values that differ in letters or digits"
         )
     return found
 
 
 def mean_figures(variant: Variant, space: Workspace) -> dict[str, SeedScores]:
-    """The figures of a variant's finished runs by name, over its seeds."""
+    """The figures of a variant's finished runs by name, with the values of its seeds."""
     values: dict[str, list[float]] = {}
     for run in variant.runs:
         summary = read_summary(space, run.name)
@@ -78,7 +78,7 @@ def mean_figures(variant: Variant, space: Workspace) -> dict[str, SeedScores]:
 
 
 def _sweep(text: str) -> tuple[str, list[JsonValue]]:
-    """The place and the values of `place=value,value`; a value is TOML, or else a word."""
+    """The key and the values of `key=value,value`; values are TOML, or else words."""
     place, _, listed = text.partition("=")
     try:
         values: list[JsonValue] = tomllib.loads(f"values = [{listed}]")["values"]

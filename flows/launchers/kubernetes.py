@@ -3,8 +3,8 @@
 In:  an argv and a job directory on the shared workspace.
 Out: a Job whose pod runs the program under a supervisor; its exit code in DIRECTORY/exit.
 
-Everything goes through `kubectl`, with whatever access its user has. An evicted pod is started
-again by the Job; the program goes on from what it has finished. A flow that died finds its Job by
+All access to the cluster is through `kubectl`, with its user's permissions. If a pod is evicted,
+its Job starts another, and the program resumes its work. A restarted flow finds its Job through
 DIRECTORY/job.json.
 """
 
@@ -22,13 +22,13 @@ from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import ClozeError, UsageError
-from flows.launchers.launcher import LOST, Job, identity
+from flows.launchers.launcher import LOST, Job, identity, supervisor_argv
 
-ASK_SECONDS = 5.0
-"""Seconds between questions to the cluster; the exit code is a file and is looked for at once."""
+QUERY_SECONDS = 5.0
+"""Seconds between queries to the cluster; the file with the exit code is always checked."""
 
-SAYS_GOODBYE_SECONDS = 30.0
-"""Beyond the program's own grace, before the kubelet kills the pod."""
+POD_GRACE_SECONDS = 30.0
+"""Added to the program's grace period before the kubelet kills the pod."""
 
 SCRIPT = """\
 job={job}
@@ -48,22 +48,22 @@ class KubernetesConfig(Config):
     """Image with Cloze in it (infra/images)."""
 
     namespace: str = "default"
-    """Where the Jobs live."""
+    """Namespace of the Jobs."""
 
     claim: str = "cloze-workspace"
-    """Volume claim that holds the workspace (infra/kubernetes/workspace.yaml)."""
+    """Volume claim of the workspace (infra/kubernetes/workspace.yaml)."""
 
     mount: str = "/workspace"
-    """Where the claim is mounted, in the pods as in the flow's own pod."""
+    """Mount path of the claim, in the pods and in the flow's own pod."""
 
     cpu: str = "4"
-    """Processors of a pod."""
+    """CPUs per pod."""
 
     memory: str = "16Gi"
-    """Memory of a pod."""
+    """Memory per pod."""
 
     gpus: int = Field(default=0, ge=0)
-    """GPUs of a pod; `training.ranks` should say the same."""
+    """GPUs per pod; should equal `training.ranks`."""
 
 
 class KubernetesJob(Job):
@@ -73,7 +73,7 @@ class KubernetesJob(Job):
     """Its name in the namespace."""
 
     identity: str
-    """Digest of what was asked for: another argv or stage table is another Job."""
+    """Digest of its argv and stage table; a Job with another digest is replaced."""
 
 
 class _JobStatus(TypedDict, total=False):
@@ -91,7 +91,7 @@ class KubernetesLauncher:
     def __init__(self, config: KubernetesConfig, *, grace: float) -> None:
         self.config = config
         self.grace = grace
-        self._asked = 0.0
+        self._queried_at = 0.0
         self._status: _JobStatus | None = {}
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
@@ -99,33 +99,33 @@ class KubernetesLauncher:
         mount = self.config.mount
         if not Path(os.path.abspath(job)).is_relative_to(mount):
             raise UsageError(
-                f"{job.name}: {job} is not below {mount} (kubernetes.mount), so its pod would not "
-                f"see it; choose a workspace below {mount}, and copy there what lies in a bucket"
+                f"{job.name}: {job} is not below {mount} (kubernetes.mount), so its pod could not "
+                f"see it; choose a workspace below {mount}, and copy artifacts there from buckets"
             )
         found = KubernetesJob.read(job)
-        if found and self._ask(found) is not None:
+        if found and self._query(found) is not None:
             if found.identity == identity(argv) and not (job / "exit").exists():
                 return
             self.cancel(job)
         job.mkdir(parents=True, exist_ok=True)
         (job / "exit").unlink(missing_ok=True)
-        asked = KubernetesJob(
+        created = KubernetesJob(
             name=f"cloze-{job.name}-{identity(argv)[:8]}", identity=identity(argv)
         )
-        asked.write(job)
+        created.write(job)
         self._kubectl(
-            "apply", "-f", "-", given=json.dumps(self.manifest(asked.name, argv, job=job))
+            "apply", "-f", "-", given=json.dumps(self.manifest(created.name, argv, job=job))
         )
 
     def poll(self, job: Path) -> int | None:
-        """The exit code; None while the Job is there and has not failed."""
+        """The exit code; None while the Job exists and has not failed."""
         if (job / "exit").exists():
             return int((job / "exit").read_text())
         found = KubernetesJob.read(job)
         if found is None:
             return LOST
-        if time.monotonic() - self._asked >= ASK_SECONDS:
-            self._status, self._asked = self._ask(found), time.monotonic()
+        if time.monotonic() - self._queried_at >= QUERY_SECONDS:
+            self._status, self._queried_at = self._query(found), time.monotonic()
         if self._status is None:
             return LOST
         conditions = self._status.get("conditions") or []
@@ -133,19 +133,19 @@ class KubernetesLauncher:
         return LOST if failed else None
 
     def queued(self, job: Path) -> bool:
-        """Whether its pod waits for a node."""
+        """Whether its pod is waiting for a node."""
         return not (self._status or {}).get("ready")
 
     def cancel(self, job: Path) -> None:
-        """Delete the Job and its pods; returns when they are gone."""
+        """Delete the Job and its pods, and wait until they are gone."""
         found = KubernetesJob.read(job)
         if found is not None:
-            seconds = round(self.grace + 2 * SAYS_GOODBYE_SECONDS)
+            seconds = round(self.grace + 2 * POD_GRACE_SECONDS)
             wait = ("--cascade=foreground", "--ignore-not-found", f"--timeout={seconds}s")
             self._kubectl("delete", "job", found.name, *wait)
 
     def manifest(self, name: str, argv: Sequence[str], *, job: Path) -> dict[str, object]:
-        """The Job."""
+        """The Job's manifest."""
         labels = {"app": "cloze", "cloze-stage": job.name}
         return {
             "apiVersion": "batch/v1",
@@ -194,7 +194,7 @@ class KubernetesLauncher:
         }
         return {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": round(self.grace + SAYS_GOODBYE_SECONDS),
+            "terminationGracePeriodSeconds": round(self.grace + POD_GRACE_SECONDS),
             "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001},
             "containers": [container],
             "volumes": [
@@ -204,17 +204,15 @@ class KubernetesLauncher:
         }
 
     def script(self, argv: Sequence[str], *, job: Path) -> str:
-        """What the pod's shell does; `python` is the image's own."""
-        supervisor = ("python", "-P", "-m", "flows.launchers.supervisor")
-        options = ("--job", str(job), "--grace", str(self.grace))
+        """The pod's shell script, which uses the image's `python`."""
         program = ["python" if word == sys.executable else word for word in argv]
         return SCRIPT.format(
             job=shlex.quote(str(job)),
-            supervisor=shlex.join((*supervisor, *options)),
+            supervisor=shlex.join(supervisor_argv(job, grace=self.grace, python="python")),
             program=shlex.join(program),
         )
 
-    def _ask(self, job: KubernetesJob) -> _JobStatus | None:
+    def _query(self, job: KubernetesJob) -> _JobStatus | None:
         """The Job's status; None if there is no such Job."""
         found = self._kubectl("get", "job", job.name, "--ignore-not-found", "-o", "json")
         status = dict(json.loads(found).get("status", {})) if found.strip() else None
@@ -225,7 +223,7 @@ class KubernetesLauncher:
         try:
             done = subprocess.run(argv, input=given, capture_output=True, text=True, check=False)
         except FileNotFoundError:
-            raise ClozeError("kubectl is not here; install it, or set jobs.launcher") from None
+            raise ClozeError("kubectl not found; install it, or set jobs.launcher") from None
         if done.returncode:
             raise ClozeError(f"kubectl {arguments[0]}: {done.stderr.strip()}")
         return done.stdout

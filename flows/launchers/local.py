@@ -4,17 +4,16 @@ In:  an argv and a job directory.
 Out: DIRECTORY/log, and the exit code in DIRECTORY/exit.
 
 Each program has a supervisor (flows/launchers/supervisor.py), so that none outlives the flow. Both
-are forked from a warm process (flows/launchers/warm.py) where there is one for the program.
+are forked from a warm process (flows/launchers/warm.py) if it has loaded the program.
 """
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from artifacts.runtime.processes import Child, ProcessId
-from flows.launchers.launcher import LOST, Job, child_environment
+from flows.launchers.launcher import LOST, Job, child_environment, supervisor_argv
 from flows.launchers.warm import WarmProcess
 
 
@@ -22,14 +21,14 @@ class LocalJob(Job):
     """A job on this machine."""
 
     argv: tuple[str, ...]
-    """What was started."""
+    """The program's command."""
 
     supervisor: ProcessId
-    """Its supervisor (flows/launchers/supervisor.py)."""
+    """The process of its supervisor."""
 
 
 class LocalLauncher:
-    """Programs on this machine, each with a supervisor, so that none outlives us."""
+    """Starts programs on this machine, each with a supervisor, so that none outlives us."""
 
     def __init__(
         self,
@@ -48,11 +47,8 @@ class LocalLauncher:
         job.mkdir(parents=True, exist_ok=True)
         (job / "exit").unlink(missing_ok=True)
         environment = {**child_environment(), **self.environment}
-        supervising = [
-            *(sys.executable, "-P", "-m", "flows.launchers.supervisor"),
-            *("--job", str(job), "--grace", str(self.grace), "--owner", str(os.getpid())),
-            *("--", *argv),
-        ]
+        owner = ("--owner", str(os.getpid()))
+        supervising = [*supervisor_argv(job, grace=self.grace), *owner, "--", *argv]
         forked = self.warm and self.warm.fork(supervising, environment)
         supervisor: Child = forked or subprocess.Popen(
             supervising,
@@ -75,19 +71,19 @@ class LocalLauncher:
             del self._supervisors[job]
         try:
             return int((job / "exit").read_text())
-        except (FileNotFoundError, ValueError):  # a killed supervisor, or a full disk
+        except (FileNotFoundError, ValueError):  # the supervisor was killed, or the disk is full
             if code is not None and code >= 0:
                 return code
             running = LocalJob.read(job)
             return None if running and running.supervisor.alive else LOST
 
     def queued(self, job: Path) -> bool:
-        """Never: programs start at once here."""
+        """Always False: local programs start immediately."""
         return False
 
     def cancel(self, job: Path) -> None:
-        """Terminate the supervisor, which ends everything, and make sure that it did."""
-        if job in self._supervisors:  # whatever another program has written over job.json since
+        """Terminate the supervisor, which ends the program, and wait for it."""
+        if job in self._supervisors:  # even if another program has overwritten job.json since
             supervisor = self._supervisors.pop(job)
             ProcessId.of(supervisor.pid).end(grace=self.grace + 10.0)
             supervisor.wait()

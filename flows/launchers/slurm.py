@@ -3,14 +3,13 @@
 In:  an argv and a job directory.
 Out: a batch job under a supervisor; its exit code in DIRECTORY/exit.
 
-Pre-empted, out of time or on a node that failed, the job goes back into the queue and its program
-goes on from what it has finished. The flow that submitted it may die meanwhile: the next one finds
-the job by DIRECTORY/job.json and waits for it.
+If the job is pre-empted, runs out of time or loses its node, it is requeued, and its program
+resumes its work. If the flow that submitted it dies, the next one finds the job through
+DIRECTORY/job.json and waits for it.
 """
 
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +18,19 @@ from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import ClozeError
-from flows.launchers.launcher import LOST, Job, child_environment, identity
+from flows.launchers.launcher import (
+    LOST,
+    Job,
+    child_environment,
+    identity,
+    supervisor_argv,
+)
 
-ASK_SECONDS = 5.0
-"""Seconds between questions to the scheduler; the exit code is a file and is looked for at once."""
+QUERY_SECONDS = 5.0
+"""Seconds between queries to the scheduler; the file with the exit code is always checked."""
 
 VANISHED_SECONDS = 60.0
-"""A job that the scheduler no longer knows may take this long to show its exit code (NFS)."""
+"""After a job has left the queue, its exit code may take this long to appear (NFS)."""
 
 PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
 
@@ -62,30 +67,30 @@ ON_EVERY_NODE = (
     'exec "$@" --hostfile "$HOSTS" --no_ssh --node_rank "$SLURM_NODEID" '
     '--master_addr "$MASTER" --master_port 29500'
 )
-"""Run by srun's shell on each node, where its own rank is known."""
+"""Run by srun on each node, where the node's rank is known."""
 
 
 class SlurmConfig(Config):
-    """Slurm (`jobs.launcher = "slurm"`); the workspace lies on a file system all nodes share."""
+    """Slurm (`jobs.launcher = "slurm"`); the workspace is on a file system shared by all nodes."""
 
     nodes: int = Field(default=1, ge=1)
-    """Nodes; on each of them `training.ranks` processes."""
+    """Number of nodes, each with `training.ranks` processes."""
 
     options: tuple[str, ...] = ()
-    """For sbatch, for example `["--partition=gpu", "--gpus-per-node=8", "--time=24:00:00"]`."""
+    """Options of sbatch, for example `["--partition=gpu", "--gpus-per-node=8"]`."""
 
     setup: str = ""
-    """Shell lines before the program, for example `module load cuda`."""
+    """Shell commands to run before the program, for example `module load cuda`."""
 
 
 class SlurmJob(Job):
     """A job of the cluster."""
 
     slurm_id: str
-    """The scheduler's number."""
+    """The scheduler's job id."""
 
     identity: str
-    """Digest of what was submitted: another argv or stage table is another job."""
+    """Digest of its argv and stage table; a job with another digest is replaced."""
 
 
 class SlurmLauncher:
@@ -95,14 +100,14 @@ class SlurmLauncher:
         self.config = config
         self.grace = grace
         self.ranks = ranks
-        self._asked = 0.0
+        self._queried_at = 0.0
         self._state = ""
         self._gone_since = 0.0
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
         """Submit `argv`, unless the same job is in the queue already."""
         found = SlurmJob.read(job)
-        if found and self._ask(found) != "":
+        if found and self._query(found) != "":
             if found.identity == identity(argv) and not (job / "cancelled").exists():
                 return
             self.cancel(job)
@@ -125,53 +130,51 @@ class SlurmLauncher:
         submitted.write(job)
 
     def poll(self, job: Path) -> int | None:
-        """The exit code; None while the job is queued or runs."""
+        """The exit code; None while the job is queued or running."""
         if (job / "exit").exists():
             return int((job / "exit").read_text())
         found = SlurmJob.read(job)
         if found is None:
             return LOST
-        if time.monotonic() - self._asked >= ASK_SECONDS:
-            self._state, self._asked = self._ask(found), time.monotonic()
-            self._gone_since = self._gone_since or self._asked if self._state == "" else 0.0
+        if time.monotonic() - self._queried_at >= QUERY_SECONDS:
+            self._state, self._queried_at = self._query(found), time.monotonic()
+            self._gone_since = self._gone_since or self._queried_at if self._state == "" else 0.0
         gone = self._gone_since and time.monotonic() - self._gone_since > VANISHED_SECONDS
         return LOST if gone else None
 
     def queued(self, job: Path) -> bool:
-        """Whether it waits for nodes."""
+        """Whether it is waiting for nodes."""
         return self._state in PENDING
 
     def cancel(self, job: Path) -> None:
-        """Take it out of the queue or end it; returns when the scheduler has released it."""
+        """Cancel the job, and wait until the scheduler has released it."""
         found = SlurmJob.read(job)
         if found is None:
             return
         (job / "cancelled").touch()
         _run("scancel", found.slurm_id)
         deadline = time.monotonic() + self.grace + VANISHED_SECONDS
-        while self._ask(found) != "" and time.monotonic() < deadline:
+        while self._query(found) != "" and time.monotonic() < deadline:
             time.sleep(0.5)
 
     def script(self, argv: Sequence[str], *, job: Path) -> str:
         """The batch script."""
-        supervisor = (sys.executable, "-P", "-m", "flows.launchers.supervisor")
-        options = ("--job", str(job), "--grace", str(self.grace))
         several = self.config.nodes > 1
         spread = ("srun", "--kill-on-bad-exit=1", "bash", "-c", ON_EVERY_NODE, "node")
         return SCRIPT.format(
             setup=self.config.setup,
             job=shlex.quote(str(job)),
             nodes=SEVERAL_NODES.format(slots=self.ranks) if several else "",
-            supervisor=shlex.join((*supervisor, *options)),
+            supervisor=shlex.join(supervisor_argv(job, grace=self.grace)),
             program=shlex.join((*(spread if several else ()), *argv)),
         )
 
-    def _ask(self, job: SlurmJob) -> str:
-        """The scheduler's word for the job's state; empty when it has ended."""
-        asked = ("squeue", "--noheader", f"--jobs={job.slurm_id}", "--format=%T")
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    def _query(self, job: SlurmJob) -> str:
+        """The job's state as reported by the scheduler; empty if it has ended."""
+        query = ("squeue", "--noheader", f"--jobs={job.slurm_id}", "--format=%T")
+        done = subprocess.run(query, capture_output=True, text=True, check=False)
         if done.returncode and "Invalid job id" not in done.stderr:
-            return self._state or "UNKNOWN"  # the scheduler is away; it will come back
+            return self._state or "UNKNOWN"  # the scheduler is temporarily unavailable
         return done.stdout.strip()
 
 
@@ -182,7 +185,7 @@ def _run(*argv: str) -> str:
         )
     except FileNotFoundError:
         raise ClozeError(
-            f"{argv[0]} is not here; run where Slurm's commands are, or set jobs.launcher"
+            f"{argv[0]} not found; run on a node with Slurm's commands, or set jobs.launcher"
         ) from None
     if done.returncode:
         raise ClozeError(f"{argv[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")

@@ -1,11 +1,11 @@
-"""Supervises one program: it does not outlive the supervisor, nor the supervisor its owner.
+"""A supervisor process: it ends its program when its owner dies.
 
 In:  `python -P -m flows.launchers.supervisor --job DIRECTORY --owner PID -- ARGV`.
 Out: DIRECTORY/log (everything the program prints) and DIRECTORY/exit (its exit code, written last).
 
-However the owner, a flow, is killed, the supervisor then has another parent and ends the program:
-SIGTERM, a grace period, SIGKILL. Processes that the program leaves behind become the
-supervisor's own (artifacts/runtime/processes.py) and are ended, too.
+If the owner, a flow, dies in any way, the supervisor is given another parent process; it notices
+this and ends the program with SIGTERM, a grace period, and SIGKILL. It adopts the processes that
+the program leaves behind (artifacts/runtime/processes.py) and ends them too.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from typing import IO
 from artifacts.runtime.processes import Child, adopt_orphans, end, family, start
 
 INTERVAL = 0.1
-"""Seconds between checks of the owner; the child's end is noticed at once."""
+"""Seconds between checks of the owner; the child's exit is noticed immediately."""
 LEFTOVER_GRACE = 5.0
-"""At most so many seconds from SIGTERM to SIGKILL for what a finished program leaves behind."""
+"""Maximum seconds from SIGTERM to SIGKILL for processes that a finished program leaves behind."""
 
 
 class Supervisor:
-    """Waits for one child program, or ends it."""
+    """Waits for a child program, or ends it."""
 
     def __init__(self, child: Child, *, grace: float, owner: int | None) -> None:
         self.child = child
@@ -37,7 +37,7 @@ class Supervisor:
         self.cancelled = False
 
     def run(self) -> int:
-        """The child's exit code, once it and everything below it have ended."""
+        """Wait for the child and its descendants to end; returns the child's exit code."""
         while self.child.poll() is None and not self.cancelled:
             if self.owner is not None and os.getppid() != self.owner:
                 self.cancelled = True
@@ -50,7 +50,7 @@ class Supervisor:
         return code
 
     def cancel(self, signum: int, frame: FrameType | None) -> None:
-        """Signal handler: begin to end the program."""
+        """Signal handler that requests the end of the program."""
         self.cancelled = True
 
 
@@ -60,14 +60,14 @@ def supervise(
         argv, output=log, own_session=True
     ),
 ) -> int:
-    """Run the program that the command line `words` names; the exit code is its own.
+    """Run the program of the command line `words`, and return its exit code.
 
-    `begin` starts it in a session of its own, given its argv and its log.
+    `begin` starts it in a session of its own, with its argv and its log.
     """
-    parser = argparse.ArgumentParser(description="Run a program that cannot be left behind.")
+    parser = argparse.ArgumentParser(description="Run a program, and end it when its owner dies.")
     parser.add_argument("--job", type=Path, required=True, help="directory for log and exit code")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds from SIGTERM to SIGKILL")
-    parser.add_argument("--owner", type=int, help="process that starts this one and may be killed")
+    parser.add_argument("--owner", type=int, help="parent process whose death ends the program")
     parser.add_argument("--exit-name", default="exit", help="name of the file for the exit code")
     parser.add_argument("argv", nargs="+", help="the program and its arguments, after --")
     arguments = parser.parse_args(words)
@@ -79,7 +79,7 @@ def supervise(
         signal.signal(signum, supervisor.cancel)
     code = supervisor.run()
     written = arguments.job / ".exit"
-    with suppress(OSError):  # a full disk: whoever waits for us gets our own exit code
+    with suppress(OSError):  # if the disk is full, the launcher uses our own exit code
         written.write_text(f"{code}\n")
         written.rename(arguments.job / arguments.exit_name)
     return code if code >= 0 else 128 - code

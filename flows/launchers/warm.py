@@ -1,11 +1,11 @@
-"""A warm process: it imports what preparing a corpus needs, and then forks the programs.
+"""A warm process: it imports the programs that prepare a corpus once, and then forks them.
 
 In:  the argv of a supervisor (flows/launchers/supervisor.py) whose program is one of `MODULES`.
-Out: that supervisor, a child of whoever asked for it, and the program, the supervisor's child.
+Out: that supervisor as the caller's child, and the program as the supervisor's child.
 
-Three programs' imports are most of the processor time of preparing a small corpus; here they are
-done once. A forked program looks like a started one: the same parents, sessions, signals,
-environment, command line in `ps`, log and exit code. Linux only.
+For a small corpus, most of the CPU time of preparation is spent on imports. A forked program looks
+like any other: the same parents, sessions, signals, environment, command line in `ps`, log and exit
+code. Linux only.
 """
 
 import gc
@@ -28,14 +28,14 @@ MODULES = ("pipeline.vocabulary", "pipeline.tokens", "pipeline.examples")
 """The programs that are forked."""
 
 PYTHON = (sys.executable, "-P", "-m")
-"""What every program's argv begins with; then come its module and its arguments."""
+"""Start of each program's argv; its module and arguments follow."""
 
 MESSAGE_BYTES = 1 << 17
-"""The longest argv, as JSON; a socket's buffer takes as much."""
+"""Maximum length of an argv as JSON, which fits into a socket's buffer."""
 
 
 class WarmProcess:
-    """Handle of a warm process, which starts on first use; `close` ends it."""
+    """Handle of a warm process, which is started on first use and ended by `close`."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,7 +43,7 @@ class WarmProcess:
         self._surroundings: tuple[dict[str, str], str] | None = None
 
     def fork(self, supervisor: Sequence[str], environment: Mapping[str, str]) -> Child | None:
-        """Fork what the argv `supervisor` would start; None where it must be started instead."""
+        """Fork the supervisor with the argv `supervisor`; None if it has to be started instead."""
         program = tuple(supervisor[supervisor.index("--") + 1 :])
         if sys.platform != "linux" or program[:3] != PYTHON or program[3] not in MODULES:
             return None
@@ -78,7 +78,7 @@ class WarmProcess:
         return Fork(int(answer)) if answer else None
 
     def close(self) -> None:
-        """End the warm process, which has nothing to finish; its forks go on."""
+        """Kill the warm process; its forks keep running."""
         if self._socket:
             self._socket.close()
         if self._process:
@@ -88,20 +88,20 @@ class WarmProcess:
 
 
 def main() -> int:
-    """Fork a supervisor for every message on the socket named on the command line."""
+    """Fork a supervisor for each message on the socket given on the command line."""
     launcher = socket.socket(fileno=int(sys.argv[1]))
     try:
         for module in ("setproctitle", *MODULES):
             importlib.import_module(module)
     except ImportError:
-        return 1  # the program, started plainly, will say what is missing
+        return 1  # the program is then started normally, and reports the missing module
     gc.collect()
-    gc.freeze()  # collections in forks look at, and so copy, only what they have made themselves
+    gc.freeze()  # so that garbage collection in forks does not touch, and thus copy, shared pages
     while message := launcher.recv(MESSAGE_BYTES):
         if child := fork():
             child.wait()
             continue
-        # in the fork: leave the warm process, for the launcher takes orphans, and supervise
+        # in the fork: leave the warm process, so that the launcher adopts us, and supervise
         parent = os.getpid()
         if fork():
             os._exit(0)
@@ -117,7 +117,7 @@ def main() -> int:
 
 
 def _fork_program(argv: Sequence[str], log: IO[bytes]) -> Child:
-    """`processes.start` by forking; does not return in the child."""
+    """Like `processes.start`, but by forking; does not return in the child."""
     supervisor = os.getpid()
     if child := fork():
         return child
@@ -135,8 +135,8 @@ def _fork_program(argv: Sequence[str], log: IO[bytes]) -> Child:
 
 
 def _set_title(argv: Sequence[str]) -> None:
-    """Appear as `argv` in `ps`."""
-    from setproctitle import setproctitle  # a launcher works without it
+    """Set the command line that `ps` shows."""
+    from setproctitle import setproctitle  # optional: without it, programs are not forked
 
     setproctitle(" ".join(argv))
 

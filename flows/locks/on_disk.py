@@ -1,13 +1,13 @@
-"""Locks of this machine: one run of a name at a time, one maker of an artifact, `cloze gc` alone.
+"""Locks on this machine, for runs, artifacts and `cloze gc`.
 
 In:  a workspace's local folder, and a run's name.
-Out: held locks, or a `UsageError` that names the holder; a lease, for which others wait.
+Out: a held lock, or a `UsageError` that names its holder; a lease, for which others wait.
 
-    <workspace>/.lock                       shared by all runs; `cloze gc` wants it alone
-    <workspace>/<run>/.lock                 one at a time makes the run of a name
-    <workspace>/.leases/<stage>-<key>       one run at a time makes an artifact; others wait for it
+    <workspace>/.lock                       shared by all runs, exclusive for `cloze gc`
+    <workspace>/<run>/.lock                 held by the single run of this name
+    <workspace>/.leases/<stage>-<key>       held while making an artifact; other runs wait for it
 
-The kernel drops a `flock` when its holder dies in any way, so no lock is ever stale; the text in
+The kernel releases a `flock` when its holder dies in any way, so no lock is ever stale; the text in
 the file only names the holder.
 """
 
@@ -27,20 +27,20 @@ from artifacts.errors import UsageError
 LOCK_NAME = ".lock"
 LEASES = ".leases"
 NAMING_SECONDS = 2.0
-"""How long the holder of a lock may take to write its name into the file."""
+"""Time that the holder of a lock may take to write its name into the file."""
 
 LOOKING_SECONDS = 0.2
-"""How long to wait for a lock: `holder_of` takes one for a moment to see whether it is free."""
+"""Time to wait for a lock, since `holder_of` holds it briefly to see whether it is free."""
 
 SILENT_SECONDS = 1.0
-"""How long to wait for a lease in silence: most are held only to look an artifact up."""
+"""Time to wait for a lease before it is logged: most are only held to look up an artifact."""
 
 _held: set[Path] = set()
-"""The runs' folders whose lock this process holds."""
+"""The folders of runs whose lock this process holds."""
 
 
 class Holder(Config):
-    """Who holds a lock, as its file says."""
+    """The holder of a lock, as written in its file."""
 
     run: str
     pid: int
@@ -49,7 +49,7 @@ class Holder(Config):
 
     @classmethod
     def now(cls, run: str) -> "Holder":
-        """This process, which makes the run called `run`."""
+        """This process, for the run called `run`."""
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         return cls(run=run, pid=os.getpid(), host=gethostname(), since=since)
 
@@ -61,7 +61,7 @@ class Holder(Config):
 def locked(folder: Path, *, run: str) -> Iterator[None]:
     """Hold the lock of the run called `run` in the workspace at `folder`.
 
-    Runs of other names may proceed; this process may take the lock again inside.
+    Runs of other names are not affected, and this process can take the lock again.
     """
     own = folder / run
     if own in _held:
@@ -80,7 +80,7 @@ def locked(folder: Path, *, run: str) -> Iterator[None]:
 
 @contextmanager
 def locked_alone(folder: Path, *, run: str) -> Iterator[None]:
-    """Hold the workspace at `folder` exclusively: no run uses it meanwhile."""
+    """Hold the exclusive lock of the workspace at `folder`, which no run can use meanwhile."""
     with ExitStack() as handles, _named(_lock(folder, handles), run):
         yield
 
@@ -89,20 +89,20 @@ def locked_alone(folder: Path, *, run: str) -> Iterator[None]:
 def leased(
     folder: Path, artifact: str, *, run: str, waiting: Callable[[Holder], object]
 ) -> Iterator[Holder | None]:
-    """Hold the lease of `artifact` (stage and key): no other run in the workspace makes it.
+    """Hold the lease of `artifact` (stage and key), so that no other run makes it.
 
     Waits while another run holds it, and calls `waiting` with the holder. Yields the previous
-    holder if it was killed while making it: its program may live on for a moment.
+    holder if it was killed while making the artifact: its program may still be alive briefly.
     """
     (folder / LEASES).mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / LEASES / artifact, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        began, told = time.monotonic(), None
+        began, reported = time.monotonic(), None
         while not _taken(handle):
             holder = _read_holder(handle)
-            if holder and holder != told and time.monotonic() - began > SILENT_SECONDS:
+            if holder and holder != reported and time.monotonic() - began > SILENT_SECONDS:
                 waiting(holder)
-                told = holder
+                reported = holder
             time.sleep(0.1)
         killed = _read_holder(handle)
         with _named(handle, run):
@@ -112,7 +112,7 @@ def leased(
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """Who holds the lock of a run's folder now."""
+    """The current holder of the lock of a run's folder."""
     try:
         handle = os.open(folder / LOCK_NAME, os.O_RDWR)
     except OSError:
@@ -124,9 +124,9 @@ def holder_of(folder: Path) -> Holder | None:
 
 
 def _lock(folder: Path, handles: ExitStack, *, shared: bool = False) -> int:
-    """Lock the folder itself, so that it does not help to remove the file, and the file.
+    """Lock the folder, so that removing the file does not release the lock, and the file.
 
-    Some network file systems lock no folders. Returns the file's handle.
+    Some network file systems cannot lock folders. Returns the file's handle.
     """
     descriptors = []
     for path, flags in ((folder, os.O_RDONLY), (folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)):
@@ -150,7 +150,7 @@ def _lock(folder: Path, handles: ExitStack, *, shared: bool = False) -> int:
 
 @contextmanager
 def _named(handle: int, run: str) -> Iterator[None]:
-    """Write the holder into the locked file; the name of a killed one stays there."""
+    """Name the holder in the locked file, where the name remains if the process is killed."""
     os.ftruncate(handle, 0)
     os.pwrite(handle, Holder.now(run).model_dump_json().encode(), 0)
     try:
@@ -171,7 +171,7 @@ def _taken(handle: int, *, shared: bool = False, optional: bool = False) -> bool
 
 
 def _read_holder(handle: int) -> Holder | None:
-    """What the holder wrote into the lock; None before it has."""
+    """The holder named in the lock; None if it has not been written yet."""
     try:
         return Holder.model_validate_json(os.pread(handle, 4096, 0))
     except ValidationError:

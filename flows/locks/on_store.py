@@ -1,15 +1,15 @@
-"""Leases on an object store: of the machines that share one, one makes an artifact.
+"""Leases on an object store, so that only one of several machines makes an artifact.
 
-In:  a workspace's URL, an artifact, and who asks.
-Out: a lease; one whose holder has been silent for a minute is taken over.
+In:  a workspace's URL, an artifact, and the run that wants to make it.
+Out: a lease; it is taken over if its holder has not sent a heartbeat for a minute.
 
-    <workspace>/.leases/<stage>-<key>/000007    its holder, heartbeats, and end
+    <workspace>/.leases/<stage>-<key>/000007    its holder, heartbeats, and whether it has ended
 
-The highest number counts, and a number is created once: `filesystem.create`. A holder that was only
-stopped finds a higher number when it goes on; it logs that and finishes all the same: both make the
-same bytes, and the manifest is the only commit. So a lease saves work, and nothing is lost or mixed
-where one fails. Clocks of different machines are never compared: a waiting machine looks for
-changes.
+The highest number is the current lease, and each number is created atomically
+(`filesystem.create`). A holder that was suspended finds a higher number when it resumes; it logs
+this and finishes anyway, since both make the same bytes and only the manifest commits them. Leases
+therefore only save work: if one fails, nothing is lost or corrupted. Clocks of different machines
+are never compared: a waiting machine looks for changed contents.
 """
 
 import threading
@@ -29,11 +29,11 @@ from flows.locks.on_disk import LEASES, Holder
 
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 60.0
-"""Longer than a program can outlive its killed command (`jobs.grace`)."""
+"""Longer than a program can outlive its killed flow (`jobs.grace`)."""
 
 LOOK_SECONDS = 2.0
 SETTLE_SECONDS = 2.0
-"""On a store without conditional writes, concurrent writes have arrived by then."""
+"""Time for concurrent writes to arrive on a store without conditional writes."""
 
 
 class Lease(Config):
@@ -41,7 +41,7 @@ class Lease(Config):
 
     holder: Holder
     place: str
-    """Unique name of the local folder of the workspace that asks for it."""
+    """Unique name of the holder's local workspace folder."""
 
     attempt: str
     """Unique for each request."""
@@ -56,11 +56,12 @@ def leased_on_store(
 ) -> Iterator[Holder | None]:
     """Hold the lease of `artifact` in the workspace at the URL `root`.
 
-    The caller holds the artifact's lease on its own disk, in `local`. Waits while another machine
-    makes it, and calls `waiting` with the holder. Yields a holder that fell silent meanwhile.
+    The caller holds the lease of the same artifact on its own disk, in `local`. Waits while another
+    machine makes the artifact, and calls `waiting` with the holder. Yields the previous holder if
+    its heartbeats stopped.
     """
     folder = filesystem.join(root, f"{LEASES}/{artifact}")
-    place = local / LEASES / "place"  # names this folder, once and for all
+    place = local / LEASES / "place"  # the permanent name of this folder
     with suppress(FileExistsError), place.open("x") as new:
         new.write(uuid.uuid4().hex)
     lease = Lease(holder=Holder.now(run), place=place.read_text(), attempt=uuid.uuid4().hex)
@@ -73,31 +74,31 @@ def leased_on_store(
     finally:
         done.set()
         beating.join()
-        with suppress(OSError, ClozeError):  # others then wait a minute
+        with suppress(OSError, ClozeError):  # if this fails, others wait for a minute
             _write(folder, number, lease.model_copy(update={"ended": True}))
 
 
 def _take(
     folder: str, lease: Lease, waiting: Callable[[Holder], object]
 ) -> tuple[int, Holder | None]:
-    """The number of our lease, and the holder it is taken over from, if that one had not ended."""
+    """Take the lease; returns its number, and the holder it was taken over from, if any."""
     last_seen: tuple[int, bytes | None] = (-1, None)
-    since, told = 0.0, None
+    since, reported = 0.0, None
     while True:
         number, content = _latest(folder)
         if (number, content) != last_seen:
             last_seen, since = (number, content), time.monotonic()
         held = _parse(content)
         silent = time.monotonic() - since > SILENT_SECONDS
-        # of our own place it is one that was killed: we hold what it held on this disk
+        # a holder in our own place was killed, since we now hold its lease on this disk
         over = held is not None and (held.ended or held.place == lease.place)
         if (number == 0 or over or silent) and _made(folder, number + 1, lease):
             with suppress(OSError, ClozeError):
-                filesystem.remove(_path(folder, number - 1))  # one is kept: lists may be late
+                filesystem.remove(_path(folder, number - 1))  # keep one, as listings may lag
             return number + 1, held.holder if held and not over else None
-        if held and not over and held.holder != told:
+        if held and not over and held.holder != reported:
             waiting(held.holder)
-            told = held.holder
+            reported = held.holder
         time.sleep(LOOK_SECONDS)
 
 
@@ -111,7 +112,7 @@ def _beat(folder: str, number: int, lease: Lease, done: threading.Event) -> None
                 other = _parse(content)
                 say(
                     f"warning: {folder}: taken over by {other.holder if other else 'another'} "
-                    "while this machine stood still; both make the same bytes"
+                    "while this machine was suspended; both make the same bytes"
                 )
                 return
             beats += 1
@@ -119,24 +120,24 @@ def _beat(folder: str, number: int, lease: Lease, done: threading.Event) -> None
 
 
 def _made(folder: str, number: int, lease: Lease) -> bool:
-    """Try to create the lease of that number; whether it is ours now."""
+    """Try to create the lease with this number; returns whether it is ours."""
     path, content = _path(folder, number), _content(lease)
     if not filesystem.create(path, content):
-        return filesystem.read_bytes(path) == content  # ours, if only the answer was lost
-    if filesystem.create(path, content):  # whatever was there: the last one written counts
+        return filesystem.read_bytes(path) == content  # ours if only the response was lost
+    if filesystem.create(path, content):  # no conditional writes: the last one written wins
         time.sleep(SETTLE_SECONDS)
         return filesystem.read_bytes(path) == content
     return True
 
 
 def _latest(folder: str) -> tuple[int, bytes | None]:
-    """The highest number, 0 if there is none yet, and what its object holds."""
+    """The highest number, or 0, and the content of its object."""
     numbers = [int(name) for name in filesystem.list_names(folder) if name.isdecimal()]
     if not numbers:
         return 0, None
     try:
         return max(numbers), filesystem.read_bytes(_path(folder, max(numbers)))
-    except FileNotFoundError:  # removed since: there is a higher one
+    except FileNotFoundError:  # removed in the meantime, so there is a higher number
         return max(numbers), None
 
 

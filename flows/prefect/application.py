@@ -1,12 +1,12 @@
-"""The application of a Prefect server of ours: Prefect's own, closed to other people's web pages.
+"""The application of our Prefect servers: Prefect's own, protected from other web sites.
 
 In:  Prefect's settings, from the environment (flows/prefect/server.py).
-Out: an ASGI application for uvicorn, which answers only requests to a local host name; at
-     /reports/RUN it shows that run's report to whoever knows the secret.
+Out: an ASGI application for uvicorn that only accepts requests to a local host name, and serves the
+     report of each run at /reports/RUN to clients that know the secret.
 
-A page of another site can make a browser send requests here. Prefect's settings keep it from
-reading the answers and from knowing the secret; the check of the name also refuses a site that has
-its own name resolve to 127.0.0.1.
+Other web sites can make a browser send requests to this server. Prefect's settings prevent them
+from reading the responses and the secret; checking the host name also refuses sites whose name
+resolves to 127.0.0.1 (DNS rebinding).
 """
 
 import os
@@ -28,14 +28,14 @@ from flows.workspace import Workspace
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 
 SANDBOX = {"Content-Security-Policy": "sandbox; script-src 'none'"}
-"""A report holds text of corpora, so in a browser it must not act as a page of Prefect's."""
+"""A report contains text of the corpus, so a browser must not treat it as a page of Prefect's."""
 
 
 def create_app() -> FastAPI:
     """The factory that uvicorn calls."""
     app = server.create_app()
     if os.environ.get(SHOWN_WORKSPACE):
-        # first, since Prefect's pages answer every path that nobody else does
+        # inserted first, since Prefect's UI matches every path
         app.router.routes.insert(0, APIRoute("/reports/{run}", report))
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     return app
@@ -44,10 +44,10 @@ def create_app() -> FastAPI:
 def report(
     run: str, given: Annotated[HTTPBasicCredentials, Depends(HTTPBasic(realm="Cloze"))]
 ) -> HTMLResponse:
-    """The page of `run`; the browser asks for user and password, the two parts of the secret."""
+    """The report of `run`; user and password are the two parts of the secret."""
     known = os.environ["PREFECT_SERVER_API_AUTH_STRING"].encode()
     if not secrets.compare_digest(f"{given.username}:{given.password}".encode(), known):
-        raise HTTPException(401, "not the secret", {"WWW-Authenticate": 'Basic realm="Cloze"'})
+        raise HTTPException(401, "wrong secret", {"WWW-Authenticate": 'Basic realm="Cloze"'})
     space = Workspace(os.environ[SHOWN_WORKSPACE])
     path = filesystem.join(space.run_folder(run), PAGE_NAME)
     if run not in list_runs(space) or not filesystem.exists(path):

@@ -1,9 +1,9 @@
-"""The flows: the whole job, its parts, the paper's ablations; and how they are served.
+"""The Prefect flows: the whole pipeline, its parts, and the ablations; and serving them.
 
-In:  a run's configuration and a machine's, which the server shows as a form.
-Out: the run's record as JSON. Whatever a flow's stages need is made as well, unless it is there.
-     `serve_flows` runs what is triggered at the server, each run in a process of its own, which
-     finds the flow by module name, wherever it is started.
+In:  the configurations of a run and a machine, which the server shows as a form.
+Out: the run's record as JSON. A flow also makes the missing artifacts that its stages depend on.
+     `serve_flows` executes the flow runs triggered on a server, each in a process of its own that
+     imports the flow by module name from any working directory.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from flows.workspace import workspace
 Result = TypeVar("Result")
 
 ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
-"""The paper's."""
+"""The paper's tables."""
 
 Record = dict[str, JsonValue]
 """A run's record as JSON."""
 
 SERVED = "CLOZE_SERVED"
-"""Holds, in a process that serves flows and those of its runs, their parameters as JSON."""
+"""Environment variable with the served parameters as JSON, for the server and its flow runs."""
 
 
 def _with_served(name: str) -> BeforeValidator:
-    """Fills what a trigger leaves out of a parameter from what is served: `{"name": "other"}`."""
+    """Complete a partial parameter, such as `{"name": "other"}`, with the served configuration."""
 
     def fill(given: object) -> object:
         served = json.loads(os.environ.get(SERVED, "{}")).get(name)
@@ -53,7 +53,7 @@ def _with_served(name: str) -> BeforeValidator:
 
 
 def merged(served: JsonValue, given: object) -> object:
-    """`given`, completed from `served` at any depth; a list replaces the other as a whole."""
+    """`given`, with missing keys at any depth taken from `served`; lists are not merged."""
     if not isinstance(served, dict) or not isinstance(given, dict):
         return given
     return {**served, **{key: merged(served.get(key), value) for key, value in given.items()}}
@@ -63,15 +63,15 @@ Run = Annotated[RunConfig, _with_served("run")]
 Machine = Annotated[MachineConfig, _with_served("machine")]
 
 SERVING = "CLOZE_SERVING"
-"""Set in a process that serves flows, and so in the processes of its runs."""
+"""Environment variable set in a process that serves flows, and inherited by its flow runs."""
 
 
 def announce(flow: "Flow[..., Result]", flow_run: FlowRun, state: "State[Result]") -> None:
-    """Hook: say on the terminal of `cloze serve` that a run has changed its state."""
+    """Hook that prints a flow run's change of state on the terminal of `cloze serve`."""
     if os.environ.get(SERVING):
-        said = (state.name or state.type.value).lower()
+        changed = (state.name or state.type.value).lower()
         reason = "" if state.is_running() or state.is_completed() else state.message
-        say(f"{flow_run.name} ({flow.name}): {f'{said}: {reason}' if reason else said}")
+        say(f"{flow_run.name} ({flow.name}): {f'{changed}: {reason}' if reason else changed}")
 
 
 @flow(name="end-to-end", flow_run_name="{run.name}", persist_result=False)
@@ -100,7 +100,7 @@ def finetune(run: Run, machine: Machine = THIS_MACHINE) -> Record:
 
 @flow(name="evaluate", flow_run_name="{run.name}", persist_result=False)
 def evaluate(run: Run, machine: Machine = THIS_MACHINE) -> Record:
-    """Evaluate the encoder and what was fine-tuned from it."""
+    """Evaluate the encoder and the models fine-tuned from it."""
     return tracked(run, machine, wanted=("evaluate",))
 
 
@@ -112,11 +112,11 @@ def ablations(
     seeds: int = 3,
     only: tuple[str, ...] = (),
 ) -> Record:
-    """Run every row of the tables, or `only` some, and put their figures side by side.
+    """Run all rows of the tables, or only some, and compare their figures.
 
-    All rows of a table are evaluated on the same held-out examples, mostly those of `run` itself.
-    They share what they have in common. A row that fails ends the flow, and the same call resumes
-    there.
+    All rows of a table are evaluated on the same held-out examples, usually those of `run` itself,
+    and share the artifacts they have in common. If a row fails, the flow ends, and the same call
+    resumes there.
     """
     wanted, space = rows(run, tables, seeds=seeds, only=only), workspace(machine.workspace)
     heldout = {}
@@ -148,7 +148,7 @@ for _flow in FLOWS:
 
 
 class GentleRunner(Runner):
-    """Ends on SIGTERM as on Ctrl-C; Prefect's own handler does not await the stopping."""
+    """Ends on SIGTERM as on Ctrl-C; Prefect's own handler does not await the shutdown."""
 
     def handle_sigterm(self, *args: object, **kwargs: object) -> None:
         """Signal handler."""
@@ -168,9 +168,9 @@ def deployments(parameters: Mapping[str, object], *, name: str) -> list[RunnerDe
 def serve_flows(
     parameters: Mapping[str, object], *, name: str, on_ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Run what is triggered, one at a time: runs would share this machine's cores.
+    """Execute triggered flow runs one at a time, since they would compete for this machine's cores.
 
-    `on_ready` is called when the server knows the deployments. Returns when it is told to end.
+    `on_ready` is called once the deployments are registered. Returns on Ctrl-C or SIGTERM.
     """
     os.environ[SERVING] = "1"
     os.environ[SERVED] = json.dumps(parameters)

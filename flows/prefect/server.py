@@ -1,15 +1,15 @@
-"""A Prefect server for one run, where there is no other.
+"""A Prefect server for runs that are not given one.
 
 In:  a workspace.
-Out: PREFECT_API_URL names a server: the one it named already, or one of our own that ends with us,
-     on 127.0.0.1, with a secret that PREFECT_API_AUTH_STRING holds.
+Out: PREFECT_API_URL points to a server: the one it already named, or one of our own on 127.0.0.1,
+     which ends with us and requires the secret in PREFECT_API_AUTH_STRING.
 
-Whoever can reach a server can make it run commands, so ours requires the secret of everyone.
+Clients of a Prefect server can make it run commands, so ours requires the secret of all clients.
 
-Prefect's own temporary server shares our process group, so that Ctrl-C would end it before it has
-heard how the run ended, and nothing would end it after `kill -9`. Ours has a supervisor. Its
-database lies in the workspace. Use this module before `prefect` is imported: it reads its settings
-then.
+Prefect's own temporary server shares our process group: Ctrl-C would end it before the run could
+report how it ended, and nothing would end it after `kill -9`. Ours has a supervisor, and keeps its
+database in the workspace. Call this module before importing `prefect`, which reads its settings
+on import.
 """
 
 import os
@@ -39,19 +39,19 @@ class ServerLost(ClozeError):
 
 
 ANSWER_SECONDS = 5.0
-"""How long a server named by PREFECT_API_URL may take to answer at all."""
+"""Time within which a server named by PREFECT_API_URL has to answer."""
 
 START_SECONDS = 120.0
-"""A new home takes 10 s, an old one 3 s; a busy machine longer."""
+"""Starting takes 10 s with a new database, 3 s with an existing one, and longer when busy."""
 
 STARTS = 3
-"""A server that is killed while it starts is started again."""
+"""Maximum number of starts, if the server is killed while starting."""
 
 SHOWN_WORKSPACE = "CLOZE_SHOWN_WORKSPACE"
-"""Holds, in a server with pages and in the runs it starts, the workspace whose reports it shows."""
+"""Environment variable with the workspace whose reports a server shows, also for its flow runs."""
 
 DATABASE_BYTES = 4 << 20
-"""A new server writes some 2 MB; without room its own log stays empty."""
+"""A new database takes about 2 MB; if the disk is full, the server fails without a message."""
 
 STOP_SECONDS = 3.0
 
@@ -63,10 +63,10 @@ QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_CLI_PROMPT": "false",
 }
-"""No telemetry; our events in the server's logs; nothing of Prefect's own on our console."""
+"""No telemetry, our events in the server's logs, and no output of Prefect's own."""
 
 TEMPORARY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
-"""What Prefect itself sets for a temporary server (prefect/server/api/server.py)."""
+"""Prefect's own settings for a temporary server (prefect/server/api/server.py)."""
 
 SERVER = (
     *("uvicorn", "--factory", "flows.prefect.application:create_app"),
@@ -77,12 +77,12 @@ PRIVATE = 0o600
 """Mode of the file with the secret."""
 
 NEAR = {"PREFECT_CLIENT_MAX_RETRIES": "2"}
-"""A server of our own answers at once or is dead; Prefect's five attempts, a minute for each call,
-are meant for remote ones."""
+"""A local server answers immediately or is dead; Prefect's default of five retries, a minute per
+call, is meant for remote servers."""
 
 
 def quiet_environment() -> None:
-    """Settings for every program of ours that imports Prefect; what the user has set stays."""
+    """Set defaults for programs that import Prefect, without overriding the user's settings."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
 
@@ -95,11 +95,11 @@ def prefect_server(
     port: int = 0,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[str]:
-    """A server for `run` to report to while inside; yields its API's URL.
+    """Provide a server for `run` to report to; yields its API's URL.
 
-    With a `port` it is a full one with pages and services, without one it only takes notes. While
-    it starts, `meanwhile` is called: importing Prefect takes as long. Raises `ServerLost` if
-    PREFECT_API_URL names a server that does not answer.
+    With a `port`, it has the UI and all services; without one, it only records events. `meanwhile`
+    is called while it starts, for example to import Prefect. Raises `ServerLost` if PREFECT_API_URL
+    names a server that does not answer.
     """
     quiet_environment()
     if os.environ.get("PREFECT_API_URL"):
@@ -127,7 +127,7 @@ def prefect_server(
     launcher = LocalLauncher(grace=STOP_SECONDS, environment=environment)
     os.environ.update(NEAR, PREFECT_HOME=str(home), **ours)
     try:
-        # one at a time: each brings the database that they share to its own version
+        # one at a time, since each migrates the shared database when it starts
         with leased(workspace.local, "prefect", run=run, waiting=lambda holder: None):
             launcher.start(argv, job=job)
             meanwhile()
@@ -140,12 +140,12 @@ def prefect_server(
 
 
 def secret_file(workspace: Workspace) -> Path:
-    """Path of the secret of the workspace's own servers, which only their user can read."""
+    """File with the secret of the workspace's own servers, readable only by their user."""
     return workspace.local / "prefect" / "secret"
 
 
 def kept_secret(file: Path) -> str:
-    """The secret in `file`, created if needed; one that others could have read is replaced."""
+    """The secret in `file`, created if needed, or replaced if other users could read it."""
     with suppress(OSError):
         facts = file.lstat()
         if stat.S_IMODE(facts.st_mode) == PRIVATE and facts.st_uid == os.geteuid():
@@ -159,7 +159,7 @@ def kept_secret(file: Path) -> str:
 
 
 def _require_answer(url: str) -> None:
-    """Raise `ServerLost` if nobody answers at the API `url`, whatever the answer is."""
+    """Raise `ServerLost` unless there is any answer at the API `url`."""
     try:
         urllib.request.urlopen(f"{url}/health", timeout=ANSWER_SECONDS).close()
     except HTTPError:
@@ -172,7 +172,7 @@ def _require_answer(url: str) -> None:
 def _wait_until_healthy(
     url: str, argv: Sequence[str], *, launcher: LocalLauncher, job: Path
 ) -> None:
-    """Wait until the server answers; one that is killed while it starts is started again."""
+    """Wait until the server answers, and restart it if it is killed meanwhile."""
     started, deadline = 1, time.monotonic() + START_SECONDS
     while True:
         with (
@@ -192,8 +192,8 @@ def _wait_until_healthy(
             free = shutil.disk_usage(job).free
             if free < DATABASE_BYTES:
                 raise DiskFull(
-                    f"{job.parent}: no room for the Prefect server's database ({free / 1e6:.0f} MB "
-                    "free); make room, or add --without-prefect: the same command goes on"
+                    f"{job.parent}: no space for the Prefect server's database ({free / 1e6:.0f} "
+                    "MB free); free some and repeat the command, or add --without-prefect"
                 )
             raise ClozeError(
                 f"the Prefect server did not start (exit code {code}); see {job / 'log'}"
@@ -202,7 +202,7 @@ def _wait_until_healthy(
 
 
 def _bindable(port: int) -> int:
-    """`port`, or a free one for 0; a `UsageError` if something listens there."""
+    """`port`, or a free one for 0; raises a `UsageError` if it is in use."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -210,7 +210,7 @@ def _bindable(port: int) -> int:
         except OSError as error:
             reason = os.strerror(error.errno or 0).lower()
             raise UsageError(
-                f"port {port}: {reason}; choose another one (--port {port + 1}), or name the "
-                "server that is there in PREFECT_API_URL"
+                f"port {port}: {reason}; choose another one (--port {port + 1}), or set "
+                "PREFECT_API_URL to the server that uses it"
             ) from None
         return int(probe.getsockname()[1])

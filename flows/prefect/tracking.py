@@ -1,10 +1,10 @@
-"""What Prefect adds to a run: stages are tasks with states, retries, logs, progress bars, tables.
+"""Tracking a run in Prefect: stages become tasks with states, retries, logs, progress and tables.
 
-In:  a run's configuration and a machine's.
+In:  the configurations of a run and a machine.
 Out: the run's record.
 
-Tasks are called directly, never submitted, so that a cancellation reaches them at once. What is
-reused is decided by our own store; Prefect's caching is off.
+Tasks are called directly, never submitted, so that cancellation reaches them immediately. Reuse is
+decided by our own store, and Prefect's caching is off.
 """
 
 import logging
@@ -33,17 +33,18 @@ from pydantic import JsonValue
 from artifacts.progress import clock
 from flows.config import MachineConfig, RunConfig
 from flows.events import add_handler, remove_handler, share_done
-from flows.executor import Executor, is_worth_retrying
+from flows.executor import Executor
+from flows.job import is_worth_retrying
 from flows.prefect.server import SHOWN_WORKSPACE, ServerLost
 from flows.record import RunRecord
 from flows.report.figures import ERROR, Figures, figures, read_summary
 from flows.workspace import workspace
 
 FLUSH_SECONDS = 5.0
-"""How long the last logs and events may take to reach the server."""
+"""Time for the last logs and events to reach the server."""
 
 AWAY_SECONDS = 60.0
-"""How long not to call a server that did not answer: every call waits for Prefect's retries."""
+"""Pause after a failed call, since each call waits for Prefect's retries."""
 
 GIB = 1 << 30
 
@@ -51,7 +52,7 @@ GIB = 1 << 30
 def tracked(
     run: RunConfig, machine: MachineConfig, *, wanted: tuple[str, ...] = ()
 ) -> dict[str, JsonValue]:
-    """The body of every flow: each stage as a task; the run's record as JSON."""
+    """The body of every flow: runs each stage as a task, and returns the run's record as JSON."""
     jobs = machine.jobs
     ensure = ensure_stage.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)
     executor = Executor(run, machine, wanted=wanted)
@@ -72,9 +73,9 @@ def tracked(
             create_link_artifact(
                 f"{page}/reports/{run.name}",
                 link_text=f"Report of {run.name}",
-                key=artifact_key(run.name, "page"),  # `report` is that stage's bar
-                description="The browser asks once for user and password: the two halves, before "
-                "and after the colon, of the secret that opened this page",
+                key=artifact_key(run.name, "page"),  # `report` is the key of that stage's bar
+                description="The browser asks for user and password once: the parts before and "
+                "after the colon of the secret that opened this page",
             )
         create_table_artifact(
             figure_rows(figures(summary)),
@@ -85,7 +86,7 @@ def tracked(
 
 
 def was_killed(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> bool:
-    """Whether Prefect should retry."""
+    """Whether Prefect should retry the task."""
     return is_worth_retrying(run.name, state.result(raise_on_failure=False))
 
 
@@ -103,9 +104,9 @@ def ensure_stage(stage: str, executor: Executor) -> None:
 
 @contextmanager
 def reporting_to(server: str) -> Iterator[None]:
-    """Flows called inside report to the API at `server`; their logs have arrived afterwards.
+    """Report flows called inside to the API at `server`, and flush their logs on exit.
 
-    Raises ServerLost if it dies meanwhile.
+    Raises `ServerLost` if the server stops answering.
     """
     secret = os.environ.get("PREFECT_API_AUTH_STRING")
     with temporary_settings(updates={PREFECT_API_URL: server, PREFECT_API_AUTH_STRING: secret}):
@@ -113,8 +114,8 @@ def reporting_to(server: str) -> Iterator[None]:
             yield
         except httpx.TransportError as error:
             raise ServerLost(
-                f"the Prefect server at {server} does not answer any more "
-                f"({type(error).__name__}); finished stages are kept for the next attempt"
+                f"the Prefect server at {server} no longer answers ({type(error).__name__}); "
+                "finished stages are kept for the next attempt"
             ) from error
         finally:
             for worker in (APILogWorker, EventsWorker):
@@ -123,7 +124,7 @@ def reporting_to(server: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(run: str) -> Iterator[None]:
-    """Keep a progress artifact for every stage that runs inside."""
+    """Show a progress bar for every stage that runs inside."""
     handler = ProgressBars(run)
     add_handler(handler, progress=False)
     try:
@@ -133,7 +134,7 @@ def progress_bars(run: str) -> Iterator[None]:
 
 
 class ProgressBars(logging.Handler):
-    """Turns events into progress artifacts; must be used inside a flow."""
+    """Turns events into progress artifacts; requires a running flow."""
 
     def __init__(self, run: str) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class ProgressBars(logging.Handler):
         self._quiet_until = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Create, move or fill a stage's bar; an unreachable server must not stop the run."""
+        """Create or update a stage's bar; an unreachable server does not stop the run."""
         if time.monotonic() < self._quiet_until:
             return
         stage, state, text = (str(vars(record)[name]) for name in ("stage", "state", "text"))
@@ -150,17 +151,17 @@ class ProgressBars(logging.Handler):
             if state == "running":
                 key = artifact_key(self.run, stage)
                 bar = create_progress_artifact(0.0, key=key, description=stage)
-                self._bars[stage] = cast(UUID, bar)  # a coroutine only where a loop runs
+                self._bars[stage] = cast(UUID, bar)  # a coroutine only inside an event loop
             elif stage in self._bars and state in ("progress", "made"):
                 share = 1.0 if state == "made" else share_done(text)
                 update_progress_artifact(self._bars[stage], 100.0 * share, description=text)
         except httpx.HTTPError as error:
-            logging.getLogger(__name__).debug("bar not moved: %s", error)
+            logging.getLogger(__name__).debug("progress not updated: %s", error)
             self._quiet_until = time.monotonic() + AWAY_SECONDS
 
 
 def stage_rows(record: RunRecord) -> list[dict[str, str]]:
-    """One row a stage."""
+    """One row for each stage."""
     return [
         {
             "stage": stage,
@@ -175,7 +176,7 @@ def stage_rows(record: RunRecord) -> list[dict[str, str]]:
 
 
 def figure_rows(known: Figures) -> list[dict[str, str]]:
-    """One row a figure, the headline first, standard errors beside their means."""
+    """One row for each figure, the headline first, with standard errors beside the means."""
     return [
         {
             "figure": name,
@@ -188,5 +189,5 @@ def figure_rows(known: Figures) -> list[dict[str, str]]:
 
 
 def artifact_key(run: str, name: str) -> str:
-    """A key as Prefect wants it: lower case, digits and dashes."""
+    """A key in Prefect's format: lower-case letters, digits and dashes."""
     return f"{run}-{name}".lower().replace("_", "-")

@@ -1,7 +1,7 @@
 """Stage report: `python -P -m flows.report --config TABLE.json`.
 
-In:  every finished artifact of a run.
-Out: report.html, one file that people look at; summary.json, the same figures for programs.
+In:  all finished artifacts of a run.
+Out: report.html, a self-contained page; summary.json, the same figures for programs.
 """
 
 from artifacts.errors import UsageError
@@ -14,9 +14,9 @@ from flows.report.page import render
 
 
 def make_report(table: StageTable, options: list[str]) -> Artifact:
-    """Run the stage; it takes seconds, so nothing of an earlier attempt is kept."""
+    """Run the stage; it takes seconds, so an interrupted attempt is not resumed."""
     if options:
-        raise UsageError(f"report takes no engine options, got {' '.join(options)}; leave them out")
+        raise UsageError(f"report takes no engine options, got {' '.join(options)}; remove them")
     summary = collect(table)
     files = [
         put_bytes(table.output, render(summary).encode(), name=PAGE_NAME),

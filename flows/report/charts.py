@@ -1,11 +1,10 @@
 """Charts as inline SVG, drawn by matplotlib.
 
 In:  numbers and their labels.
-Out: markup that enters the page as it is.
+Out: markup for the page.
 
-Colours and fonts are those of report.css: matplotlib draws with stand-in colours, which become CSS
-variables, so that a chart follows light and dark mode. Sizes are pixels: a chart is drawn once for
-a desk and once for a phone, so that text is never scaled down.
+Colours and fonts are those of report.css: matplotlib draws with placeholder colours that are
+replaced with CSS variables, so that charts follow light and dark mode. Sizes are in pixels.
 """
 
 import io
@@ -33,10 +32,10 @@ COLOURS = {
         ("ink", "soft", "faint", "hair", "ours", "other", "quiet", "band")
     )
 }
-"""Stand-ins for the variables of report.css."""
+"""Placeholders for the variables of report.css."""
 
 FILLS = {"ours": "ours", "other": "other", "quiet": "quiet", "main": "faint", "faint": "quiet"}
-"""Variable by kind of mark: `ours` is the accent, `main` darker than `other`."""
+"""Variable by kind of mark: `ours` is the accent, `main` is darker than `other`."""
 
 STYLE: dict[RcKeyType, object] = {
     "svg.fonttype": "none",
@@ -58,19 +57,19 @@ STYLE: dict[RcKeyType, object] = {
 }
 
 STEPS = (1, 2, 5, 10)
-"""Ticks are multiples of these times a power of ten."""
+"""Ticks are multiples of these numbers times a power of ten."""
 
 CHARACTER = 6.4
-"""Mean width of a 12-pixel character, for reserving space."""
+"""Mean width of a character at 12 pixels, for reserving space."""
 
 SCATTER = (0, -5, 5, -2.5, 2.5)
-"""Pixels that keep the dots of one row off each other."""
+"""Vertical offsets in pixels that separate the dots of one row."""
 
 Places = Sequence[tuple[float, float]]
 
 
 class TextStyle(TypedDict, total=False):
-    """How text is set."""
+    """Arguments of matplotlib's text functions."""
 
     color: str
     weight: Literal["normal", "bold"]
@@ -86,7 +85,7 @@ SMALL: TextStyle = {"color": COLOURS["soft"], "fontsize": 11}
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar and its value in words."""
+    """One bar with its value as text."""
 
     label: str
     value: float
@@ -96,7 +95,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart, named where it ends."""
+    """One line of a chart, labelled at its end."""
 
     places: Places
     kind: str
@@ -106,7 +105,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LineChart:
-    """Lines over time, with what they are compared with."""
+    """Lines over time, with references and annotations."""
 
     lines: Sequence[Line]
     x_label: str
@@ -114,18 +113,18 @@ class LineChart:
     x_text: Callable[[float], str]
     y_text: Callable[[float], str]
     y_top: float | None = None
-    """What lies above is cut off."""
+    """Upper limit; lines above it are cut off."""
     y_bottom: float | None = None
     second_x_text: Callable[[float], str] | None = None
-    """A second row of labels under the ticks, in another unit."""
+    """A second row of tick labels, in another unit."""
     references: Sequence[tuple[float, str]] = ()
     """Horizontal lines to compare with."""
     mark: tuple[float, float, str] | None = None
-    """A point to annotate."""
+    """An annotated point."""
     band: tuple[float, float, str] | None = None
-    """A stretch of the horizontal axis."""
+    """A shaded range of the horizontal axis."""
     divisions: Sequence[tuple[float, str]] = ()
-    """Vertical lines with a word: a new sequence length."""
+    """Labelled vertical lines, where the sequence length changes."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def drawing(
 ) -> Iterator[tuple[Axes, list[Markup]]]:
     """Axes to draw on, inside margins (left, right, top, bottom) in pixels.
 
-    Afterwards the list holds the graphic; `label` is what a screen reader says.
+    On exit, the graphic is appended to the list; `label` is its text for screen readers.
     """
     left, right, top, bottom = margins
     drawn: list[Markup] = []
@@ -162,16 +161,16 @@ def drawing(
         yield axes, drawn
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
-    # as a part of a page its colours and its font are the page's own
+    # inside the page, colours and fonts come from the style sheet
     svg = written.getvalue()
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r" font-family: [^;\"]*;| transform=\"rotate\(-0 [^\"]*\"", "", body)
     body = re.sub(r' id="(?:figure|axes|patch|line2d|text|xtick|ytick|matplotlib)[^"]*"', "", body)
     body = body.replace("xlink:href", "href").replace("\n", "")
-    for name, stand_in in COLOURS.items():
-        body = body.replace(stand_in, f"var(--{name})")
-    # matplotlib escapes every text, so the graphic may enter the page as it is
+    for name, placeholder in COLOURS.items():
+        body = body.replace(placeholder, f"var(--{name})")
+    # matplotlib has escaped all text
     opening = Markup('<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">')
     size = (round(width), round(height))
     drawn.append(opening.format(*size, *size, label) + Markup(body))
@@ -200,7 +199,7 @@ def bars(
     labels: int = -1,
     pitch: int = 30,
 ) -> Markup:
-    """Horizontal bars from zero; `longest` is the full length, `labels` the width of the names."""
+    """Horizontal bars from zero; `longest` is the axis limit, `labels` the width of the labels."""
     if labels < 0:
         labels = round(min(max(len(row.label) for row in rows) * CHARACTER + 12, width * 0.45))
     room = max(len(row.shown) for row in rows) * CHARACTER + 10
@@ -222,7 +221,7 @@ def bars(
 
 
 def line_chart(chart: LineChart, *, width: int, height: int, label: str) -> Markup:
-    """Lines with labels at their ends instead of a legend, and everything they pass."""
+    """Lines labelled at their ends instead of in a legend, with references and annotations."""
     named = [line.label for line in chart.lines] + [name for _, name in chart.references]
     room = min(max((len(name) for name in named), default=0) * CHARACTER + 14, width * 0.4)
     margins = (36.0, room, 26.0, 52.0 if chart.second_x_text else 38.0)
@@ -253,12 +252,19 @@ def line_chart(chart: LineChart, *, width: int, height: int, label: str) -> Mark
             x, y, name = chart.mark
             axes.plot(x, y, "o", markersize=7, mfc="none", mec=COLOURS["ours"], mew=2)
             _note(axes, name, (x, y), (8, 10), **SMALL)
-        _end_labels(axes, chart)
+        ends = [(line.places[-1][1], line.label, line.kind) for line in chart.lines if line.label]
+        ends += [(level, name, "main") for level, name in chart.references if name]
+        wanted = [float(axes.transData.transform((0, level))[1]) for level, _, _ in ends]
+        low, high = axes.transAxes.transform([(0, 0), (0, 1)])[:, 1]
+        heights = apart(wanted, gap=15, low=low, high=high)
+        for (_, name, kind), y in zip(ends, heights, strict=True):
+            style: TextStyle = {**(STRONG if kind == "ours" else SOFT), "va": "center"}
+            axes.text(width - room + 7, y, name, transform=None, **style)
     return drawn[0]
 
 
 def _lines(axes: Axes, chart: LineChart) -> None:
-    """The lines and what they are compared with, from the lowest to the highest place."""
+    """Draw the lines and references, and set the limits of the axes."""
     levels = [level for level, _ in chart.references]
     every = [y for line in chart.lines for _, y in line.places] + levels
     top = max(every) if chart.y_top is None else min(max(every), chart.y_top)
@@ -276,7 +282,7 @@ def _lines(axes: Axes, chart: LineChart) -> None:
 
 
 def below(places: Places, top: float) -> list[tuple[float, float]]:
-    """The curve from where it first comes down to `top`; what is above is left out."""
+    """The curve from where it first falls to `top`, without points above."""
     first = next((place for place, (_, y) in enumerate(places) if y <= top), None)
     if first is None:
         return []
@@ -287,21 +293,8 @@ def below(places: Places, top: float) -> list[tuple[float, float]]:
     return [(x0 + (y0 - top) / (y0 - y1) * (x1 - x0), top), *visible]
 
 
-def _end_labels(axes: Axes, chart: LineChart) -> None:
-    """Names beside the ends of lines, kept apart so that they never overlap."""
-    named = [(line.places[-1][1], line.label, line.kind) for line in chart.lines if line.label]
-    named += [(level, name, "main") for level, name in chart.references if name]
-    pixels = [float(axes.transData.transform((0, level))[1]) for level, _, _ in named]
-    low, high = axes.transAxes.transform([(0, 0), (0, 1)])[:, 1]
-    right = float(axes.transAxes.transform((1, 0))[0])
-    for (_, name, kind), y in zip(named, apart(pixels, gap=15, low=low, high=high), strict=True):
-        weight = "bold" if kind == "ours" else "normal"
-        colour = COLOURS["ours" if kind == "ours" else "soft"]
-        axes.text(right + 7, y, name, transform=None, color=colour, weight=weight, va="center")
-
-
 def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Places near the wanted ones, in their order, at least `gap` apart, within [low, high]."""
+    """Positions near the wanted ones in the same order, `gap` apart and within [low, high]."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     places = [0.0] * len(wanted)
     for index in order:
@@ -314,7 +307,7 @@ def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> li
 
 
 def small_chart(chart: LineChart, *, label: str, width: int = 168, height: int = 128) -> Markup:
-    """The same as a member of small multiples: only the extremes are ticked, its name above."""
+    """A small multiple: ticks only at the limits, and the name above."""
     with drawing(width, height, label, margins=(36.0, 10.0, 24.0, 20.0)) as (axes, drawn):
         _lines(axes, chart)
         axes.text(0, height - 12, chart.y_label, transform=None, color=COLOURS["soft"])
@@ -330,7 +323,7 @@ def small_chart(chart: LineChart, *, label: str, width: int = 168, height: int =
 
 
 def log_log(places: Places, *, width: int, height: int, label: str) -> Markup:
-    """Both axes logarithmic, as ranks and frequencies want."""
+    """A line on logarithmic axes, for frequencies by rank."""
     with drawing(width, height, label, margins=(48.0, 14.0, 12.0, 36.0)) as (axes, drawn):
         axes.loglog(*zip(*places, strict=True), color=COLOURS["faint"], linewidth=1.8)
         axes.grid(axis="y")
@@ -344,7 +337,7 @@ def log_log(places: Places, *, width: int, height: int, label: str) -> Markup:
 def columns(
     counts: Sequence[int], edges: Sequence[str], *, width: int, height: int, label: str
 ) -> Markup:
-    """A histogram with its highest column labelled; `edges` are the bins' borders as text."""
+    """A histogram with its highest column labelled; `edges` are the bin edges as text."""
     with drawing(width, height, label, margins=(0.0, 14.0, 18.0, 22.0)) as (axes, drawn):
         axes.bar(range(len(counts)), counts, 0.96, align="edge", color=COLOURS["other"])
         axes.set_xlim(0, len(counts))
@@ -357,7 +350,7 @@ def columns(
         axes.get_xticklabels()[0].set_horizontalalignment("left")
         peak = max(range(len(counts)), key=lambda index: counts[index])
         share = percent(counts[peak] / (sum(counts) or 1), digits=0)
-        # wide enough for its share, were it the first or the last column
+        # leaves room for the label of the first and the last column
         middle = min(max((peak + 0.5) * width, 16 * len(counts)), (width - 30) * len(counts))
         _note(axes, share, (middle / width, counts[peak]), (0, 7), ha="center")
     return drawn[0]
@@ -366,7 +359,7 @@ def columns(
 def shades(
     counts: Sequence[Sequence[int]], labels: Sequence[str], *, width: int, label: str
 ) -> Markup:
-    """A confusion matrix: rows are gold, columns predicted, shades the row's shares."""
+    """A confusion matrix, gold by predicted label, shaded by the share of the row."""
     left = min(max(len(name) for name in labels) * CHARACTER + 12, width * 0.4)
     cell = min((width - left) / len(labels), 56.0)
     side, room = cell * len(labels), int(cell / CHARACTER)
@@ -399,9 +392,9 @@ def spread(
     compared: tuple[int, int] | None = None,
     reference: tuple[float, str] | None = None,
 ) -> Markup:
-    """Every seed a dot, the mean a stroke, its standard error a bar; an arrow between two means.
+    """A dot for every seed, a stroke for the mean, and a bar for its standard error.
 
-    `compared` are the rows that the arrow leads from and to; `reference` is a published value.
+    An arrow connects the means of the rows `compared`; `reference` is a published value.
     """
     left = min(max(len(row.label) for row in rows) * CHARACTER + 16, width * 0.36)
     room = max(len(row.shown) for row in rows) * CHARACTER + 22
@@ -417,7 +410,13 @@ def spread(
         axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}{THIN}%"))
         for place, row in enumerate(rows):
-            _seeds_and_mean(axes, row, place, pitch=pitch)
+            colour = COLOURS["faint" if row.kind == "quiet" else FILLS[row.kind]]
+            axes.plot([row.mean] * 2, [place - 0.28, place + 0.36], color=colour, linewidth=2)
+            error = (row.mean - row.standard_error, row.mean + row.standard_error)
+            axes.plot(error, [place + 0.28] * 2, color=colour, linewidth=2.5)
+            for seed, value in enumerate(row.values if len(row.values) > 1 else ()):
+                y = place + SCATTER[seed % len(SCATTER)] / pitch
+                axes.plot(value, y, "o", color=colour, alpha=0.55, markersize=6.4, mew=0)
             strong: TextStyle = STRONG if row.kind == "ours" else {}
             middle = height - top - pitch * (place + 0.5)
             name: TextStyle = {**SOFT, **strong, "ha": "right", "va": "center"}
@@ -429,25 +428,9 @@ def spread(
             _note(axes, reference[1], (reference[0], -0.5), (0, 9), ha="center", fontsize=11)
         if compared:
             start, end = rows[compared[0]].mean, rows[compared[1]].mean
-            style = {
-                "arrowstyle": "->",
-                "lw": 1.2,
-                "color": COLOURS["ours"],
-                "shrinkA": 0,
-                "shrinkB": 0,
-            }
+            style = {"arrowstyle": "->", "lw": 1.2, "color": COLOURS["ours"]}
             y = max(compared) - 0.5
-            axes.annotate("", (end, y), (start, y), arrowprops=style)
+            arrow = {**style, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate("", (end, y), (start, y), arrowprops=arrow)
         axes.margins(x=0.06)
     return drawn[0]
-
-
-def _seeds_and_mean(axes: Axes, row: SystemRow, place: int, *, pitch: int) -> None:
-    """The marks of one row of a spread."""
-    colour = COLOURS["faint" if row.kind == "quiet" else FILLS[row.kind]]
-    axes.plot([row.mean] * 2, [place - 0.28, place + 0.36], color=colour, linewidth=2)
-    error = (row.mean - row.standard_error, row.mean + row.standard_error)
-    axes.plot(error, [place + 0.28] * 2, color=colour, linewidth=2.5)
-    for seed, value in enumerate(row.values if len(row.values) > 1 else ()):
-        y = place + SCATTER[seed % len(SCATTER)] / pitch
-        axes.plot(value, y, "o", color=colour, alpha=0.55, markersize=6.4, mew=0)

@@ -1,47 +1,69 @@
 """The summary of a run, collected from its artifacts.
 
-In:  the report's stage table: an artifact for each stage of the run, and the encoder, if it came
-     finished. Any stage may be missing: then its part of the report is.
-Out: `Summary`. Without `show_text` no text leaves this module: no sentence, prediction or error.
+In:  the report's stage table, with an artifact for each stage of the run and, if it was not trained
+     here, the encoder. Parts of the summary whose stage is missing are left out.
+Out: `Summary`; without `show_text` it contains no sentence, prediction or error.
+
+A long run has more points than a screen has pixels, so training losses are averaged over about
+`POINTS` windows of equal length. Held-out evaluations are all kept.
 """
 
+import json
+import math
 import os
 import statistics
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TypedDict
 
+import numpy as np
 from pydantic import JsonValue
 
 from artifacts import filesystem
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.manifest import Manifest
-from artifacts.results import LanguageModelScore, MaskedSentences, Scores
+from artifacts.results import MaskedSentences, Scores
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, open_artifact
-from artifacts.summary import FilledSentence, Predictions, Step, Summary
-from flows.config import ReportConfig, ReportStage, RunConfig
-from flows.record import RunRecord, read_record_file
-from flows.report.collect_corpus import collect_corpus, collect_examples
-from flows.report.collect_training import (
-    collect_encoder,
-    collect_finished_encoder,
-    collect_pretraining,
+from artifacts.summary import (
+    Corpus,
+    CorpusSplit,
+    Encoder,
+    ExampleSet,
+    FilledSentence,
+    HeldoutPoint,
+    Histogram,
+    Piece,
+    Predictions,
+    Pretraining,
+    Source,
+    Step,
+    Summary,
+    TrainingPoint,
 )
-from model.config import FAMILY_PRESETS, SIZE_NAMES
+from artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
+from flows.config import ReportConfig, ReportStage, RunConfig
+from flows.external_inputs import read_model_config
+from flows.record import RunRecord, read_record_file
+from model.config import FAMILY_PRESETS, MODERN_PRESETS, PRESETS, SIZE_NAMES
 
 SCORES = "scores.json"
 SENTENCES = "masked_sentences.json"
+CURVE = "curve.jsonl"
+METRICS = "metrics.jsonl"
 
 SECONDS = "seconds-"
-"""Prefix of the records in which workers of a launch say what each trial took."""
+"""Prefix of the records in which fine-tuning workers write the duration of each trial."""
 
 FINISHED_ENCODER = "encoder"
-"""Role of an encoder that no stage of the run has made; it may be no artifact of ours."""
+"""Role of an encoder trained elsewhere, which may not be a Cloze artifact."""
 
 ALTERNATIVES = "|"
 
 TEXT_FIELDS = {"evaluate": "masked_sentences", "report": "answers"}
-"""Fields of the configuration that hold text."""
+"""Configuration fields that contain text."""
 
 NO_NEXT_SENTENCES = {
     "next_sentence_examples": 0,
@@ -49,82 +71,289 @@ NO_NEXT_SENTENCES = {
     "next_sentence_majority": None,
 }
 
+TRAIN, HELDOUT = "train", "heldout"
+POINTS = 160
+FREQUENT = 20
+RANKS = 60
+MOST_PACKAGES = 4
+
 
 def collect(table: StageTable) -> Summary:
-    """Read everything."""
+    """Collect the summary from the inputs of the report's stage table."""
     config = parse(ReportStage, table.config, source="stage report")
     report = config.report
     inputs = {role: ref.path for role, ref in table.inputs.items() if ref.path}
     finished = inputs.pop(FINISHED_ENCODER, "")
     found = {stage: open_artifact(path) for stage, path in inputs.items()}
     manifests = {role: artifact.manifest for role, artifact in found.items()}
-    evaluated, pretrain = found.get("evaluate"), found.get("pretrain")
+    evaluated, pretrain, tokens = (found.get(s) for s in ("evaluate", "pretrain", "tokens"))
     scores = Scores.model_validate(evaluated.read_json(SCORES)) if evaluated else None
-    record_path = table.machine.get("record")  # absent for a stage that is run by hand
+    language_model = list(scores.language_model) if scores else []
+    if pretrain and not pretrain.manifest.config["pretrain"]["next_sentence_loss"]:
+        # the next-sentence head was not trained, so its predictions are meaningless
+        language_model = [one.model_copy(update=NO_NEXT_SENTENCES) for one in language_model]
+    record_path = table.machine.get("record")  # absent if the stage is run by hand
     record = None
     if record_path and filesystem.exists(record_path):
         record = read_record_file(record_path)
-    encoder = collect_encoder(pretrain) if pretrain else None
-    if finished:
-        parameters = scores.parameters if scores else None
-        encoder = collect_finished_encoder(finished, parameters=parameters)
     return Summary(
         name=config.name,
         title=report.title or config.name,
         note=report.note,
         show_text=report.show_text,
-        encoder=encoder,
-        corpus=(
-            collect_corpus(found["tokens"], show_text=report.show_text)
-            if "tokens" in found
-            else None
-        ),
+        encoder=collect_encoder(pretrain, finished, scores),
+        corpus=collect_corpus(tokens, show_text=report.show_text) if tokens else None,
         examples=collect_examples(manifests["examples"]) if "examples" in found else (),
         pretraining=collect_pretraining(pretrain) if pretrain else None,
-        language_model=_language_model(scores, pretrain) if scores else (),
-        sentences=_sentences(evaluated, report) if evaluated else (),
+        language_model=tuple(
+            sorted(language_model, key=lambda m: (not m.headline, m.split, m.max_seq_length))
+        ),
+        sentences=collect_sentences(evaluated, report) if evaluated else (),
         tasks=tuple(
             task if report.show_text else task.model_copy(update={"errors": ()})
             for task in (scores.tasks if scores else ())
         ),
-        trial_seconds=_trial_seconds(scores, found.get("finetune")) if scores else {},
+        trial_seconds=trial_seconds(scores, found.get("finetune")) if scores else {},
         glue_average=scores.glue_average if scores else None,
-        steps=tuple(_step(manifest, record) for manifest in manifests.values()),
+        steps=tuple(collect_step(manifest, record) for manifest in manifests.values()),
         configuration=configuration(manifests, record, name=config.name, report=report),
     )
 
 
-def _language_model(scores: Scores, pretrain: Artifact | None) -> tuple[LanguageModelScore, ...]:
-    """Held-out quality: the headline split first, then by name and length.
+def collect_encoder(
+    pretrain: Artifact | None, finished: str, scores: Scores | None
+) -> Encoder | None:
+    """The shape of the encoder that was trained, or of the one in the directory `finished`."""
+    precision, parameters = "", scores.parameters if scores else None
+    if finished:
+        config = json.loads(read_model_config(finished))
+        vocabulary_size = config["vocab_size"]
+    elif pretrain:
+        config = pretrain.manifest.config["encoder"]
+        precision = pretrain.manifest.config["pretrain"]["precision"]
+        vocabulary_size = pretrain.manifest.statistics["vocabulary_size"]
+        parameters = pretrain.manifest.statistics.get("parameters")
+    else:
+        return None
+    sizes = tuple(config[name] for name in SIZE_NAMES)
+    presets = PRESETS
+    if "family" in config or "local_attention" in config:  # only written for ModernBERT
+        presets = {f"ModernBERT-{name}": known for name, known in MODERN_PRESETS.items()}
+    return Encoder(
+        layers=config["num_hidden_layers"],
+        hidden_size=config["hidden_size"],
+        heads=config["num_attention_heads"],
+        vocabulary_size=vocabulary_size,
+        parameters=parameters,
+        preset=next((name for name, known in presets.items() if known == sizes), ""),
+        precision=precision,
+    )
 
-    Answers about next sentences mean nothing where the encoder was not trained to give them.
-    """
-    found = list(scores.language_model)
-    if pretrain and not pretrain.manifest.config["pretrain"]["next_sentence_loss"]:
-        found = [model.model_copy(update=NO_NEXT_SENTENCES) for model in found]
-    return tuple(sorted(found, key=lambda m: (not m.headline, m.split, m.max_seq_length)))
+
+def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
+    """The corpus, from the statistics of the tokens artifact."""
+    facts = tokens.manifest.statistics
+    splits, counts = facts["splits"], tokens.read_json("token_counts.json")
+    train = splits.get(TRAIN, {})
+    sources = []
+    for source in tokens.manifest.config["corpus"]["sources"]:
+        packages, split = source.get("packages", []), source.get("heldout") or TRAIN
+        more = len(packages) - MOST_PACKAGES
+        what = ", ".join(packages[:MOST_PACKAGES]) + (f" and {more} more" if more > 0 else "")
+        weight = source.get("weight", 1)
+        sources.append(Source(reader=source["reader"], what=what, split=split, weight=weight))
+    frequent = []
+    if show_text:
+        pieces = read_tokenizer_json(tokens.path("tokenizer.json")).vocabulary
+        ranked = sorted(range(len(counts)), key=lambda place: -counts[place])
+        words = [place for place in ranked if pieces[place] not in SPECIAL_TOKENS and counts[place]]
+        frequent = [Piece(text=pieces[place], count=counts[place]) for place in words[:FREQUENT]]
+    return Corpus(
+        sources=tuple(sources),
+        documents_read=facts["documents_read"],
+        dropped=facts["dropped"],
+        splits=tuple(
+            CorpusSplit(
+                name=name,
+                documents=splits[name]["documents"],
+                sentences=splits[name]["sentences"],
+                tokens=splits[name]["tokens"],
+                bytes=splits[name]["text_bytes"],
+            )
+            for name in sorted(splits, key=lambda name: (name != TRAIN, name != HELDOUT, name))
+        ),
+        unigram_entropy=entropy(counts),
+        unknown_share=train.get("unknown_share"),
+        document_lengths=powers_of_two(train.get("document_lengths", [])),
+        sentence_lengths=powers_of_two(train.get("sentence_lengths", [])),
+        frequent=tuple(frequent),
+        rank_frequency=tuple(rank_frequency(counts)),
+    )
 
 
-def _trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict[str, float]]:
-    """Median time of a trial by task and system, whichever workers ran them."""
-    seconds: dict[str, float] = {}
-    for entry in finetuned.manifest.records if finetuned else ():
-        if finetuned and entry.name.startswith(SECONDS):
-            seconds |= finetuned.read_json(entry.name)
-    medians: dict[str, dict[str, float]] = {}
-    for task in scores.tasks:
-        for system in task.systems:
-            prefix = f"fits/{task.name}-{system.name}-"
-            taken = [spent for name, spent in seconds.items() if name.startswith(prefix)]
-            if taken:
-                medians.setdefault(task.name, {})[system.name] = statistics.median(taken)
-    return medians
+def entropy(counts: Sequence[int]) -> float | None:
+    """Entropy in nats of the distribution given by `counts`; None if they are all zero."""
+    whole = sum(counts)
+    if not whole:
+        return None
+    return -math.fsum(n / whole * math.log(n / whole) for n in counts if n)
 
 
-def _sentences(evaluated: Artifact, report: ReportConfig) -> tuple[FilledSentence, ...]:
-    """Every sentence with its predictions.
+def powers_of_two(counts: Sequence[int]) -> Histogram | None:
+    """A histogram whose bin k covers 2**k up to 2**(k + 1), without empty bins at the ends."""
+    filled = [place for place, count in enumerate(counts) if count]
+    if not filled:
+        return None
+    first, last = filled[0], filled[-1] + 1
+    edges = tuple(float(2**power) for power in range(first, last + 1))
+    return Histogram(edges=edges, counts=tuple(counts[first:last]))
 
-    Judged by `report.answers`, if there are any, or by the word that stood in held-out text.
+
+def rank_frequency(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """(rank, count) at ranks evenly spaced in log rank."""
+    ranked = sorted((count for count in counts if count), reverse=True)
+    steps = {round(len(ranked) ** (step / RANKS)) for step in range(RANKS + 1)} if ranked else set()
+    return [(rank, ranked[rank - 1]) for rank in sorted(steps)]
+
+
+def collect_examples(manifest: Manifest) -> tuple[ExampleSet, ...]:
+    """The training examples of each length, shortest first."""
+    by_length = manifest.statistics["splits"].get(TRAIN, {})
+    found = []
+    for name in sorted(by_length, key=int):
+        length, facts = int(name), by_length[name]
+        kinds = (facts["lengths_next"], facts["lengths_random"], facts["lengths_single"])
+        counts = [sum(bins) for bins in zip(*kinds, strict=True)]
+        # ten equal bins below the maximum length, and one for exactly that length
+        below = len(counts) - 1
+        edges = [1 + place * length / below for place in range(below)]
+        copies = [
+            len(entry.statistics["copies"])
+            for entry in manifest.files
+            if entry.statistics.get("split") == TRAIN
+            and entry.statistics.get("max_seq_length") == length
+        ]
+        has_pairs = facts["rows"] > facts["not_asked"]
+        found.append(
+            ExampleSet(
+                max_seq_length=length,
+                copies=max(copies, default=0),
+                examples=facts["rows"],
+                tokens=facts["tokens"],
+                masked=facts["masked"],
+                as_mask=facts["replaced_by_mask"],
+                as_random=facts["replaced_by_random"],
+                kept=facts["kept"],
+                truncated=facts["truncated"],
+                random_next_share=facts["next_random_share"] if has_pairs else None,
+                length_only_accuracy=facts["length_only_share"] if has_pairs else None,
+                lengths=Histogram(
+                    edges=(*edges, float(length), length + 1.0), counts=tuple(counts)
+                ),
+            )
+        )
+    return tuple(found)
+
+
+class MetricsRow(TypedDict):
+    """A line of `metrics.jsonl`: means over the steps since the previous line."""
+
+    step: int
+    step_seconds: float
+    tokens_per_s: float
+    learning_rate: float
+
+
+class Clock:
+    """Training time and tokens at any step, accumulated over the logged windows."""
+
+    def __init__(self, rows: Sequence[MetricsRow]) -> None:
+        self.rows = rows
+        self.steps = [0, *(row["step"] for row in rows)]
+        windows = [
+            (row["step"] - before) * row["step_seconds"]
+            for before, row in zip(self.steps, rows, strict=False)
+        ]
+        tokens = [window * row["tokens_per_s"] for window, row in zip(windows, rows, strict=True)]
+        self.seconds = list(accumulate(windows, initial=0.0))
+        self.tokens = list(accumulate(tokens, initial=0.0))
+
+    def at(self, step: int) -> dict[str, float]:
+        """The values known at `step`, as fields of a `TrainingPoint`."""
+        if not self.rows:
+            return {}
+        row = self.rows[min(bisect_left(self.steps, step, lo=1), len(self.rows)) - 1]
+        return {
+            "seconds": float(np.interp(step, self.steps, self.seconds)),
+            "tokens": round(float(np.interp(step, self.steps, self.tokens))),
+            "learning_rate": row["learning_rate"],
+            "tokens_per_second": row["tokens_per_s"],
+        }
+
+
+def collect_pretraining(pretrain: Artifact) -> Pretraining:
+    """The recipe and the learning curve."""
+    manifest = pretrain.manifest
+    recipe, entries = manifest.config["pretrain"], (*manifest.files, *manifest.records)
+    curve, metrics = (
+        [json.loads(line) for line in pretrain.read_bytes(name).splitlines()]
+        if name in {entry.name for entry in entries}
+        else []
+        for name in (CURVE, METRICS)
+    )
+    has_pairs = recipe["next_sentence_loss"]
+    losses = [row for row in curve if HELDOUT not in row]
+    size = -(-len(losses) // POINTS) or 1
+    points: dict[int, TrainingPoint] = {}
+    for start in range(0, len(losses), size):
+        window = losses[start : start + size]
+        mlm = sum(row["masked_lm_loss"] for row in window) / len(window)
+        nsp = sum(row["next_sentence_loss"] for row in window) / len(window)
+        step = window[-1]["step"]
+        points[step] = TrainingPoint(
+            step=step, train_mlm_loss=mlm, train_nsp_loss=nsp if has_pairs else None
+        )
+    for row in (row for row in curve if HELDOUT in row):
+        step, found = row["step"], row[HELDOUT]
+        evaluated = HeldoutPoint(
+            mlm_loss=found["masked_lm_loss"],
+            mlm_accuracy=found["masked_lm_accuracy"],
+            nsp_accuracy=found["next_sentence_accuracy"] if has_pairs else None,
+        )
+        point = points.get(step, TrainingPoint(step=step))
+        points[step] = point.model_copy(update={"heldout": {HELDOUT: evaluated}})
+    clock = Clock(metrics)
+    phases = tuple((phase["max_seq_length"], phase["share"]) for phase in recipe["phases"])
+    for step, point in points.items():
+        length = length_at(step, phases=phases, steps=recipe["steps"])
+        points[step] = point.model_copy(update={**clock.at(step), "max_seq_length": length})
+    return Pretraining(
+        steps=recipe["steps"],
+        batch_size=recipe["batch_size"],
+        tokens=round(clock.tokens[-1]) if metrics else None,
+        seconds=clock.seconds[-1] if metrics else None,
+        device=manifest.execution.get("device", ""),
+        ranks=manifest.execution.get("ranks"),
+        phases=phases,
+        curve=tuple(points[step] for step in sorted(points)),
+        objective=recipe.get("objective", "masked_lm"),
+    )
+
+
+def length_at(step: int, *, phases: Sequence[tuple[int, float]], steps: int) -> int:
+    """The sequence length of step `step`, counted from 1."""
+    reached = 0.0
+    for length, share in phases:
+        reached += share
+        if step <= round(reached * steps):
+            return length
+    return phases[-1][0]
+
+
+def collect_sentences(evaluated: Artifact, report: ReportConfig) -> tuple[FilledSentence, ...]:
+    """The masked sentences with their predictions.
+
+    Predictions are compared with `report.answers`, or with the original word of held-out text.
     """
     if SENTENCES not in {entry.name for entry in evaluated.manifest.files}:
         return ()
@@ -157,13 +386,29 @@ def _sentences(evaluated: Artifact, report: ReportConfig) -> tuple[FilledSentenc
     return tuple(filled)
 
 
-def _step(manifest: Manifest, record: RunRecord | None) -> Step:
-    """One artifact, and what it took if the record knows."""
+def trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict[str, float]]:
+    """Median duration of a trial, by task and system."""
+    seconds: dict[str, float] = {}
+    for entry in finetuned.manifest.records if finetuned else ():
+        if finetuned and entry.name.startswith(SECONDS):
+            seconds |= finetuned.read_json(entry.name)
+    medians: dict[str, dict[str, float]] = {}
+    for task in scores.tasks:
+        for system in task.systems:
+            prefix = f"fits/{task.name}-{system.name}-"
+            taken = [spent for name, spent in seconds.items() if name.startswith(prefix)]
+            if taken:
+                medians.setdefault(task.name, {})[system.name] = statistics.median(taken)
+    return medians
+
+
+def collect_step(manifest: Manifest, record: RunRecord | None) -> Step:
+    """One artifact, with its time and memory if the record has them."""
     made = record.stages.get(manifest.stage) if record else None
     made = made if made and made.key == manifest.key else None
     rows = [entry.rows for entry in manifest.files if entry.rows is not None]
     argv = list(made.argv) if made else []
-    for place, word in enumerate(argv):  # without the folders that only this machine has
+    for place, word in enumerate(argv):  # without folders that exist only on this machine
         if os.path.isabs(word) and not os.path.relpath(word).startswith(".."):
             argv[place] = os.path.relpath(word)
     return Step(
@@ -185,9 +430,9 @@ def _step(manifest: Manifest, record: RunRecord | None) -> Step:
 def configuration(
     manifests: Mapping[str, Manifest], record: RunRecord | None, *, name: str, report: ReportConfig
 ) -> dict[str, JsonValue]:
-    """The run's tables without what has its default value, in the order of a configuration.
+    """The run's configuration without default values, in the order of `RunConfig`.
 
-    Without a record it is put together from what the stages were given.
+    Without a record, it is put together from the configurations of the stages.
     """
     if record:
         run = RunConfig.model_validate(record.config)
@@ -200,7 +445,7 @@ def configuration(
             "name": name,
             "report": report.model_dump(mode="json", exclude_defaults=True),
         }
-    # a preset says its sizes; only those that depart from it stay
+    # a preset implies its sizes: keep only those that differ
     encoder = dict(tables.get("encoder", {}))
     presets = FAMILY_PRESETS[encoder.get("family", "bert")]
     preset = presets.get(encoder.get("preset", "base") or "", ())

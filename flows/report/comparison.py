@@ -1,13 +1,15 @@
-"""Several runs side by side: one page in the report's form that loads nothing.
+"""Several runs side by side, on one self-contained page in the style of the report.
 
 In:  the runs' summaries, and a table of their settings and figures.
-Out: HTML: the held-out loss of every run over its steps, each before all the others; the table.
+Out: HTML with a chart for each run, which shows its held-out loss in front of all others, and the
+     table.
 """
 
 from collections.abc import Mapping, Sequence
 
 from artifacts.summary import Summary
-from flows.report.charts import Line, LineChart, Places, line_chart
+from flows.report.charts import Line, LineChart, line_chart
+from flows.report.learning_curve import heldout_course
 from flows.report.page import environment, style
 from flows.report.plots import HALF
 from flows.report.units import short
@@ -19,10 +21,10 @@ HEIGHT = 210
 def comparison_page(
     summaries: Mapping[str, Summary], rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> str:
-    """The whole page; `rows` has a head, and a column for each run after the names."""
+    """The complete page; `rows` starts with a header, and each row with a name, then the runs."""
     courses = {name: course for name, one in summaries.items() if (course := heldout_course(one))}
     charts = []
-    for name, own in courses.items():  # each in front of all the others, on the same axes
+    for name, own in courses.items():  # in front of all others, on the same axes
         others = [Line(places, "other") for other, places in courses.items() if other != name]
         step, loss = own[-1]
         chart = LineChart(
@@ -34,25 +36,12 @@ def comparison_page(
         )
         label = f"{name}: held-out loss {loss:.2f} nats after {step:,.0f} steps"
         charts.append(line_chart(chart, width=HALF, height=HEIGHT, label=label))
-    return (
-        environment()
-        .get_template("comparison.html.j2")
-        .render(
-            style=style(),
-            names=rows[0][1:],
-            head=rows[0],
-            rows=rows[1:],
-            notes=notes,
-            charts=charts,
-        )
+    template = environment().get_template("comparison.html.j2")
+    return template.render(
+        style=style(),
+        names=rows[0][1:],
+        head=rows[0],
+        rows=rows[1:],
+        notes=notes,
+        charts=charts,
     )
-
-
-def heldout_course(summary: Summary) -> Places:
-    """(step, masked-LM loss on held-out examples) at each evaluation during training."""
-    points = summary.pretraining.curve if summary.pretraining else ()
-    return [
-        (float(point.step), evaluated.mlm_loss)
-        for point in points
-        for evaluated in point.heldout.values()
-    ]

@@ -1,15 +1,14 @@
-"""What the learning curve shows: its course, its notable points, and its story in words.
+"""The learning curve: held-out loss during training, its notable points, and a description.
 
 In:  the points of pre-training, and the baselines on the same held-out split.
-Out: `Course`; where it crosses a level for good; the plateau near the unigram entropy; sentences.
+Out: `Course`; the last crossing of a level; the plateau near the unigram entropy; sentences.
 
-Early in pre-training the loss falls to the entropy of word frequencies and stays there while
-attention has not yet formed; a run that is cut off on this plateau has learnt nothing of context.
+Early in pre-training the loss falls to the unigram entropy and stays there until attention patterns
+have formed. A run that ends on this plateau has not learnt to use context.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from artifacts.results import LanguageModelScore
 from artifacts.summary import Pretraining, Summary, TrainingPoint
@@ -17,20 +16,20 @@ from flows.report.units import short
 from flows.report.wording import headline
 
 UNITS = ((3 * 3600.0, "hours", 3600.0), (120.0, "minutes", 60.0), (0.0, "seconds", 1.0))
-"""Shortest run, in seconds, that is told in a unit; the unit, and its seconds."""
+"""The shortest run, in seconds, that is shown in a unit; the unit; its length in seconds."""
 
 ABOVE = 0.15
 BELOW = 0.5
-"""Nats around the unigram entropy that count as the plateau: it tends to lie a little below."""
+"""The plateau reaches from `BELOW` to `ABOVE` nats around the unigram entropy."""
 
 SHORTEST = 0.04
-"""A plateau shorter than this share of the run is not mentioned."""
+"""A plateau shorter than this share of the run is ignored."""
 
 Place = tuple[float, float]
 
 
 def crossing(places: Sequence[Place], level: float) -> Place | None:
-    """Where the curve goes below `level` and stays below; None if it never does."""
+    """The point where the curve falls below `level` for good; None if it never does."""
     last_above = max((i for i, (_, loss) in enumerate(places) if loss >= level), default=-1)
     if last_above in (-1, len(places) - 1):
         return None
@@ -39,7 +38,7 @@ def crossing(places: Sequence[Place], level: float) -> Place | None:
 
 
 def plateau(places: Sequence[Place], entropy: float) -> tuple[float, float] | None:
-    """From first coming near the unigram entropy to leaving it; None if that is brief."""
+    """Start and end of the plateau near the unigram entropy; None if it is absent or brief."""
     start = crossing(places, entropy + ABOVE)
     end = crossing(places, entropy - BELOW)
     if start is None:
@@ -49,42 +48,40 @@ def plateau(places: Sequence[Place], entropy: float) -> tuple[float, float] | No
     return (start[0], last) if last - start[0] > SHORTEST * length else None
 
 
-def interpolate(places: Sequence[Place], x: float) -> float:
-    """The curve's value at `x`, straight between places and constant outside."""
-    if x <= places[0][0]:
-        return places[0][1]
-    for (x0, y0), (x1, y1) in pairwise(places):
-        if x <= x1:
-            return y0 + (y1 - y0) * ((x - x0) / (x1 - x0) if x1 > x0 else 1.0)
-    return places[-1][1]
-
-
 @dataclass(frozen=True)
 class Axis:
-    """The horizontal axis: seconds, minutes or hours where they were recorded, else steps."""
+    """The horizontal axis: seconds, minutes or hours if time was recorded, else steps."""
 
     label: str
     of: Callable[[TrainingPoint], float]
     text: Callable[[float], str]
 
     def when(self, place: float) -> str:
-        """A moment in words."""
+        """A point in time in words."""
         return f"{short(place)} steps" if self.label == "steps" else f"{place:.1f} {self.label}"
 
 
 @dataclass(frozen=True)
 class Course:
-    """The held-out loss that was measured during training, and what to compare it with."""
+    """The held-out loss measured during training, and the scores to compare it with."""
 
     axis: Axis
     split: str
     places: list[Place]
     model: LanguageModelScore | None
-    """The finished encoder on the same split, else on the headline split."""
+    """Scores of the finished encoder on the same split, else on the headline split."""
+
+
+def heldout_course(summary: Summary) -> list[tuple[int, float]]:
+    """(step, MLM loss on held-out examples) at each evaluation during training."""
+    points = summary.pretraining.curve if summary.pretraining else ()
+    return [
+        (point.step, evaluated.mlm_loss) for point in points for evaluated in point.heldout.values()
+    ]
 
 
 def course(summary: Summary, training: Pretraining) -> Course:
-    """The course of the headline split, if it was evaluated during training, else of another."""
+    """The course on the headline split if it was evaluated during training, else on another."""
     axis = Axis("steps", lambda point: float(point.step), short)
     if all(point.seconds is not None for point in training.curve):
         whole = max((point.seconds or 0.0) for point in training.curve)
@@ -104,23 +101,23 @@ def course(summary: Summary, training: Pretraining) -> Course:
 
 
 def story(summary: Summary, training: Pretraining) -> str:
-    """What the curve shows, in words; only what it does show."""
+    """A description of the curve in words; empty if there is nothing to compare it with."""
     run = course(summary, training)
     if run.model is None or len(run.places) < 2:
         return ""
     if run.places[-1][1] >= run.model.unigram_entropy:
         return (
-            "The loss has not fallen below the unigram entropy: the encoder knows which words are "
-            "frequent, and nothing yet of the context of a masked token."
+            "The loss has not fallen below the unigram entropy: the encoder has learnt word "
+            "frequencies, but does not use the context of a masked token yet."
         )
     stay = plateau(run.places, run.model.unigram_entropy)
-    told = "It soon learns more than which words are frequent."
+    text = "It soon learns more than word frequencies."
     if stay:
-        told = (
-            "First it learns which words are frequent: the loss rests near the unigram entropy "
-            f"until {run.axis.when(stay[1])}. Then it begins to use the context."
+        text = (
+            "First it learns word frequencies: the loss stays near the unigram entropy until "
+            f"{run.axis.when(stay[1])}. Then it begins to use context."
         )
     passed = crossing(run.places, run.model.count_model_loss)
     if passed:
-        told += f" After {run.axis.when(passed[0])} it passes the n-gram baseline."
-    return told
+        text += f" After {run.axis.when(passed[0])} it passes the n-gram baseline."
+    return text

@@ -1,13 +1,12 @@
-"""The page: a summary becomes one HTML file that loads nothing.
+"""The page: a summary rendered as one self-contained HTML file.
 
 In:  `Summary`.
-Out: HTML with the style sheet and all figures inside.
+Out: HTML with the style sheet and all figures inlined.
 
-Everything from a run is escaped by jinja2; figures are built of escaped pieces (`charts.py`).
+Jinja2 escapes everything that comes from a run; `charts.py` escapes the text of figures.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import chain
@@ -25,27 +24,20 @@ MASK = "[MASK]"
 STYLE = "templates/report.css"
 
 MANY_TASKS = 4
-"""From more tasks than these on the table of all scores comes first."""
-
-
-@dataclass(frozen=True)
-class Tally:
-    """How often one model's top prediction is correct."""
-
-    name: str
-    mine: bool
-    right: tuple[bool, ...]
+"""With more tasks than this, the table of all scores comes first."""
 
 
 def render(summary: Summary) -> str:
-    """The whole page."""
+    """The complete page."""
     training, steps = summary.pretraining, summary.steps
     peaks = [step.peak_memory for step in steps if step.peak_memory]
     splits = summary.corpus.splits if summary.corpus else ()
     finished = max((step.finished_at for step in steps), default="")
-    versions: dict[str, set[str]] = {}  # mostly one of each library, for all stages
+    versions: dict[str, set[str]] = {}  # usually one version of each library in all stages
     for name, version in chain.from_iterable(step.versions.items() for step in steps):
         versions.setdefault(name, set()).add(version)
+    judged = [filled for filled in summary.sentences if filled.judged]
+    systems = [guesses.system for guesses in judged[0].guesses] if judged else []
     sections = (
         ("learning", "Pre-training", training and training.curve),
         ("sentences", "Masked sentences", summary.sentences),
@@ -53,7 +45,7 @@ def render(summary: Summary) -> str:
         ("transfer", "Fine-tuning", summary.tasks),
         ("corpus", "Corpus", summary.corpus or summary.examples),
         ("cost", "Cost", True),
-        ("repeat", "Reproducing it", True),
+        ("repeat", "Reproducing this run", True),
     )
     timed = [step for step in steps if step.seconds is not None]
     template = environment().get_template("report.html.j2")
@@ -66,7 +58,10 @@ def render(summary: Summary) -> str:
         headline=wording.headline(summary),
         steps={step.stage: step for step in steps},
         contents=[(anchor, name) for anchor, name, present in sections if present],
-        tallies=_tallies(summary),
+        tallies=[  # for each model, which top-1 predictions are correct
+            (system, [filled.guesses[place].correct == 0 for filled in judged])
+            for place, system in enumerate(systems)
+        ],
         many_tasks=len(summary.tasks) > MANY_TASKS,
         several_lengths=len({one.max_seq_length for one in summary.language_model}) > 1,
         length_only=next(
@@ -78,43 +73,12 @@ def render(summary: Summary) -> str:
         finished=finished.replace("T", " ").replace("Z", " UTC"),
         train_tokens=next((split.tokens for split in splits), 1),
         toml=to_toml(summary.configuration),
-        commands=_commands(summary),
         versions=", ".join(f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()),
     )
 
 
-def _tallies(summary: Summary) -> list[Tally]:
-    """One for each model; none where the right answers are not known."""
-    known = [filled for filled in summary.sentences if filled.judged]
-    systems = [guesses.system for guesses in known[0].guesses] if known else []
-    return [
-        Tally(
-            name=wording.predictor(system),
-            mine=system == "pretrained",
-            right=tuple(filled.guesses[place].correct == 0 for filled in known),
-        )
-        for place, system in enumerate(systems)
-    ]
-
-
-def _commands(summary: Summary) -> list[str]:
-    name, task = summary.name, summary.tasks[0].name if summary.tasks else ""
-    finetune = summary.configuration.get("finetune")
-    saved = isinstance(finetune, dict) and finetune.get("save", "best") == "best"
-    return [
-        f"cloze plan {name}.toml    # what would run, what is there already, and why",
-        f"cloze run {name}.toml",
-        *(
-            [f"cloze export {name} my_encoder    # for transformers: AutoModelForMaskedLM"]
-            if summary.pretraining
-            else []
-        ),
-        *([f"cloze predict {name} --task {task} < new.txt"] if saved and task else []),
-    ]
-
-
 def to_toml(table: Mapping[str, JsonValue]) -> str:
-    """`table` as a TOML document; None is left out, for TOML has none."""
+    """`table` as a TOML document, without None, which TOML does not have."""
     return tomli_w.dumps({k: _without_none(v) for k, v in table.items() if v is not None})
 
 
@@ -126,12 +90,12 @@ def _without_none(value: JsonValue) -> JsonValue:
 
 @cache
 def style() -> Markup:
-    """The style sheet: ours, and full of > and quotes that must stay as they are."""
+    """The style sheet, unescaped."""
     return Markup(resources.files("flows.report").joinpath(STYLE).read_text())
 
 
 def environment() -> Environment:
-    """Where templates are found, and the filters they use."""
+    """The templates' environment and filters."""
     environment = Environment(
         loader=PackageLoader("flows.report", "templates"),
         autoescape=True,

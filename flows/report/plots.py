@@ -1,13 +1,13 @@
-"""The figures of the report: which chart each part of the summary becomes.
+"""The figures of the report, one function for each part of the summary.
 
 In:  parts of a `Summary`.
-Out: markup. Wide figures are drawn for a desk and for a phone; the style sheet shows one of them.
+Out: markup. Wide figures are drawn twice, for desktops and phones, and the style sheet shows one.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 from markupsafe import Markup
 
 from artifacts.results import (
@@ -27,8 +27,8 @@ from artifacts.summary import (
 )
 from flows.report import charts
 from flows.report.charts import Bar, Line, LineChart, SystemRow
-from flows.report.learning_curve import Axis, Place, course, crossing, interpolate, plateau
-from flows.report.units import duration, integer, memory, nats, percent, short
+from flows.report.learning_curve import Axis, Place, course, crossing, plateau
+from flows.report.units import duration, integer, memory, nats, percent, scientific, short
 from flows.report.wording import (
     headline,
     reference_shown,
@@ -41,33 +41,33 @@ from flows.report.wording import (
 )
 
 WIDE, NARROW, HALF = 700, 350, 336
-"""Pixels: a column of the desk, of a phone, half a column."""
+"""Widths in pixels: a column on a desktop, a column on a phone, half a column."""
 
 LABELS = 132
-"""Pixels of the names in front of bars."""
+"""Width in pixels of the labels beside bars."""
 
 ROLES = {"baseline": "quiet", "random": "other", "pretrained": "ours"}
 
 ABOVE_ENTROPY = 1.0
-"""Nats above the unigram entropy at which the picture ends: the first seconds teach nothing."""
+"""The chart is cut this many nats above the unigram entropy, which hides the first seconds."""
 
 LONGEST_NAME = 24
-"""Characters of a split's name beside a line."""
+"""Longer names of splits are shortened beside a line."""
 
 Panel = tuple[list[Bar], str, str, int]
-"""Bars, their heading, what a screen reader says, and their width beside another panel."""
+"""Bars, their heading, the text for screen readers, and the width beside another panel."""
 
 
-def twice(draw: Callable[[int], Markup], *, wide: int = WIDE) -> Markup:
-    """`draw` for a desk and for a phone; so text is never scaled down."""
+def responsive(draw: Callable[[int], Markup], *, wide: int = WIDE) -> Markup:
+    """`draw` at both widths, so that text is never scaled down."""
     pair = Markup('<div class="wide">{}</div><div class="narrow">{}</div>')
     return pair.format(draw(wide), draw(NARROW))
 
 
 def side_by_side(first: Panel, second: Panel, *, names: int) -> Markup:
-    """Two charts of the same bars beside each other, the second without names; or stacked.
+    """Two charts of the same bars, side by side without repeating the labels, or stacked.
 
-    `names` is the width of the names.
+    `names` is the width of the labels.
     """
     panel = Markup('<div><h4 style="padding-left:{}px">{}</h4>{}</div>')
     pair, stack = [], []
@@ -83,28 +83,28 @@ def side_by_side(first: Panel, second: Panel, *, names: int) -> Markup:
 
 
 def half(chart: Markup, *, thin: bool = False) -> Markup:
-    """A chart that takes half a column."""
+    """A chart that fills half a column."""
     return Markup('<div class="half{}">{}</div>').format(" thin" if thin else "", chart)
 
 
 def quality(model: LanguageModelScore) -> Markup:
-    """Loss and accuracy on the masked tokens, baselines above ours.
+    """Loss and accuracy on the masked tokens, below those of the baselines.
 
-    The untrained encoder's accuracy is not measured: one in the vocabulary.
+    The accuracy of the untrained encoder is not measured: it is at chance level.
     """
     loss, accuracy = model.initial_mlm_loss, model.initial_mlm_accuracy
     losses = [
         Bar("untrained encoder", model.random_mlm_loss, nats(model.random_mlm_loss)),
         Bar("word frequencies", model.unigram_entropy, nats(model.unigram_entropy)),
         Bar("n-gram baseline", model.count_model_loss, nats(model.count_model_loss)),
-        *([Bar("as it came", loss, nats(loss))] if loss is not None else []),
+        *([Bar("initial encoder", loss, nats(loss))] if loss is not None else []),
         Bar("this encoder", model.mlm_loss, nats(model.mlm_loss), kind="ours"),
     ]
     accuracies = [
         Bar("untrained encoder", 0.0, "chance"),
         Bar("word frequencies", model.unigram_accuracy, percent(model.unigram_accuracy)),
         Bar("n-gram baseline", model.count_model_accuracy, percent(model.count_model_accuracy)),
-        *([Bar("as it came", accuracy, percent(accuracy))] if accuracy is not None else []),
+        *([Bar("initial encoder", accuracy, percent(accuracy))] if accuracy is not None else []),
         Bar("this encoder", model.mlm_accuracy, percent(model.mlm_accuracy), kind="ours"),
     ]
     return side_by_side(
@@ -115,7 +115,7 @@ def quality(model: LanguageModelScore) -> Markup:
 
 
 def stages(steps: Sequence[Step]) -> Markup:
-    """Wall-clock time and peak memory of every stage; the longest bars darker."""
+    """Wall-clock time and peak memory of every stage, with the longest bar in a darker shade."""
 
     def rows(values: Sequence[float], shown: Sequence[str]) -> list[Bar]:
         longest = max(values, default=0.0)
@@ -135,7 +135,7 @@ def stages(steps: Sequence[Step]) -> Markup:
 
 
 def next_sentence(model: LanguageModelScore, *, length_only: float | None) -> Markup:
-    """Accuracy beside what a constant and what length alone reach."""
+    """Accuracy beside those of a constant answer and of a rule that only sees the length."""
     values = {
         "majority answer": model.next_sentence_majority or 0.0,
         **({"length alone": length_only} if length_only else {}),
@@ -146,14 +146,14 @@ def next_sentence(model: LanguageModelScore, *, length_only: float | None) -> Ma
         for name, value in values.items()
     ]
     label = "next-sentence accuracy"
-    return twice(
+    return responsive(
         lambda width: charts.bars(rows, width=width, longest=1.0, labels=LABELS, label=label),
         wide=460,
     )
 
 
 def task_spread(task: TaskScore, *, split: str) -> Markup:
-    """Every seed of every system on one axis, and an arrow from what ours is compared with."""
+    """All seeds of all systems on one axis, with an arrow from the compared system to ours."""
     rows = {
         system.name: SystemRow(
             label=system_name(system.name),
@@ -172,7 +172,7 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
         compared = names.index(found.against), names.index(found.system)
     reference = reference_shown(task, split=split)
     label = f"{task_name(task.name)}: {task.metric} of every seed"
-    return twice(
+    return responsive(
         lambda width: charts.spread(
             list(rows.values()), width=width, label=label, compared=compared, reference=reference
         )
@@ -180,33 +180,33 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
 
 
 def confusion(matrix: Confusion) -> Markup:
-    """Which label was predicted for which."""
+    """The confusion matrix."""
     return half(charts.shades(matrix.counts, matrix.labels, width=HALF, label="confusion matrix"))
 
 
 def histogram(drawn: Histogram, *, noun: str) -> Markup:
-    """Columns; borders written short."""
+    """A histogram with abbreviated bin edges."""
     edges = [short(edge) for edge in drawn.edges]
     label = f"lengths of {noun}"
     return half(charts.columns(drawn.counts, edges, width=HALF, height=170, label=label))
 
 
 def frequent_pieces(corpus: Corpus, *, whole: int) -> Markup:
-    """The most frequent word-pieces and their share of all."""
+    """The most frequent word-pieces with their relative frequencies."""
     rows = [Bar(piece.text, piece.count, percent(piece.count / whole)) for piece in corpus.frequent]
     label = "most frequent word-pieces"
     return half(charts.bars(rows, width=HALF, labels=64, label=label, pitch=19))
 
 
 def rank_frequency(corpus: Corpus) -> Markup:
-    """How fast frequency falls with rank."""
+    """Frequency by rank."""
     places = [(float(rank), float(count)) for rank, count in corpus.rank_frequency if count]
     label = "frequency of word-pieces by rank"
     return half(charts.log_log(places, width=HALF, height=230, label=label))
 
 
 def fate(corpus: Corpus) -> Markup:
-    """How many documents were kept, and why the others were dropped."""
+    """The number of documents kept, and of those dropped for each reason."""
     kept = sum(split.documents for split in corpus.splits)
     read = corpus.documents_read or kept + sum(corpus.dropped.values())
     dropped = sorted(corpus.dropped.items(), key=lambda item: -item[1])
@@ -216,14 +216,14 @@ def fate(corpus: Corpus) -> Markup:
 
 
 def masks(examples: ExampleSet) -> Markup:
-    """What replaces the masked tokens."""
+    """The replacements of the masked tokens."""
     parts = {
         "[MASK]": examples.as_mask or 0,
         "random token": examples.as_random or 0,
         "unchanged": examples.kept or 0,
     }
     rows = [Bar(name, n, _share(n, examples.masked, digits=2)) for name, n in parts.items()]
-    return _shares(rows, label="what replaces masked tokens")
+    return _shares(rows, label="replacements of masked tokens")
 
 
 def _share(count: int, whole: int, *, digits: int = 1) -> str:
@@ -231,13 +231,15 @@ def _share(count: int, whole: int, *, digits: int = 1) -> str:
 
 
 def _shares(rows: list[Bar], *, label: str) -> Markup:
-    return twice(lambda width: charts.bars(rows, width=width, labels=112, label=label, pitch=24))
+    return responsive(
+        lambda width: charts.bars(rows, width=width, labels=112, label=label, pitch=24)
+    )
 
 
 def learning_curve(summary: Summary, training: Pretraining) -> Markup:
-    """Held-out loss over time with the baselines as lines."""
+    """Held-out loss over time, with the baselines as horizontal lines."""
     label = "held-out MLM loss over time"
-    return twice(
+    return responsive(
         lambda width: charts.line_chart(
             _learning_chart(summary, training, brief=width < WIDE),
             width=width,
@@ -248,7 +250,7 @@ def learning_curve(summary: Summary, training: Pretraining) -> Markup:
 
 
 def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> LineChart:
-    """`brief` names for a phone."""
+    """The learning curve's lines and annotations, with short names if `brief`, for phones."""
     run = course(summary, training)
     model, axis, curve = run.model, run.axis, training.curve
     seen = [(axis.of(p), float(p.tokens)) for p in curve if p.tokens is not None]
@@ -258,7 +260,7 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
         name = _short_name(summary, run.split, brief=brief)
         lines.append(Line(run.places, "ours", f"{name} {run.places[-1][1]:.2f}"))
     leads = headline(summary)
-    if leads and leads.split != run.split:  # known of the finished encoder alone
+    if leads and leads.split != run.split:  # only evaluated after training
         name = _short_name(summary, leads.split, brief=brief)
         end = (axis.of(curve[-1]), leads.mlm_loss)
         lines.append(Line([end], "ours", f"{name} {leads.mlm_loss:.2f}"))
@@ -266,7 +268,7 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
     passed = crossing(run.places, model.count_model_loss) if model else None
     stay = plateau(run.places, model.unigram_entropy) if model else None
     lengths = [(axis.of(p), p.max_seq_length) for p in curve if p.max_seq_length]
-    told = "" if brief or not passed else f"passes the n-gram baseline: {axis.when(passed[0])}"
+    note = "" if brief or not passed else f"passes the n-gram baseline: {axis.when(passed[0])}"
     return LineChart(
         lines=[line for line in lines if line.places],
         x_label=f"{axis.label}\nword-pieces" if has_tokens else axis.label,
@@ -276,14 +278,18 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
         x_text=axis.text,
         y_text=lambda level: f"{level:g}",
         y_top=model.unigram_entropy + ABOVE_ENTROPY if model else None,
-        second_x_text=(lambda x: short(interpolate(seen, x))) if has_tokens else None,
+        second_x_text=(
+            lambda x: short(float(np.interp(x, [at for at, _ in seen], [n for _, n in seen])))
+        )
+        if has_tokens
+        else None,
         references=[
             (model.unigram_entropy, f"{unigram} {model.unigram_entropy:.2f}"),
             (model.count_model_loss, f"{ngram} {model.count_model_loss:.2f}"),
         ]
         if model
         else (),
-        mark=(*passed, told) if passed else None,
+        mark=(*passed, note) if passed else None,
         band=(*stay, "plateau") if stay else None,
         divisions=[
             (place, f"{before} → {after} tokens")
@@ -300,7 +306,7 @@ def _short_name(summary: Summary, split: str, *, brief: bool) -> str:
 
 
 def companions(summary: Summary, training: Pretraining) -> list[Markup]:
-    """Small multiples: accuracy, next sentence, learning rate, throughput."""
+    """Small multiples: MLM and NSP accuracy, learning rate, throughput."""
     run = course(summary, training)
     ngram = run.model.count_model_accuracy if run.model else None
     majority = run.model.next_sentence_majority if run.model else None
@@ -313,55 +319,39 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
     pairs = [(x, at.nsp_accuracy) for x, at in evaluated if at.nsp_accuracy is not None]
     rates = _measured(training.curve, run.axis, "learning_rate")
     speeds = _measured(training.curve, run.axis, "tokens_per_second")
-    drawn = [
-        _companion("MLM accuracy", accuracy, _whole_percent, level=ngram),
-        _companion("NSP accuracy", pairs, _whole_percent, level=majority),
-        # rates are told from zero, or their noise would look large
-        _companion(
-            "learning rate",
-            rates,
-            lambda rate: f"{rate:.0e}".replace("e-0", "e-") if rate else "0",
-            bottom=0.0,
-        ),
-        _companion("word-pieces / s", speeds, short, bottom=0.0),
-    ]
+    drawn = (  # name, values, text of a value, reference, lower limit
+        ("MLM accuracy", accuracy, _whole_percent, ngram, None),
+        ("NSP accuracy", pairs, _whole_percent, majority, None),
+        ("learning rate", rates, scientific, None, 0.0),  # from zero, or noise would look large
+        ("word-pieces / s", speeds, short, None, 0.0),
+    )
     x_text = short if run.axis.label == "steps" else (lambda x: f"{x:.0f}")
     return [
         charts.small_chart(
-            replace(chart, x_text=x_text), label=f"{chart.y_label} over {run.axis.label}"
+            LineChart(
+                lines=[Line(places, "ours")],
+                x_label="",
+                y_label=name,
+                x_text=x_text,
+                y_text=y_text,
+                y_bottom=bottom,
+                references=[] if level is None else [(level, "")],
+            ),
+            label=f"{name} over {run.axis.label}",
         )
-        for chart in drawn
-        if len(chart.lines[0].places) > 1
+        for name, places, y_text, level, bottom in drawn
+        if len(places) > 1
     ]
 
 
-def _companion(
-    name: str,
-    places: list[Place],
-    y_text: Callable[[float], str],
-    *,
-    level: float | None = None,
-    bottom: float | None = None,
-) -> LineChart:
-    return LineChart(
-        lines=[Line(places, "ours")],
-        x_label="",
-        y_label=name,
-        x_text=str,
-        y_text=y_text,
-        y_bottom=bottom,
-        references=[] if level is None else [(level, "")],
-    )
-
-
 def _measured(curve: Sequence[TrainingPoint], axis: Axis, field: str) -> list[Place]:
-    """One figure of the curve's points, where it was measured."""
+    """One quantity at the points of the curve where it was measured."""
     values = [(axis.of(point), getattr(point, field)) for point in curve]
     return [(x, float(value)) for x, value in values if value is not None]
 
 
 def task_curves(trials: Sequence[LearningCurve], metric: str) -> Markup:
-    """Each trial's headline metric on dev, epoch by epoch; ours on top."""
+    """The main metric of each trial on dev by epoch, with the pre-trained trials on top."""
     lines = [
         Line(
             places=[(float(point.epoch), point.dev) for point in trial.points],
@@ -376,12 +366,12 @@ def task_curves(trials: Sequence[LearningCurve], metric: str) -> Markup:
 
 
 def several_epochs(trials: Sequence[LearningCurve]) -> bool:
-    """Whether there is a curve to draw: one epoch is none."""
+    """Whether any trial has more than one point, so that there is a curve to draw."""
     return any(len(trial.points) > 1 for trial in trials)
 
 
 def systems_drawn(trials: Sequence[LearningCurve]) -> str:
-    """Whose curves are in grey."""
+    """The systems whose curves are grey."""
     others = {system_name(trial.system) for trial in trials if trial.system != "pretrained"}
     return ", ".join(sorted(others))
 

@@ -1,7 +1,7 @@
-"""Numbers as people read them: with units, and as many digits as they deserve.
+"""Numbers formatted for readers, with units and a suitable number of digits.
 
 In:  a float or an int.
-Out: text, with thin spaces between number and unit so that they never part.
+Out: text with a narrow no-break space between number and unit.
 """
 
 import math
@@ -10,7 +10,7 @@ THIN = "\u202f"
 """Narrow no-break space."""
 
 MINUS = "\u2212"
-"""A true minus, as wide as a plus."""
+"""The minus sign, as wide as a plus."""
 
 
 def percent(share: float, *, digits: int = 1) -> str:
@@ -19,7 +19,7 @@ def percent(share: float, *, digits: int = 1) -> str:
 
 
 def small_percent(share: float) -> str:
-    """With two digits below one percent: 0.0042 → `0.42 %`."""
+    """A share with two digits below one percent: 0.0042 → `0.42 %`."""
     return percent(share, digits=2 if share < 0.01 else 1)
 
 
@@ -36,7 +36,7 @@ def points(difference: float) -> str:
 
 
 def signed(value: float, *, digits: int) -> str:
-    """Fixed digits, thousands apart, a true minus, and never a negative zero."""
+    """Fixed digits with thousands separators, a minus sign, and no negative zero."""
     text = f"{value:,.{digits}f}"
     if float(text.replace(",", "")) == 0:
         return text.removeprefix("-")
@@ -69,6 +69,11 @@ def three_digits(value: float) -> str:
     return signed(value, digits=min(digits, 4))
 
 
+def scientific(value: float) -> str:
+    """One significant digit with an exponent: 0.0002 → `2e-4`."""
+    return f"{value:.0e}".replace("e-0", "e-") if value else "0"
+
+
 def size(count: float) -> str:
     """Bytes in powers of ten: 37_100_000 → `37.1 MB`."""
     for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -78,7 +83,7 @@ def size(count: float) -> str:
 
 
 def memory(count: float) -> str:
-    """Bytes in powers of two, as memory is counted: `3.91 GiB`."""
+    """Bytes in powers of two: 4_200_000_000 → `3.91 GiB`."""
     for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB")):
         if count >= limit:
             return f"{three_digits(count / limit)}{THIN}{unit}"

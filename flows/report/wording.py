@@ -1,7 +1,7 @@
-"""The wording of the report: names of splits and systems, verdicts, first sentences.
+"""The wording of the report: names of splits and systems, verdicts, and opening sentences.
 
 In:  parts of a `Summary`.
-Out: plain text. A gain is called one only where the evaluation's own rule calls it a win.
+Out: plain text. Verdicts follow the evaluation's own rule (artifacts/results.py).
 """
 
 import re
@@ -36,12 +36,12 @@ from flows.report.units import (
 SYSTEMS = {
     "random": "random initialisation",
     "pretrained": "pre-trained",
-    "pretrained-ensemble": "pre-trained, mean of the seeds",
-    "majority": "always the majority",
+    "pretrained-ensemble": "pre-trained, ensemble of seeds",
+    "majority": "majority class",
     "lookup": "look-up table",
     "word_overlap": "word overlap",
     "bm25": "BM25",
-    UNTOUCHED: "the encoder before training",
+    UNTOUCHED: "encoder before training",
 }
 
 PREDICTORS = {"random": "untrained", "count": "n-gram baseline", "pretrained": "this encoder"}
@@ -63,7 +63,7 @@ SPLITS = ("train", "dev", "test")
 
 
 def split_name(summary: Summary, split: str) -> str:
-    """A held-out split in words: `held-out package rich`."""
+    """The name of a held-out split in the text: `held-out package rich`."""
     if split == "heldout":
         return "held-out documents"
     if split == GENERAL:
@@ -74,18 +74,18 @@ def split_name(summary: Summary, split: str) -> str:
 
 
 def system_name(name: str) -> str:
-    """A system in words."""
+    """The name of a system in the text."""
     return SYSTEMS.get(name, name.replace("_", " "))
 
 
 def task_name(name: str) -> str:
-    """A task's name as a heading; short ones are acronyms and stay as they are."""
+    """A task's name as a heading; acronyms keep their capitals."""
     words = name.replace("_", " ").replace("-", " ")
     return words if any(letter.isupper() for letter in name) else words.capitalize()
 
 
 def shape(encoder: Encoder) -> str:
-    """The encoder's size on one line."""
+    """The encoder's architecture on one line."""
     size_ = f"{encoder.layers} layers × {encoder.hidden_size}, {encoder.heads} heads"
     name = encoder.preset if "BERT" in encoder.preset else f"BERT-{encoder.preset}"
     known = f"{name}: " if encoder.preset else ""
@@ -94,7 +94,7 @@ def shape(encoder: Encoder) -> str:
 
 
 def lede(summary: Summary) -> list[str]:
-    """The report's first sentences; fewer where a run has less to say."""
+    """The report's opening sentences, about the parts that the run has."""
     sentences = (
         _starting_point(summary),
         *(f"Search: {found}." for task in summary.tasks if (found := search_found(task))),
@@ -106,7 +106,7 @@ def lede(summary: Summary) -> list[str]:
 
 
 def verdict(task: TaskScore) -> Comparison | None:
-    """The comparison with random initialisation, else with the best baseline, if there is one."""
+    """The comparison with random initialisation, else with the strongest baseline, if any."""
     by_name = {comparison.against: comparison for comparison in task.comparisons}
     against_random = by_name.get("random")
     return against_random or min(by_name.values(), key=lambda c: c.difference, default=None)
@@ -118,28 +118,28 @@ def has_random(summary: Summary) -> bool:
 
 
 def verdict_words(comparison: Comparison) -> str:
-    """One honest sentence about pre-training."""
+    """The verdict on pre-training in one sentence."""
     against = system_name(comparison.against)
     amount = difference(comparison, sign=False)
-    margin = f"the margin of {100 * WIN_DIFFERENCE:.0f} points"
+    margin = f"{100 * WIN_DIFFERENCE:.0f}-point margin"
     seeds = plural(comparison.seeds, "seed")
     return {
         "win": f"Pre-training wins: {amount} over {against}.",
-        "gain": f"A gain of {amount} over {against}, less than {margin} set beforehand.",
+        "gain": f"A gain of {amount} over {against}, below the {margin} set in advance.",
         "loss": f"Pre-training loses: {amount} below {against}.",
         "none": (
             f"No clear difference from {against}: {difference(comparison)}, within "
             f"{WIN_STANDARD_ERRORS:.0f} standard errors."
         ),
         "undecided": (
-            f"{difference(comparison)} against {against} with {seeds}: no verdict from fewer than "
+            f"{difference(comparison)} against {against} with {seeds}: no verdict with fewer than "
             f"{MIN_SEEDS}; set finetune.seeds."
         ),
     }[comparison.outcome]
 
 
 def verdict_sentence(task: TaskScore) -> str:
-    """The verdict, and the baseline that needs no encoder, where it does better than ours."""
+    """The verdict, and the baseline without an encoder that does better than ours, if any."""
     comparison = verdict(task)
     if comparison is None:
         return ""
@@ -179,44 +179,39 @@ def scores_on(system: SystemScore, split: str) -> dict[str, SeedScores]:
 
 
 def reference_shown(task: TaskScore, *, split: str) -> tuple[float, str] | None:
-    """The paper's score in percent and its name: on this split, else on the other."""
+    """The published score in percent and its label, on this split if known, else on the other."""
     scores = [score for score in task.published if score.metric == task.metric]
     score = min(scores, key=lambda score: score.split != split, default=None)
     return (100 * score.value, f"{score.system} {100 * score.value:.1f}") if score else None
 
 
 def spread_words(spread: SeedScores) -> str:
-    """`87.3 ± 0.4`, in percent; without the error where there was one value."""
+    """`87.3 ± 0.4`, in percent; a single value has no error."""
     mean = f"{100 * spread.mean:.1f}"
     return f"{mean} ± {100 * spread.standard_error:.1f}" if len(spread.values) > 1 else mean
 
 
 def headline(summary: Summary) -> LanguageModelScore | None:
-    """The split that leads."""
+    """The scores on the main held-out split."""
     return summary.language_model[0] if summary.language_model else None
 
 
 def predictor(system: str) -> str:
-    """A model that fills in masked tokens, in words."""
+    """The name of a model that predicts masked tokens."""
     return PREDICTORS.get(system, system)
 
 
 def metric_name(metric: str) -> str:
-    """A metric in words."""
+    """The name of a metric in the text."""
     return METRICS.get(metric, metric.replace("_", " "))
 
 
 def shown_split(task: TaskScore) -> str:
-    """The split that verdicts and figures are about: test, where it has labels."""
+    """The split of verdicts and figures: test if it has labels, else dev."""
     comparison = verdict(task)
     if comparison:
         return comparison.split
     return "test" if any(system.test for system in task.systems) else "dev"
-
-
-def points_only(comparison: Comparison) -> str:
-    """`+5.3 ± 0.6`."""
-    return difference(comparison).removesuffix(" points")
 
 
 def task_sizes(task: TaskScore) -> str:
@@ -227,9 +222,9 @@ def task_sizes(task: TaskScore) -> str:
 
 
 def label_scores(task: TaskScore) -> tuple[LabelScore, ...]:
-    """Precision, recall and F1 of every label; none where a task has too many or no labels.
+    """Precision, recall and F1 of each label; empty if the task has no labels or too many.
 
-    Where a text may have several labels they are means over the pre-trained trials.
+    For multi-label tasks they are means over the pre-trained trials.
     """
     if task.confusion:
         return task.confusion.by_label()
@@ -248,9 +243,9 @@ def label_scores(task: TaskScore) -> tuple[LabelScore, ...]:
 
 
 def wrong_tags(error: ErrorExample) -> list[tuple[str, str, str]]:
-    """A tagging error word by word: (word, gold, predicted), the last two empty where correct.
+    """A tagging error word by word: (word, gold, predicted), with empty tags if correct.
 
-    Empty for other tasks, and where a shortened text no longer fits its tags.
+    Empty for other tasks, and if the text was shortened and no longer matches its tags.
     """
     words, truth, answer = error.text.split(), error.gold.split(), error.predicted.split()
     if not 1 < len(words) <= len(truth) == len(answer):
@@ -262,7 +257,7 @@ def wrong_tags(error: ErrorExample) -> list[tuple[str, str, str]]:
 
 
 def training_facts(summary: Summary) -> list[tuple[str, str]]:
-    """What pre-training was, line by line; what is not known is left out."""
+    """The known facts about pre-training, as (name, value)."""
     training = summary.pretraining
     if training is None:
         return []
@@ -294,19 +289,19 @@ def _training_data(summary: Summary) -> str:
     seen = f", {short(training.tokens)} word-pieces" if training.tokens else ""
     time = f" in {duration(training.seconds)}" if training.seconds else ""
     device = {"": "", "cpu": " on the CPU"}.get(training.device, f" on {training.device}")
-    told = f"It was trained on {what} for {integer(training.steps)} steps{seen}{time}{device}."
+    text = f"It was trained on {what} for {integer(training.steps)} steps{seen}{time}{device}."
     if summary.language_model:
-        return told
+        return text
     return (
-        f"{told} No text was held out, so nothing here says how well it models unseen text: raise "
-        "corpus.heldout_share, or hold out a source."
+        f"{text} No text was held out, so this report cannot show how well it models unseen text: "
+        "raise corpus.heldout_share, or hold out a source."
     )
 
 
-def began_from(summary: Summary) -> str:
-    """The encoder that pre-training started from, as the configuration names it; or nothing.
+def initial_encoder(summary: Summary) -> str:
+    """The encoder that pre-training started from, as configured; empty for random weights.
 
-    Of an artifact's directory the key's beginning: `artifact a2f3a546b0a7`.
+    An artifact's directory is shortened to `artifact a2f3a546b0a7`.
     """
     pretrain = summary.configuration.get("pretrain")
     init = str(pretrain.get("init") or "") if isinstance(pretrain, dict) else ""
@@ -314,16 +309,8 @@ def began_from(summary: Summary) -> str:
     return f"artifact {key[1]}" if key else init
 
 
-def before(summary: Summary) -> str:
-    """What that encoder scored on the headline's text, before and after; nothing if unknown."""
-    return _before_and_after(headline(summary))
-
-
 def search_found(task: TaskScore) -> str:
-    """What the encoder's vectors found before and after training, for the same held-out queries.
-
-    Nothing where the task is not about vectors that are compared.
-    """
+    """Retrieval scores before and after training on the same queries; empty for other tasks."""
     split = shown_split(task)
     given = next((one for one in task.systems if one.name == UNTOUCHED), None)
     ours = next((one for one in task.systems if one.role == "pretrained"), None)
@@ -340,17 +327,17 @@ def search_found(task: TaskScore) -> str:
     queries = plural(task.examples[split], "held-out query", many="held-out queries")
     found = f"before {before}; after {after}; {queries}"
     gains = [one.difference for one in task.comparisons if one.against == UNTOUCHED]
-    worse = "no better: go on using the encoder it was before"
+    worse = "no better: keep using the encoder it started from"
     return f"{found}; {worse}" if max(gains, default=0.0) <= 0 else found
 
 
-def forgotten(summary: Summary) -> str:
-    """The same of the text that is not the corpus's; nothing if there is none."""
-    general = (model for model in summary.language_model if model.split == GENERAL)
-    return _before_and_after(next(general, None))
+def general_text(summary: Summary) -> LanguageModelScore | None:
+    """The scores on general text, from outside the corpus, if it was evaluated."""
+    return next((model for model in summary.language_model if model.split == GENERAL), None)
 
 
-def _before_and_after(model: LanguageModelScore | None) -> str:
+def before_and_after(model: LanguageModelScore | None) -> str:
+    """Loss and accuracy of the initial and the trained encoder; empty if one is unknown."""
     if model is None or model.initial_mlm_loss is None or model.initial_mlm_accuracy is None:
         return ""
     return (
@@ -361,30 +348,30 @@ def _before_and_after(model: LanguageModelScore | None) -> str:
 
 
 def _starting_point(summary: Summary) -> str:
-    """What the encoder started from, where it was not random weights."""
+    """The encoder's starting point, unless it was random weights."""
     pretrain = summary.configuration.get("pretrain")
     finished = pretrain.get("continue_from") if isinstance(pretrain, dict) else None
     if finished:
         artifact = "/".join(part[:12] for part in str(finished).split("/")[-2:])
         return (
-            f"Training went on from the end of {artifact}, with that run's optimizer "
-            "state and a second warm-up of the learning rate; steps and times here are those of "
-            "both together."
+            f"Training continued from the end of {artifact}, with that run's optimizer state and "
+            "a second learning-rate warm-up; steps and times include both runs."
         )
-    init = began_from(summary)
+    init = initial_encoder(summary)
     if init:
         start = f"Training started from the encoder {init}, not from random weights"
-        found, model = before(summary), headline(summary)
+        model = headline(summary)
+        found = before_and_after(model)
         if not found or not model:
             return f"{start}."
-        told = f"{start}: {found}, on the {split_name(summary, model.split)}."
-        general = forgotten(summary)
-        return f"{told} On general text: {general}." if general else told
+        text = f"{start}: {found}, on the {split_name(summary, model.split)}."
+        general = before_and_after(general_text(summary))
+        return f"{text} On general text: {general}." if general else text
     if summary.pretraining or not (summary.encoder and summary.tasks):
         return ""
     trials = sum(system.fits for task in summary.tasks for system in task.systems)
     return (
-        f"The encoder was given and fine-tuned here: {plural(trials, 'trial')} on "
+        f"The encoder was trained elsewhere and fine-tuned here: {plural(trials, 'trial')} on "
         f"{plural(len(summary.tasks), 'task')}."
     )
 
@@ -394,20 +381,20 @@ def _heldout_quality(summary: Summary) -> str:
     if model is None:
         return ""
     where, gain = split_name(summary, model.split), model.unigram_entropy - model.mlm_loss
-    asked = "the masked tokens"
+    predicted = "the masked tokens"
     if summary.pretraining and summary.pretraining.objective == "next_token":
-        asked += ", each predicted from the text on one side of it,"
+        predicted += ", each predicted from the text on one side,"
     return (
-        f"On the {where}, which it has never seen, its top-1 accuracy over {asked} is "
-        f"{percent(model.mlm_accuracy)}; the n-gram baseline reaches "
-        f"{percent(model.count_model_accuracy)}, always predicting the most frequent word-piece "
-        f"{percent(model.unigram_accuracy)}. Its MLM loss is {nats(model.mlm_loss)}, "
+        f"On the {where}, which it has never seen, its top-1 accuracy on {predicted} is "
+        f"{percent(model.mlm_accuracy)}, against {percent(model.count_model_accuracy)} for the "
+        f"n-gram baseline and {percent(model.unigram_accuracy)} for always predicting the most "
+        f"frequent word-piece. Its MLM loss is {nats(model.mlm_loss)}, "
         f"{nats(abs(gain))} {'below' if gain > 0 else 'above'} the unigram entropy."
     )
 
 
 def _baselines_ahead(summary: Summary) -> str:
-    """A sentence where a baseline that needs no encoder does better."""
+    """A sentence that names the baselines without an encoder that do better."""
     model = headline(summary)
     ahead = []
     if model and model.count_model_loss < model.mlm_loss:

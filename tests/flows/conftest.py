@@ -1,4 +1,4 @@
-"""A whole chain of stand-in programs in a temporary folder."""
+"""A chain of stand-in programs in a temporary folder."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ quiet_environment()  # before any test imports Prefect
 
 @pytest.fixture
 def standins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Every stage runs the stand-in; called with stage=behaviour it sets what they do."""
+    """Replace the program of every stage; call it with stage=behaviour to set what they do."""
     for stage in STAGES:
         monkeypatch.setattr(stage, "program", "tests.flows.standin")
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
@@ -36,7 +36,7 @@ def standins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def inline(standins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """The same without processes, for what processes have no part in."""
+    """The same without processes, for tests that do not need them."""
 
     def run_job(argv: list[str], *, folder: Path, **_: Any) -> JobResult:
         place = argv.index("--config")
@@ -64,7 +64,7 @@ def texts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_table(texts: Path) -> dict[str, Any]:
-    """A run over `texts`, as a TOML file would give it."""
+    """A run over `texts`, in the form of a parsed TOML file."""
     return {
         "name": "try",
         "corpus": {"sources": [{"reader": "text", "path": str(texts)}]},
@@ -81,13 +81,13 @@ def run(run_table: dict[str, Any]) -> RunConfig:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> MachineConfig:
-    """A workspace in the temporary folder; nobody waits long."""
+    """A workspace in the temporary folder, with short delays."""
     jobs = {"grace": 2.0, "retry_delay": 0.0}
     return MachineConfig.model_validate({"workspace": str(tmp_path / "runs"), "jobs": jobs})
 
 
 class Recorder(logging.Handler):
-    """Keeps the events it hears."""
+    """Records events."""
 
     def __init__(self) -> None:
         super().__init__()

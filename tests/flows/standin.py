@@ -1,6 +1,6 @@
-"""A stand-in for every stage's program: quick, deterministic, and as slow or faulty as one asks.
+"""A stand-in for the programs of all stages: fast and deterministic, or slow or faulty on request.
 
-Run as `python -P -m tests.flows.standin --config TABLE`; STANDIN (JSON) says what else it does:
+Run as `python -P -m tests.flows.standin --config TABLE`; STANDIN (JSON) sets its behaviour:
 {"tokens": {"sleep": 30}} or {"tokens": {"fail": 2}} or {"tokens": {"kill": "once"}}.
 """
 

@@ -1,7 +1,7 @@
-"""A whole run whose stages are stand-ins, by the command, in as many workspaces as a test wants.
+"""A run of stand-ins, started by the command, in any number of workspaces.
 
 In:  an empty folder.
-Out: runs that start when a test says so, and the digests of one that nobody disturbed.
+Out: processes of runs, and the digests of an undisturbed run.
 """
 
 import json
@@ -26,18 +26,18 @@ labels = {{packages = ["rich"], test_packages = ["fsspec"]}}
 
 @dataclass(frozen=True)
 class Chain:
-    """A run of stand-ins: its folder, and what its digests are when nobody disturbs it."""
+    """A run of stand-ins: its folder, and its digests if it is not disturbed."""
 
     folder: Path
     expected: dict[str, str]
     module: str = "tests.flows.standin_cloze"
-    """The command, whose stages are stand-ins; `cloze` for real ones."""
+    """The command with stand-ins for all stages, or `cloze` itself."""
 
     configuration: tuple[str, ...] = ()
-    """A configuration and overrides; empty: run.toml of the folder."""
+    """A configuration and overrides; empty: `run.toml` in the folder."""
 
     def workspace(self, name: str) -> Path:
-        """An empty one."""
+        """An empty workspace."""
         return self.folder / name
 
     def begin(
@@ -51,7 +51,7 @@ class Chain:
     ) -> "subprocess.Popen[str]":
         """`cloze run`, or `verb`, in the workspace called `name`, as the run called `run`.
 
-        On a `machine` of that name, which has nothing in common with others but an object store.
+        With `machine`, on a simulated machine that only shares an object store with others.
         """
         workspace = f"{'faulty://' if machine else ''}{self.workspace(name)}"
         environment = {
@@ -74,17 +74,17 @@ class Chain:
         )
 
     def digests(self, name: str, *, run: str = "try") -> dict[str, str]:
-        """Of the stages of a run in a workspace."""
+        """The digests of the stages of a run in a workspace."""
         return {stage: found["digest"] for stage, found in self.stages(name, run=run).items()}
 
     def stages(self, name: str, *, run: str = "try") -> dict[str, dict[str, str]]:
-        """What the record of a run in a workspace says of its stages."""
+        """The stages in the record of a run in a workspace."""
         record = json.loads((self.workspace(name) / run / "run.json").read_text())
         return dict(record["stages"])
 
 
 def ends(runs: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
-    """Exit code and standard error of each, none of which may hang."""
+    """Exit code and standard error of each process; fails if one of them hangs."""
     found = []
     for run in runs:
         try:

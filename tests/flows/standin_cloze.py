@@ -1,4 +1,4 @@
-"""`cloze …` where every stage runs the stand-in (standin.py): seconds for what takes minutes.
+"""The command `cloze` with stand-ins (standin.py) for all stages, which takes seconds.
 
 python -P -m tests.flows.standin_cloze run CONFIG --workspace FOLDER
 """

@@ -1,4 +1,4 @@
-"""What of a program's output is worth a person's attention."""
+"""Which lines of a program's output are logged."""
 
 import pytest
 

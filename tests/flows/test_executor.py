@@ -1,4 +1,4 @@
-"""A chain of stand-ins, executed without Prefect."""
+"""Executing a chain of stand-ins without Prefect."""
 
 import json
 import os
@@ -144,7 +144,11 @@ def test_stages_of_another_configuration_are_not_kept(
     execute(run, machine)
     other = RunConfig.model_validate({**run_table, "vocabulary": {"size": 100}})
     record = execute(other, machine, wanted=("tokens",))
-    assert list(record.stages) == ["vocabulary", "tokens", "labels"]  # labels need no tokens
+    assert list(record.stages) == [
+        "vocabulary",
+        "tokens",
+        "labels",
+    ]  # labels do not depend on tokens
 
 
 def test_engine_options_reach_every_stage_that_beam_runs(

@@ -1,4 +1,4 @@
-"""How long stages will take here: by what they took before, else by rates."""
+"""Expected durations of stages, from earlier runs or rates."""
 
 import json
 import tomllib
@@ -33,11 +33,11 @@ MEASURED = {
         **{"labels": 12.6, "finetune": 139.0, "evaluate": 22.0, "report": 2.5},
     },
 }
-"""Seconds on two cores of an AVX-512 BF16 processor with nothing else at work; the demo with five
-seeds and an encoder of half the width, as it then had."""
+"""Seconds on two idle cores of an AVX-512 BF16 processor, for the demo as it was then: with five
+seeds and an encoder of half the width."""
 
 MEASURED_WITH_AMX = {"pretrain": 386.0, "finetune": 69.0, "evaluate": 26.0}
-"""The same of the demo as it is on two cores with AMX, whose fp32 products run at 370 GFLOP/s."""
+"""Seconds for the current demo on two cores with AMX, at 370 GFLOP/s in fp32."""
 
 TRAINED = ("pretrain", "finetune")
 PRETRAIN = {"steps": 40, "batch_size": 16, "phases": [{"max_seq_length": 128, "share": 1.0}]}
@@ -60,7 +60,7 @@ def expected(
 def took_a_minute(
     inline: Callable[..., None], small: dict[str, Any], machine: MachineConfig
 ) -> None:
-    """The run was made here; pre-training took a minute."""
+    """A finished run, whose pre-training took a minute."""
     execute(RunConfig.model_validate(small), machine)
     space = workspace(machine.workspace)
     record = read_record(space, "try")
@@ -86,7 +86,7 @@ def test_what_is_beyond_the_start_grows_with_the_work(
     found = expected(longer, machine, "pretrain")["pretrain"]
     start = START_SECONDS["pretrain"]
     assert found.seconds == pytest.approx(start + 10 * (60.0 - start))
-    assert found.basis == "from run try, by its work"
+    assert found.basis == "scaled from run try"
 
 
 @pytest.mark.usefixtures("took_a_minute")

@@ -111,5 +111,7 @@ def test_a_model_that_is_an_artifact_counts_by_the_artifacts_digest(tmp_path: Pa
 
 
 def test_a_folder_without_a_model_is_refused(texts: Path) -> None:
-    with pytest.raises(UsageError, match=r"^init: .*texts: no model there; expected an artifact"):
+    with pytest.raises(
+        UsageError, match=r"^init: .*texts: no model found; expected a Cloze artifact"
+    ):
         digest_of_model(str(texts), place="init")

@@ -1,4 +1,4 @@
-"""What a run is said to take."""
+"""Forecasts of time, disk, memory and cost."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an encoder's size is said to be, against the real model, the trainer and DeepSpeed."""
+"""Forecasts of parameters, FLOPs and memory, compared with the model, the trainer and DeepSpeed."""
 
 from typing import Any
 

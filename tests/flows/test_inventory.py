@@ -1,4 +1,4 @@
-"""What no run refers to any more."""
+"""Garbage: artifacts that no run refers to."""
 
 import shutil
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_what_an_earlier_configuration_made_is(
     space: Workspace, run_table: dict[str, Any], machine: MachineConfig
 ) -> None:
     execute(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
-    assert stages(space) == []  # it is kept as a run of its own
+    assert stages(space) == []  # it is kept as a separate run
     shutil.rmtree(space.local / "try.1")
     assert stages(space) == ["evaluate", "examples", "finetune", "pretrain", "report"]
     remove_garbage(garbage(space))

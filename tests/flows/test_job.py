@@ -1,4 +1,4 @@
-"""One program, watched to its end."""
+"""Following one program until it exits."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def run(source: str, job: Path, *, stall_timeout: float = 60.0) -> JobResult:
 def test_its_lines_are_logged_in_order_and_its_memory_is_measured(
     tmp_path: Path, events: list[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "MEMORY_SHARE", 1.0)  # a slow machine looks once a second, too
+    monkeypatch.setattr(jobs, "MEMORY_SHARE", 1.0)  # sample once a second even on a slow machine
     source = "import time; block = b'x' * 60_000_000; time.sleep(1.5); print('one'); print('two')"
     result = run(source, tmp_path / "tokens")
     assert events == [("tokens", "output", "one"), ("tokens", "output", "two")]

@@ -1,4 +1,4 @@
-"""A workspace that is moved or copied: every command finds in it what lay in it."""
+"""A workspace that is moved or copied: all commands still work on it."""
 
 import json
 import shutil
@@ -29,8 +29,8 @@ def answer(
     texts: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Answers:
-    """What `cloze ... --json` answers where every stage is a stand-in."""
-    # A stand-in's encoder has no shape that could be compared.
+    """The JSON output of `cloze ...` with stand-ins for all stages."""
+    # the encoder of a stand-in has no architecture to compare
     monkeypatch.setattr(preflight, "_check_initial_encoder", lambda run, vocabulary: None)
 
     def call(*arguments: str) -> dict[str, object]:
@@ -44,7 +44,7 @@ def answer(
 
 @pytest.fixture
 def made(answer: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A workspace with a finished run, and one that goes on training its encoder."""
+    """A workspace with a finished run, and one that continues its pre-training."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "try.toml").write_text(CONFIG.format(name="try"))
     (tmp_path / "more.toml").write_text(CONFIG.format(name="more") + "pretrain.init = 'try'\n")

@@ -1,4 +1,4 @@
-"""What a run would do, and why."""
+"""The plan of a run, with reasons."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def to_run(planned: Planned) -> list[str]:
 def test_before_anything_is_made_everything_would_run(run: RunConfig, tmp_path: Path) -> None:
     stages = plan(run, workspace=workspace(str(tmp_path / "runs")))
     assert {stage.action for stage in stages} == {"run"}
-    assert stages[0].reasons == ("nothing like it has been made here yet",)
+    assert stages[0].reasons == ("no earlier artifact of this stage",)
     assert stages[1].reasons == ("new vocabulary",)
     assert not (tmp_path / "runs").exists()
 

@@ -1,4 +1,4 @@
-"""The record of a run, and what is found by a run's name."""
+"""The record of a run, and looking up a run by name."""
 
 import os
 import time
@@ -62,7 +62,9 @@ def test_other_folders_of_the_workspace_are_no_runs(space: Workspace, tmp_path: 
 def test_an_unknown_run_is_refused_with_those_there_are(space: Workspace) -> None:
     write_record(record("one"), space)
     write_record(record("two"), space)
-    with pytest.raises(UsageError, match=r"three: no run of this name in .*; runs there: one, two"):
+    with pytest.raises(
+        UsageError, match=r"three: no run of this name in .*; existing runs: one, two"
+    ):
         read_record(space, "three")
 
 
@@ -137,5 +139,5 @@ def test_an_artifact_other_than_the_one_a_run_names_is_refused(
     found = read_record(space, run.name)
     entry = found.stages["tokens"].model_copy(update={"digest": "0" * 64})
     write_record(found.model_copy(update={"stages": {"tokens": entry}}), space)
-    with pytest.raises(IntegrityError, match=r"but run.json of run try says 000000000000"):
+    with pytest.raises(IntegrityError, match=r"but run.json of run try has 000000000000"):
         run_artifact(space, run.name, stage="tokens")

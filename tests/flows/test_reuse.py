@@ -17,7 +17,7 @@ from flows.workspace import workspace
 
 
 class Made(NamedTuple):
-    """The report of a run."""
+    """The artifact of a run's report."""
 
     state: str
     digest: str
@@ -29,7 +29,7 @@ Make = Callable[[], Made]
 
 @pytest.fixture
 def make(inline: Callable[..., None], run: RunConfig, machine: MachineConfig) -> Make:
-    """Executes the run; its report, an artifact of two files."""
+    """Execute the run; returns its report, an artifact of two files."""
 
     def report() -> Made:
         found = execute(run, machine).stages["report"]
@@ -67,7 +67,7 @@ def flip(path: Path) -> None:
     ("harm", "message"),
     [
         (delete, "summary.json is missing"),
-        (cut, "bytes, the manifest says"),
+        (cut, "bytes instead of"),
         (flip, "has sha256"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_damaged_file_is_logged_and_made_again_alone(
     ((stage, text),) = [(stage, text) for stage, state, text in events if state == "warning"]
     assert stage == "report"
     assert message in text
-    assert text.endswith("; made again")
+    assert text.endswith("; making it again")
 
 
 def test_a_manifest_that_cannot_be_read_means_a_new_start(make: Make) -> None:
@@ -110,5 +110,5 @@ def test_a_program_that_leaves_no_manifest_has_failed(
     run: RunConfig, machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.executor.run_job", lambda argv, **_: JobResult(0.0, 0))
-    with pytest.raises(IntegrityError, match="left no manifest.json"):
+    with pytest.raises(IntegrityError, match="wrote no manifest.json"):
         execute(run, machine, wanted=("vocabulary",))

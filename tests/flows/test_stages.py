@@ -1,4 +1,4 @@
-"""The chain: what each stage is given, and what its key is made of."""
+"""The chain: inputs, configurations and keys of stages."""
 
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def test_a_drop_list_is_made_first_and_given_to_whoever_reads_documents(
 
 def test_two_drop_lists_are_refused(run_table: dict[str, Any]) -> None:
     both = {**run_table, "dedup": {"near_duplicates": {}}, "cleaning": {"drop_list": "there"}}
-    with pytest.raises(ValueError, match=r"names a drop list and \[dedup\] asks for another"):
+    with pytest.raises(ValueError, match=r"names a drop list, but \[dedup\] makes another"):
         RunConfig.model_validate(both)
 
 

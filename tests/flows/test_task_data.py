@@ -1,4 +1,4 @@
-"""Labelled data in keys: what is there is an input, what may be left out is not asked for."""
+"""Task files in keys: existing files are inputs, and optional ones may be missing."""
 
 from pathlib import Path
 from typing import Any

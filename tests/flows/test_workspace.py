@@ -1,4 +1,4 @@
-"""Where artifacts, runs and logs lie."""
+"""The locations of artifacts, runs and logs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The rows of the paper's ablation tables, and what is made of their figures."""
+"""The rows of the ablation tables, and their results."""
 
 import json
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def summary(*, loss: float, f1: float) -> Summary:
 
 
 def found(run: RunConfig, wanted: list[Row], figures: dict[str, list[float]]) -> AblationResult:
-    """The result where each row's losses are as given; tagging is right where losses are low."""
+    """The result for the given losses of each row; low losses give high tagging scores."""
     results = {
         one.name: summary(loss=loss, f1=1 - loss / 10)
         for row in wanted
@@ -227,7 +227,7 @@ def test_a_row_on_the_plateau_of_the_word_frequencies_is_marked(run: RunConfig) 
     losses = {row.name: [5.0] for row in wanted} | {"no-nsp": [6.25]}
     result = found(run, wanted, losses)
     assert [row.name for row in result.tables[0].rows if row.on_plateau] == ["no-nsp"]
-    assert "masked LM, no next sentence, still on the plateau" in as_page(result)
+    assert "MLM, no NSP, still on the plateau" in as_page(result)
 
 
 def test_the_page_speaks_in_words_and_loads_nothing(run: RunConfig) -> None:
@@ -314,5 +314,5 @@ def test_a_rung_is_compared_with_the_one_before_it_and_its_p_value_is_welchs(
     assert by_name["rotary"]["loss"].difference == pytest.approx(-0.1)
     expected = ttest_ind(losses["deep"], losses["geglu"], equal_var=False).pvalue
     assert by_name["deep"]["loss"].p_value == pytest.approx(expected)
-    assert table.reference_title == "the rung before"
+    assert table.reference_title == "the previous rung"
     assert "p = " in as_page(found(run, wanted, losses))

@@ -1,4 +1,4 @@
-"""Seeds and sweeps: which runs they are, and what they share."""
+"""Seeds and sweeps: their runs, and the artifacts that these share."""
 
 import json
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def test_a_sweep_without_place_or_values_is_refused(sweep: str) -> None:
     [((0, 0), ()), ((), ("pretrain.steps=5,5",)), ((), ("report.title=a.b,a-b",))],
 )
 def test_nothing_is_counted_twice(seeds: tuple[int, ...], sweeps: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="two variants would be run base-"):
+    with pytest.raises(UsageError, match="two variants would be named base-"):
         variants(RUN, seeds=seeds, sweeps=sweeps)
 
 

@@ -50,7 +50,7 @@ def launcher(
     kubectl.chmod(0o755)
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    # the image's own interpreter is this one
+    # this interpreter stands for the image's
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     return KubernetesLauncher(config, grace=2.0)
 
@@ -112,7 +112,7 @@ def test_a_job_that_nobody_knows_any_more_is_lost(
 
 
 def test_a_job_that_no_pod_would_see_is_refused(tmp_path: Path) -> None:
-    """As of a workspace in a bucket: its jobs lie on the flow's own disk."""
+    """As for a workspace in a bucket, whose jobs are on the flow's own disk."""
     job = tmp_path / "pretrain"
     with pytest.raises(UsageError, match=r"pretrain is not below /workspace \(kubernetes.mount\)"):
         KubernetesLauncher(KubernetesConfig(), grace=2.0).start(python(""), job=job)

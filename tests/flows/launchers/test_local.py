@@ -1,4 +1,4 @@
-"""Programs on this machine, really started: they end when we say so, and leave nothing behind."""
+"""Real programs on this machine: they end when cancelled, and leave no processes behind."""
 
 import os
 import signal
@@ -165,7 +165,7 @@ def test_a_module_of_the_users_own_does_not_win_over_ours(
 def test_without_room_for_the_exit_code_a_failure_is_no_kill(
     launcher: LocalLauncher, job: Path
 ) -> None:
-    (job / ".exit").mkdir(parents=True)  # which cannot be written, as on a full disk
+    (job / ".exit").mkdir(parents=True)  # so that it cannot be written, as on a full disk
     launcher.start(python("raise SystemExit(3)"), job=job)
     assert wait_for(lambda: launcher.poll(job), what="its end") == 3
     assert not (job / "exit").exists()

@@ -1,4 +1,4 @@
-"""Slurm: a real cluster of one node, where slurm-wlm is installed; otherwise the script alone."""
+"""Slurm: a real single-node cluster if slurm-wlm is installed, otherwise only the script."""
 
 import json
 import os
@@ -46,7 +46,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A real Slurm of one node."""
+    """A real single-node Slurm cluster."""
     if not shutil.which("slurmctld") or os.getuid() != 0:
         pytest.skip("wants Debian's slurm-wlm, and root to run it")
     folder = tmp_path_factory.mktemp("slurm")
@@ -153,7 +153,7 @@ launcher = "slurm"
 stages = ["pretrain"]
 """
 PRETRAIN = ("pretrain", *SMOKE, "--set", "pretrain.steps=300")
-"""Long enough to be struck in the middle."""
+"""Long enough to be killed midway."""
 
 
 @pytest.mark.slow
@@ -211,5 +211,5 @@ def test_without_slurm_the_error_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Exception, match="^sbatch is not here; run where Slurm's commands are"):
+    with pytest.raises(Exception, match="^sbatch not found; run on a node with Slurm's commands"):
         launcher().start(["true"], job=tmp_path / "job")

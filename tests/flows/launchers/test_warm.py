@@ -1,4 +1,4 @@
-"""Programs forked from a warm process: what is seen of them is what is seen of started ones."""
+"""Programs forked from a warm process look like started ones from the outside."""
 
 import json
 import os
@@ -53,7 +53,7 @@ if __name__ == "__main__":
     if what == "sleep":
         time.sleep(float(argument))
 """
-"""The module `prepared`, which stands for a stage's program."""
+"""The module `prepared`, a stand-in for a stage's program."""
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmProcess]:
 def launchers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: WarmProcess
 ) -> Iterator[tuple[LocalLauncher, LocalLauncher]]:
-    """One that starts programs and one that forks them."""
+    """A launcher that starts programs, and one that forks them."""
     (tmp_path / "prepared.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     environment = {"PYTHONPATH": str(tmp_path), "SAID": "so"}
@@ -94,7 +94,7 @@ def ended(launcher: LocalLauncher, job: Path) -> int:
 
 
 def asleep(launcher: LocalLauncher, job: Path) -> tuple[psutil.Process, psutil.Process]:
-    """Supervisor and program of a job that sleeps."""
+    """The supervisor and the program of a sleeping job."""
     log = job / "log"
     log.unlink(missing_ok=True)
     launcher.start(program("sleep", 300), job=job)
@@ -107,7 +107,7 @@ def asleep(launcher: LocalLauncher, job: Path) -> tuple[psutil.Process, psutil.P
 
 
 def warm_process() -> psutil.Process:
-    """The only one below this process."""
+    """The only child of this process."""
     (found,) = (
         one for one in psutil.Process().children() if "flows.launchers.warm" in one.cmdline()
     )
@@ -213,7 +213,7 @@ def test_a_warm_process_that_is_killed_takes_nothing_with_it_and_is_replaced(
 ) -> None:
     _, child = asleep(launchers[1], tmp_path / "first")
     warm_process().kill()
-    launchers[1].start(program("exit", 3), job=tmp_path / "second")  # plainly
+    launchers[1].start(program("exit", 3), job=tmp_path / "second")  # started normally
     assert ended(launchers[1], tmp_path / "second") == 3
     launchers[1].start(program("exit", 4), job=tmp_path / "third")
     assert not gone(warm_process())

@@ -1,4 +1,4 @@
-"""A run's name has one user at a time, an artifact one maker; `cloze gc` is alone."""
+"""Locks: one run per name, one run per artifact, and `cloze gc` without any run."""
 
 import os
 import subprocess

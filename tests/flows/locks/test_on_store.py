@@ -1,4 +1,4 @@
-"""Of machines that share an object store one makes an artifact, whoever is killed and whenever."""
+"""Only one of several machines makes an artifact, whichever of them is killed at any time."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ THEIRS = Holder(run="theirs", pid=7, host="elsewhere", since="2026-11-24 12:00:0
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty one, where a minute takes a third of a second."""
+    """An empty object store, where leases time out after a third of a second."""
     for name in ("BEAT_SECONDS", "LOOK_SECONDS", "SETTLE_SECONDS"):
         monkeypatch.setattr(on_store, name, 0.02)
     monkeypatch.setattr(on_store, "SILENT_SECONDS", 0.3)
@@ -31,7 +31,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def place(folder: Path, name: str = "ours") -> Path:
-    """The local folder of a workspace on the machine of that name."""
+    """The local workspace folder of the machine called `name`."""
     (folder / name / LEASES).mkdir(parents=True, exist_ok=True)
     return folder / name
 
@@ -100,7 +100,7 @@ def test_a_lease_whose_answer_was_lost_is_ours(
 
     def lost(path: str, content: bytes) -> bool:
         create(path, content)
-        return create(path, content)  # as a call that is made again
+        return create(path, content)  # as if the call were repeated
 
     monkeypatch.setattr(filesystem, "create", lost)
     monkeypatch.setattr(on_store, "SILENT_SECONDS", 1e9)
@@ -109,13 +109,13 @@ def test_a_lease_whose_answer_was_lost_is_ours(
 
 
 class Killed(BaseException):
-    """Ends a thread as kill -9 ends a process: nothing is written any more."""
+    """Ends a thread like kill -9 ends a process, without any further writes."""
 
 
 class World:
-    """Machines whose threads take turns by the dice; a killed one never has its turn again.
+    """Machines whose threads run in random order; a killed one never runs again.
 
-    Time passes only while all of them sleep. Each call of the store is a turn of its own.
+    Time only passes while all of them sleep. Each call of the store is a separate turn.
     """
 
     def __init__(self, seed: int) -> None:
@@ -127,7 +127,7 @@ class World:
         self._turns = threading.Condition()
 
     def begin(self, machine: str, work: Callable[[], object]) -> threading.Thread:
-        """A thread of the machine, whose first turn will come."""
+        """Start a thread of the machine, which waits for its turn."""
 
         def lives() -> None:
             try:
@@ -145,13 +145,13 @@ class World:
         return thread
 
     def run(self) -> None:
-        """Let all machines run to their ends."""
+        """Run all machines until they finish."""
         with self._turns:
             self._hand_over()
             assert self._turns.wait_for(lambda: self._runs is None, timeout=60), "it hangs"
 
     def sleep(self, seconds: float) -> None:
-        """Let others have their turns, for so long at least."""
+        """Give others their turns, for at least this long."""
         with self._turns:
             wakes = self.now + seconds
             self._sleeping.append((wakes, self.dice.random(), threading.current_thread()))
@@ -175,7 +175,7 @@ class World:
 
 
 def threads_of(world: World) -> SimpleNamespace:
-    """What a module knows as `threading`, in this world."""
+    """A replacement for the module `threading` in this world."""
 
     class Event:
         def __init__(self) -> None:
@@ -207,12 +207,12 @@ def threads_of(world: World) -> SimpleNamespace:
 
 @pytest.fixture(params=[True, False], ids=["conditional writes", "none"])
 def conditional(request: pytest.FixtureRequest) -> bool:
-    """Whether the store creates an object only where there is none."""
+    """Whether the store supports conditional writes."""
     return bool(request.param)
 
 
 def take_turns(world: World, conditional: bool) -> Iterator[tuple[str, Callable[..., object]]]:
-    """The calls of a store, each of which takes some of the world's time."""
+    """The store's calls, each of which takes some of the world's time."""
     for name in ("ls", "cat_file", "pipe_file", "info", "rm"):
         call = getattr(MemoryFileSystem, name)
 

@@ -33,7 +33,7 @@ from tests.waiting import PATIENCE, wait_for
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One temporary server for this file."""
+    """A temporary server, shared by the tests of this file."""
     for name in ("PREFECT_API_URL", "PREFECT_HOME"):
         os.environ.pop(name, None)
     space = writable_workspace(str(tmp_path_factory.mktemp("server")))
@@ -122,7 +122,7 @@ def test_the_server_knows_why_a_flow_failed(
 
 
 def test_a_server_that_dies_is_named_and_what_is_finished_is_kept() -> None:
-    lost = pytest.raises(ServerLost, match=r"127.0.0.1:9/api does not answer .*finished stages")
+    lost = pytest.raises(ServerLost, match=r"127.0.0.1:9/api no longer answers .*finished stages")
     with lost, reporting_to("http://127.0.0.1:9/api"):
         raise httpx.ConnectError("connection refused")
 

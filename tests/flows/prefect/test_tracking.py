@@ -1,4 +1,4 @@
-"""Figures for the server's pages."""
+"""Tables and progress bars in Prefect's UI."""
 
 import logging
 

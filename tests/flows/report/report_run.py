@@ -1,4 +1,4 @@
-"""A finished run to report on: every artifact with made-up, literal figures."""
+"""A finished run for the report, with made-up figures in every artifact."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from artifacts.tokenizer import WordPieceTokenizer
 from flows.config import RunConfig
 
 SECRET = "xylophone"
-"""A word of the corpus that must not appear where no text may be shown."""
+"""A word of the corpus that must not appear without `show_text`."""
 
 RUN: dict[str, Any] = {
     "name": "small",
@@ -115,7 +115,7 @@ LANGUAGE_MODEL = {
 
 
 def spread(*values: float, standard_error: float = 0.0) -> dict[str, Any]:
-    """A metric's figures as `scores.json` has them."""
+    """The scores of a metric in the format of `scores.json`."""
     mean = sum(values) / len(values)
     return {
         "values": values,
@@ -207,7 +207,7 @@ PRESENT = ("vocabulary", "tokens", "examples", "labels", "pretrain", "finetune",
 def report_table(
     folder: Path, *, present: tuple[str, ...] = PRESENT, **report: object
 ) -> StageTable:
-    """The report's stage table over the finished stages of `present`."""
+    """The report's stage table, with the stages `present` as inputs."""
     run = RunConfig.model_validate({**RUN, "report": {**RUN["report"], **report}})
     made = {stage: _artifact(folder, stage, run) for stage in present}
     return StageTable(

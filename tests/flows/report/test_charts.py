@@ -1,4 +1,4 @@
-"""Charts: what matplotlib draws becomes a part of the page."""
+"""Charts: SVG by matplotlib, made to fit into the page."""
 
 import re
 from xml.etree import ElementTree
@@ -24,12 +24,12 @@ from flows.report.charts import (
 
 
 def words(picture: Markup) -> list[str]:
-    """The text a person reads."""
+    """The visible text."""
     return ["".join(node.itertext()) for node in parsed(picture).iter("text")]
 
 
 def parsed(picture: Markup) -> ElementTree.Element:
-    return ElementTree.fromstring(picture)  # well-formed, or this fails
+    return ElementTree.fromstring(picture)  # fails unless well-formed
 
 
 def chart(**parts: object) -> LineChart:

@@ -1,4 +1,4 @@
-"""From artifacts to the summary: what each file's fields become."""
+"""Collecting the summary from artifacts."""
 
 import json
 import math
@@ -11,9 +11,14 @@ from artifacts.stage import InputRef
 from artifacts.summary import Summary
 from flows.report import wording as words
 from flows.report.__main__ import make_report
-from flows.report.collect import collect
-from flows.report.collect_corpus import entropy, powers_of_two, rank_frequency
-from flows.report.collect_training import length_at, read_clock
+from flows.report.collect import (
+    Clock,
+    collect,
+    entropy,
+    length_at,
+    powers_of_two,
+    rank_frequency,
+)
 from flows.report.figures import figures, read_summary, terminal_lines
 from flows.report.learning_curve import story
 from flows.report.page import render
@@ -57,7 +62,7 @@ def test_an_encoder_that_came_finished_is_told_without_a_word_about_a_corpus(
         "BERT-base: 12 layers × 768, 12 heads, 30,522 word-pieces, 1,000 parameters"
     )
     assert words.lede(summary.model_copy(update={"language_model": ()})) == [
-        "The encoder was given and fine-tuned here: 4 trials on 1 task."
+        "The encoder was trained elsewhere and fine-tuned here: 4 trials on 1 task."
     ]
     assert [step.stage for step in summary.steps] == ["finetune", "evaluate"]
     page = render(summary)
@@ -152,7 +157,7 @@ def test_six_lines_say_the_most_important(summary: Summary) -> None:
         "  tagging         F1 62.3 ± 0.3 on test. Pre-training wins: 5.3 ± 0.6 points over random "
         "initialisation.",
         "  NSP accuracy    70.0 % (majority 57.5 %)",
-        "  cost            1 min 10 s, 1.00 GiB at most",
+        "  cost            1 min 10 s, peak 1.00 GiB",
     ]
 
 
@@ -194,12 +199,12 @@ def test_ranks_are_told_from_first_to_last() -> None:
 
 
 def test_the_clock_adds_up_windows() -> None:
-    clock = read_clock(METRICS)
-    assert clock.seconds == [60.0, 90.0]
-    assert clock.tokens == [60_000.0, 120_000.0]
+    clock = Clock(METRICS)
+    assert clock.seconds == [0.0, 60.0, 90.0]
+    assert clock.tokens == [0.0, 60_000.0, 120_000.0]
     assert clock.at(3)["seconds"] == 75.0
     assert clock.at(3)["tokens_per_second"] == 2000.0
-    assert read_clock([]).at(3) == {}
+    assert Clock([]).at(3) == {}
 
 
 def test_a_step_has_the_length_of_its_phase() -> None:

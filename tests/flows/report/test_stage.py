@@ -67,7 +67,7 @@ def test_the_page_loads_nothing_and_runs_no_script(summary: Summary) -> None:
 
 def test_text_of_the_run_is_escaped(summary: Summary) -> None:
     page = render(summary)
-    assert "<b>" not in re.sub(r"<b>(Next|Everything|GLUE|Tagging|[+−●])", "", page)
+    assert "<b>" not in re.sub(r"<b>(Next|Total|GLUE|Tagging|[+−●])", "", page)
     assert f"The {SECRET} &lt;script&gt;" in page
 
 
@@ -132,7 +132,7 @@ def test_no_text_of_the_corpus_appears_if_it_may_not(tmp_path: Path) -> None:
         assert SECRET not in text
         assert "instrument" not in text
         assert "qux" not in text
-    assert "1 of 1" in page  # who was right is no text
+    assert "1 of 1" in page  # whether predictions are correct is not text
 
 
 def test_answers_must_match_the_sentences(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_an_encoder_that_started_from_another_says_so_first(summary: Summary) ->
     recipe = {"continue_from": "/somewhere/artifacts/pretrain/0123456789abcdef"}
     longer = {**summary.configuration, "pretrain": recipe}
     first = lede(summary.model_copy(update={"configuration": longer}))[0]
-    assert first.startswith("Training went on from the end of pretrain/0123456789ab, with")
+    assert first.startswith("Training continued from the end of pretrain/0123456789ab, with")
 
 
 def test_an_encoder_that_started_from_another_is_told_beside_what_that_was_worth(
@@ -205,6 +205,6 @@ def test_an_encoder_that_started_from_another_is_told_beside_what_that_was_worth
     )
     assert (
         terminal_lines(started)[1].replace("\u202f", " ")
-        == f"  began from      google/bert; {found}"
+        == f"  started from    google/bert; {found}"
     )
-    assert "as it came" in render(started)
+    assert "initial encoder" in render(started)

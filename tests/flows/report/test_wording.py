@@ -1,4 +1,4 @@
-"""Numbers, names and verdicts: what the report says."""
+"""Numbers, names and verdicts in the text of the report."""
 
 import tomllib
 
@@ -14,7 +14,7 @@ from artifacts.results import (
 )
 from artifacts.summary import Pretraining, Summary
 from flows.report.charts import below
-from flows.report.learning_curve import crossing, interpolate, plateau
+from flows.report.learning_curve import crossing, plateau
 from flows.report.page import to_toml
 from flows.report.units import (
     THIN,
@@ -25,6 +25,7 @@ from flows.report.units import (
     percent,
     plural,
     points,
+    scientific,
     short,
     size,
     three_digits,
@@ -66,7 +67,7 @@ def tagging(**parts: object) -> TaskScore:
     return TaskScore.model_validate({**task, **empty, **parts})
 
 
-@pytest.mark.parametrize(("gain", "advice"), [(0.027, ""), (-0.004, "; no better: go on using")])
+@pytest.mark.parametrize(("gain", "advice"), [(0.027, ""), (-0.004, "; no better: keep using")])
 def test_search_before_and_after_is_one_line_and_warns_where_it_is_no_better(
     gain: float, advice: str
 ) -> None:
@@ -107,6 +108,8 @@ def test_search_before_and_after_is_one_line_and_warns_where_it_is_no_better(
         (short(16_300_000), "16.3 M"),
         (short(34_000), "34.0 k"),
         (short(3.3e10), "33.0 G"),
+        (scientific(0.0002), "2e-4"),
+        (scientific(0.0), "0"),
         (three_digits(0.01234), "0.0123"),
         (three_digits(862.9), "863"),
         (size(37_100_000), "37.1 MB"),
@@ -136,8 +139,8 @@ def test_numbers_have_units_and_few_digits(shown: str, expected: str) -> None:
         (
             comparison(0.02, 0.005),
             "gain",
-            "A gain of 2.0 ± 0.5 points over random initialisation, less than the margin of 3 "
-            "points set beforehand.",
+            "A gain of 2.0 ± 0.5 points over random initialisation, below the 3-point "
+            "margin set in advance.",
         ),
         (
             comparison(0.15, 0.06),
@@ -148,13 +151,13 @@ def test_numbers_have_units_and_few_digits(shown: str, expected: str) -> None:
         (
             comparison(0.15, 0.0, seeds=1),
             "undecided",
-            "+15.0 points against random initialisation with 1 seed: no verdict from fewer than "
+            "+15.0 points against random initialisation with 1 seed: no verdict with fewer than "
             "3; set finetune.seeds.",
         ),
         (
             comparison(-0.15, 0.01, seeds=2),
             "undecided",
-            "−15.0 ± 1.0 points against random initialisation with 2 seeds: no verdict from "
+            "−15.0 ± 1.0 points against random initialisation with 2 seeds: no verdict with "
             "fewer than 3; set finetune.seeds.",
         ),
         (
@@ -267,12 +270,6 @@ def test_a_curve_is_cut_where_it_comes_into_the_picture() -> None:
     assert below(CURVE, 7.5) == [(0.5, 7.5), *CURVE[1:]]
     assert below(CURVE, 9.0) == CURVE
     assert below(CURVE, 1.0) == []
-
-
-def test_between_places_the_curve_is_straight() -> None:
-    assert interpolate(CURVE, 0.5) == 7.5
-    assert interpolate(CURVE, -1) == 9.0
-    assert interpolate(CURVE, 7) == 3.0
 
 
 def test_a_configuration_reads_back_as_it_was() -> None:
