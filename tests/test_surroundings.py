@@ -53,7 +53,7 @@ def test_quotes_in_tmpdir_no_home_no_locale_and_a_workspace_in_another_script_ch
     )
     assert done.returncode == 0, done.stderr
     assert Path(json.loads(done.stdout)["vocabulary"]["directory"]).exists()
-    assert "nothing is kept there" in done.stderr
+    assert "nothing is cached there" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_name_in_another_encoding_than_the_surroundings_is_refused_in_one_line
     lines = done.stderr.splitlines()
     assert [line.startswith("error: ") for line in lines] == [True, True]
     for line in lines:
-        assert "the encoding of file names here; rename it, or where it is UTF-8 set PYTHON" in line
+        assert "the encoding of file names here; rename it, or set PYTHONUTF8=1" in line
     assert done.returncode == 2
     assert not any(odd.iterdir())
 
@@ -140,7 +140,7 @@ def test_without_room_for_prefects_database_a_run_says_so(small_disk: Path) -> N
     (small_disk / "other").write_bytes(b"a" * 1_200_000)
     done = cloze("run", *SMOKE, "--workspace", str(small_disk / "runs"))
     (line,) = done.stderr.splitlines()
-    assert "no room for the Prefect server's database (0 MB free); make room, or add" in line
+    assert "no space for the Prefect server's database (0 MB free); free some" in line
     assert done.returncode == 1
 
 
