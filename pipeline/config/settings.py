@@ -282,7 +282,7 @@ class ExamplesConfig(GrownConfig):
 
 
 class PairsConfig(Config):
-    """Query and passage pairs for retrieval, mined from unlabelled documents."""
+    """Query and text pairs for retrieval, mined from unlabelled documents."""
 
     kind: Literal["neighbours", "opening", "heading", "signature"] = "neighbours"
     """What to pair: `neighbours`, two consecutive excerpts of a document; `opening`, a document's
@@ -303,7 +303,7 @@ class PairsConfig(Config):
 
     heldout_share: float = Field(default=0.1, gt=0.0, le=0.33)
     """Share of the text held out for dev, and the same for test. Blocks of a few pages are held
-    out whole, so that no held-out passage has a neighbour in the training set."""
+    out whole, so that no held-out text has a neighbour in the training set."""
 
 
 class LabelsConfig(Config):

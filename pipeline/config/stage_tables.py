@@ -95,7 +95,7 @@ class LabelsStage(StageConfig):
 
 
 class PairsStage(StageConfig):
-    """corpus files → query and passage pairs."""
+    """corpus files → query and text pairs."""
 
     stage: ClassVar[str] = "pairs"
     program: ClassVar[str] = "pipeline.pairs"
