@@ -174,10 +174,10 @@ def test_a_finished_run_is_given_more_steps_as_a_run_of_its_own(
     named = (*more, "--set", "name=longer")
     as_many = cloze("pretrain", *SMOKE, *named)
     assert as_many.returncode == 2
-    assert "has done 40 steps, and pretrain.steps = 40 counts them" in as_many.stderr
+    assert "has done 40 steps, which pretrain.steps = 40 includes" in as_many.stderr
     done = cloze("pretrain", *SMOKE, *named, "--set", "pretrain.steps=44", "--json")
     assert done.returncode == 0, done.stderr
-    assert "going on after step 40" in done.stderr
+    assert "continuing after step 40" in done.stderr
     made = json.loads(done.stdout)["pretrain"]
     manifest = json.loads((Path(made["directory"]) / "manifest.json").read_text())
     before = answer(golden, "inspect", "smoke/pretrain")

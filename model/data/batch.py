@@ -1,7 +1,7 @@
-"""What the encoder reads: sequences of any length, one after another, without padding.
+"""The encoder's input: packed sequences of any length, without padding.
 
 In:  the examples of one micro-batch.
-Out: `PackedBatch`, on any device; packed values as padded ones, `[B, S, …]`, where they are needed.
+Out: `PackedBatch`, on any device; packed values as padded ones, `[B, S, …]`, where needed.
 
 No FLOP is spent on padding; attention finds the sequences through `cu_seqlens`.
 """
@@ -19,62 +19,54 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 
-# B sequences, T tokens of all sequences together, M masked tokens of all sequences together
+# B sequences, T tokens of all sequences, M masked tokens of all sequences
 
 NO_NEXT_SENTENCE = -1
 """`next_sentence_label` of a sequence without a second segment: not predicted."""
 
-NOT_ASKED = -1
-"""`masked_lm_ids` of a filler: nothing is predicted there."""
+NOT_PREDICTED = -1
+"""`masked_lm_ids` of padding: not predicted."""
 
-FILLER_ID = 0
-"""The id of filler tokens, [PAD] in the released vocabularies; any id works."""
+PADDING_ID = 0
+"""Token id of padding sequences, [PAD] in the released vocabularies; any id works."""
 
 CPU_RUNGS, CPU_TOKEN_STEP, CPU_MASKED_STEP = 16, 32, 16
-"""Sizes of T and M per octave on a CPU, and what they are multiples of: AMX has tiles of 16 rows,
-and code for a partial tile is as large as that for all whole ones."""
+"""Values of T and M per octave on a CPU, and the numbers that they are multiples of: AMX tiles have
+16 rows, and code for a partial tile is as large as that for all whole ones."""
 
 GPU_STEP = 256
-"""Rungs on a GPU are multiples of this many tokens: whole tiles of its products, and few rungs
-below 8,192 tokens, where launching kernels costs more than extra tokens do."""
+"""T is a multiple of this on a GPU: whole tiles in its products, and few distinct values below
+8,192 tokens, where launching kernels costs more than additional tokens."""
 
 
 class Shape(NamedTuple):
-    """Everything that the shapes of a batch's tensors and of the results depend on."""
+    """The sizes that determine the shapes of a batch's tensors and of the results."""
 
     tokens: int
-    """T."""
-
     sequences: int
-    """B."""
-
     masked: int
-    """M."""
-
     longest: int
-    """Length of the longest sequence, rounded up to a power of two: what attention is given."""
+    """Length of the longest sequence, rounded up to a power of two, as passed to attention."""
 
 
 def ladder(count: int, *, rungs: int = 32, step: int = 1) -> int:
-    """The smallest number from `count` on that is on a ladder of `rungs` rungs per octave.
+    """Round `count` up to a ladder of `rungs` values per octave, all multiples of `step`.
 
-    All rungs are multiples of `step`.
-
-    CPU libraries generate a kernel for each shape they see, up to a megabyte in milliseconds, as
-    long as a step of a small encoder takes. With 16 rungs a batch grows by 6 % at most and by 2 %
-    on average, and a run sees a handful of sizes instead of hundreds.
+    CPU libraries generate a kernel for every shape, up to a megabyte, in milliseconds, which is as
+    long as a step of a small encoder. With 16 rungs a batch grows by at most 6 % and by 2 % on
+    average, and a run has a handful of sizes instead of hundreds.
     """
     step = max(step, (1 << count.bit_length()) // (2 * rungs))
     return -(-count // step) * step
 
 
 def gpu_bucket(batch: Shape, *, longest: int) -> Shape:
-    """The sizes that a GPU's batch of these sizes is filled up to; `longest` is its exact maximum.
+    """The sizes that a GPU batch is padded to; `longest` is the exact maximum length.
 
-    T is a rung of the ladder, and B and M follow from it, so that batches have hardly more sizes
-    together than rungs of T: B is a power of two times the sequences of full length that T holds,
-    M is a 256th of T times a rung of a short ladder from 32 on. A filler sequence has one to
-    `longest` tokens, so T goes up a rung where there is not a token for each.
+    T is a rung of the ladder, and B and M follow from it, so there are hardly more combinations
+    than rungs of T: B is a power of two times the number of full-length sequences in T, and M is T
+    / 256 times a rung of a short ladder from 32. Padding sequences have 1 to `longest` tokens; T
+    moves up a rung if there are not enough tokens for all of them.
     """
     tokens = ladder(batch.tokens, step=GPU_STEP)
     while True:
@@ -82,7 +74,7 @@ def gpu_bucket(batch: Shape, *, longest: int) -> Shape:
         sequences = max(1, tokens // batch.longest)
         while sequences < batch.sequences + needed:
             sequences *= 2
-        if longest < 3:  # they may be one token long, all of them
+        if longest < 3:  # all of them may have a single token
             sequences = batch.sequences + needed
         if sequences - batch.sequences <= tokens - batch.tokens:
             break
@@ -92,7 +84,7 @@ def gpu_bucket(batch: Shape, *, longest: int) -> Shape:
 
 
 def on(device: torch.device, tensor: Tensor) -> Tensor:
-    """`tensor` on `device`; to a GPU through page-locked memory, so that the host does not wait."""
+    """`tensor` on `device`; to a GPU via page-locked memory, so that the host does not wait."""
     if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -109,25 +101,23 @@ class PackedBatch:
     """[T] int64: 0 for the first segment, 1 for the second."""
 
     position_ids: Tensor
-    """[T] int64: place within its own sequence."""
+    """[T] int64: position within the sequence."""
 
     cu_seqlens: Tensor
-    """[B+1] int32: where each sequence starts; the last entry is T."""
+    """[B+1] int32: start of each sequence; the last entry is T."""
 
     max_seqlen: int
-    """Length of the longest sequence."""
-
     masked_lm_positions: Tensor
-    """[M] int64: places of the predicted tokens among the T tokens."""
+    """[M] int64: positions of the masked tokens among the T tokens."""
 
     masked_lm_ids: Tensor
-    """[M] int64: the original ids at these places."""
+    """[M] int64: the original ids at these positions."""
 
     next_sentence_label: Tensor
-    """[B] int64: 0 is next, 1 random, -1 not asked (`NO_NEXT_SENTENCE`)."""
+    """[B] int64: 0 is next, 1 random, -1 not predicted (`NO_NEXT_SENTENCE`)."""
 
     bucket: "PackedBatch | None" = None
-    """On a GPU: the batch with fillers; this one's tensors are views of the beginnings of its."""
+    """On a GPU: the padded batch, of whose tensors this batch's are prefixes."""
 
     @property
     def sequences(self) -> int:
@@ -152,36 +142,35 @@ class PackedBatch:
         return starts[1:] - starts[:-1]
 
     def filled(self) -> "PackedBatch":
-        """The batch with fillers at its end that nothing is predicted of, T and M on the ladder.
+        """The batch with padding sequences at its end, so that T and M are on the ladder.
 
-        No sequence attends to another and fillers have no labels, so losses and gradients are those
-        of the batch itself. `next_sentence_label` stays [B]. On a GPU it is the bucket that `to`
-        made.
+        Sequences do not attend to one another and padding has no labels, so losses and gradients do
+        not change. `next_sentence_label` stays [B]. On a GPU, this is the bucket that `to` created.
         """
         if self.input_ids.device.type != "cpu":
             return self.bucket or self
         tokens = ladder(self.tokens, rungs=CPU_RUNGS, step=CPU_TOKEN_STEP) - self.tokens
         masked = len(self.masked_lm_ids)
-        unasked = ladder(masked, rungs=CPU_RUNGS, step=CPU_MASKED_STEP) - masked
-        if not tokens and not unasked:
+        unpredicted = ladder(masked, rungs=CPU_RUNGS, step=CPU_MASKED_STEP) - masked
+        if not tokens and not unpredicted:
             return self
         ends = [*range(self.max_seqlen, tokens, self.max_seqlen), tokens] if tokens else []
-        return self._with_fillers(ends, unasked)
+        return self._with_padding(ends, unpredicted)
 
     def bucketed(self) -> "PackedBatch":
-        """The batch filled up to its `gpu_bucket`; `next_sentence_label` covers the fillers too.
+        """The batch padded to its `gpu_bucket`, `next_sentence_label` included.
 
-        T grows by 5 % at most from 8,192 tokens on, by 2 % on average.
+        T grows by at most 5 % from 8,192 tokens, by 2 % on average.
         """
         bucket = gpu_bucket(self.shape, longest=self.max_seqlen)
-        fillers, tokens = bucket.sequences - self.sequences, bucket.tokens - self.tokens
-        ends = [tokens * (filler + 1) // fillers for filler in range(fillers)]
-        filled = self._with_fillers(ends, bucket.masked - len(self.masked_lm_ids))
-        labels = functional.pad(self.next_sentence_label, (0, fillers), value=NO_NEXT_SENTENCE)
+        padding, tokens = bucket.sequences - self.sequences, bucket.tokens - self.tokens
+        ends = [tokens * (number + 1) // padding for number in range(padding)]
+        filled = self._with_padding(ends, bucket.masked - len(self.masked_lm_ids))
+        labels = functional.pad(self.next_sentence_label, (0, padding), value=NO_NEXT_SENTENCE)
         return replace(filled, next_sentence_label=labels)
 
-    def _with_fillers(self, ends: list[int], unasked: int) -> "PackedBatch":
-        """Append fillers that end `ends` tokens after the batch, and `unasked` masked places.
+    def _with_padding(self, ends: list[int], unpredicted: int) -> "PackedBatch":
+        """Append padding that ends `ends` tokens after the batch, and `unpredicted` positions.
 
         `next_sentence_label` stays [B].
         """
@@ -190,18 +179,18 @@ class PackedBatch:
         places = np.arange(tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return replace(
             self,
-            input_ids=functional.pad(self.input_ids, (0, tokens), value=FILLER_ID),
+            input_ids=functional.pad(self.input_ids, (0, tokens), value=PADDING_ID),
             token_type_ids=functional.pad(self.token_type_ids, (0, tokens)),
             position_ids=torch.cat((self.position_ids, torch.from_numpy(places))),
             cu_seqlens=torch.cat(
                 (self.cu_seqlens, torch.tensor(ends, dtype=torch.int32) + self.tokens)
             ),
-            masked_lm_positions=functional.pad(self.masked_lm_positions, (0, unasked)),
-            masked_lm_ids=functional.pad(self.masked_lm_ids, (0, unasked), value=NOT_ASKED),
+            masked_lm_positions=functional.pad(self.masked_lm_positions, (0, unpredicted)),
+            masked_lm_ids=functional.pad(self.masked_lm_ids, (0, unpredicted), value=NOT_PREDICTED),
         )
 
     def to(self, device: torch.device | str) -> "PackedBatch":
-        """The batch with all its tensors `on` the device; on a GPU, as views of a bucket."""
+        """The batch with all tensors on the device; on a GPU, as views of a bucket."""
         there = torch.device(device)
         if there.type == self.input_ids.device.type:
             return self
@@ -220,7 +209,7 @@ class PackedBatch:
             next_sentence_label=bucket.next_sentence_label[:sequences],
             bucket=bucket,
         )
-        vars(batch)["lengths"] = self.lengths  # known here; there one would wait for it
+        vars(batch)["lengths"] = self.lengths  # known here; reading it on the device would wait
         return batch
 
     def cloned(self) -> "PackedBatch":
@@ -228,55 +217,48 @@ class PackedBatch:
         return self._mapped(torch.clone)
 
     def tensors(self) -> list[Tensor]:
-        """All of them, in the order of the fields."""
+        """All tensors, in the order of the fields."""
         return [value for value in vars(self).values() if isinstance(value, Tensor)]
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory of all tensors until the work now queued on `stream` is done."""
+        """Keep the memory of all tensors until the work queued on `stream` is done."""
         for tensor in self.tensors():
             tensor.record_stream(stream)
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        moved = PackedBatch(
-            input_ids=change(self.input_ids),
-            token_type_ids=change(self.token_type_ids),
-            position_ids=change(self.position_ids),
-            cu_seqlens=change(self.cu_seqlens),
-            max_seqlen=self.max_seqlen,
-            masked_lm_positions=change(self.masked_lm_positions),
-            masked_lm_ids=change(self.masked_lm_ids),
-            next_sentence_label=change(self.next_sentence_label),
-        )
+        values = vars(self).items()
+        tensors = {name: change(each) for name, each in values if isinstance(each, Tensor)}
+        moved: PackedBatch = replace(self, bucket=None, **tensors)  # type: ignore[arg-type]  # by field
         if "lengths" in vars(self) or self.input_ids.device.type == "cpu":
-            vars(moved)["lengths"] = self.lengths  # known here; there one would wait for it
+            vars(moved)["lengths"] = self.lengths  # known here; reading it on the device would wait
         return moved
 
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence and what is predicted of it."""
+    """One sequence and its labels."""
 
     input_ids: Sequence[int]
     """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], without padding."""
 
     segment_a_length: int | None = None
-    """Tokens of type 0, the others are of type 1; None: all are of type 0."""
+    """Number of tokens of type 0, the others being of type 1; None: all are of type 0."""
 
     masked_lm_positions: Sequence[int] = ()
-    """Places in `input_ids` that are predicted."""
+    """Positions of the predicted tokens in `input_ids`."""
 
     masked_lm_ids: Sequence[int] = ()
-    """The original ids at these places."""
+    """The original ids at these positions."""
 
     next_sentence_label: int = NO_NEXT_SENTENCE
-    """0 is next, 1 random, -1 not asked."""
+    """0 is next, 1 random, -1 not predicted."""
 
 
 def pack(examples: Sequence[Example]) -> PackedBatch:
-    """The examples one after another, in their order."""
+    """Concatenate the examples, in order."""
     lengths = np.array([len(example.input_ids) for example in examples], np.int64)
     if not len(lengths) or lengths.min() == 0:
-        raise UsageError("cannot pack: no sequence, or one without tokens; expected at least [CLS]")
+        raise UsageError("cannot pack: no sequences, or an empty one; each needs at least [CLS]")
     starts = np.concatenate(([0], np.cumsum(lengths)))
     position_ids = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     segment_a = [
@@ -302,7 +284,7 @@ def pack(examples: Sequence[Example]) -> PackedBatch:
 
 
 def padded(packed_T: Tensor, batch: PackedBatch, *, fill: float = 0.0) -> Tensor:
-    """[T, …] of packed tokens as [B, S, …], S the longest length; padding holds `fill`."""
+    """[T, …] of packed tokens as [B, S, …], S the longest length; padding is set to `fill`."""
     lengths = torch.from_numpy(batch.lengths)
     shape = (batch.sequences, batch.max_seqlen, *packed_T.shape[1:])
     result = packed_T.new_full(shape, fill)

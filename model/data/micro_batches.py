@@ -1,11 +1,11 @@
-"""One step's work for one rank: packed micro-batches, and the counts that normalise the losses.
+"""The work of one rank in one step: packed micro-batches, and the counts that normalise the losses.
 
 In:  the curriculum (which examples), the shards (their columns), the token budget.
-Out: `StepBatch`, made ahead of time in a thread; NumPy releases the GIL for most of it.
+Out: `StepBatch`, prepared ahead of time in a thread; NumPy releases the GIL for most of it.
 
-Every rank reads the lengths, mask counts and labels of the *whole* global batch (a few bytes an
-example), so these counts, and which rank computes what, are known without communication; tokens are
-read of the rank's own share only.
+Every rank reads the lengths, mask counts and labels of the *whole* global batch (a few bytes per
+example), so these counts and the distribution of work are known without communication; tokens are
+read only for the rank's own share.
 """
 
 from collections import Counter, deque
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from artifacts.errors import UsageError
 from artifacts.rng import address
 from model.config import EncoderConfig
-from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, Shape
+from model.data.batch import NO_NEXT_SENTENCE, Example, PackedBatch, Shape, pack
 from model.data.dynamic_masking import DynamicMasking
 from model.data.next_token import NextToken
 from model.data.order import BatchAddress, Curriculum
@@ -36,9 +36,9 @@ Value = TypeVar("Value")
 class CostModel:
     """Work of an example, in units of one token's linear layers.
 
-    Per layer and token, forward: 24 H² FLOPs in linear layers, 4 H S in attention over S keys;
-    per masked token 2 H V in the vocabulary's logits. A modern encoder's local layers cost as many
-    keys a token as their window has.
+    Per layer and token, forward: 24 H² FLOPs in linear layers, 4 H S in attention over S keys; per
+    masked token 2 H V in the vocabulary logits. Local layers of a modern encoder attend to as many
+    keys as fit in their window.
     """
 
     attention: float
@@ -59,7 +59,7 @@ class CostModel:
 
     def __call__(self, sizes: Sizes) -> NDArray[np.float64]:
         """Cost of each example, `[N]`."""
-        keys = sizes.squared_lengths / sizes.lengths  # that a token sees
+        keys = sizes.squared_lengths / sizes.lengths  # visible to a token
         costs: NDArray[np.float64] = (
             sizes.lengths * (1 + self.attention * keys) + self.masked * sizes.masked_counts
         )
@@ -68,16 +68,15 @@ class CostModel:
 
 @dataclass(frozen=True)
 class MicroBatchPlan:
-    """Which rank computes what: example i is in micro-batch `micro[i]` of rank `rank[i]`."""
+    """The distribution of work: example i is in micro-batch `micro[i]` of rank `rank[i]`."""
 
     rank: Int64  # [N]
     micro: Int64  # [N]
-    micro_batches: int
-    """Of each rank."""
-    order: Int64  # [N] the examples by falling cost
+    micro_batches: int  # per rank
+    order: Int64  # [N] the examples by descending cost
 
     def examples_of(self, rank: int, micro: int) -> Int64:
-        """The examples of one micro-batch, by falling cost; may be empty."""
+        """The examples of one micro-batch, by descending cost; may be empty."""
         mine = (self.rank[self.order] == rank) & (self.micro[self.order] == micro)
         examples: Int64 = self.order[mine]
         return examples
@@ -86,15 +85,16 @@ class MicroBatchPlan:
 def plan_micro_batches(
     lengths: Int64, costs: NDArray[np.float64], *, ranks: int, token_budget: int
 ) -> MicroBatchPlan:
-    """Deal N examples to `ranks` ranks so that no micro-batch exceeds `token_budget` tokens.
+    """Assign N examples to ranks and micro-batches of at most `token_budget` tokens.
 
-    Pure, so every rank makes the same plan without communication. Examples are dealt by falling
-    cost, back and forth: first to the ranks, then to each rank's micro-batches, as few as possible.
+    Deterministic, so every rank makes the same plan without communication. Examples are dealt by
+    descending cost, back and forth: first to the ranks, then to as few micro-batches per rank as
+    possible.
     """
     if len(lengths) and int(lengths.max()) > token_budget:
         raise UsageError(
-            f"training.token_budget is {token_budget}, an example has {int(lengths.max())} tokens; "
-            "raise it to at least the longest sequence length"
+            f"training.token_budget is {token_budget}, but an example has {int(lengths.max())} "
+            "tokens; raise it to at least the longest sequence length"
         )
     order = np.argsort(-costs, kind="stable")
     lengths = lengths[order]
@@ -112,13 +112,13 @@ def plan_micro_batches(
 
 
 def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
-    """The turn and the hand of each place, dealt back and forth."""
+    """The round and the recipient of each place, dealt back and forth."""
     turn, hand = places // hands, places % hands
     return turn, np.where(turn % 2 == 0, hand, hands - 1 - hand)
 
 
 def pack_examples(examples: Examples) -> PackedBatch:
-    """The documents of the examples one after another, in their order: each is a sequence."""
+    """Concatenate the documents of the examples, in order; each document is a sequence."""
     ends = np.cumsum(examples.document_lengths)
     position_ids = np.arange(int(ends[-1])) - np.repeat(
         ends - examples.document_lengths, examples.document_lengths
@@ -144,20 +144,7 @@ def pack_examples(examples: Examples) -> PackedBatch:
 
 def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
     """One [CLS] [SEP] without predictions, for a rank without examples: its losses are 0."""
-    nothing, two = np.empty(0, np.int64), np.array([2])
-    return pack_examples(
-        Examples(
-            lengths=two,
-            masked_counts=np.array([0]),
-            next_sentence_labels=np.array([NO_NEXT_SENTENCE]),
-            document_counts=np.array([1]),
-            document_lengths=two,
-            input_ids=np.array([cls_id, sep_id]),
-            segment_a_lengths=two,
-            masked_lm_positions=nothing,
-            masked_lm_ids=nothing,
-        )
-    )
+    return pack([Example([cls_id, sep_id])])
 
 
 @dataclass(frozen=True)
@@ -170,28 +157,22 @@ class StepBatch:
     """The same number on every rank; see `empty_micro_batch`."""
 
     masked: int
-    """Masked tokens of the global batch."""
-
     labelled: int
-    """Examples of the global batch with a next-sentence label."""
+    """Examples with a next-sentence label; these counts are those of the global batch."""
 
     examples: int
-    """Examples of the global batch."""
-
     tokens: int
-    """Tokens of the global batch."""
-
     squared_lengths: int
-    """Sum of the documents' squared lengths of the global batch: attention's work."""
+    """Sum of the squared document lengths of the global batch: the work of attention."""
 
     imbalance: float
-    """Largest rank's cost over the mean rank's, minus 1."""
+    """Largest cost of a rank divided by the mean, minus 1."""
 
     copied: torch.cuda.Event | None = None
-    """Recorded once the micro-batches are on the GPU, if they are being copied there."""
+    """Recorded once the micro-batches have been copied to the GPU, if they are."""
 
     def wait_for_copies(self) -> None:
-        """Let the current stream use the micro-batches; the host does not wait."""
+        """Make the current stream wait for the micro-batches; the host does not wait."""
         if self.copied is not None:
             stream = torch.cuda.current_stream()
             stream.wait_event(self.copied)
@@ -201,17 +182,17 @@ class StepBatch:
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of every batch this process computes."""
+    """The part of every batch that this process computes."""
 
     rank: int
     ranks: int
     token_budget: int
-    """Tokens of a micro-batch at most."""
+    """Maximum tokens per micro-batch."""
 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """Steps of one run, as this rank sees them."""
+    """The steps of one run, from this rank's point of view."""
 
     curriculum: Curriculum
     shards: dict[int, ExampleShards]
@@ -221,13 +202,13 @@ class BatchSource:
     cost: CostModel
     cls_sep: tuple[int, int]
     masking: DynamicMasking | None = None
-    """Draws new masks; None: as stored."""
+    """Draws new masks; None: use the stored ones."""
 
     next_token: NextToken | None = None
-    """Predicts the tokens on one side; None: the masked ones."""
+    """Predicts next tokens; None: the masked ones."""
 
     purpose: str = ""
-    """Key of the dynamic masks' random numbers: the artifact's digest and the seed."""
+    """Key of the random numbers for dynamic masks: the artifact's digest and the seed."""
 
     def __call__(self, step: int) -> StepBatch:
         """The batch of `step`, counted from 0."""
@@ -269,28 +250,28 @@ class BatchSource:
         )
 
     def rows_of(self, batch: StepBatch) -> list[str]:
-        """Every example of the global batch as `shard:row`, for messages about a bad batch."""
+        """All examples of the global batch as `shard:row`, for messages about a bad batch."""
         shards, rows = self.curriculum.locate(batch.address)
         files = self.shards[batch.address.max_seq_length]
         return [f"{files.name(s)}:{r}" for s, r in zip(shards, rows, strict=True)]
 
 
 class GpuSource:
-    """Steps of one run, copied to a GPU on a stream of their own.
+    """The steps of one run, copied to a GPU on a separate stream.
 
-    The thread that makes them copies them, from pinned memory, while the previous step is computed.
-    Fillers bring them to few shapes, which are counted.
+    The thread that makes the batches copies them from pinned memory while the previous step is
+    computed. They are padded to few shapes, which are counted.
     """
 
     def __init__(self, source: Callable[[int], StepBatch], device: torch.device) -> None:
         self.source = source
         self.device = device
         self.shapes: Counter[Shape] = Counter()
-        """Micro-batches of each shape so far."""
+        """Number of micro-batches of each shape so far."""
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def __call__(self, step: int) -> StepBatch:
-        """The batch of `step`; `wait_for_copies` before it is used."""
+        """The batch of `step`; call `wait_for_copies` before using it."""
         batch = self.source(step)
         torch.cuda.set_device(self.device)  # a new thread starts on GPU 0 and would allocate there
         buckets = [micro_batch.bucketed() for micro_batch in batch.micro_batches]
@@ -304,8 +285,8 @@ class GpuSource:
 class Prefetcher(Generic[Value]):
     """`make(first)`, `make(first + 1)`, … up to `stop`, in order, at most `depth` of them ahead.
 
-    One thread makes them while the caller is busy; an error there is raised where the value would
-    have been consumed.
+    One thread makes them while the caller is busy; its errors are raised where the value would have
+    been consumed.
     """
 
     make: Callable[[int], Value]
@@ -327,6 +308,6 @@ class Prefetcher(Generic[Value]):
             yield value
 
     def close(self) -> None:
-        """End the thread; values not consumed are dropped."""
+        """Stop the thread; unconsumed values are dropped."""
         self._waiting.clear()
         self._thread.shutdown(cancel_futures=True)

@@ -60,7 +60,7 @@ class PretrainingModel(nn.Module):
         """Summed losses and correct predictions of a batch; M and B may be 0."""
         filled = batch.filled()
         hidden_TH = self.encoder(filled, dropout)
-        masked_lm = masked_lm_loss(
+        loss, correct = masked_lm_loss(
             self._transformed(hidden_TH[filled.masked_lm_positions]),
             self.encoder.embeddings.word_embeddings.weight,
             self.masked_lm.output_bias,
@@ -68,17 +68,17 @@ class PretrainingModel(nn.Module):
         )
         if self.next_sentence is None:
             nothing = torch.zeros((), device=hidden_TH.device)
-            return PretrainingSums(masked_lm.loss, nothing, masked_lm.correct, nothing.long())
+            return PretrainingSums(loss, nothing, correct, nothing.long())
         next_logits_B2 = self.next_sentence(self.encoder.pooled(hidden_TH, batch))
         return PretrainingSums(
-            masked_lm_loss=masked_lm.loss,
+            masked_lm_loss=loss,
             next_sentence_loss=functional.cross_entropy(
                 wide(next_logits_B2),
                 batch.next_sentence_label,
                 ignore_index=NO_NEXT_SENTENCE,
                 reduction="sum",
             ),
-            masked_lm_correct=masked_lm.correct,
+            masked_lm_correct=correct,
             next_sentence_correct=hits(next_logits_B2, batch.next_sentence_label),
         )
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.data.batch import NOT_ASKED
+from model.data.batch import NOT_PREDICTED
 from model.encoder.operations.autograd import Context
 from model.encoder.operations.native_kernels import kernels_for
 from model.encoder.operations.products import affine, transposed, wide
@@ -62,24 +62,14 @@ class PretrainingSums(NamedTuple):
         return self.masked_lm_loss / masked + self.next_sentence_loss / labelled
 
 
-class Prediction(NamedTuple):
-    """Sums over the masked tokens."""
-
-    loss: Tensor
-    """float32: nats."""
-
-    correct: Tensor
-    """int64: tokens whose most likely word-piece is the label."""
-
-
 def masked_lm_loss(
     vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
-) -> Prediction:
-    """Summed loss and number of correct predictions."""
+) -> tuple[Tensor, Tensor]:
+    """Loss in nats (float32) and number of correct predictions (int64), summed over the tokens."""
     native = kernels_for(vectors_MH) is not None
     function = _NativeCrossEntropy if native else _SummedCrossEntropy
-    loss, correct = function.apply(vectors_MH, words_VH, bias_V, labels_M)  # type: ignore[no-untyped-call]  # torch has no types here
-    return Prediction(loss, correct)
+    sums: tuple[Tensor, Tensor] = function.apply(vectors_MH, words_VH, bias_V, labels_M)  # type: ignore[no-untyped-call]  # torch has no types here
+    return sums
 
 
 @torch.no_grad()
@@ -99,19 +89,20 @@ def hits(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 def softmax_gradient(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradient of the summed loss with respect to the logits; loss; correct predictions.
 
-    Rows labelled `NOT_ASKED` contribute to neither. The loss of a token is subject to the rounding
-    of its bfloat16 probability: 0.002 nats, unbiased, a tenth of the effect of rounding its logits.
+    Rows labelled `NOT_PREDICTED` contribute to neither. The loss of a token is subject to the
+    rounding of its bfloat16 probability: 0.002 nats, unbiased, a tenth of the effect of rounding
+    its logits.
     """
     correct = hits(logits_MV, labels_M)
     gradient_MV = logits_MV.softmax(-1)
-    asked_M = labels_M != NOT_ASKED
+    predicted_M = labels_M != NOT_PREDICTED
     rows_M = torch.arange(len(labels_M), device=labels_M.device)
     places_M = rows_M * logits_MV.shape[1] + labels_M.clamp_min(0)
     probabilities_M = gradient_MV.view(-1)[places_M]
     losses_M = -wide(probabilities_M).clamp_min(torch.finfo(logits_MV.dtype).tiny).log()
     gradient_MV.view(-1)[places_M] = probabilities_M - 1.0
-    gradient_MV.masked_fill_(~asked_M[:, None], 0.0)
-    return gradient_MV, torch.where(asked_M, losses_M, 0.0).sum(), correct
+    gradient_MV.masked_fill_(~predicted_M[:, None], 0.0)
+    return gradient_MV, torch.where(predicted_M, losses_M, 0.0).sum(), correct
 
 
 def native_softmax_gradient(

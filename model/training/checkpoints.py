@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, readable by people, running no code.
+"""Checkpoints: safetensors and JSON, human-readable and free of executable code.
 
     step-00001200/master.safetensors      fp32 weights by parameter name
                   exp_avg.safetensors     first moments
@@ -6,13 +6,13 @@
                   state.json              step, updates, configuration, curve so far
                   files.json              size and sha256 of the others, written last
 
-In:  every parameter's state and a JSON value. Out: the same, after any interruption.
+In:  the state of every parameter, and a JSON value. Out: the same, after any interruption.
 
-A checkpoint is written under a temporary name, flushed, and renamed: it is complete or does not
-exist. There is no pointer file to dangle: the newest is the one with the highest step that
-verifies. Tensors are whole and named, so any world size and ZeRO stage can resume from them. The
-first rank writes, in a background thread, and is the only one that reads. Training is blocked while
-the state is copied, and on a GPU not even then: the thread waits for the copies.
+A checkpoint is written under a temporary name, flushed, and renamed, so it is either complete or
+absent. There is no pointer file: the latest checkpoint is the one with the highest step that
+verifies. Tensors are whole and named, so a run can resume with any world size and ZeRO stage. The
+first rank writes, in a background thread, and is the only one that reads. Training is blocked only
+while the state is copied, and on a GPU not even then: the thread waits for the copies.
 """
 
 import json
@@ -20,11 +20,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 from pydantic import JsonValue
@@ -45,60 +45,51 @@ _TEMPORARY = ".tmp-"
 
 
 PINNED_BYTES = 256 << 20
-"""Page-locked memory is allocated in pieces of at least this size."""
+"""Minimum size of an allocation of page-locked memory."""
 
 ALIGNMENT = 64
 """Alignment of the copies, in bytes."""
 
 
 class ParameterState(NamedTuple):
-    """One parameter's training state: whole, fp32."""
+    """The training state of one parameter, whole and fp32: master weights and both moments."""
 
     master: Tensor
-    """The weights that are updated."""
-
     exp_avg: Tensor
-    """First moment."""
-
     exp_avg_sq: Tensor
-    """Second moment."""
 
 
 PARTS = ParameterState._fields
-"""One safetensors file each."""
+"""Each is stored in a safetensors file."""
 
 
 class Identity(TypedDict):
-    """What a checkpoint and the run that resumes from it must agree on."""
+    """What a checkpoint must have in common with a run that resumes from it."""
 
     config: dict[str, JsonValue]
-    """The stage's keyed configuration."""
+    """The keyed configuration of the stage."""
 
     inputs: dict[str, str]
     """Digests of the input artifacts by role."""
 
 
 class RunState(Identity):
-    """What a checkpoint stores besides the tensors."""
+    """The contents of a checkpoint besides the tensors."""
 
     step: int
-    """Steps done."""
-
     updates: int
-    """Optimizer updates done: steps without skipped ones."""
+    """Optimizer updates done, which excludes skipped steps."""
 
     seconds: float
-    """Of training so far."""
+    """Training time so far."""
 
     skipped_in_row: int
-    """Latest steps in a row that were skipped for non-finite gradients."""
+    """Most recent consecutive steps skipped for non-finite gradients."""
 
     heldout_loss: float | None
-    """Masked-LM loss of an evaluation after exactly this step; selects the best checkpoint."""
+    """Masked-LM loss if evaluated after exactly this step; selects the best checkpoint."""
 
     heldout: dict[str, float] | None
-    """The latest held-out scores."""
-
     curve: CurveState
 
 
@@ -110,16 +101,16 @@ class Checkpoint:
     state: RunState
 
     def parameters(self) -> dict[str, ParameterState]:
-        """Every parameter's state."""
+        """The state of every parameter."""
         parts = [load_file(self.directory / f"{part}.safetensors") for part in PARTS]
         return {name: ParameterState(*(part[name] for part in parts)) for name in parts[0]}
 
 
 class HostCopies:
-    """Copies of the state in host memory, made in stream order on a GPU.
+    """Copies of the state in host memory, ordered with the GPU's stream.
 
-    They are in page-locked memory, which takes a second to allocate for a large encoder and is
-    reused from one save to the next.
+    They use page-locked memory, which takes a second to allocate for a large encoder and is reused
+    for later checkpoints.
     """
 
     def __init__(self) -> None:
@@ -129,7 +120,7 @@ class HostCopies:
         self._device = torch.device("cpu")
 
     def take(self, parameters: Iterable[tuple[str, ParameterState]]) -> dict[str, ParameterState]:
-        """Copies that are complete after `wait`, and valid until the next `take`."""
+        """Copies that are complete after `wait` and valid until the next `take`."""
         self._free = list(self._pieces)
         kept = {name: ParameterState(*map(self._copy, state)) for name, state in parameters}
         if self._pieces:
@@ -138,9 +129,9 @@ class HostCopies:
         return kept
 
     def wait(self) -> None:
-        """Wait until the GPU has made the copies; for the thread that writes them."""
+        """Wait for the GPU to finish the copies; called by the thread that writes them."""
         if self._copied is not None:
-            # A new thread starts on GPU 0 and would create a context there.
+            # A new thread starts on GPU 0, where it would create a context.
             torch.cuda.set_device(self._device)
             self._copied.synchronize()
 
@@ -150,7 +141,7 @@ class HostCopies:
         self._device = tensor.device
         size = tensor.nbytes
         taken = -(-size // ALIGNMENT) * ALIGNMENT
-        # Sizes come in the same order at every save, so no piece is added later.
+        # Sizes come in the same order for every checkpoint, so no piece is added later.
         if self._free and len(self._free[0]) < taken:
             del self._free[0]
         if not self._free:
@@ -167,11 +158,11 @@ class Checkpoints:
 
     directory: Path
     keep: int
-    """How many of the newest are kept, besides the one with the lowest held-out loss."""
+    """Number of latest checkpoints to keep, besides the one with the lowest held-out loss."""
 
     fault: FaultHook = no_fault
     seconds: float = 0.0
-    """Seconds that training was blocked."""
+    """Time that training was blocked."""
 
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     _writing: "Future[Path] | None" = None
@@ -180,7 +171,7 @@ class Checkpoints:
     def save_beside(
         self, parameters: Iterable[tuple[str, ParameterState]], state: RunState, *, writes: bool
     ) -> None:
-        """Gather `parameters`, which may be collective; a thread writes them if `writes`."""
+        """Gather `parameters`, possibly collectively; a thread writes them if `writes`."""
         started = time.monotonic()
         self.wait()
         kept = self._copies.take(parameter for parameter in parameters if writes)
@@ -195,11 +186,11 @@ class Checkpoints:
             self._writing = None
 
     def close(self) -> None:
-        """End the thread once the pending checkpoint is on disk."""
+        """Stop the thread after the pending checkpoint is on disk."""
         self._thread.shutdown()
 
     def save(self, parameters: Mapping[str, ParameterState], state: RunState) -> Path:
-        """Write the checkpoint of a step, the list of files last, then remove outdated ones."""
+        """Write the checkpoint of a step, files.json last, then remove outdated ones."""
         self._copies.wait()
         step = state["step"]
         self.fault("checkpoint.begin", step)
@@ -222,7 +213,7 @@ class Checkpoints:
             for path in (temporary / "state.json", temporary / "files.json", temporary):
                 _flush(path)
             self.fault("checkpoint.before_commit", step)
-            # Saved before: a step has one state, so an intact checkpoint of it will do.
+            # If it was saved before and is intact, keep that: a step has only one state.
             if final.exists() and damage(final) is not None:
                 shutil.rmtree(final)
             if final.exists():
@@ -243,7 +234,7 @@ class Checkpoints:
         return final
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies; damaged ones are skipped with a warning."""
+        """The latest checkpoint that verifies; damaged ones are skipped with a warning."""
         for step in sorted(self.steps(), reverse=True):
             directory = self.folder(step)
             reason = damage(directory)
@@ -253,7 +244,7 @@ class Checkpoints:
         if any(self.steps()):
             raise ClozeError(
                 f"{self.directory}: none of the checkpoints is intact; "
-                "remove them to begin again from step 0"
+                "remove them to start over from step 0"
             )
         return None
 
@@ -262,20 +253,20 @@ class Checkpoints:
         return self.directory / f"step-{step:08}"
 
     def steps(self) -> list[int]:
-        """Steps of all checkpoints, damaged or not."""
+        """Steps of all checkpoints, including damaged ones."""
         if not self.directory.is_dir():
             return []
         found = (_NAME.fullmatch(entry.name) for entry in self.directory.iterdir())
         return [int(match[1]) for match in found if match]
 
     def remove_unfinished(self) -> None:
-        """Remove leftovers of interrupted writers. Only safe while no other writer is running."""
+        """Remove leftovers of interrupted writers. Safe only while no other writer is running."""
         if self.directory.is_dir():
             for entry in self.directory.glob(f"{_TEMPORARY}*"):
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _purge(self, newest: int) -> None:
-        """Keep the last few and the one with the lowest held-out loss."""
+        """Keep the latest ones and the one with the lowest held-out loss."""
         losses = {}
         for step in self.steps():
             try:
@@ -293,7 +284,7 @@ class Checkpoints:
 
 
 def damage(directory: Path) -> str | None:
-    """What is wrong with a checkpoint; None if every byte is as it was written."""
+    """The reason why a checkpoint is damaged; None if every byte is as written."""
     try:
         facts = json.loads((directory / "files.json").read_text())
         for name, (size, digest) in facts.items():
@@ -301,19 +292,12 @@ def damage(directory: Path) -> str | None:
             if path.stat().st_size != size:
                 return f"{name} has {path.stat().st_size} bytes, expected {size}"
             if digest_of_file(path) != digest:
-                return f"{name} has another sha256 than files.json says"
+                return f"{name} does not match its sha256 in files.json"
         if not {"state.json", *(f"{part}.safetensors" for part in PARTS)} <= set(facts):
-            return "files.json does not name all files"
+            return "files.json does not list all files"
     except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
         return str(error)
     return None
-
-
-class SavedRun(Protocol):
-    """Source of parameters: a checkpoint, or a finished run's artifact."""
-
-    def parameters(self) -> dict[str, ParameterState]:
-        """Every parameter's state."""
 
 
 @dataclass(frozen=True)
@@ -321,24 +305,24 @@ class Resumed:
     """A saved run, on every rank."""
 
     state: RunState
-    _found: SavedRun | None
-    """None on all ranks but the first, which reads for all."""
+    _read: Callable[[], dict[str, ParameterState]] | None
+    """Reads the parameters; None except on the first rank, which reads for all."""
 
     _world: World
 
     def parameters(self, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, ParameterState]]:
-        """Every parameter's state, one after another; collective, so all ranks must consume it.
+        """The state of every parameter, one at a time; collective, so all ranks must consume it.
 
-        Read lazily: kept for a whole run, it would double the model's fp32 state.
+        Read lazily: keeping it for the whole run would double the model's fp32 state.
         """
-        read = self._found.parameters() if self._found is not None else {}
+        read = {} if self._read is None else self._read()
         for name, shape in shapes.items():
             kept = read.pop(name, ParameterState(*(torch.zeros(shape) for _ in PARTS)))
             yield name, ParameterState(*(self._world.broadcast_tensor(part) for part in kept))
 
 
 def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Resumed | None:
-    """The newest intact checkpoint, if it belongs to this run; None where there is none at all."""
+    """The latest intact checkpoint if it belongs to this run; None if there are no checkpoints."""
     found = None
     if world.is_first:
         checkpoints.remove_unfinished()
@@ -349,16 +333,16 @@ def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Res
     refuse_changes(state, identity, where=str(checkpoints.directory))
     if world.is_first:
         say(f"resuming from step {state['step']} in {checkpoints.directory}")
-    return Resumed(state, found, world)
+    return Resumed(state, found.parameters if found else None, world)
 
 
 def refuse_changes(state: Identity, identity: Identity, *, where: str) -> None:
-    """Refuse a checkpoint of another configuration, naming the differences."""
+    """Reject a checkpoint of another configuration, naming the differences."""
     changed = differences(_facts(state), _facts(identity))
     if changed:
         raise UsageError(
             f"{where}: the checkpoints there belong to another configuration "
-            f"({'; '.join(changed)}); change it back, or remove them to begin anew"
+            f"({'; '.join(changed)}); change it back, or remove them to start over"
         )
 
 
@@ -371,7 +355,7 @@ def differences(
     wanted: Mapping[str, JsonValue],
     may_differ: Collection[str] = (),
 ) -> list[str]:
-    """Differences of two nested tables, except in `may_differ`."""
+    """Differences between two nested tables, except in `may_differ`."""
     theirs, ours = flat(saved), flat(wanted)
     return [
         f"{name}: checkpoint {theirs.get(name)!r}, now {ours.get(name)!r}"

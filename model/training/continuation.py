@@ -1,22 +1,22 @@
-"""Continuation of a finished run: what it keeps for more steps, and how they begin.
+"""Continuing a finished run with more steps.
 
-In:  the last checkpoint of a run that finishes; later its artifact, as the input `continued` of a
-     stage table with more steps.
-Out: the optimizer's moments and the run's state as records of that artifact; the same as `Resumed`.
+In:  the last checkpoint of a finishing run; later its artifact, as the input `continued` of a stage
+     table with more steps.
+Out: the optimizer's moments and the run state, as records of that artifact; a `Resumed`.
 
-A finished artifact is addressed by what it was made from, so its successor is another artifact with
-the finished one among its inputs: never an existing one, and never the one that a longer
-uninterrupted run would have made. With a decay, the latter is impossible: every step's learning
-rate depends on the total number of steps, and the finished run's has decayed to 0. So the schedule
-continues differently (`model.training.optimizer.learning_rate`). Where the finished run's rate was
-constant, further steps are those of the longer run. The order of the examples, dropout, moments and
-the curve continue as in one run.
+The key of an artifact covers everything it was made from. The continued run therefore produces a
+new artifact with the finished one among its inputs, not the artifact of a longer uninterrupted run.
+With a decay, it could not be the same: every learning rate depends on the total number of steps,
+and the finished run has decayed to 0, so the schedule continues differently
+(`model.training.optimizer.learning_rate`). After a constant rate, the further steps are those of
+the longer run. Data order, dropout, moments and the curve continue as in a single run.
 
 Records are verified like content but are not part of the artifact's digest, so keeping them changes
-no key. Weights are not kept twice: the artifact consists of the fp32 masters.
+no key. Weights are not stored twice: the artifact holds the fp32 masters.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -38,16 +38,16 @@ CONTINUED = "continued"
 
 STATE = "state.json"
 MOMENTS = ("exp_avg.safetensors", "exp_avg_sq.safetensors")
-"""Files of a checkpoint that a finished artifact keeps as records, by the same names."""
+"""Checkpoint files that a finished artifact keeps as records, under the same names."""
 
 MAY_DIFFER = {
     *("pretrain.steps", "pretrain.optimizer.learning_rate", "pretrain.optimizer.warmup_steps"),
     *("pretrain.evaluate_every", "pretrain.evaluation_examples", "pretrain.init"),
 }
-"""What may differ in further steps; an initial encoder no longer matters."""
+"""Settings that may change; an initial encoder no longer matters."""
 
 SCHEDULE = {"schedule", "decay_share"}
-"""Settings of the optimizer that may differ as well after a constant rate."""
+"""Optimizer settings that may also change after a constant learning rate."""
 
 
 @dataclass(frozen=True)
@@ -55,49 +55,30 @@ class Continuation:
     """How a run continues a finished one."""
 
     steps_before: int
-    """The finished run's."""
     schedule: str
-    """The learning-rate schedule in words."""
-    warms_up: bool
-    """Whether there is a second warm-up."""
-
-    @property
-    def rise_at(self) -> int:
-        """The step at which the warm-up begins."""
-        return self.steps_before if self.warms_up else 0
+    """Description of the learning-rate schedule."""
+    rise_at: int
+    """The step at which the warm-up starts."""
 
     @property
     def statistics(self) -> dict[str, JsonValue]:
-        """For the manifest."""
+        """Entries for the manifest."""
         return {"steps_before": self.steps_before, "schedule": self.schedule}
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """The end of a finished run."""
-
-    artifact: Artifact
-
-    @property
-    def state(self) -> RunState:
-        """The state in its last checkpoint."""
-        state: RunState = self.artifact.read_json(STATE)
-        return state
-
-    def parameters(self) -> dict[str, ParameterState]:
-        """Every parameter's state."""
-        moments = [load_file(self.artifact.path(name)) for name in MOMENTS]
-        weights = load_file(self.artifact.path("model.safetensors"))
-        family = self.artifact.manifest.config["encoder"].get("family", "bert")
-        masters = from_hugging_face(weights, moments[0], family)
-        return {
-            name: ParameterState(masters[name], *(part[name] for part in moments))
-            for name in masters
-        }
+def finished_parameters(artifact: Artifact) -> dict[str, ParameterState]:
+    """The final state of every parameter of a finished run."""
+    moments = [load_file(artifact.path(name)) for name in MOMENTS]
+    weights = load_file(artifact.path("model.safetensors"))
+    family = artifact.manifest.config["encoder"].get("family", "bert")
+    masters = from_hugging_face(weights, moments[0], family)
+    return {
+        name: ParameterState(masters[name], *(part[name] for part in moments)) for name in masters
+    }
 
 
-def keep_end(checkpoint: Path, output: str) -> list[FileEntry]:
-    """Copy what further steps need out of a run's last checkpoint into its unfinished artifact.
+def keep_final_state(checkpoint: Path, output: str) -> list[FileEntry]:
+    """Copy the records from a run's last checkpoint into its unfinished artifact.
 
     Copied, not moved: until the artifact is committed, the checkpoint is the only copy.
     """
@@ -106,7 +87,7 @@ def keep_end(checkpoint: Path, output: str) -> list[FileEntry]:
 
 
 def continuation_of(table: StageTable) -> Continuation | None:
-    """How the table's run continues a finished one; None if it does not."""
+    """How the run of `table` continues a finished one; None if it does not."""
     if CONTINUED not in table.inputs:
         return None
     finished = open_input(table, CONTINUED)
@@ -114,33 +95,33 @@ def continuation_of(table: StageTable) -> Continuation | None:
     ours, theirs = table.inputs["examples"].digest, finished.manifest.inputs["examples"]
     if ours != theirs:
         raise UsageError(
-            f"{finished.directory}: trained on examples {theirs[:12]}, these are {ours[:12]}, and "
-            "more steps read on in the same ones; to train its encoder on others: pretrain.init"
+            f"{finished.directory}: trained on examples {theirs[:12]}, not {ours[:12]}; only the "
+            "same examples can be continued. To train its encoder on others, set pretrain.init"
         )
     steps = _steps(finished.manifest)
     before, now = _optimizer(finished.manifest.config), _optimizer(table.keyed_config)
     is_same = now == before.model_copy(update={name: getattr(now, name) for name in SCHEDULE})
     if before.schedule == "constant" and now.schedule != "linear" and is_same:
-        return Continuation(steps, f"without a break: {now.schedule} of all steps", warms_up=False)
+        return Continuation(steps, f"without a break: {now.schedule} of all steps", rise_at=0)
     line = "the linear decay" if now.schedule == "linear" else now.schedule
-    return Continuation(steps, f"second warm-up, then {line} of all steps", warms_up=True)
+    return Continuation(steps, f"second warm-up, then {line} of all steps", rise_at=steps)
 
 
 def check_continuation(finished: Artifact, config: JsonObject) -> None:
-    """Refuse an artifact that cannot be continued, and a `config` that is not its own."""
+    """Reject an artifact that cannot be continued, or not with this `config`."""
     where, manifest = f"pretrain.continue_from: {finished.directory}", finished.manifest
     if manifest.stage != "pretrain":
         raise UsageError(f"{where}: an artifact of {manifest.stage}; expected one of pretrain")
     if not {STATE, *MOMENTS} <= {entry.name for entry in manifest.records}:
         raise UsageError(
-            f"{where}: finished without its optimizer's state (training.keep_optimizer = false, or "
-            "an earlier version); begin from its weights with a fresh one: pretrain.init"
+            f"{where}: has no optimizer state (training.keep_optimizer = false, or an earlier "
+            "version); set pretrain.init to start from its weights with a fresh optimizer"
         )
     steps = _steps(manifest)
     if config["pretrain"]["steps"] <= steps:
         raise UsageError(
-            f"{where}: has done {steps:,} steps, and pretrain.steps = "
-            f"{config['pretrain']['steps']:,} counts them; set it to more"
+            f"{where}: has done {steps:,} steps, which pretrain.steps = "
+            f"{config['pretrain']['steps']:,} includes; increase it"
         )
     may_differ = MAY_DIFFER
     if manifest.config["pretrain"]["optimizer"].get("schedule") == "constant":
@@ -149,27 +130,27 @@ def check_continuation(finished: Artifact, config: JsonObject) -> None:
         flat = round((1 - optimizer.decay_share) * config["pretrain"]["steps"])
         if optimizer.schedule == "wsd" and flat < steps:
             raise UsageError(
-                f"{where}: was at the peak for all its {steps:,} steps, and pretrain.optimizer."
+                f"{where}: has done {steps:,} steps at the peak rate, but pretrain.optimizer."
                 f"decay_share = {optimizer.decay_share:g} of {config['pretrain']['steps']:,} steps "
-                f"begins at step {flat:,}; lower it, or raise pretrain.steps"
+                f"starts the decay at step {flat:,}; lower it, or raise pretrain.steps"
             )
     changed = differences(manifest.config, config, may_differ)
     if changed:
         raise UsageError(
             f"{where}: trained with another configuration ({'; '.join(changed)}); change it back, "
-            "or begin from its weights with a fresh optimizer: pretrain.init"
+            "or set pretrain.init to start from its weights with a fresh optimizer"
         )
 
 
-def go_on(table: StageTable, metrics: Path, *, world: World) -> Resumed:
+def finished_state(table: StageTable, metrics: Path, *, world: World) -> Resumed:
     """The final state of the finished run; its log is copied to `metrics`."""
-    finished = FinishedRun(open_input(table, CONTINUED))
-    state = finished.state
+    finished = open_input(table, CONTINUED)
+    state: RunState = finished.read_json(STATE)
     if world.is_first:
         metrics.parent.mkdir(parents=True, exist_ok=True)
-        metrics.write_bytes(finished.artifact.read_bytes(metrics.name))
-        say(f"going on after step {state['step']}, the end of {finished.artifact.directory}")
-    return Resumed(state, finished if world.is_first else None, world)
+        metrics.write_bytes(finished.read_bytes(metrics.name))
+        say(f"continuing after step {state['step']}, the end of {finished.directory}")
+    return Resumed(state, partial(finished_parameters, finished) if world.is_first else None, world)
 
 
 def _steps(manifest: Manifest) -> int:

@@ -1,14 +1,13 @@
-"""A micro-batch's forward and backward pass as one CUDA graph: one launch instead of hundreds.
+"""The forward and backward pass of a micro-batch as one CUDA graph, launched at once.
 
 In:  micro-batches of few shapes, the divisors of their losses, a seed.
-Out: the sums of the pass, its gradients added to the parameters'; None where kernels have to be
-     launched one by one.
+Out: the sums of the pass, with gradients accumulated; None if kernels must be launched one by one.
 
-Below a few thousand tokens, launching takes longer than computing. A graph repeats its kernels with
-the same addresses and arguments, so inputs that change from pass to pass are copied into static
-tensors: the batch and both divisors; every replay reads the generator's seed anew. Parameters
-change in place, and gradients are accumulated in static tensors: such an engine sets them to zero
-instead of freeing them. Kernels and their order are those of the eager pass.
+Below a few thousand tokens, launching takes longer than computing. A graph replays its kernels with
+the same addresses and arguments, so changing inputs (the batch and both divisors) are copied into
+static tensors; every replay rereads the generator's seed. Parameters change in place, and
+gradients accumulate in static tensors, which the engine sets to zero instead of freeing. Kernels
+and their order are those of the eager pass.
 """
 
 from collections import Counter
@@ -27,57 +26,53 @@ from model.training.distributed import World
 from model.training.engine import Engine
 
 MOST_GRAPHS = 32
-"""Maximum number of shapes with a graph; the runs that graphs are for have a dozen
-(docs/training.md).
-"""
+"""Maximum number of shapes with a graph; runs that benefit have a dozen (docs/training.md)."""
 
 MOST_TOKENS = 20_480
-"""Larger micro-batches take longer to compute than to launch."""
+"""Larger micro-batches are not limited by launches."""
 
 
 def require_graphs(stage: PretrainStage, machine: TrainingMachine, world: World) -> None:
-    """Refuse `training.cuda_graphs` where a pass does not repeat its kernels and addresses."""
+    """Reject `training.cuda_graphs` where a pass would not repeat its kernels and addresses."""
     dtype = torch.float32 if stage.pretrain.precision == "fp32" else torch.bfloat16
     reason = ""
     if world.device.type != "cuda":
         reason = f"on {world.device.type}: graphs are for GPUs"
     elif world.ranks > 1 or machine.zero_stage or machine.deepspeed:
         reason = (
-            "with several ranks, ZeRO or keys for DeepSpeed: gradients are moved and reduced by "
-            "the host, beside the backward pass"
+            "with several ranks, ZeRO or DeepSpeed keys: the host moves and reduces gradients "
+            "during the backward pass"
         )
     elif machine.checkpoint_activations:
-        reason = "with training.checkpoint_activations: it reads the generator's state"
+        reason = "with training.checkpoint_activations: it saves the generator's state"
     elif stage.encoder.layer_type == "lstm":
-        reason = "with LSTM layers: their kernels are chosen by the host"
+        reason = "with LSTM layers: the host chooses their kernels"
     elif backend_name(machine.attention, device=world.device, dtype=dtype) == "grouped":
-        reason = "with attention in groups, as in fp32: the host makes new ones for every batch"
+        reason = "with grouped attention, as in fp32: the host regroups every batch"
     if reason:
         raise UsageError(f"training.cuda_graphs {reason}; leave it out")
 
 
 class Divisors(NamedTuple):
-    """Divisors of a micro-batch's summed losses: counts of the global batch."""
+    """Divisors of the summed losses of a micro-batch: counts of the global batch."""
 
     masked: float
     labelled: float
-    """Infinity where the second loss is left out."""
+    """Infinity if the sentence loss is disabled."""
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """One shape's pass."""
+    """The captured pass of one shape."""
 
     graph: torch.cuda.CUDAGraph
     batch: PackedBatch
-    divisors: Tensor
-    """[2]."""
-
+    divisors: Tensor  # [2]
     sums: Tensor
-    """[4]: written by each replay."""
+    """[4]: written by every replay."""
 
     def replay(self, batch: PackedBatch, divisors: Divisors, *, seed: int) -> Tensor:
-        """The sums of `batch`, valid until any graph is replayed again."""
+        """The sums of `batch`, valid until the next replay of any graph."""
         for ours, theirs in zip(self.batch.tensors(), batch.tensors(), strict=True):
             ours.copy_(theirs, non_blocking=True)
         for place, divisor in zip(self.divisors, divisors, strict=True):
@@ -91,7 +86,7 @@ class StepGraphs:
     """The graphs of one engine, captured for recurring shapes."""
 
     def __init__(self, engine: Engine) -> None:
-        """Makes `engine` keep its gradients' tensors."""
+        """Make `engine` keep its gradient tensors."""
         engine.keep_gradients()
         self._engine = engine
         self._pool = torch.cuda.graph_pool_handle()
@@ -110,17 +105,13 @@ class StepGraphs:
             is_new = self._seen[shape] == 1
             if is_new or len(self._graphs) == MOST_GRAPHS or shape.tokens > MOST_TOKENS:
                 return None
-            self._graphs[shape] = self._captured(batch)
+            inputs = batch.cloned()
+            divisor_values = torch.ones(2, device=batch.input_ids.device)
+            graph = torch.cuda.CUDAGraph()
+            # Work queued meanwhile by other threads (copies of the next batches) is not captured.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                sums = self._engine.forward(inputs, dropout=DeviceNoise())
+                self._engine.backward(sums.loss(*divisor_values.unbind()))
+                written = torch.stack([value.detach().float() for value in sums])
+            self._graphs[shape] = _Graph(graph, inputs, divisor_values, written)
         return self._graphs[shape].replay(batch, divisors, seed=seed)
-
-    def _captured(self, batch: PackedBatch) -> _Graph:
-        """Capture the graph for batches of this shape; nothing is computed yet."""
-        inputs = batch.cloned()
-        divisors = torch.ones(2, device=batch.input_ids.device)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads' work on the GPU meanwhile, copies of the next batches, is not captured.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            sums = self._engine.forward(inputs, dropout=DeviceNoise())
-            self._engine.backward(sums.loss(*divisors.unbind()))
-            written = torch.stack([value.detach().float() for value in sums])
-        return _Graph(graph, inputs, divisors, written)

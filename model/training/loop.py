@@ -1,8 +1,7 @@
-"""The loop: `train` (until when) → `train_step` (accumulate, clip, schedule) → `micro_step`.
+"""The training loop: `train` → `train_step` (accumulate, clip, schedule) → `micro_step`.
 
 In:  an engine, batches, held-out batches.
-Out: a trained engine, the curve, checkpoints; or `Terminated` after a checkpoint, if the run was
-     asked to stop.
+Out: a trained engine, the curve, checkpoints; or `Terminated` after a checkpoint if asked to stop.
 """
 
 import math
@@ -33,7 +32,7 @@ from model.training.optimizer import learning_rate
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over a set of examples, losses in nats."""
+    """Means over a set of examples; losses in nats."""
 
     masked_lm_loss: float
     masked_lm_accuracy: float
@@ -42,7 +41,7 @@ class Scores:
 
     @staticmethod
     def of(sums: Sequence[float], *, masked: int, labelled: int) -> "Scores":
-        """From the four sums of `PretrainingSums` over `masked` tokens and `labelled` examples."""
+        """From the four sums of `PretrainingSums`, over `masked` tokens and `labelled` examples."""
         mlm_loss, nsp_loss, mlm_correct, nsp_correct = sums
         return Scores(
             masked_lm_loss=mlm_loss / max(masked, 1),
@@ -74,22 +73,18 @@ class Trainer:
     curve: Curve
 
     continuation: Continuation | None = None
-    """Of the finished run that this one continues, if any."""
+    """Set if this run continues a finished one."""
 
     step: int = 0
-    """Steps done."""
-
     skipped_in_row: int = 0
-    """Latest steps in a row without a finite gradient."""
+    """Most recent consecutive steps without a finite gradient."""
 
     heldout: Scores | None = None
-    """The latest held-out scores."""
-
     graphs: StepGraphs | None = None
-    """Passes as CUDA graphs; None: launched kernel by kernel."""
+    """Passes captured as CUDA graphs; None: kernels are launched individually."""
 
     def restore(self, state: RunState) -> None:
-        """Continue from where a checkpoint was taken."""
+        """Continue from a checkpoint."""
         self.step = state["step"]
         self.skipped_in_row = state["skipped_in_row"]
         self.telemetry.spent = state["seconds"]
@@ -122,7 +117,7 @@ class Trainer:
                 before = time.monotonic()
 
     def train_step(self, batch: StepBatch, *, started: float, waited: float) -> bool:
-        """Accumulate the micro-batches' gradients, update once; True to stop the run."""
+        """Accumulate the gradients of the micro-batches and update once; True to stop the run."""
         recipe = self.stage.pretrain
         rate = learning_rate(
             batch.step,
@@ -172,13 +167,13 @@ class Trainer:
         return stopping > 0
 
     def micro_step(self, batch: StepBatch, micro_batch: PackedBatch, *, micro: int) -> Tensor:
-        """Forward and backward of one micro-batch; its four sums, `[4]`."""
+        """Forward and backward pass of a micro-batch; its four sums, [4]."""
         seed = address(self.stage.seed, "dropout", batch.step, self.world.rank, micro) >> 1
-        # Divided by the counts of the global batch, so that it does not matter how it is divided;
-        # the 1e-5 is the reference's (run_pretraining.py:279).
-        asks = self.stage.pretrain.next_sentence_loss
+        # Divided by the counts of the global batch, so that the loss does not depend on how the
+        # batch is split; the 1e-5 is the reference's (run_pretraining.py:279).
+        has_sentence_loss = self.stage.pretrain.next_sentence_loss
         divisors = Divisors(
-            batch.masked + 1e-5, float(max(batch.labelled, 1)) if asks else math.inf
+            batch.masked + 1e-5, float(max(batch.labelled, 1)) if has_sentence_loss else math.inf
         )
         if self.graphs is not None:
             replayed = self.graphs.micro_step(micro_batch, divisors, seed=seed)
@@ -195,7 +190,7 @@ class Trainer:
     def evaluate(self, batch: StepBatch) -> None:
         """Score the held-out examples of the batch's length, if there are any.
 
-        A fixed set of examples; every rank computes its share.
+        The examples are fixed; every rank computes its share.
         """
         source, device = self.heldout_sources.get(batch.address.max_seq_length), self.world.device
         if source is None:
@@ -217,7 +212,7 @@ class Trainer:
         self.telemetry.add_heldout(self.step, asdict(scores))
 
     def save(self, *, evaluated: bool) -> None:
-        """Save the state after the steps done; `evaluated`: the held-out scores are of this one."""
+        """Save the current state; `evaluated`: it has its own held-out scores."""
         self.watchdog.reached("checkpoint", self.step)
         state: RunState = {
             **self.identity,
@@ -241,6 +236,6 @@ class Trainer:
         if self.skipped_in_row >= self.machine.max_skipped_steps:
             raise ClozeError(
                 f"{self.skipped_in_row} steps in a row had no finite gradient, the last was step "
-                f"{self.step} with rows {where}; lower optimizer.learning_rate, or look at "
-                "these rows with `cloze inspect`"
+                f"{self.step} with rows {where}; lower optimizer.learning_rate, or "
+                "inspect these rows with `cloze inspect`"
             )

@@ -1,11 +1,10 @@
-"""AdamW, LAMB, Muon and StableAdamW, the learning rate, which parameters decay.
+"""AdamW, LAMB, Muon and StableAdamW, learning-rate schedules, and weight decay groups.
 
 In:  named parameters and `OptimizerConfig`.
-Out: a torch optimizer that DeepSpeed can wrap, equal bit for bit after a resume; a step's rate.
+Out: a torch optimizer that DeepSpeed can wrap, equal bit for bit after a resume; learning rates.
 
-The reference's AdamW has no bias correction (optimization.py:130-151). Torch's fused kernel always
-corrects; the same update is had from it by scaling its inputs, since with c1 = 1 - β1^t and
-c2 = 1 - β2^t
+The reference's AdamW has no bias correction (optimization.py:130-151), but torch's fused kernel
+always corrects. Scaling its inputs cancels the correction: with c1 = 1 - β1^t and c2 = 1 - β2^t,
     lr · m / (√v + ε)  =  [lr · c1/√c2] / c1 · m / (√v/√c2 + ε/√c2).
 """
 
@@ -26,19 +25,19 @@ from model.training.distributed import World
 from model.training.precision import Kept, Rounded
 
 ParameterGroup = dict[str, Any]
-"""A parameter group as torch's optimizers take and keep it: `params` and their settings."""
+"""A parameter group in torch's format: `params` and their settings."""
 
 BLOCK = 4096
-"""Numbers whose squares are summed at once (kernels.c): the norm is the same for any threads."""
+"""Squares are summed in blocks of this size (kernels.c), so the norm does not depend on threads."""
 
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
-"""Parameters with one of these in their name are not decayed (optimization.py:65)."""
+"""Parameters whose name contains one of these are not decayed (optimization.py:65)."""
 
 
 def parameter_groups(
     named: Iterable[tuple[str, Parameter]], *, weight_decay: float
 ) -> list[ParameterGroup]:
-    """Two groups, decayed and not; embeddings are decayed as in the reference."""
+    """Two groups, with and without weight decay; embeddings are decayed as in the reference."""
     decayed: list[Parameter] = []
     undecayed: list[Parameter] = []
     for name, parameter in named:
@@ -53,16 +52,16 @@ def parameter_groups(
 def learning_rate(
     step: int, *, steps: int, optimizer: OptimizerConfig, steps_before: int = 0
 ) -> float:
-    """Rate of `step` (from 0) out of `steps`: linear warm-up, then what the schedule says.
+    """The learning rate of `step` (from 0) out of `steps`: linear warm-up, then the schedule.
 
-    Linear decay counts from step 0 on: at step 0 the rate is 0, and at the end of the warm-up it
-    drops from the peak to peak × (1 - warmup/N) (reference: optimization.py:32-54). This is not
-    Hugging Face's schedule. `wsd` is flat, then peak × (1 - √t), t from 0 to 1 in the last
-    `decay_share` of the steps (Hägele et al. 2024, equation 1); `constant` stays flat.
+    Linear decay counts from step 0: the rate is 0 at step 0 and drops from the peak to peak × (1 -
+    warmup/N) at the end of the warm-up (reference: optimization.py:32-54), unlike in Hugging Face's
+    schedule. `wsd` is constant, then peak × (1 - √t) with t from 0 to 1 in the last `decay_share`
+    of the steps (Hägele et al. 2024, equation 1); `constant` stays constant.
 
-    A run that goes on after the `steps_before` of a finished one, whose rate has come down to 0,
-    warms up a second time, to the line of the longer run: a jump there would cost what was learnt
-    (Gupta et al. 2023, "Continual pre-training of large language models: how to (re)warm").
+    A run that continues a finished one of `steps_before` steps, whose rate has decayed to 0, warms
+    up again to the schedule of the longer run: a jump would destroy part of what was learnt (Gupta
+    et al. 2023, "Continual pre-training of large language models: how to (re)warm").
     """
     left = max(0.0, 1.0 - step / steps)
     if optimizer.schedule == "constant":
@@ -84,14 +83,14 @@ def build_optimizer(
     zero_stage: int,
     precision: str = "fp32",
 ) -> "AdamW | Lamb":
-    """The optimizer of `config` over `named` parameters, its learning rate still 0.
+    """The optimizer of `config` over `named` parameters, with learning rate 0.
 
-    In any `precision` but fp32 Muon's products are bfloat16, as the model's are.
+    Muon's matrix products use bfloat16 unless `precision` is fp32.
     """
     if config.name == "muon" and zero_stage > 0:
         raise UsageError(
-            f"optimizer muon with training.zero_stage {zero_stage}: ZeRO cuts tensors into slices, "
-            "and muon makes whole matrices orthogonal; set zero_stage = 0"
+            f"optimizer muon with training.zero_stage {zero_stage}: ZeRO slices tensors, but muon "
+            "orthogonalises whole matrices; set zero_stage = 0"
         )
     if config.name == "muon":
         everything = dict(named)
@@ -111,12 +110,9 @@ def build_optimizer(
 
 
 def clip(gradients: list[Tensor], max_norm: float) -> Tensor:
-    """Scale `gradients` down to a global norm of `max_norm`; their norm before, on their device.
-
-    Where it is not finite the gradients are of no use. Nothing waits for a GPU here.
-    """
+    """Scale `gradients` down to a global norm of `max_norm`; returns the norm before scaling."""
     norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-    on_cpu = norm.device.type == "cpu"  # where reading a value costs nothing
+    on_cpu = norm.device.type == "cpu"  # where reading a value is free
     if not on_cpu or norm > max_norm:
         scale = torch.where(norm > max_norm, max_norm / (norm + 1e-6), 1.0)
         torch._foreach_mul_(gradients, scale)
@@ -124,7 +120,7 @@ def clip(gradients: list[Tensor], max_norm: float) -> Tensor:
 
 
 def _kernels_for_update(parameters: list[Tensor]) -> Kernels | None:
-    """The kernels, if they fit all `parameters`: float32 on the CPU."""
+    """The kernels, if all `parameters` are float32 on the CPU."""
     fit = all(
         p.device.type == "cpu" and p.dtype == torch.float32 and p.is_contiguous()
         for p in parameters
@@ -133,12 +129,12 @@ def _kernels_for_update(parameters: list[Tensor]) -> Kernels | None:
 
 
 def _addresses(tensors: Iterable[Tensor | None]) -> Tensor:
-    """Where contiguous tensors lie, [N] int64; 0 for one that is missing."""
+    """Addresses of contiguous tensors, [N] int64; 0 for missing ones."""
     return torch.tensor([0 if each is None else each.data_ptr() for each in tensors])
 
 
-# torch's optimizers import its compiler, seconds of a program's start, only to be left out of what
-# it compiles. Ours are called from nothing that is compiled.
+# torch's optimizers import its compiler, which takes seconds, only to exclude themselves from
+# compilation. Nothing compiled calls ours.
 for _method in (
     *(torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad),
     *(torch.optim.Optimizer.state_dict, torch.optim.Optimizer.load_state_dict),
@@ -148,29 +144,29 @@ for _method in (
 
 
 class AdamW(torch.optim.AdamW):
-    """Torch's fused AdamW, on a CPU our own; without bias correction it is the reference's."""
+    """torch's fused AdamW, or our kernel on a CPU; by default without bias correction."""
 
     updates: int | None = None
-    """Updates done before this step, where the caller counts; None: as the parameters' states say,
-    which means waiting for a GPU."""
+    """Updates done before this step, if the caller counts them. None: read them from the state,
+    which waits for a GPU."""
 
     kept: Kept | None = None
-    """bf16 copies of the parameters, updated with them, and gradients in bf16."""
+    """bf16 copies of the parameters, updated along with them, and bf16 gradients."""
 
     def __init__(self, groups: list[ParameterGroup], *, config: OptimizerConfig) -> None:
         super().__init__(
             groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.eps, fused=True
         )
         self.bias_correction = config.bias_correction
-        self.grad_scale: Tensor | None = None  # what torch's kernel divides gradients by
+        self.grad_scale: Tensor | None = None  # torch's kernel divides gradients by it
 
     def compute_with(self, module: object) -> None:
-        """Update a `Rounded` module's copies too, where the kernel does both in one pass."""
+        """Update a `Rounded` module's copies as well, if the kernel can do both in one pass."""
         if isinstance(module, Rounded) and _kernels_for_update(self._parameters()):
             self.kept = module.keep()
 
     def shorten(self, max_norm: float) -> Tensor:
-        """Have the next step scale gradients down to a global norm of `max_norm`; theirs before."""
+        """Have the next step scale gradients down to a norm of `max_norm`; returns their norm."""
         parameters = self._parameters()
         native = _kernels_for_update(parameters)
         if native is not None:
@@ -186,13 +182,13 @@ class AdamW(torch.optim.AdamW):
         return norm
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         super().zero_grad(set_to_none)
         if self.kept is not None:
             self.kept.gradients.clear()
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         native = _kernels_for_update(self._parameters())
         if native is not None:
             for group in self.param_groups:
@@ -217,7 +213,7 @@ class AdamW(torch.optim.AdamW):
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def _update(self, native: Kernels, group: ParameterGroup) -> None:
-        """The same by our kernel, in one pass, in which copies are renewed."""
+        """Update with our kernel, which also renews the copies in the same pass."""
         parameters = self._with_gradients(group)
         if not parameters:
             return
@@ -242,12 +238,12 @@ class AdamW(torch.optim.AdamW):
         )
 
     def _with_gradients(self, group: ParameterGroup) -> list[Tensor]:
-        """The group's parameters that have a gradient, in fp32 or in bf16."""
+        """Parameters of the group that have a gradient, in fp32 or in bf16."""
         rounded = self.kept.gradients if self.kept is not None else {}
         return [p for p in group["params"] if p in rounded or p.grad is not None]
 
     def _gradient_factor(self) -> float:
-        """What the next step multiplies gradients by."""
+        """Factor that the next step applies to gradients."""
         return 1.0 if self.grad_scale is None else 1.0 / float(self.grad_scale)
 
     def _copy_addresses(self, parameters: list[Tensor]) -> Tensor:
@@ -255,14 +251,14 @@ class AdamW(torch.optim.AdamW):
         return _addresses(map(copies.get, parameters))
 
     def _gradient_addresses(self, parameters: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Of the gradients in fp32, and of those in bf16."""
+        """Addresses of the fp32 gradients, and of the bf16 ones."""
         rounded = self.kept.gradients if self.kept is not None else {}
         return _addresses(p.grad for p in parameters), _addresses(map(rounded.get, parameters))
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
-            state.update(_no_state(parameter))
+            state.update(_zero_state(parameter))
         return state
 
     def _updates_done(self, group: ParameterGroup) -> int:
@@ -272,30 +268,27 @@ class AdamW(torch.optim.AdamW):
         return next((int(state["step"]) for state in states if state), 0)
 
     def create_state(self) -> None:
-        """Moments of zero for every parameter, as the first update would make them."""
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter] = {
-                "step": torch.zeros((), device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+        """Create zero moments for every parameter, as the first update would."""
+        for parameter in self._parameters():
+            self.state[parameter] = _zero_state(parameter, count_on=parameter.device)
 
 
 MUON_MOMENTUM = 0.95
 MUON_SCALE = 0.2
-"""What an update of AdamW measures, times its learning rate: the root of the mean square."""
+"""Root mean square of an AdamW update, relative to its learning rate."""
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
-"""The odd polynomial that brings singular values of 0.01 to 1 between 0.7 and 1.2 in five steps."""
+"""Coefficients of the odd polynomial that, in five steps, moves singular values from [0.01, 1] into
+[0.7, 1.2]."""
 
 
 class Muon(AdamW):
     """Muon for the matrices of the layers (Jordan et al. 2024), AdamW for everything else.
 
-    A matrix moves along its momentum made orthogonal, so that rare directions count like frequent
-    ones. Moves are as long as AdamW's (Liu et al. 2025, 2.2): one learning rate serves both. Second
-    moments of matrices stay 0.
+    A matrix is updated by its orthogonalised momentum, so that rare directions count as much as
+    frequent ones. Updates have the size of AdamW's (Liu et al. 2025, 2.2), so one learning rate
+    serves both. Second moments of matrices stay 0.
     """
 
     def __init__(
@@ -306,32 +299,24 @@ class Muon(AdamW):
         config: OptimizerConfig,
         dtype: torch.dtype,
     ) -> None:
-        """`dtype`: of the products that make a matrix orthogonal."""
+        """`dtype`: of the products that orthogonalise a matrix."""
         group = {"params": matrices, "weight_decay": config.weight_decay, "matrices": True}
         super().__init__([group, *({"matrices": False, **g} for g in rest)], config=config)
         self._dtype = dtype
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
-        """One update of every parameter that has a gradient."""
-        matrices, *rest = self.param_groups
-        self._update_matrices(matrices)
-        try:
-            self.param_groups = rest
-            super().step(closure)
-        finally:
-            self.param_groups = [matrices, *rest]
-
     @torch.no_grad()
-    def _update_matrices(self, group: ParameterGroup) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
+        """Update every parameter that has a gradient."""
+        matrices, *rest = self.param_groups
         by_shape: dict[torch.Size, list[Tensor]] = {}
-        for parameter in self._with_gradients(group):
+        for parameter in self._with_gradients(matrices):
             by_shape.setdefault(parameter.shape, []).append(parameter)
-        decay = group["lr"] * group["weight_decay"]
+        decay = matrices["lr"] * matrices["weight_decay"]
         for shape, parameters in by_shape.items():
             states = [self._state_of(parameter) for parameter in parameters]
             momenta = [state["exp_avg"] for state in states]
             torch._foreach_add_([state["step"] for state in states], 1.0)
-            length = group["lr"] * MUON_SCALE * math.sqrt(max(shape))
+            length = matrices["lr"] * MUON_SCALE * math.sqrt(max(shape))
             native = _kernels_for_update(parameters)
             if native is not None and (self.kept is not None or self._dtype == torch.bfloat16):
                 counts = torch.tensor([shape.numel()] * len(parameters))
@@ -350,28 +335,33 @@ class Muon(AdamW):
                 )
                 continue
             gradients = [p.grad for p in parameters if p.grad is not None]
-            if self.grad_scale is not None:  # the kernel of AdamW divides by it on its way
+            if self.grad_scale is not None:  # AdamW's kernel divides by it itself
                 torch._foreach_div_(gradients, self.grad_scale)
             torch._foreach_lerp_(momenta, gradients, 1 - MUON_MOMENTUM)
             ahead = torch.stack(torch._foreach_lerp(gradients, momenta, MUON_MOMENTUM))
             moves = orthogonal(ahead.to(self._dtype)).to(ahead.dtype)
             torch._foreach_mul_(parameters, 1 - decay)
             torch._foreach_add_(parameters, list(moves.unbind()), alpha=-length)
+        try:
+            self.param_groups = rest
+            super().step(closure)
+        finally:
+            self.param_groups = [matrices, *rest]
 
 
-def _no_state(parameter: Tensor) -> dict[str, Tensor]:
-    """What is kept of a parameter before its first update; the count stays on the host."""
+def _zero_state(parameter: Tensor, *, count_on: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """The state of a parameter before its first update; the count stays on the host by default."""
     return {
-        "step": torch.zeros(()),
+        "step": torch.zeros((), device=count_on),
         "exp_avg": torch.zeros_like(parameter),
         "exp_avg_sq": torch.zeros_like(parameter),
     }
 
 
 def orthogonal(matrices_NIO: Tensor) -> Tensor:
-    """U V^T of each matrix's singular value decomposition U S V^T, nearly; zero stays zero.
+    """U V^T of each matrix's singular value decomposition U S V^T, approximately; zero stays zero.
 
-    Products alone: Newton and Schulz's iteration, with Jordan's coefficients.
+    Newton-Schulz iteration, which needs only matrix products, with Jordan's coefficients.
     """
     tall = matrices_NIO.shape[1] > matrices_NIO.shape[2]
     x = matrices_NIO.mT if tall else matrices_NIO
@@ -386,19 +376,19 @@ def orthogonal(matrices_NIO: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Slices:
-    """What ZeRO has made of the parameters: flat tensors, in which this rank has a part of each."""
+    """ZeRO's partition of the parameters into flat tensors, where this rank has a part of each."""
 
     parts: Sequence[Tensor | None]
-    """By parameter: this rank's part, a view of a flat tensor; None where it has none."""
+    """This rank's part of each parameter, a view of a flat tensor; None if it has none."""
 
     sizes: Sequence[int]
-    """By parameter: numbers on all ranks together."""
+    """Total elements of each parameter, over all ranks."""
 
     world: World
 
     def pieces(self, flat: Tensor) -> "_Pieces":
-        """The parts inside `flat`; what fills gaps counts as one parameter more."""
-        inside: list[tuple[int, int, int]] = []  # start, length and number of each part
+        """The parts within `flat`; padding counts as an additional parameter."""
+        inside: list[tuple[int, int, int]] = []  # start, length and parameter index of each part
         for number, part in enumerate(self.parts):
             if part is not None and part.numel():
                 start = (part.data_ptr() - flat.data_ptr()) // flat.element_size()
@@ -423,22 +413,20 @@ class Slices:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """How the numbers of one update divide into N parameters, or parts of them."""
+    """How the elements of an update divide into N parameters, or parts of parameters."""
 
     lengths: list[int]
-    """[N]."""
-
     repeats: Tensor
-    """[N] int64 on the device: the same."""
+    """[N] int64 on the device: `lengths`."""
 
     sizes: Tensor
-    """[N] int64 on the device: of the whole parameter."""
+    """[N] int64 on the device: elements of the whole parameters."""
 
     numbers: Tensor | None = None
-    """[N] int64 on the device: the parameter that each is a part of; None: they are whole."""
+    """[N] int64 on the device: the parameter that each part belongs to; None: they are whole."""
 
     def of(self, tensors: list[Tensor]) -> list[Tensor]:
-        """`tensors` as they are, or the pieces of the only one."""
+        """`tensors` unchanged, or the pieces of the only one."""
         if self.numbers is None:
             return tensors
         (flat,) = tensors
@@ -448,16 +436,16 @@ class _Pieces:
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, Algorithm 2): AdamW's update, rescaled per tensor by a trust ratio.
 
-    Every tensor has one, biases and layer norms too, as the algorithm is printed. The published
-    implementations leave those without weight decay at 1 by default (TensorFlow Addons,
-    `exclude_from_layer_adaptation`; NVIDIA Apex, `use_nvlamb=False`).
+    As in the published algorithm, every tensor has a ratio, including biases and layer norms. By
+    default, released implementations fix it at 1 for tensors without weight decay (TensorFlow
+    Addons, `exclude_from_layer_adaptation`; NVIDIA Apex, `use_nvlamb=False`).
 
-    Where ZeRO slices the parameters, what the ratios are made of is summed over ranks: a vector for
-    each group of parameters.
+    With ZeRO, the squared norms behind the ratios are summed over ranks: one vector per group of
+    parameters.
     """
 
     slices: Slices | None = None
-    """Set where there are flat tensors in the parameters' place."""
+    """Set if flat tensors replace the parameters."""
 
     def __init__(self, groups: list[ParameterGroup], *, config: OptimizerConfig) -> None:
         defaults = {"lr": 0.0, "betas": (config.beta1, config.beta2), "eps": config.eps}
@@ -466,13 +454,13 @@ class Lamb(torch.optim.Optimizer):
         self._pieces: dict[tuple[int, ...], _Pieces] = {}
 
     def create_state(self) -> None:
-        """Moments of zero for every parameter, as the first update would make them."""
+        """Create zero moments for every parameter, as the first update would."""
         for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter] = _no_state(parameter)
+            self.state[parameter] = _zero_state(parameter)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
@@ -483,7 +471,7 @@ class Lamb(torch.optim.Optimizer):
         for parameter in parameters:
             state = self.state[parameter]
             if not state:
-                state.update(_no_state(parameter))
+                state.update(_zero_state(parameter))
             state["step"] += 1
         beta1, beta2 = group["betas"]
         first = [self.state[parameter]["exp_avg"] for parameter in parameters]
@@ -509,33 +497,24 @@ class Lamb(torch.optim.Optimizer):
         pieces = self._pieces_of(parameters)
         ratios = self._ratios(
             pieces,
-            pieces.of(parameters),
-            pieces.of(directions),
-            pieces.of(gradients),
-            pieces.of(second),
+            *map(pieces.of, (parameters, directions, gradients, second)),
             correction=correct[1],
             eps=group["eps"],
         )
         ratios = ratios * -group["lr"]
-        # All tensors at once: each by its own ratio would be a kernel a tensor, some 400.
+        # Scale all tensors at once; individually, this would take some 400 kernels.
         flat.mul_(torch.repeat_interleave(ratios, pieces.repeats, output_size=len(flat)))
         torch._foreach_add_(parameters, directions)
 
     def _ratios(
-        self,
-        pieces: _Pieces,
-        parameters: list[Tensor],
-        directions: list[Tensor],
-        gradients: list[Tensor],
-        second: list[Tensor],
-        *,
-        correction: float,
-        eps: float,
+        self, pieces: _Pieces, *tensors: list[Tensor], correction: float, eps: float
     ) -> Tensor:
-        """The trust ratios: norms of weights over those of their updates, 1 where either is 0.
+        """Trust ratios: weight norms over update norms, or 1 if either is 0.
 
-        `correction`: what second moments are divided by, 1 without bias correction.
+        `tensors`: parameters, update directions, gradients and second moments. `correction`: the
+        divisor of the second moments, 1 without bias correction.
         """
+        parameters, directions, *_ = tensors
         weights = torch.stack(torch._foreach_norm(parameters))
         changes = torch.stack(torch._foreach_norm(directions))
         if pieces.numbers is not None:
@@ -544,7 +523,7 @@ class Lamb(torch.optim.Optimizer):
         return torch.where((weights > 0) & (changes > 0), weights / changes, 1.0)
 
     def _over_ranks(self, sums_KN: Tensor, pieces: _Pieces) -> Tensor:
-        """For each piece its parameter's sums over all pieces of all ranks, [K, N]."""
+        """For each piece, the sums of its parameter over all pieces of all ranks, [K, N]."""
         if self.slices is None or pieces.numbers is None:
             return sums_KN
         totals = sums_KN.new_zeros(len(sums_KN), len(self.slices.sizes) + 1)
@@ -552,7 +531,7 @@ class Lamb(torch.optim.Optimizer):
         return self.slices.world.sum_tensor(totals)[:, pieces.numbers]
 
     def _pieces_of(self, parameters: list[Tensor]) -> _Pieces:
-        """How these divide; copied to the device once."""
+        """The pieces of `parameters`, cached; copied to the device once."""
         sizes = [parameter.numel() for parameter in parameters]
         key = (id(parameters[0]), *sizes)
         if key not in self._pieces:
@@ -565,25 +544,18 @@ class Lamb(torch.optim.Optimizer):
 
 
 class StableAdamW(Lamb):
-    """AdamW whose step in a tensor is the shorter, the more its gradient outgrows its moments.
+    """AdamW with shorter steps for tensors whose gradient outgrows its second moments.
 
-    Wortsman et al. 2023, Algorithm 2: the rate of a tensor is divided by the root of the mean of
-    g² / max(v, ε²), where that is above 1; the loss has no spikes, and clipping is not needed. Its
-    debiased βs are `bias_correction`.
+    Wortsman et al. 2023, Algorithm 2: the learning rate of a tensor is divided by the root mean
+    square of g² / max(v, ε²) if that exceeds 1. This avoids loss spikes and makes clipping
+    unnecessary. `bias_correction` gives their debiased βs.
     """
 
     def _ratios(
-        self,
-        pieces: _Pieces,
-        parameters: list[Tensor],
-        directions: list[Tensor],
-        gradients: list[Tensor],
-        second: list[Tensor],
-        *,
-        correction: float,
-        eps: float,
+        self, pieces: _Pieces, *tensors: list[Tensor], correction: float, eps: float
     ) -> Tensor:
-        """One over each tensor's excess, at most 1."""
+        """The reciprocal of each tensor's root mean square, at most 1."""
+        *_, gradients, second = tensors
         surprises = torch._foreach_mul(gradients, gradients)
         torch._foreach_div_(surprises, torch._foreach_clamp_min(second, correction * eps**2))
         if pieces.numbers is None:

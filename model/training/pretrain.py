@@ -2,7 +2,7 @@
 
 In:  a stage table (`python -P -m model.training.pretrain --config TABLE`, or the same module under
      DeepSpeed's launcher).
-Out: the artifact `pretrain`: weights under Hugging Face's names, config.json, the tokenizer, the
+Out: the artifact `pretrain`: weights with Hugging Face's names, config.json, the tokenizer, the
      loss curve; or a checkpoint from which the same command resumes.
 """
 
@@ -44,38 +44,43 @@ from model.hugging_face.encoder_files import (
 )
 from model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
 from model.training.checkpoints import Checkpoints, Identity, ParameterState, Resumed, resume
-from model.training.continuation import continuation_of, go_on, keep_end
+from model.training.continuation import continuation_of, finished_state, keep_final_state
 from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.loop import Trainer
 from model.training.monitoring.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
-from model.training.monitoring.telemetry import Curve, Telemetry, matrix_rate, metrics_log
-from model.training.monitoring.trackers import start_trackers
+from model.training.monitoring.telemetry import (
+    Curve,
+    Telemetry,
+    matrix_rate,
+    metrics_log,
+    start_trackers,
+)
 from model.training.precision import require_fp8
 from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET, LARGE_CPU_TOKEN_BUDGET = 8192, 4096
-"""Tokens per micro-batch up to `SMALL`, and for larger encoders, whose activations would take
-gigabytes more. Weights are rounded and gradients added once per micro-batch: with 4,096 tokens a
-tenth of base's step."""
+"""Tokens per micro-batch for encoders up to `SMALL`, and for larger ones, whose activations would
+take gigabytes more. Rounding weights and accumulating gradients happens once per micro-batch: at
+4,096 tokens, a tenth of BERT-base's step."""
 
 SMALL = 12 * 768
-"""Layers times width: BERT-base's."""
+"""Layers times width of BERT-base."""
 
 GPU_TOKEN_BUDGET = 65536
 """Larger micro-batches are no faster."""
 
 GPU_MEMORY_SHARE = 0.85
-"""Share of the free memory that is used; the rest is for fragmentation and libraries."""
+"""Share of the free memory to use; the rest allows for fragmentation and libraries."""
 
 BYTES_PER_PARAMETER = 22
 MASKED_SHARE = 6
-"""Assumed tokens per masked one; at 15 % masked there are 6.7."""
+"""Assumed tokens per masked token; at 15 % masked there are 6.7."""
 
 CLEARLY_SLOWER = 0.8
-"""Warn if matrix products of the chosen precision are below this share of the other's rate."""
+"""Warn if the chosen precision's matrix products run below this share of the other's rate."""
 
 
 def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fault) -> Artifact:
@@ -101,7 +106,7 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
         resumed = resume(checkpoints, world=world, identity=identity)
         metrics = folder / "metrics.jsonl"
         if resumed is None and continuation:
-            resumed = go_on(table, metrics, world=world)
+            resumed = finished_state(table, metrics, world=world)
         done = resumed.state["step"] if resumed else 0
         with (
             Stop().listening() as stop,
@@ -146,11 +151,11 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
 
 
 def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
-    """The run's checkpoint folder: within a configured one, a folder for each key."""
+    """The run's checkpoint folder; within a configured one, each key has its own."""
     chosen = machine.checkpoints or table.output
     if not filesystem.is_local(chosen):
         raise UsageError(
-            f"{chosen}: checkpoints want a local or shared file system; "
+            f"{chosen}: checkpoints need a local or shared file system; "
             "set training.checkpoints to a folder there"
         )
     own = table.key[:16] if machine.checkpoints else ""
@@ -171,7 +176,7 @@ def share_of(
 
 
 def cpu_token_budget(encoder: EncoderConfig) -> int:
-    """Tokens of a micro-batch on a CPU."""
+    """Tokens per micro-batch on a CPU."""
     small = encoder.num_hidden_layers * encoder.hidden_size <= SMALL
     return CPU_TOKEN_BUDGET if small else LARGE_CPU_TOKEN_BUDGET
 
@@ -179,12 +184,12 @@ def cpu_token_budget(encoder: EncoderConfig) -> int:
 def gpu_token_budget(
     stage: PretrainStage, machine: TrainingMachine, *, vocabulary_size: int, free_bytes: int
 ) -> int:
-    """Tokens of a micro-batch that fit into a GPU beside the model; a multiple of 1,024.
+    """Tokens of a micro-batch that fit on a GPU next to the model; a multiple of 1,024.
 
-    For the backward pass, a layer keeps 12 H + 2 I values a token: the inputs of its products and
-    norms, query, key and value, both halves of GELU; and two masks of H bytes. A masked token (one
-    in `MASKED_SHARE`) has logits and their gradient. The model takes 22 bytes a parameter at ZeRO
-    0: masters, moments and gradients in fp32, weights and their gradients in bf16.
+    For the backward pass, a layer saves 12 H + 2 I values per token (the inputs of its products and
+    norms, query, key and value, both halves of GELU) and two masks of H bytes. Masked tokens, one
+    in `MASKED_SHARE`, have logits and their gradient. At ZeRO 0 the model takes 22 bytes per
+    parameter: masters, moments and gradients in fp32, weights and their gradients in bf16.
     """
     encoder = stage.encoder
     width, inner, layers = (
@@ -198,8 +203,8 @@ def gpu_token_budget(
         values += 6 * width + 3 * inner
     layer = size * values + 2 * width
     kept = layer + layers * size * width if machine.checkpoint_activations else layers * layer
-    asked = 1 if stage.pretrain.objective == "next_token" else MASKED_SHARE
-    token = kept + 2 * size * vocabulary_size / asked
+    per_prediction = 1 if stage.pretrain.objective == "next_token" else MASKED_SHARE
+    token = kept + 2 * size * vocabulary_size / per_prediction
     rows = vocabulary_size + encoder.max_position_embeddings
     parameters = layers * encoder.layer_weights + rows * width
     share = GPU_MEMORY_SHARE / (2 if machine.cuda_graphs else 1)  # graphs have their own memory
@@ -209,7 +214,7 @@ def gpu_token_budget(
 
 
 def compiles(stage: PretrainStage, machine: TrainingMachine, device: torch.device) -> bool:
-    """Whether layers are compiled; not by `auto` with grouped attention, whose groups change."""
+    """Whether to compile layers; `auto` does not with grouped attention, whose groups vary."""
     if machine.compile_layers != "auto":
         return machine.compile_layers
     dtype = torch.float32 if stage.pretrain.precision == "fp32" else torch.bfloat16
@@ -218,16 +223,17 @@ def compiles(stage: PretrainStage, machine: TrainingMachine, device: torch.devic
 
 
 def has_compiler() -> bool:
-    """Whether Triton finds the C compiler it needs when layers are compiled."""
+    """Whether Triton can find the C compiler that it needs to compile layers."""
     return any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
 
 
 def telemetry_of(
     table: StageTable, stage: PretrainStage, machine: TrainingMachine, *, world: World, log: IO[str]
 ) -> Telemetry:
-    """The run's log; every rank measures its matrix rate, and on a CPU that of both precisions.
+    """The run's log. Every rank measures its rate of matrix products.
 
-    FP8 is measured against bf16's rate, so that runs of both compare: its MFU may exceed 1.
+    A single CPU rank compares both precisions. FP8 is measured against bf16's rate, so that runs of
+    both are comparable: its MFU may exceed 1.
     """
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
     chosen = "fp32" if stage.pretrain.precision == "fp32" else "bf16"
@@ -258,7 +264,7 @@ def start_engine(
     world: World,
     resumed: Resumed | None,
 ) -> Engine:
-    """The model under training: initialised from the run's seed, warm-started, or resumed."""
+    """The engine: initialised from the run's seed, warm-started, or resumed."""
     torch.manual_seed(stage.seed)
     model = PretrainingModel(
         stage.encoder,
@@ -293,7 +299,7 @@ def warm_start(
     *,
     tokenizer: SubwordTokenizer,
 ) -> None:
-    """Load all weights of an initial checkpoint; heads it lacks keep their initialisation."""
+    """Load the weights of an initial checkpoint; heads that it lacks keep their initialisation."""
     where = stage.pretrain.init
     if files.tokenizer.digest != tokenizer.digest:
         raise UsageError(
@@ -328,7 +334,7 @@ def export(
     ]
     records = [put_bytes(output, metrics, name="metrics.jsonl")]
     if trainer.machine.keep_optimizer:
-        records += keep_end(trainer.checkpoints.folder(trainer.step), output)
+        records += keep_final_state(trainer.checkpoints.folder(trainer.step), output)
     commit(
         table,
         files,

@@ -2,12 +2,12 @@
 
     python -P -m model.training.supervisor model.training.pretrain --config TABLE --max-restarts 3
 
-In:  the program's module, its stage table; further options go to DeepSpeed's launcher.
+In:  the program's module, its stage table; further options are passed to DeepSpeed's launcher.
 Out: the program's standard output and exit code.
 
-It holds no state: checkpoints have all that is needed to resume, so a restart runs the same command
-again. Stopping it (SIGTERM, SIGINT) stops the ranks, which save first. A wrong configuration (exit
-code 2) is not retried.
+The supervisor is stateless: checkpoints hold everything needed to resume, so a restart runs the
+same command again. Stopping it (SIGTERM, SIGINT) stops the ranks, which save first. An invalid
+configuration (exit code 2) is not retried.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from model.config import TrainingMachine
 from model.training.environment import training_command, training_environment
 
 FINAL = (0, 2, 130, 143)
-"""Exit codes without a restart: success, usage error, interrupted, terminated."""
+"""Exit codes that are not retried: success, usage error, interrupted, terminated."""
 
 LARGEST_CODE = 128 + 64
-"""The largest exit code with which a shell reports a signal; larger ones were negative. DeepSpeed's
-launcher passes a killed rank's -9 to sys.exit, which makes it 247."""
+"""The largest exit code by which a shell reports a signal; larger ones were negative. DeepSpeed's
+launcher passes a killed rank's -9 to sys.exit, which turns it into 247."""
 
 PAUSE = 1.0
 """Seconds before a restart."""
@@ -41,7 +41,7 @@ PAUSE = 1.0
 
 @dataclass
 class Supervisor:
-    """Runs one command until it succeeds, is stopped, or has died too often."""
+    """Runs a command until it succeeds, is stopped, or has died too often."""
 
     command: Sequence[str]
     environment: dict[str, str]
@@ -51,9 +51,15 @@ class Supervisor:
     _stopping: int = 0
 
     def run(self) -> int:
-        """The last exit code, as a shell would give it."""
+        """Run the command; returns its last exit code, as a shell would."""
+
+        def forward(signum: int, frame: FrameType | None) -> None:
+            self._stopping = signum
+            if self._child is not None and self._child.poll() is None:
+                self._child.send_signal(signal.SIGTERM)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._forward)
+            signal.signal(number, forward)
         for attempt in range(self.max_restarts + 1):
             self._child = start(self.command, environment={**os.environ, **self.environment})
             code = self._child.wait()
@@ -68,11 +74,6 @@ class Supervisor:
             say(f"warning: training ended with exit code {code}; starting again ({left} left)")
             self.pause(PAUSE)
         return code
-
-    def _forward(self, signum: int, frame: FrameType | None) -> None:
-        self._stopping = signum
-        if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(signal.SIGTERM)
 
 
 def main(arguments: Sequence[str]) -> int:

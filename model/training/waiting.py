@@ -1,14 +1,13 @@
-"""How OpenMP's threads wait: spinning while the cores are ours, asleep while they are not.
+"""OpenMP threads that spin while the cores are free and sleep while other programs need them.
 
-In:  the time that the processors were busy, and this process's own (/proc/stat, os.times).
-Out: threads that adapt within a second of a change. No result depends on it: the number of threads
-     stays the same.
+In:  processor time of the machine and of this process (/proc/stat, os.times).
+Out: threads that adapt within a second. Results are unaffected: the number of threads is constant.
 
-A step of a small encoder has thousands of parallel regions of some microseconds each. Threads that
-spin between them are half as fast again as threads that sleep, and dozens of times slower where
-another program wants one of their cores. libgomp spins only while it manages no more threads than
-there are processors, and counts them again at every wait. So a second, idle team of its threads is
-the switch: while it exists, threads sleep.
+A step of a small encoder has thousands of parallel regions of a few microseconds. Threads that spin
+between them are 1.5 times as fast as threads that sleep, but dozens of times slower if another
+program competes for a core. libgomp spins only while it manages no more threads than there are
+processors, which it checks at every wait. A second, idle team of threads is therefore the switch:
+while it exists, threads sleep.
 """
 
 import ctypes
@@ -22,21 +21,20 @@ from typing import NamedTuple
 from artifacts.progress import say
 
 INTERVAL = 0.5
-"""Seconds between two samples of the processors' use."""
+"""Seconds between two samples of processor time."""
 
 CROWDED = 0.25
-"""Share of a core that our threads lack when they go to sleep; below half of it they spin again."""
+"""Threads go to sleep if they lack this share of a core, and spin again below half of it."""
 
 
 class Use(NamedTuple):
-    """Processor time so far, in seconds."""
+    """Processor time used so far, in seconds."""
 
     at: float
-    """When that was."""
     idle: float
-    """Of all processors that this process may use."""
+    """Idle time of the processors that this process may use."""
     ours: float
-    """Of this process."""
+    """Time used by this process."""
 
 
 class IdleTeam:
@@ -62,7 +60,7 @@ class IdleTeam:
 
 
 class Waiting:
-    """Switches between sleeping and spinning; threads sleep until the cores are seen to be free."""
+    """Switches between sleeping and spinning; threads start asleep."""
 
     def __init__(self, runtime: ctypes.CDLL, *, threads: int) -> None:
         self.threads = threads
@@ -75,7 +73,7 @@ class Waiting:
         return self._team is not None
 
     def decide(self, before: Use, now: Use) -> None:
-        """Sleep or spin, by the processor time used between the two samples."""
+        """Sleep or spin, depending on the processor time used between two samples."""
         free = (now.idle - before.idle + now.ours - before.ours) / (now.at - before.at)
         lacking = self.threads - free
         if self._team is None and lacking > CROWDED:
@@ -95,14 +93,26 @@ class Waiting:
 
 @contextmanager
 def patient_threads(threads: int) -> Iterator[None]:
-    """Within it, this process's OpenMP threads spin while the cores are free and else sleep."""
+    """Let this process's OpenMP threads spin while the cores are free, and sleep otherwise."""
     runtime = _runtime()
     if threads < 2 or runtime is None or processor_use() is None:
         yield
         return
     ended = threading.Event()
     waiting = Waiting(runtime, threads=threads)
-    watcher = threading.Thread(target=_watch, args=(waiting, ended), name="waiting", daemon=True)
+
+    def watch() -> None:
+        before, reported = processor_use(), False
+        while not ended.wait(INTERVAL):
+            now = processor_use()
+            if before is not None and now is not None:
+                waiting.decide(before, now)
+            before = now
+            if waiting.asleep and not reported:
+                say("other programs are using these cores: OpenMP threads sleep between tasks")
+                reported = True
+
+    watcher = threading.Thread(target=watch, name="waiting", daemon=True)
     watcher.start()
     try:
         yield
@@ -113,7 +123,7 @@ def patient_threads(threads: int) -> Iterator[None]:
 
 
 def processor_use() -> Use | None:
-    """Processor time used so far; None where the kernel does not report it."""
+    """Processor time used so far; None if the kernel does not report it."""
     allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
@@ -127,22 +137,10 @@ def processor_use() -> Use | None:
 
 
 def _runtime() -> ctypes.CDLL | None:
-    """The libgomp that torch has loaded; None with another OpenMP runtime."""
+    """The libgomp that torch has loaded; None for another OpenMP runtime."""
     try:
         maps = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
     paths = [line.split()[-1] for line in maps if "libgomp" in line]
     return ctypes.CDLL(paths[0]) if paths else None
-
-
-def _watch(waiting: Waiting, ended: threading.Event) -> None:
-    before, said = processor_use(), False
-    while not ended.wait(INTERVAL):
-        now = processor_use()
-        if before is not None and now is not None:
-            waiting.decide(before, now)
-        before = now
-        if waiting.asleep and not said:
-            say("other programs want these cores: threads sleep while they wait, for as long")
-            said = True

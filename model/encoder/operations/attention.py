@@ -57,41 +57,35 @@ class LayerAttention(NamedTuple):
 
 def layer_attention(batch: PackedBatch, config: EncoderConfig, *, backend: str) -> LayerAttention:
     """Both kinds for one batch, with rotary positions unless positions are learned."""
-    full, local = BACKENDS[backend](batch, config), WINDOWS[backend](batch, config)
-    if backend == "grouped" and is_long(batch):
-        full = LongAttention(batch, config)
+    reach = config.local_attention // 2
+    return LayerAttention(
+        _attention(batch, config, backend, theta=config.global_rope_theta),
+        _attention(batch, config, backend, theta=config.local_rope_theta, reach=reach),
+    )
+
+
+def _attention(
+    batch: PackedBatch,
+    config: EncoderConfig,
+    backend: str,
+    *,
+    theta: float,
+    reach: int | None = None,
+) -> Attend:
+    attend: Attend
+    if backend == "grouped" and reach is not None:
+        attend = BlockAttention(batch, config)
+    elif backend == "grouped" and is_long(batch):
+        attend = LongAttention(batch, config)
+    else:
+        attend = BACKENDS[backend](batch, config, reach=reach)
+    rotation = None
     if config.positions != "learned":
-        full = RotaryAttention(full, batch, config, config.global_rope_theta)
-        local = RotaryAttention(local, batch, config, config.local_rope_theta)
-    if backend == "grouped" and batch.input_ids.device.type == "cpu":
-        full = FusedAttention(full, batch, config)
-        local = FusedAttention(local, batch, config, reach=config.local_attention // 2)
-    return LayerAttention(full, local)
-
-
-class FusedAttention:
-    """Attention by the compiled kernel, which also applies the rotations; without dropout."""
-
-    def __init__(
-        self,
-        otherwise: Attend,
-        batch: PackedBatch,
-        config: EncoderConfig,
-        *,
-        reach: int | None = None,
-    ) -> None:
-        """`otherwise`: the fallback for inputs that the kernel does not support."""
-        self.otherwise = otherwise
-        rotation = None
-        if isinstance(otherwise, RotaryAttention):
-            rotation = (otherwise.cosine, otherwise.sine)
-        self.grouped = GroupedAttention(batch, config, reach=reach, rotation=rotation)
-
-    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
-        """Context vectors, [T, A, K]."""
-        if self.grouped.kernel(parts_T3AK) is None:
-            return self.otherwise(parts_T3AK, noise)
-        return self.grouped(parts_T3AK, None)
+        attend = RotaryAttention(attend, batch, config, theta)
+        rotation = (attend.cosine, attend.sine)
+    if backend != "grouped" or batch.input_ids.device.type != "cpu":
+        return attend
+    return GroupedAttention(batch, config, reach=reach, rotation=rotation, otherwise=attend)
 
 
 class RotaryAttention:
@@ -344,23 +338,13 @@ class LongAttention:
         return torch.cat(contexts)
 
 
-BACKENDS: dict[str, Callable[[PackedBatch, EncoderConfig], Attend]] = {
+BACKENDS: dict[str, Callable[..., Attend]] = {
     "grouped": GroupedAttention,
     "flash": FlashAttention,
     "varlen": VarlenAttention,
 }
-"""Attention over whole sequences. grouped: any device and dtype. flash: CUDA, with dropout.
-varlen: CUDA, without dropout."""
-
-
-WINDOWS: dict[str, Callable[[PackedBatch, EncoderConfig], Attend]] = {
-    "grouped": BlockAttention,
-    "flash": lambda batch, config: FlashAttention(batch, config, reach=config.local_attention // 2),
-    "varlen": lambda batch, config: VarlenAttention(
-        batch, config, reach=config.local_attention // 2
-    ),
-}
-"""Local attention of each backend; the CUDA kernels support windows themselves."""
+"""Attention of a batch, optionally limited to a `reach`. grouped: any device and dtype. flash:
+CUDA, with dropout. varlen: CUDA, without dropout."""
 
 
 def backend_name(wanted: str, *, device: torch.device, dtype: torch.dtype) -> str:

@@ -11,6 +11,7 @@ Wikipedia at 128 tokens, more than half of the sequences are full and need no pa
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -55,11 +56,8 @@ attention, whereas oneDNN generates code for every new product shape."""
 class Group:
     """Sequences padded to a common length."""
 
-    sequences: int
-    """G."""
-
-    length: int
-    """S."""
+    sequences: int  # G
+    length: int  # S
 
     first_row: int
     """Offset of the group among all R rows."""
@@ -88,8 +86,6 @@ class Grouping:
     """Attention scores of all groups."""
 
     heads: int
-    """A."""
-
     token_head_of_row: Tensor
     """[R] int64: token * A + head of each row. Padding repeats the last token of its sequence;
     padding sequences repeat the first token of the batch."""
@@ -228,11 +224,12 @@ class GroupedAttention:
         *,
         reach: int | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
+        otherwise: Callable[[Tensor, Noise | None], Tensor] | None = None,
     ) -> None:
         """`reach`: visible distance to each side; groups still compute all scores.
 
         `rotation`: cosine and sine, [T, K / 2], of the angles by which the kernel rotates queries
-        and keys.
+        and keys. `otherwise`: replaces the groups for inputs that the kernel does not support.
         """
         self.heads = config.num_attention_heads
         reach = FAR if reach is None else reach
@@ -246,12 +243,15 @@ class GroupedAttention:
         self.device = batch.input_ids.device
         self.lengths = batch.lengths
         self.rotation = rotation or (None, None)
+        self.otherwise = otherwise
         starts, unused = np.cumsum(self.lengths) - self.lengths, np.zeros_like(self.lengths)
         # As `_drawn_places`, without dropout.
         self._places = torch.from_numpy(np.stack((starts, self.lengths, unused, unused)))
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
+        if self.otherwise is not None and self.kernel(parts_T3AK) is None:
+            return self.otherwise(parts_T3AK, noise)
         return differentiable(self, parts_T3AK, self.draw(noise))
 
     @cached_property

@@ -1,10 +1,10 @@
 """Health of a run: warnings, a watchdog for hanging ranks, graceful stopping.
 
-In:  every step's record; every site that the loop reaches; signals.
+In:  the record of every step; every site that the loop reaches; signals.
 Out: warnings; exit code 70 from a rank without progress; `Stop.wanted`.
 
-A hanging rank blocks all others in their next collective operation, and their own watchdogs end
-them, so that the launcher sees the whole run end and the supervisor can restart it.
+A hanging rank blocks all others in their next collective operation until their own watchdogs end
+them. The launcher then sees the whole run end, and the supervisor can restart it.
 """
 
 import faulthandler
@@ -38,12 +38,11 @@ SITES = (
     "checkpoint.after_commit",
     "checkpoint.purge",
 )
-"""Named points of a run: reported for a hanging rank, and where tests inject faults."""
+"""Named points of a run, reported for a hanging rank, and used by tests to inject faults."""
 
 FaultHook = Callable[[str, int], None]
-"""Called with a site and the step. Tests kill, stop, sleep or raise there; production code reads no
-environment variable for it.
-"""
+"""Called with a site and a step. Tests kill, stop, sleep or raise in it; production code never
+reads an environment variable for it."""
 
 
 def no_fault(site: str, step: int) -> None:
@@ -51,92 +50,84 @@ def no_fault(site: str, step: int) -> None:
 
 
 SILENCE = 500
-"""Minimum number of steps between two warnings of one kind."""
+"""Minimum number of steps between two warnings of the same kind."""
 
 SPIKE_WINDOW = 128
-"""Steps over which the mean loss and the mean wait are taken."""
+"""Number of steps over which loss and waiting time are averaged."""
 
 SPIKE_SIGMAS = 6.0
-"""A loss this many standard deviations above that mean is a spike."""
+"""A loss this many standard deviations above the mean is a spike."""
 
 HANG_EXIT_CODE = 70
 
 GRACE_SECONDS = 5.0
-"""After them the C-level watchdog ends even a process that Python cannot end."""
+"""Delay after which the C-level watchdog ends even a process that Python cannot end."""
 
 
 @dataclass
 class Alarms:
-    """Warns of runs that do not learn, each kind at most once in `SILENCE` steps.
+    """Warns of runs that do not learn, at most once in `SILENCE` steps per kind.
 
     The most common complaint about BERT: the next-sentence loss falls while the masked-LM loss
-    plateaus at the unigram entropy, that is, the model has learnt word frequencies and no more.
+    stays at the unigram entropy, that is, the model learns word frequencies and nothing else.
     """
 
     unigram_entropy: float
-    """Of the masked tokens, in nats."""
+    """Unigram entropy of the masked tokens, in nats."""
 
     patience: int = 2000
-    """Steps after which a loss at the unigram entropy is worth a warning."""
+    """Steps after which a loss at the unigram entropy triggers a warning."""
 
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=SPIKE_WINDOW))
     _waits: deque[float] = field(default_factory=lambda: deque(maxlen=SPIKE_WINDOW))
     _silent_until: dict[str, int] = field(default_factory=dict)
 
     def check(self, record: StepRecord) -> list[str]:
-        """Warnings that this step causes."""
-        found = []
-        for kind, sentence in self._warnings(record):
-            if self._silent_until.get(kind, 0) <= record.step:
-                self._silent_until[kind] = record.step + SILENCE
-                found.append(sentence)
+        """The warnings that this step triggers."""
+        found: dict[str, str] = {}
+        if record.imbalance > 0.25:
+            found["balance"] = (
+                f"the busiest rank has {record.imbalance:.0%} more work than the average at step "
+                f"{record.step}; raise batch_size or use fewer ranks"
+            )
+        if len(self._losses) == SPIKE_WINDOW:
+            mean = sum(self._losses) / SPIKE_WINDOW
+            variance = sum((past - mean) ** 2 for past in self._losses) / SPIKE_WINDOW
+            # `not <=`, so that NaN counts as a spike too.
+            if not record.masked_lm_loss <= mean + SPIKE_SIGMAS * math.sqrt(variance) + 1e-3:
+                found["spike"] = (
+                    f"masked-LM loss {record.masked_lm_loss:.3f} at step {record.step}, mean of "
+                    f"the last {SPIKE_WINDOW} steps {mean:.3f}; if it stays high, lower "
+                    "learning_rate"
+                )
+            if record.step >= self.patience and abs(mean - self.unigram_entropy) < 0.1:
+                found["stuck"] = (
+                    f"masked-LM loss is at the unigram entropy {self.unigram_entropy:.2f} after "
+                    f"{record.step} steps: the model has only learnt word frequencies; wait, "
+                    "change learning_rate (too high looks like too low), or inspect the examples"
+                )
+            waited = sum(self._waits) / SPIKE_WINDOW
+            if waited > 0.1:
+                found["input"] = (
+                    f"{waited:.0%} of the time is spent waiting for batches; "
+                    "put the examples on a faster disk"
+                )
+        due = [kind for kind in found if self._silent_until.get(kind, 0) <= record.step]
+        self._silent_until.update(dict.fromkeys(due, record.step + SILENCE))
         self._losses.append(record.masked_lm_loss)
         self._waits.append(record.waited / max(record.seconds, 1e-9))
-        return found
-
-    def _warnings(self, record: StepRecord) -> Iterator[tuple[str, str]]:
-        if record.imbalance > 0.25:
-            yield (
-                "balance",
-                f"the busiest rank has {record.imbalance:.0%} more work than the mean at step "
-                f"{record.step}; raise batch_size or use fewer ranks",
-            )
-        if len(self._losses) < SPIKE_WINDOW:
-            return
-        mean = sum(self._losses) / SPIKE_WINDOW
-        variance = sum((past - mean) ** 2 for past in self._losses) / SPIKE_WINDOW
-        # `not <=`, so that NaN is a spike as well.
-        if not record.masked_lm_loss <= mean + SPIKE_SIGMAS * math.sqrt(variance) + 1e-3:
-            yield (
-                "spike",
-                f"masked-LM loss {record.masked_lm_loss:.3f} at step {record.step}, mean of the "
-                f"last {SPIKE_WINDOW} steps {mean:.3f}; if it stays high, lower learning_rate",
-            )
-        if record.step >= self.patience and abs(mean - self.unigram_entropy) < 0.1:
-            yield (
-                "stuck",
-                f"masked-LM loss is at the unigram entropy {self.unigram_entropy:.2f} after "
-                f"{record.step} steps: only word frequencies are being learnt; go on, change "
-                "learning_rate (too high looks like too low), or look at the examples",
-            )
-        waited = sum(self._waits) / SPIKE_WINDOW
-        if waited > 0.1:
-            yield (
-                "input",
-                f"{waited:.0%} of the time is spent waiting for batches; "
-                "put the examples on a faster disk",
-            )
+        return [found[kind] for kind in due]
 
 
 def entropy(counts: NDArray[np.integer]) -> float:
-    """Entropy in nats of a distribution given by counts; 0 without any."""
+    """Entropy, in nats, of a distribution given by counts; 0 without any."""
     share = counts[counts > 0] / max(int(counts.sum()), 1)
     return float(-(share * np.log(share)).sum())
 
 
 @dataclass
 class Watchdog:
-    """Ends this rank when its loop reaches no site for `timeout` seconds.
+    """Ends this rank if its loop reaches no site for `timeout` seconds.
 
     It reports rank, step and site, dumps the stacks of all threads, and exits with code 70.
     """
@@ -159,7 +150,7 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def reached(self, site: str, step: int) -> None:
-        """The loop has come to `site` of `step`."""
+        """Record that the loop has reached `site` of `step`."""
         self._site, self._step = site, step
         self._alive_at = time.monotonic()
         self.fault(site, step)
@@ -167,15 +158,15 @@ class Watchdog:
     def _watch(self) -> None:
         interval = min(1.0, self.timeout / 10)
         while not self._done.wait(interval):
-            # Covers what this thread cannot: native code that never lets Python run again.
+            # Covers native code that never returns to Python, so that this thread cannot run.
             faulthandler.dump_traceback_later(
                 self.timeout + GRACE_SECONDS, exit=True, file=sys.__stderr__ or 2
             )
             if time.monotonic() - self._alive_at > self.timeout:
                 say(
                     f"error: rank {self.rank} has made no progress for {self.timeout:g} s, last "
-                    f"seen at {self._site} of step {self._step}; ending it, the checkpoints are "
-                    "intact: start the same command again"
+                    f"seen at {self._site} of step {self._step}; exiting. The checkpoints are "
+                    "intact: run the same command again"
                 )
                 faulthandler.dump_traceback(file=sys.__stderr__ or 2)
                 os._exit(HANG_EXIT_CODE)
@@ -191,10 +182,12 @@ class Stop:
     def listening(self) -> Iterator["Stop"]:
         """Handle SIGTERM and SIGINT as requests to stop; restores the handlers on exit."""
 
-        def ask(signum: int, frame: FrameType | None) -> None:
+        def request(signum: int, frame: FrameType | None) -> None:
             self.wanted = True
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {
+            number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         try:
             yield self
         finally:

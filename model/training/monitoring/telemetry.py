@@ -1,10 +1,14 @@
-"""Telemetry of a training run: its log, and the loss curve it leaves.
+"""Telemetry of a training run: its log, the loss curve, and experiment trackers.
 
-In:  one `StepRecord` per step; held-out scores.
-Out: a plain line a second on standard error, JSON lines in a file, trackers if wanted; `Curve`,
-     which is part of the artifact.
+In:  one `StepRecord` per step; held-out scores; the machine's settings.
+Out: a line per second on standard error, JSON lines in a file, TensorBoard, Weights & Biases or
+     MLflow if enabled; `Curve`, which is part of the artifact.
 
     pretrain step=1200/8000 loss=3.41 mlm=2.81 nsp=0.60 tokens_per_s=41,200 remaining=3:12
+
+By default no tracker's library is imported. A tracker identifies a run by its key, so a resumed run
+continues the same curves. If it fails after the start, it causes one warning and never stops the
+training.
 """
 
 import json
@@ -16,18 +20,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Protocol, TypedDict
 
 import torch
 from pydantic import JsonValue
 
-from artifacts.errors import ClozeError
+from artifacts.config import flat
+from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import clock, say
-from model.config import EncoderConfig
+from artifacts.stage import StageTable
+from model.config import EncoderConfig, TrainingMachine
 
 CURVE_POINTS = 2000
-"""A longer run's points are means over several steps."""
+"""Maximum number of points; in longer runs each is a mean over several steps."""
 
 CURVE_COLUMNS = ("loss", "masked_lm_loss", "next_sentence_loss", "masked_lm_accuracy")
 
@@ -38,13 +46,19 @@ AVERAGED = (
 )
 """Fields of a `StepRecord` that are averaged over the logging window."""
 
+EXPERIMENT = "cloze"
+"""MLflow experiment, unless MLFLOW_EXPERIMENT_NAME is set."""
+
+LONGEST_PARAMETER = 500
+"""Maximum length of a value that every MLflow store accepts."""
+
 
 @dataclass(frozen=True)
 class StepRecord:
     """One step, summed over all ranks. Losses in nats."""
 
     step: int
-    """Steps done, this one included."""
+    """Steps done, including this one."""
 
     loss: float
     """The training objective: masked-LM, plus next-sentence if `pretrain.next_sentence_loss`."""
@@ -64,14 +78,14 @@ class StepRecord:
 
     seconds: float
     waited: float
-    """Seconds of these spent waiting for a batch."""
+    """Part of `seconds` spent waiting for a batch."""
 
     imbalance: float
     """Largest work of a rank divided by the mean, minus 1."""
 
 
 class CurveState(TypedDict):
-    """A curve so far, as a checkpoint keeps it."""
+    """The curve so far, as stored in a checkpoint."""
 
     points: list[dict[str, JsonValue]]
     sums: list[float]
@@ -80,10 +94,10 @@ class CurveState(TypedDict):
 
 @dataclass
 class Curve:
-    """The losses of one run of `steps` steps: at most `CURVE_POINTS` means, one a stride.
+    """The losses of a run of `steps` steps: at most `CURVE_POINTS` means at equal intervals.
 
-    Deterministic: intervals of logging and checkpoints play no part, and a resumed run goes on
-    with the curve its checkpoint holds.
+    Deterministic: it does not depend on logging and checkpoint intervals, and a resumed run
+    continues the curve of its checkpoint.
     """
 
     steps: int
@@ -92,7 +106,7 @@ class Curve:
     _count: int = 0
 
     def add(self, record: StepRecord) -> None:
-        """Count one step."""
+        """Add one step."""
         values = [getattr(record, name) for name in CURVE_COLUMNS]
         self._sums = [total + value for total, value in zip(self._sums, values, strict=True)]
         self._count += 1
@@ -109,28 +123,28 @@ class Curve:
         self.points.append({"step": step, "heldout": dict(scores)})
 
     def state(self) -> CurveState:
-        """What a checkpoint keeps."""
+        """The state to store in a checkpoint."""
         return {"points": list(self.points), "sums": list(self._sums), "count": self._count}
 
     def restore(self, state: CurveState) -> None:
-        """Go on where `state` was taken."""
+        """Continue from `state`."""
         self.points = list(state["points"])
         self._sums = list(state["sums"])
         self._count = state["count"]
 
     def json_lines(self) -> bytes:
-        """The curve as a file."""
+        """The curve in JSON lines."""
         return "".join(json.dumps(point) + "\n" for point in self.points).encode()
 
 
 class Tracker(Protocol):
-    """Receives numbers by step."""
+    """Receives metrics by step."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Take the numbers of a step."""
+        """Log the metrics of a step."""
 
     def finish(self) -> None:
-        """The run has ended well."""
+        """Called when the run has finished successfully."""
 
 
 @dataclass
@@ -141,7 +155,7 @@ class Telemetry:
     steps: int
     log_every: int
     flops_per_second: float
-    """The rate of large matrix products on all ranks together (`matrix_rate`): 100 % MFU."""
+    """Rate of large matrix products on all ranks together (`matrix_rate`): 100 % MFU."""
 
     device: torch.device
     log: IO[str] | None = None
@@ -150,7 +164,7 @@ class Telemetry:
     """Whether this is the rank that logs."""
 
     spent: float = 0.0
-    """Seconds of training so far, without evaluations and checkpoints; includes resumed runs."""
+    """Seconds of training so far, including resumed runs, without evaluations and checkpoints."""
 
     _window: list[StepRecord] = field(default_factory=list)
     _done: int = 0
@@ -208,7 +222,7 @@ class Telemetry:
 
 @contextmanager
 def metrics_log(path: Path | None, *, done: int) -> Iterator[IO[str]]:
-    """The file of JSON lines, without those of steps after `done`; None: discard."""
+    """The JSON lines file, without lines of steps after `done`; None: discard."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
@@ -217,7 +231,7 @@ def metrics_log(path: Path | None, *, done: int) -> Iterator[IO[str]]:
     try:
         yield log
     finally:
-        with suppress(OSError):  # what could not be written has been reported already
+        with suppress(OSError):  # a failure to write has been reported already
             log.close()
 
 
@@ -248,10 +262,10 @@ def summary(window: list[StepRecord], flops_per_second: float) -> dict[str, floa
 def training_flops(
     encoder: EncoderConfig, vocabulary_size: int, *, tokens: int, squared: int, masked: int
 ) -> float:
-    """FLOPs of one step, forward and backward, of the matrix products alone.
+    """FLOPs of the matrix products of one step, forward and backward.
 
-    `squared` is the sum of the squared lengths. Per token 6 FLOPs a weight, per pair of tokens that
-    attention compares 12 H, per masked token the transform and the vocabulary's logits.
+    `squared` is the sum of the squared lengths. Per token 6 FLOPs a weight; per query-key pair 12
+    H; per masked token the transform and the vocabulary logits.
     """
     width = encoder.hidden_size
     weights = encoder.num_hidden_layers * encoder.layer_weights
@@ -261,20 +275,142 @@ def training_flops(
 
 
 def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float = 0.2) -> float:
-    """FLOP/s of square matrix products on this rank, the best of a few."""
+    """FLOP/s of square matrix products on this rank, the best of several measurements."""
     size = 8192 if device.type == "cuda" else 1024
     left = torch.randn(size, size, device=device).to(precision)
     best, until = 0.0, time.monotonic() + seconds
     while time.monotonic() < until:
         started = time.perf_counter()
-        float((left @ left)[0, 0])  # reading a number synchronises
+        float((left @ left)[0, 0])  # reading a value synchronises
         best = max(best, 2.0 * size**3 / (time.perf_counter() - started))
     return best
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes in use so far: of the GPU, or the largest resident size of this process."""
+    """Peak memory so far in bytes: allocated on the GPU, or resident in this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def check_installed(machine: TrainingMachine) -> None:
+    """Reject a tracker whose library is not installed."""
+    for setting in ("wandb", "mlflow"):
+        if getattr(machine, setting) and find_spec(setting) is None:
+            raise UsageError(
+                f"training.{setting} = {getattr(machine, setting)!r}: {setting} is not installed; "
+                f"pip install 'cloze[{setting}]'"
+            )
+
+
+def start_trackers(machine: TrainingMachine, table: StageTable) -> list[Tracker]:
+    """The trackers enabled by the machine's settings."""
+    check_installed(machine)
+    started: list[Tracker] = []
+    if machine.tensorboard:
+        started.append(TensorBoard(machine.tensorboard))
+    if machine.wandb:
+        started.append(WeightsAndBiases(machine.wandb, table))
+    if machine.mlflow:
+        started.append(MLflow(machine.mlflow, table))
+    return started
+
+
+class TensorBoard:
+    """TensorBoard event files."""
+
+    def __init__(self, folder: str) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(folder)
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def finish(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A Weights & Biases run; with WANDB_MODE=offline it can be synchronised later."""
+
+    def __init__(self, project: str, table: StageTable) -> None:
+        wandb = import_module("wandb")
+        try:
+            self._run = wandb.init(
+                project=project,
+                id=table.key[:16],
+                name=_name(table),
+                config=table.keyed_config,
+                resume="allow",
+            )
+        except wandb.Error as error:
+            raise ClozeError(
+                f"training.wandb = {project!r}: {_line(error)}; `wandb login`, or set "
+                "WANDB_MODE=offline"
+            ) from None
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
+        self._run.log(dict(numbers), step=step)
+
+    def finish(self) -> None:
+        """Wait until everything is written or sent."""
+        self._run.finish()
+
+
+class MLflow:
+    """A run in an MLflow store: `sqlite:///mlflow.db`, or a server address."""
+
+    def __init__(self, store: str, table: StageTable) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no telemetry is sent
+        mlflow = import_module("mlflow")
+        self._failure: type[Exception] = mlflow.exceptions.MlflowException
+        self._metric: type = mlflow.entities.Metric
+        self._lost = False
+        try:
+            self._client = mlflow.MlflowClient(tracking_uri=store)
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+            known = self._client.get_experiment_by_name(name)
+            experiment = str(known.experiment_id if known else self._client.create_experiment(name))
+            # An interrupted training may have created the run already.
+            found = self._client.search_runs([experiment], f"tags.cloze_key = '{table.key}'")
+            run = found[0] if found else None
+            if run is None:
+                tags = {"cloze_key": table.key}
+                run = self._client.create_run(experiment, tags=tags, run_name=_name(table))
+                parameters = [
+                    mlflow.entities.Param(place, str(value)[:LONGEST_PARAMETER])
+                    for place, value in flat(table.keyed_config).items()
+                ]
+                self._client.log_batch(run.info.run_id, params=parameters)
+            self._run = str(run.info.run_id)
+        except self._failure as error:
+            raise ClozeError(f"training.mlflow = {store!r}: {_line(error)}") from None
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
+        now = int(time.time() * 1000)
+        metrics = [self._metric(name, value, now, step) for name, value in numbers.items()]
+        try:
+            self._client.log_batch(self._run, metrics=metrics)
+        except self._failure as error:
+            if not self._lost:
+                say(f"warning: MLflow no longer accepts metrics: {_line(error)}")
+            self._lost = True
+
+    def finish(self) -> None:
+        """Mark the run as finished."""
+        self._client.set_terminated(self._run)
+
+
+def _name(table: StageTable) -> str:
+    return f"{table.stage}-{table.key[:12]}"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

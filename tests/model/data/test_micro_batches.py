@@ -166,7 +166,7 @@ def test_more_ranks_than_examples_leave_empty_micro_batches() -> None:
 
 
 def test_a_budget_below_one_example_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"token_budget is 64, an example has 128"):
+    with pytest.raises(UsageError, match=r"token_budget is 64, but an example has 128"):
         plan_micro_batches(np.array([128]), np.array([1.0]), ranks=1, token_budget=64)
 
 

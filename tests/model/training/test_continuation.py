@@ -1,4 +1,4 @@
-"""More steps for a finished run, in this process with the real engine."""
+"""Further steps for a finished run, in this process with the real engine."""
 
 import json
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_after_a_constant_rate_another_peak_is_warmed_up_to_and_a_decay_may_not_
     continued = found.manifest.statistics["continued"]
     assert continued["schedule"] == "second warm-up, then wsd of all steps"
     late = {**FALLING, "decay_share": 0.75}
-    message = r"at the peak for all its 10 steps.*decay_share = 0.75 of 20 .* begins at step 5"
+    message = r"10 steps at the peak rate.*decay_share = 0.75 of 20 .* at step 5"
     with pytest.raises(UsageError, match=message):
         pretrain(longer(tmp_path / "late", examples, half, optimizer=late), [])
 
@@ -116,14 +116,14 @@ def test_what_is_kept_for_further_steps_changes_no_digest_and_may_be_left_out(
     without = trained(tmp_path / "one", examples, steps=10, machine={"keep_optimizer": False})
     assert without.digest == finished.digest
     assert [entry.name for entry in without.manifest.records] == ["metrics.jsonl"]
-    with pytest.raises(UsageError, match=r"without its optimizer's state .*: pretrain.init"):
+    with pytest.raises(UsageError, match=r"no optimizer state .*pretrain.init"):
         pretrain(longer(tmp_path / "two", examples, without), [])
 
 
 @pytest.mark.parametrize(
     ("recipe", "reason"),
     [
-        ({"steps": 10}, "has done 10 steps, and pretrain.steps = 10 counts them"),
+        ({"steps": 10}, "has done 10 steps, which pretrain.steps = 10 includes"),
         ({"batch_size": 4}, "pretrain.batch_size: checkpoint 8, now 4"),
         (
             {"encoder": {"hidden_dropout_prob": 0.0}},
@@ -140,5 +140,5 @@ def test_a_run_with_other_settings_is_not_gone_on_with(
 
 def test_other_examples_are_not_gone_on_with(finished: Artifact, tmp_path: Path) -> None:
     others = examples_artifact(tmp_path / "others", seed=1)
-    with pytest.raises(UsageError, match=r"trained on examples .*: pretrain.init"):
+    with pytest.raises(UsageError, match=r"trained on examples .*pretrain.init"):
         pretrain(longer(tmp_path / "longer", others, finished), [])

@@ -389,10 +389,10 @@ def test_a_skipped_step_leaves_graphs_and_their_gradients_intact(
     ("machine", "changes", "reason"),
     [
         ({"zero_stage": 1}, {}, "ZeRO"),
-        ({"deepspeed": {"wall_clock_breakdown": True}}, {}, "keys for DeepSpeed"),
+        ({"deepspeed": {"wall_clock_breakdown": True}}, {}, "DeepSpeed keys"),
         ({"checkpoint_activations": True}, {}, "checkpoint_activations"),
-        ({"attention": "grouped"}, {}, "attention in groups"),
-        ({}, {"precision": "fp32"}, "attention in groups"),
+        ({"attention": "grouped"}, {}, "grouped attention"),
+        ({}, {"precision": "fp32"}, "grouped attention"),
         (
             {},
             {"encoder": {"layer_type": "lstm", "attention_direction": "left_to_right"}},

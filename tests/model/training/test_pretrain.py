@@ -285,7 +285,7 @@ def test_lamb_and_dynamic_masks_train(examples: Artifact, tmp_path: Path) -> Non
                 "optimizer": {"name": "lamb"},
                 "machine": {"zero_stage": 1, "offload_optimizer": True},
             },
-            "leave out offload_optimizer",
+            "remove offload_optimizer",
         ),
         ({"machine": {"offload_optimizer": True}}, "set zero_stage = 1, 2 or 3"),
         ({"machine": {"token_budget": 8}}, "token_budget is 8"),

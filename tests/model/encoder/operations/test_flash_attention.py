@@ -1,6 +1,6 @@
-"""The way of a GPU, as far as it can be gone without one: numbers on the CPU, shapes on fake CUDA.
+"""The GPU code path, as far as possible without a GPU: values on the CPU, shapes on fake CUDA.
 
-Tests marked `gpu` go the rest.
+Tests marked `gpu` cover the rest.
 """
 
 import itertools
@@ -85,7 +85,7 @@ def test_the_feed_forward_part_compiles_whole_and_once() -> None:
 def flash_by_products(
     query: Tensor, key: Tensor, value: Tensor, *rest: Any, scale: float, **windows: int | None
 ) -> tuple[Tensor, ...]:
-    """What the kernel computes where it drops nothing; windows are left out."""
+    """The result of the kernel without dropout; windows are ignored."""
     assert set(windows) == {"window_size_left", "window_size_right"}
     starts, is_causal = rest[0].tolist(), rest[5]
     parts = [
@@ -123,11 +123,11 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
             module, **{**options, "fullgraph": True, "backend": by_products, "options": None}
         ),
     )
-    # The way of a GPU, on a CPU: its attention, its noise, its dropout, its layers.
+    # The GPU code path on a CPU: its attention, noise, dropout and layers.
     monkeypatch.setitem(BACKENDS, "grouped", FlashAttention)
     monkeypatch.setattr(encoder_module, "noise_from", lambda seed, device: DeviceNoise())
-    monkeypatch.setitem(attention_module.WINDOWS, "grouped", FlashAttention)
-    monkeypatch.setattr(attention_module, "FusedAttention", lambda attend, *_, **__: attend)
+    monkeypatch.setattr(attention_module, "BlockAttention", FlashAttention)
+    monkeypatch.setattr(attention_module, "GroupedAttention", lambda *_, otherwise, **__: otherwise)
     monkeypatch.setattr(products, "_has_bf16_products", lambda: False)
     for module in (feed_forward, self_attention, modern):
         monkeypatch.setattr(module, "dropout", lambda x, p, noise: functional.dropout(x, p))
@@ -136,7 +136,7 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     choose_kernels("torch")
     torch._dynamo.reset()
     config = small_config(**DROPPING)
-    if family == "modern":  # the first layer has no norm, every third one sees everything
+    if family == "modern":  # the first layer has no norm, every third one is global
         config = small_config(
             family="modern", hidden_act="gelu", num_hidden_layers=4, hidden_dropout_prob=0.1
         )

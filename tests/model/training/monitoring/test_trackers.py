@@ -1,8 +1,8 @@
-"""Trackers: the real libraries, in a program of their own as a training run is.
+"""Trackers: the real libraries, in a separate program like a training run.
 
-`make test-trackers` has them; where a library is missing, its test is skipped. The extra `dev` has
-neither: Weights & Biases is large, and DeepSpeed imports MLflow wherever it is, which costs every
-start of a training two seconds.
+`make test-trackers` installs them; tests of missing libraries are skipped. The extra `dev` has
+neither: Weights & Biases is large, and DeepSpeed imports MLflow wherever it is installed, which
+adds two seconds to every start of a training.
 """
 
 import json
@@ -17,7 +17,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import StageTable, write_stage_table
 from model.config import TrainingMachine
-from model.training.monitoring import trackers
+from model.training.monitoring import telemetry
 from tests.conftest import PROJECT
 
 TABLE = StageTable(
@@ -29,12 +29,12 @@ TABLE = StageTable(
 
 
 def track(tmp_path: Path, setting: dict[str, str], steps: list[int], **environment: str) -> None:
-    """Log a loss at each step and finish, in `tmp_path`, away from any account."""
+    """Log a loss at each step and finish, in `tmp_path`, without any account."""
     write_stage_table(TABLE, tmp_path / "table.json")
     program = (
         "from artifacts.stage import read_stage_table\n"
         "from model.config import TrainingMachine\n"
-        "from model.training.monitoring.trackers import start_trackers\n"
+        "from model.training.monitoring.telemetry import start_trackers\n"
         f"machine = TrainingMachine.model_validate({setting!r})\n"
         "(tracker,) = start_trackers(machine, read_stage_table('table.json'))\n"
         f"for step in {steps}:\n"
@@ -89,18 +89,18 @@ def test_weights_and_biases_keeps_a_run_offline(tmp_path: Path) -> None:
 def test_a_tracker_that_is_not_installed_is_refused_with_its_extra(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda module: None)
+    monkeypatch.setattr(telemetry, "find_spec", lambda module: None)
     machine = TrainingMachine.model_validate({name: "somewhere"})
     with pytest.raises(UsageError, match=rf"pip install 'cloze\[{name}\]'"):
-        trackers.check_installed(machine)
+        telemetry.check_installed(machine)
 
 
 def test_without_a_setting_there_is_no_tracker() -> None:
-    assert trackers.start_trackers(TrainingMachine(), TABLE) == []
+    assert telemetry.start_trackers(TrainingMachine(), TABLE) == []
 
 
 def test_tensorboard_has_every_number(tmp_path: Path) -> None:
-    (tracker,) = trackers.start_trackers(TrainingMachine(tensorboard=str(tmp_path)), TABLE)
+    (tracker,) = telemetry.start_trackers(TrainingMachine(tensorboard=str(tmp_path)), TABLE)
     tracker.log(2, {"masked_lm_loss": 2.81})
     tracker.finish()
     (events,) = tmp_path.glob("events.out.tfevents.*")
