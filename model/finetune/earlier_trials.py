@@ -1,8 +1,8 @@
-"""Trials of an earlier artifact that a configuration with other seeds need not repeat.
+"""Reuse of trials from an earlier artifact when only the seeds have changed.
 
 In:  the stage's table.
-Out: their records in the unfinished artifact, as if this launch had trained them; the model of one
-     that is still the best.
+Out: the records of these trials in the unfinished artifact, as if this launch had trained them, and
+     the model of one that is still the best.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ SEEDS = "finetune.seeds"
 
 
 def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
-    """Copy the records of the artifact that has most of `seeds`; that artifact, or None.
+    """Copy the records from the artifact that shares most trials with `seeds`, and return it.
 
-    A grid is searched with the first seed and decides the others, so that seed must be the same.
+    A grid is searched with the first seed, which must therefore be the same.
     """
     found: dict[str, bytes] = {}
     nearest: Artifact | None = None
-    for earlier in _alike(table):
+    for earlier in same_but_for_seeds(table):
         records = {
             entry.name: earlier.read_bytes(entry.name)
             for entry in earlier.manifest.files
@@ -38,7 +38,7 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
         shared = {name: records[name] for name, trial in trials.items() if trial.seed in seeds}
         if len(shared) > len(found):
             found, nearest = shared, earlier
-    if nearest:  # an ensemble needs its members' logits as well
+    if nearest:  # an ensemble also needs the logits of its members
         names = (name.removeprefix("fits/").removesuffix(".json") for name in found)
         wanted = {f"logits/{name}.safetensors" for name in names}
         kept = [entry.name for entry in nearest.manifest.files if entry.name in wanted]
@@ -46,12 +46,12 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
         for name, content in found_files.items():
             if finished_file(table.output, name) is None:
                 put_bytes(table.output, content, name=name)
-        say(f"finetune: {len(found)} trials are taken over from {nearest.directory}")
+        say(f"finetune: {len(found)} trials reused from {nearest.directory}")
     return nearest
 
 
 def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileEntry]:
-    """The files of `models/TASK/`, copied, if they are those of `trial`; else none."""
+    """Copy the files of `models/TASK/` if they are those of `trial`; else none."""
     best = max(
         (
             one
@@ -68,8 +68,8 @@ def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileE
     ]
 
 
-def _alike(table: StageTable) -> Iterator[Artifact]:
-    """The artifacts beside this one that differ from it in their seeds only."""
+def same_but_for_seeds(table: StageTable) -> Iterator[Artifact]:
+    """The artifacts next to this one that differ from it in their seeds only."""
     folder, _, own = table.output.rpartition("/")
     inputs = {role: reference.digest for role, reference in table.inputs.items()}
     wanted = assign({**table.keyed_config}, SEEDS, [])

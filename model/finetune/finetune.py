@@ -1,11 +1,11 @@
 """Stage finetune: every task × system × seed in one launch.
 
 In:  an encoder artifact, and labelled data: a labels artifact, or files.
-Out: one record a trial with its predictions, `fits.json` with every trial's scores, and, where
-     asked, the weights of each task's best trial.
+Out: one record per trial with its predictions, `fits.json` with the scores of all trials, and the
+     weights of each task's best trial unless configured otherwise.
 
-One process loads torch once and runs all trials; several ranks or workers share them. A trial that
-an interrupted attempt has finished is not run again. Wall-clock times go to the records, so that
+One process loads torch once and runs all trials; several ranks or workers share them. Trials that
+an interrupted attempt has finished are not run again. Wall-clock times go to the records, so that
 the artifact's bytes do not depend on them.
 """
 
@@ -31,10 +31,9 @@ from artifacts.store import (
 )
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
 from model.finetune.earlier_trials import take_over
-from model.finetune.local_optimizer import MakeOptimizer
+from model.finetune.trainer import MakeOptimizer
 from model.finetune.trial_plan import TrialGroup, plan_trials
 from model.finetune.trials import TrialRunner
-from model.finetune.vocabulary_pruning import prune_vocabulary
 from model.finetune.workers import Worker, run_workers
 from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.hugging_face.layout import encoder_config
@@ -51,35 +50,40 @@ DEFAULT_TOKEN_BUDGET = 16384
 """Tokens per micro-batch."""
 
 SMALL_WIDTH = 256
-"""Up to this hidden size, one trial a core is faster than all cores on one trial."""
+"""Up to this hidden size, one trial per core is faster than all cores on one trial."""
 
 LONGEST_WAIT = 7 * 24 * 3600.0
-"""Seconds that a rank waits for the others' trials."""
+"""Seconds that a rank waits for the trials of the others."""
 
 ShareBatches = Callable[[World, TrainingMachine], MakeOptimizer]
-"""Makes the optimizers for ranks that share every trial's batches."""
+"""Makes optimizers for ranks that share the batches of every trial."""
 
 
 def finetune(
     table: StageTable, engine_options: list[str], *, share_batches: ShareBatches | None = None
 ) -> Artifact:
-    """Run the stage. With `share_batches`, ranks share the batches if there are too few trials."""
+    """Run the stage. With `share_batches`, ranks share batches if they outnumber the trials."""
     config = parse(FinetuneStage, table.config, source="stage table").finetune
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     encoder = table.input_path("encoder")
     workers = worker_count(encoder, machine)
     threads = max(1, threads_per_rank(machine) // workers)
-    world = _world(threads, machine.device)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        world = join_world(threads=threads, timeout=LONGEST_WAIT, device=machine.device)
+    else:
+        torch.set_num_threads(threads)
+        world = World(0, 1, training_device(machine.device))
     earlier = take_over(table, config.seeds) if world.is_first else None
     world.barrier()
-    encoders = _read_encoders(encoder, config)
+    encoders = read_encoders(encoder, config)
     labels = open_artifact(table.input_path("labels")) if "labels" in table.inputs else None
-    loaded = [_load(task, encoders[0], labels, quiet=not world.is_first) for task in config.tasks]
+    quiet = not world.is_first
+    loaded = [load_task(task, encoders[0], labels, quiet=quiet) for task in config.tasks]
     groups = plan_trials(config, [problem for problem, _ in loaded])
     shared = share_batches is not None and world.ranks > len(groups)
 
     def run_share(worker: Worker) -> TrialRunner:
-        """This process's share of the trials; ranks and workers never communicate."""
+        """Run this process's share of the trials; ranks and workers do not communicate."""
         number, size = world.rank + worker.number, world.ranks * worker.size
         runner = TrialRunner(
             output=table.output,
@@ -108,13 +112,13 @@ def finetune(
         runner = run_workers(workers, run_share)
         world.barrier()
         if world.is_first:
-            _finish(table, runner, groups, earlier)
+            commit_trials(table, runner, groups, earlier)
         world.barrier()
     return open_artifact(table.output)
 
 
 def worker_count(encoder: str, machine: TrainingMachine) -> int:
-    """Number of processes that share the trials: one a core for a small encoder on a CPU."""
+    """Number of processes that share the trials: one per core for a small encoder on a CPU."""
     if torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return 1
     source = open_source(encoder)
@@ -122,16 +126,8 @@ def worker_count(encoder: str, machine: TrainingMachine) -> int:
     return threads_per_rank(machine) if width <= SMALL_WIDTH else 1
 
 
-def _world(threads: int, device: str) -> World:
-    """This process among its ranks; no process group for a single one."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return join_world(threads=threads, timeout=LONGEST_WAIT, device=device)
-    torch.set_num_threads(threads)
-    return World(0, 1, training_device(device))
-
-
-def _read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, ...]:
-    """The encoder and, if configured, the second one whose features are concatenated to its."""
+def read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, ...]:
+    """The encoder and, if configured, a second one whose features are concatenated."""
     first = read_encoder_files(location)
     if not config.second_encoder:
         return (first,)
@@ -144,10 +140,10 @@ def _read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles,
     return first, second
 
 
-def _load(
+def load_task(
     task: TaskConfig, initial: EncoderFiles, labels: Artifact | None, *, quiet: bool
 ) -> tuple[Problem, TaskRecord]:
-    """The task with its vocabulary pruned, and the record of its data."""
+    """The task with its vocabulary pruned, and a record of its data and baselines."""
     if task.max_seq_length > initial.config.max_position_embeddings:
         raise UsageError(
             f"task {task.name}: max_seq_length {task.max_seq_length}, but the encoder has "
@@ -155,7 +151,7 @@ def _load(
         )
     tables = load_tables(task, labels)
     problem = load_problem(task, initial.tokenizer, tables)
-    prune_vocabulary(problem)
+    problem.prune_vocabulary()
     record = TaskRecord(
         name=task.name,
         glue=task.glue,
@@ -179,13 +175,13 @@ def _load(
     return problem, record
 
 
-def _finish(
+def commit_trials(
     table: StageTable,
     runner: TrialRunner,
     groups: tuple[TrialGroup, ...],
     earlier: Artifact | None,
 ) -> None:
-    """Collect all processes' records and commit."""
+    """Collect the records of all processes and commit the artifact."""
     plans = [plan for group in groups for plan in group.plans]
     finished = [runner.finished(plan) for plan in plans]
     found = [trial for trial, _ in finished]
@@ -193,7 +189,6 @@ def _finish(
     means = {task: trial for task, (trial, _) in ensembles.items()}
     results = runner.results(list(zip(plans, found, strict=True)), means, earlier)
     logits = [entry for _, files in ensembles.values() for entry in files]
-    judged = [*found, *means.values()]
     problems = {plan.task.name: plan.problem for plan in plans}
     trials = Trials(
         tasks=tuple(
@@ -202,7 +197,9 @@ def _finish(
             )
             for name, record in runner.tasks.items()
         ),
-        fits=tuple(trial.model_copy(update={"predictions": {}}) for trial in judged),
+        fits=tuple(
+            trial.model_copy(update={"predictions": {}}) for trial in (*found, *means.values())
+        ),
     )
     summary = put_json(table.output, trials.model_dump(mode="json"), name="fits.json")
     seconds = (finished_file(table.output, f"seconds-{number}.json") for number in count())

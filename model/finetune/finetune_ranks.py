@@ -1,11 +1,11 @@
 """Stage finetune on several ranks: `deepspeed --module model.finetune.finetune_ranks …`.
 
-In:  what `model.finetune.finetune` takes.
+In:  the inputs of `model.finetune.finetune`.
 Out: the same artifact.
 
-As long as there are enough trials, each rank runs its own, which is fastest. Otherwise all ranks
-share the batches of each trial, through the DeepSpeed engine of pre-training. This module is a
-separate program because DeepSpeed takes seconds to import.
+If there are enough trials, each rank runs its own, which is fastest. Otherwise all ranks share the
+batches of each trial, with the DeepSpeed engine of pre-training. This is a program of its own
+because importing DeepSpeed takes seconds.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from model.config import OptimizerConfig, TrainingMachine
 from model.data.batch import PackedBatch
 from model.finetune.approaches import Approach, FineTuning
 from model.finetune.finetune import finetune
-from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, TrialOptimizer
+from model.finetune.trainer import LocalOptimizer, MakeOptimizer, TrialOptimizer
 from model.training.distributed import World
 from model.training.engine import Engine
 from model.training.optimizer import learning_rate
@@ -31,9 +31,9 @@ def finetune_on_ranks(table: StageTable, engine_options: list[str]) -> Artifact:
 
 
 def share_batches(world: World, machine: TrainingMachine) -> MakeOptimizer:
-    """Optimizers of trials that all ranks run together.
+    """Optimizers for trials that all ranks run together.
 
-    The head of a frozen encoder is small: each rank trains it alone.
+    The head of a frozen encoder is so small that each rank trains it alone.
     """
     whole = machine.model_copy(update={"zero_stage": 0})
 
@@ -51,16 +51,16 @@ def share_batches(world: World, machine: TrainingMachine) -> MakeOptimizer:
 
 @dataclass(frozen=True)
 class EngineRecipe:
-    """What the engine needs to know of a trial."""
+    """The settings of a trial that the engine needs."""
 
     optimizer: OptimizerConfig
     precision: str
 
 
 class DistributedOptimizer:
-    """The optimizer of a trial whose batches the ranks share, through DeepSpeed's engine.
+    """The optimizer of a trial whose batches the ranks share, with DeepSpeed's engine.
 
-    Losses are already divided by the global batch's counts, so gradients are summed over ranks.
+    Losses are already divided by the counts of the global batch, so ranks sum their gradients.
     """
 
     def __init__(
@@ -75,7 +75,12 @@ class DistributedOptimizer:
         self.rank, self.ranks = world.rank, world.ranks
         self._world, self._engine = world, engine
         self._schedule, self._steps = schedule, steps
-        approach.call = self._compute
+
+        def compute(batch: PackedBatch, positions: Tensor | None, seed: int | None) -> Tensor:
+            logits: Tensor = engine.compute(batch, positions, seed, training=seed is not None)
+            return logits
+
+        approach.call = compute
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of this rank's part of a loss."""
@@ -90,17 +95,10 @@ class DistributedOptimizer:
         return self._world.sum([value])[0]
 
     def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
-        """[total, D]: the rows of all ranks; this one's begin at `first`."""
+        """[total, D]: the rows of all ranks; those of this rank begin at `first`."""
         whole = rows.new_zeros(total, rows.shape[1])
         whole[first : first + len(rows)] = rows
         return self._world.sum_tensor(whole)
-
-    def _compute(
-        self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None
-    ) -> Tensor:
-        training = dropout_seed is not None
-        logits: Tensor = self._engine.compute(batch, positions, dropout_seed, training=training)
-        return logits
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Fine-tuned models: writing them as files and reading them.
+"""Fine-tuned models: writing and reading their files.
 
-In:  the weights of a trial, its task.
-Out: `models/TASK/`: model.safetensors in Hugging Face's names for the task's class, config.json
-     with what Cloze needs under `cloze` and `cloze_task`, tokenizer.json; for a model of sentence
+In:  the weights of a trial, and its task.
+Out: `models/TASK/`: model.safetensors with the parameter names of the task's Hugging Face class,
+     config.json with the sections `cloze` and `cloze_task`, tokenizer.json; for a model of sentence
      vectors also sentence-transformers' modules.
 """
 
@@ -36,8 +36,9 @@ from model.tasks.base import Problem
 MODELS = "models/"
 HEAD = "head."
 BILSTM = "bilstm."
-"""Beginnings of our parameters' names beside the encoder's; a BiLSTM, which no class of theirs has,
-keeps its own."""
+"""Prefixes of our parameters besides the encoder's. No Hugging Face class has a BiLSTM, so its
+names are kept.
+"""
 
 _CLASSES = {
     "classification": "ForSequenceClassification",
@@ -52,12 +53,12 @@ _CLASSES = {
 
 
 class SavedTask(GrownConfig):
-    """The part `cloze_task` of a fine-tuned model's `config.json`."""
+    """The section `cloze_task` of a fine-tuned model's `config.json`."""
 
     later_fields: ClassVar[frozenset[str]] = frozenset({"licence"})
 
     task: TaskConfig
-    """As it was trained, with its labels and thresholds."""
+    """The task as trained, with its labels and thresholds."""
 
     outputs: int
     """Width of the head."""
@@ -66,14 +67,14 @@ class SavedTask(GrownConfig):
     """Whether it was trained with dropout before the head."""
 
     licence: str = ""
-    """The licence lines of the card of the encoder that was fine-tuned."""
+    """The licence lines of the initial encoder's model card."""
 
     def architecture(self, family: Family) -> str:
-        """The class of `transformers` that computes the same."""
+        """The equivalent class of `transformers`."""
         return LAYOUTS[family].classes + _CLASSES[self.task.kind]
 
     def head(self, family: Family) -> str:
-        """Prefix of the head's parameter names there."""
+        """Prefix of the head's parameter names in that class."""
         return "qa_outputs." if (family, self.task.kind) == ("bert", "span") else "classifier."
 
 
@@ -104,13 +105,13 @@ def save_model(
         "architectures": [saved.architecture(family)],
         "cloze_task": saved.model_dump(mode="json"),
     }
-    # Hugging Face takes the number of the head's outputs from the label map.
+    # Hugging Face derives the number of outputs from the label map.
     labels = ("score",) if problem.config.kind == "regression" else problem.labels
     if labels:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
     if not problem.exclusive:
-        config["problem_type"] = "multi_label_classification"  # theirs would be softmax
+        config["problem_type"] = "multi_label_classification"  # the default is a softmax
     folder = f"{MODELS}{problem.config.name}"
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
     tokenizer = initial.tokenizer.tokenizer_json().encode()
@@ -131,7 +132,7 @@ def save_model(
 
 
 def saved_source(artifact: Artifact, task: str) -> Source:
-    """The files of the model of `task`, or of the only one that a finetune artifact holds."""
+    """Files of the model of `task`, or of the only model in a finetune artifact."""
     names = [entry.name for entry in artifact.manifest.files if entry.name.startswith(MODELS)]
     known = sorted({name.removeprefix(MODELS).split("/")[0] for name in names})
     if task not in known and (task or len(known) != 1):
@@ -139,7 +140,7 @@ def saved_source(artifact: Artifact, task: str) -> Source:
         raise UsageError(
             f"{artifact.directory}: no model of task {task!r}, it has {found}"
             if task or not known
-            else f"{artifact.directory}: has the tasks {found}; say which one"
+            else f"{artifact.directory}: has the tasks {found}; name one of them"
         )
     return artifact_source(artifact, folder=f"{MODELS}{task or known[0]}/")
 
@@ -147,14 +148,14 @@ def saved_source(artifact: Artifact, task: str) -> Source:
 def read_model(
     source: Source,
 ) -> tuple[TaskModel | SentenceModel, SavedTask, SubwordTokenizer]:
-    """The fine-tuned model in a folder that `save_model` wrote, fp32 without dropout; its task.
+    """The fine-tuned model that `save_model` wrote, in fp32 and evaluation mode, with its task.
 
-    Of an artifact: `saved_source`.
+    For a model in an artifact, see `saved_source`.
     """
     config = source.read_table("config.json")
     where = f"{source.directory}/config.json"
     if "cloze" not in config or "cloze_task" not in config:
-        raise UsageError(f"{where}: no cloze_task; expected a model that finetune has saved")
+        raise UsageError(f"{where}: no cloze_task; expected a model saved by finetune")
     saved = parse(SavedTask, config["cloze_task"], source=where)
     encoder_config = parse(EncoderConfig, config["cloze"], source=where)
     family = encoder_config.family
@@ -174,7 +175,7 @@ def read_model(
                 bilstm=any(name.startswith(BILSTM) for name in tensors),
             )
     names = [name for name in model.state_dict() if name.startswith(ENCODER_PREFIX)]
-    # A modern encoder's own head has the name of ours, so select before renaming.
+    # A modern encoder's own head has the same prefix as ours, so select before renaming.
     prefix = saved.head(family)
     own = {name: value for name, value in tensors.items() if name.startswith((prefix, BILSTM))}
     outer = _renamed(own, prefix, HEAD)

@@ -1,21 +1,25 @@
 """Training for one trial: one task, one initial encoder, one seed.
 
-In:  a `Problem`, an `Approach` (what is trained), a `Recipe`.
-Out: `TrialResult`: scores by epoch, predictions of the chosen epoch.
+In:  a `Problem`, an `Approach` (the module to train), a `Recipe`.
+Out: `TrialResult`: scores by epoch, predictions of the selected epoch.
 
-The seed decides the order of the data, the head, and dropout; nothing else is random.
+The seed determines the order of the data, the head's initialisation, and dropout; nothing else is
+random. The optimizer is AdamW with linear warm-up and decay and gradients clipped by their global
+norm (paper, A.3; reference: optimization.py). A single process does without DeepSpeed, whose engine
+would only copy every gradient back and forth; `finetune_ranks` has its counterpart for several.
 
-A loss over the whole batch, in which every text is compared with all others, is trained with cached
-gradients (GradCache, Gao et al. 2021): the vectors of all micro-batches and ranks are computed
-without a graph, the loss's gradient with respect to each vector is kept, and each micro-batch is
-computed again with the same dropout and backpropagates its own. So a batch of thousands needs the
-memory of one micro-batch and yields the gradients of one step over all of it.
+A loss that compares every text of a batch with all others is trained with cached gradients
+(GradCache, Gao et al. 2021): the vectors of all micro-batches and ranks are computed without a
+graph, then the loss's gradient with respect to each vector. Each micro-batch is computed again with
+the same dropout, and backpropagates its own part. A batch of thousands thus needs the memory of one
+micro-batch and gives the gradients of a single step over all of it.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,50 +29,50 @@ from artifacts.errors import ClozeError
 from artifacts.results import EpochRecord
 from artifacts.rng import address, permutation
 from model.config import OptimizerConfig, TaskConfig
-from model.finetune.approaches import Approach, split_logits
-from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer
+from model.finetune.approaches import Approach, FineTuning, split_logits
 from model.tasks.base import Logits, Prediction, Problem
 from model.tasks.features import Places, cut_by_budget
 from model.training.environment import give_back_memory
+from model.training.optimizer import AdamW, build_optimizer, clip, learning_rate
 
 SEED_BITS = 62
 MICRO_BATCHES = 1 << 12
-"""More than a step can have; spaces the addresses of their dropout."""
+"""More than any step has; spaces the addresses of their dropout."""
 
 Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that determines a trial besides problem and initial encoder."""
+    """Everything that determines a trial apart from its problem and initial encoder."""
 
     task: TaskConfig
     optimizer: OptimizerConfig
-    """Moments, decay and clipping; rate and warm-up are the task's."""
+    """Moments, weight decay and clipping; learning rate and warm-up are the task's."""
 
     warmup_share: float
     precision: str = "fp32"
-    """Precision of the engine where ranks share a batch; otherwise the approach has its own."""
+    """Precision of the engine if ranks share batches; otherwise the approach sets its own."""
 
     seed: int
     attempt: int = 0
-    """Above 0: restarted after an early failure."""
+    """Number of restarts so far."""
 
     evaluations: int = 0
     """Dev evaluations, spread evenly over the epochs; 0: after every epoch."""
 
     select: str = "last"
-    """Which epoch is kept: `last`, or `best` on dev."""
+    """The epoch to keep: `last`, or `best` on dev."""
 
     token_budget: int = 16384
     """Tokens per micro-batch."""
 
     def seed_for(self, purpose: str, number: int = 0) -> int:
-        """A seed of 62 bits for one purpose."""
+        """A 62-bit seed for one purpose."""
         return address(self.seed, self.attempt, self.task.name, purpose, number) >> (64 - SEED_BITS)
 
     def schedule(self, steps: int) -> OptimizerConfig:
-        """The optimizer with this task's rate and warm-up."""
+        """The optimizer with this task's learning rate and warm-up."""
         return self.optimizer.model_copy(
             update={
                 "learning_rate": self.task.learning_rate,
@@ -83,13 +87,13 @@ class TrialResult:
 
     chosen_epoch: int
     scores: dict[str, dict[str, float]]
-    """By split that has labels, and by metric, of the chosen epoch."""
+    """Scores of the selected epoch by split and metric; empty for an unlabelled split."""
 
     predictions: dict[str, list[Prediction]]
-    """By split, without the training split."""
+    """By split, without train."""
 
     logits: dict[str, Logits] = field(default_factory=dict)
-    """By the same splits: what the predictions are made from."""
+    """By split, without train."""
 
     epochs: tuple[EpochRecord, ...] = ()
     steps: int = 0
@@ -97,7 +101,7 @@ class TrialResult:
 
 
 def decoded(problem: Problem, logits: Mapping[str, Logits], *, epoch: int = 0) -> TrialResult:
-    """What `problem` makes of the logits of its splits: predictions, and scores where it can."""
+    """Predictions from each split's logits, and scores of labelled splits."""
     raw = {split: problem.predictions(split, found) for split, found in logits.items()}
     dev = raw.get("dev")
     predictions = {split: problem.thresholded(dev, found) for split, found in raw.items()}
@@ -106,6 +110,88 @@ def decoded(problem: Problem, logits: Mapping[str, Logits], *, epoch: int = 0) -
         for split, found in predictions.items()
     }
     return TrialResult(epoch, scores, predictions, dict(logits))
+
+
+class TrialOptimizer(Protocol):
+    """The optimizer of a trial, on one process or several ranks that share its batches."""
+
+    rank: int
+    """The part of every batch that this process computes, from 0."""
+
+    ranks: int
+    """The number of parts."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of this rank's part of a loss."""
+
+    def step(self, number: int) -> None:
+        """Clip, update, zero the gradients. `number` counts from 0."""
+
+    def sum(self, value: float) -> float:
+        """The value summed over ranks."""
+
+    def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
+        """[total, D]: the rows of all ranks; those of this rank begin at `first`."""
+
+
+MakeOptimizer = Callable[[Approach, OptimizerConfig, int, str], TrialOptimizer]
+"""Makes an optimizer from a trial's approach, schedule, number of steps and precision."""
+
+
+def missed_decay(schedule: OptimizerConfig, *, steps: int) -> float:
+    """The factor by which weight decay scales a parameter that never has a gradient."""
+    rates = (learning_rate(number, steps=steps, optimizer=schedule) for number in range(steps))
+    return math.prod(1 - rate * schedule.weight_decay for rate in rates)
+
+
+class LocalOptimizer:
+    """The optimizer of a trial that runs on a single process."""
+
+    rank = 0
+    ranks = 1
+
+    def __init__(
+        self, approach: Approach, schedule: OptimizerConfig, steps: int, precision: str = ""
+    ) -> None:
+        self.schedule = schedule
+        self.steps = steps
+        self._parameters = list(approach.module.parameters())
+        self._optimizer = build_optimizer(
+            approach.module.named_parameters(),
+            config=schedule,
+            zero_stage=0,
+            precision=precision or "fp32",
+        )
+        if isinstance(approach, FineTuning) and isinstance(self._optimizer, AdamW):
+            self._optimizer.compute_with(approach.call)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a part of the batch's loss."""
+        torch.autograd.backward(loss)
+
+    def sum(self, value: float) -> float:
+        """The value itself."""
+        return value
+
+    def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
+        """The rows themselves."""
+        return rows
+
+    def step(self, number: int) -> None:
+        """Clip, update, zero the gradients. `number` counts from 0."""
+        rate = learning_rate(number, steps=self.steps, optimizer=self.schedule)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        if isinstance(self._optimizer, AdamW):
+            self._optimizer.updates = number  # no step is skipped
+            self._optimizer.shorten(self.schedule.max_grad_norm)
+        else:
+            clip(
+                [p.grad for p in self._parameters if p.grad is not None],
+                self.schedule.max_grad_norm,
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
 
 
 class Trainer:
@@ -135,12 +221,16 @@ class Trainer:
         evaluations = self.recipe.evaluations or epochs
         chosen: TrialResult | None = None
         history: list[EpochRecord] = []
+
+        def logits_of(splits: Iterable[str]) -> dict[str, Logits]:
+            return {split: split_logits(self.problem, self.approach, split) for split in splits}
+
         for epoch in range(1, epochs + 1):
             loss = self.train_epoch(epoch, advance)
             if epoch * evaluations // epochs == (epoch - 1) * evaluations // epochs:
-                continue  # they are evenly spread, and the last epoch is always evaluated
-            logits = {"dev": self._logits("dev")} if "dev" in self.problem.sequences else {}
-            give_back_memory()  # evaluation has larger batches of other sizes
+                continue  # evaluations are spread evenly; the last epoch always has one
+            logits = logits_of({"dev"} & self.problem.sequences.keys())
+            give_back_memory()  # evaluation uses larger batches, of other sizes
             dev = decoded(self.problem, logits).scores.get("dev", {})
             record = EpochRecord(epoch=epoch, train_loss=loss, dev=dev)
             history.append(record)
@@ -150,7 +240,7 @@ class Trainer:
                 better = chosen is None or record.dev[headline] > chosen.scores["dev"][headline]
             if better:
                 others = [s for s in self.problem.sequences if s not in ("train", *logits)]
-                logits |= {split: self._logits(split) for split in others}
+                logits |= logits_of(others)
                 chosen = decoded(self.problem, logits, epoch=epoch)
         if chosen is None:
             raise AssertionError("the last epoch is always evaluated")
@@ -158,7 +248,7 @@ class Trainer:
         return replace(chosen, epochs=tuple(history), steps=self.steps, seconds=seconds)
 
     def train_epoch(self, epoch: int, advance: Advance) -> float:
-        """One pass over the training data; its mean loss."""
+        """Train one epoch; return its mean loss."""
         order = permutation(self.recipe.seed_for("order", epoch), self.units)
         self.approach.module.train()
         losses: list[Tensor] = []
@@ -180,11 +270,11 @@ class Trainer:
         return mean
 
     def train_step(self, number: int, units: Places) -> tuple[Tensor, int]:
-        """One optimizer step; the loss summed over the batch's terms, and their number."""
+        """Make one optimizer step; return the loss summed over its terms, and their number."""
         count = len(self.problem.targets("train", units))
         parts = np.array_split(units, self.optimizer.ranks)
         ours = parts[self.optimizer.rank]
-        # A rank without examples still takes part in collectives, with a loss of weight 0.
+        # A rank without examples still takes part in the collectives, with a loss of weight 0.
         weight = 1.0 / count if len(ours) else 0.0
         part = ours if len(ours) else units[:1]
         micro_batches = cut_by_budget(
@@ -193,27 +283,23 @@ class Trainer:
         if self.problem.joint and (len(micro_batches) > 1 or self.optimizer.ranks > 1):
             loss = self._joint_backward(parts, micro_batches, weight, step=number)
         else:
-            losses = [
-                self._backward(micro_batch, weight, step=number, micro=micro)
-                for micro, micro_batch in enumerate(micro_batches)
-            ]
+            losses = []
+            for micro, members in enumerate(micro_batches):
+                logits = self._computed(members, step=number, micro=micro)
+                targets = torch.from_numpy(self.problem.targets("train", members))
+                loss = self.problem.loss(logits, targets)
+                self.optimizer.backward(loss * weight)
+                losses.append(loss.detach())
             loss = torch.stack(losses).sum() * float(len(ours) > 0)
         self.optimizer.step(number)
         return loss, count
 
-    def _backward(self, units: Places, weight: float, *, step: int, micro: int) -> Tensor:
-        """Gradients of one micro-batch's part of the mean loss; its loss, summed over terms."""
-        logits = self._computed(units, step=step, micro=micro)
-        loss = self.problem.loss(logits, torch.from_numpy(self.problem.targets("train", units)))
-        self.optimizer.backward(loss * weight)
-        return loss.detach()
-
     def _joint_backward(
         self, parts: list[Places], micro_batches: list[Places], weight: float, *, step: int
     ) -> Tensor:
-        """Gradients of a loss over all ranks' `parts` of the batch; this rank's share of the loss.
+        """Gradients of a joint loss over all ranks' `parts` of the batch; this rank's share of it.
 
-        Every rank computes the whole loss: its cost is negligible beside the encoder's.
+        Every rank computes the whole loss, whose cost is negligible next to the encoder's.
         """
         with torch.no_grad():
             vectors = [
@@ -222,7 +308,7 @@ class Trainer:
             ]
         rank = self.optimizer.rank
         sizes = [len(self.problem.rows("train", part)) for part in parts]
-        # A rank without a part has computed one of another's units, to keep in step.
+        # A rank without a part has computed another's unit, to take part in the collectives.
         own = torch.cat(vectors)[: sizes[rank]]
         first = sum(sizes[:rank])
         whole = self.optimizer.gather(own, first=first, total=sum(sizes)).requires_grad_()
@@ -237,10 +323,7 @@ class Trainer:
         return loss.detach() * float(rank == 0)
 
     def _computed(self, units: Places, *, step: int, micro: int) -> Tensor:
-        """Outputs of the module for one micro-batch; the same numbers every time."""
+        """Outputs of the module for one micro-batch; deterministic."""
         place = (step * self.optimizer.ranks + self.optimizer.rank) * MICRO_BATCHES + micro
         seed = self.recipe.seed_for("dropout", place)
         return self.approach.logits("train", self.problem.rows("train", units), seed)
-
-    def _logits(self, split: str) -> Logits:
-        return split_logits(self.problem, self.approach, split)

@@ -1,7 +1,7 @@
-"""Runs one process's share of the trials.
+"""One process's share of the trials.
 
-In:  groups of planned trials; what earlier attempts have finished.
-Out: one record a trial in the unfinished artifact; models and submissions of the best ones.
+In:  groups of planned trials; the records of earlier attempts.
+Out: one record per trial in the unfinished artifact; models and submissions of the best ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,43 +29,38 @@ from model.finetune.approaches import (
 from model.finetune.earlier_trials import earlier_model
 from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
 from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
-from model.finetune.local_optimizer import LocalOptimizer, MakeOptimizer, missed_decay
 from model.finetune.saved import save_model
-from model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decoded
+from model.finetune.trainer import (
+    Advance,
+    LocalOptimizer,
+    MakeOptimizer,
+    Recipe,
+    Trainer,
+    TrialResult,
+    decoded,
+    missed_decay,
+)
 from model.finetune.trial_plan import TrialGroup, TrialPlan
-from model.finetune.vocabulary_pruning import restore_rows
 from model.finetune.workers import Worker
 from model.hugging_face.encoder_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
-from model.tasks.base import Logits, Problem
+from model.tasks.base import Problem
 
 Weights = dict[str, Tensor]
 
 ENSEMBLE = "pretrained-ensemble"
-"""The system whose logits are the mean over all seeds."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A trial that this process has just run."""
-
-    trial: Trial
-    weights: Weights
-    logits: dict[str, Logits]
-    """By split, of the chosen epoch."""
-
-    seconds: float
+"""The system whose logits are the mean of those of all seeds."""
 
 
 @dataclass(kw_only=True)
 class TrialRunner:
-    """State shared by the trials of one process, and its results so far."""
+    """Runs trials in one process, and collects the results of all processes."""
 
     output: str
     """The unfinished artifact."""
 
     config: FinetuneConfig
     encoders: tuple[EncoderFiles, ...]
-    """The encoder and, for ELMo's approach, the second one."""
+    """The encoder and, for concatenated features as in ELMo, a second one."""
 
     tasks: dict[str, TaskRecord]
     """By name."""
@@ -77,22 +72,22 @@ class TrialRunner:
 
     make_optimizer: MakeOptimizer = LocalOptimizer
     writes: bool = True
-    """False for ranks that help with the first one's trials."""
+    """False for ranks that only share the batches of the first rank's trials."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    """Of each trial that this process has run, by the name of its file."""
+    """Wall-clock time of each trial that this process has run, by file name."""
 
     _best: dict[str, tuple[Trial, Weights]] = field(default_factory=dict)
-    """By task: the best trial so far in this process, and its weights."""
+    """By task: the best trial of this process so far, and its weights."""
 
     _latest: tuple[str, Weights] | None = None
-    """The trial that was trained last, by the name of its file, and its weights."""
+    """The file name of the trial trained last, and its weights."""
 
     _cached: tuple[tuple[str, str, str, int], FeatureCache] | None = None
-    """The key and the features of the last frozen encoders."""
+    """The last frozen encoders' features, and their key."""
 
     def run_group(self, group: TrialGroup) -> None:
-        """Run the grid points, then the seeds with the best of them."""
+        """Run the grid points if there are any, then the seeds with the best of them."""
         seeds = group.seeds
         tried = [(self.run(plan), plan) for plan in group.points]
         if tried:
@@ -103,22 +98,23 @@ class TrialRunner:
             self.run(plan)
 
     def run(self, plan: TrialPlan) -> Trial:
-        """The trial's record; trained only if no earlier attempt has finished it."""
+        """The trial's record, from an earlier attempt if one has finished it."""
         if finished_file(self.output, plan.name) is not None:
-            self.worker.advance(plan.steps, f"{plan.name} is there")
+            self.worker.advance(plan.steps, f"{plan.name} already finished")
             return self.finished(plan)[0]
-        trained = self.train(plan, lambda steps: self.worker.advance(steps, plan.title))
-        trial = trained.trial
+        trial, weights, result = self.train(
+            plan, lambda steps: self.worker.advance(steps, plan.title)
+        )
         if self.writes:
             if self.config.ensemble and plan.can_be_saved:
-                tensors = {split: torch.from_numpy(v) for split, v in trained.logits.items()}
+                tensors = {split: torch.from_numpy(v) for split, v in result.logits.items()}
                 put_bytes(self.output, save(tensors), name=plan.logits)
             put_json(self.output, trial.model_dump(mode="json"), name=plan.name)
-            self.seconds[plan.name] = round(trained.seconds, 3)
+            self.seconds[plan.name] = round(result.seconds, 3)
             if self.config.save != "none" and plan.can_be_saved:
                 best = self._best.get(plan.task.name)
                 if best is None or trial.merit > best[0].merit:
-                    self._best[plan.task.name] = (trial, trained.weights)
+                    self._best[plan.task.name] = (trial, weights)
             splits = {"dev": trial.dev, "test": trial.test, **trial.more}
             found = ", ".join(
                 f"{split} {trial.metric} {scores[trial.metric]:.4f}"
@@ -128,8 +124,8 @@ class TrialRunner:
             say(f"finetune {plan.title}: {found}")
         return trial
 
-    def train(self, plan: TrialPlan, advance: Advance) -> Trained:
-        """Train and score one trial.
+    def train(self, plan: TrialPlan, advance: Advance) -> tuple[Trial, Weights, TrialResult]:
+        """Train and score one trial; return its record, its weights and all results.
 
         A run that ends no better than the majority on dev is restarted, up to `restarts` times
         (paper, 4.1).
@@ -137,40 +133,34 @@ class TrialRunner:
         headline = plan.problem.headline
         simplest = self.tasks[plan.task.name].baselines[:1]
         floor = simplest[0].dev.get(headline) if simplest and self.config.restarts else None
-        initial = self._initial(plan)
+        initial = self.encoders[0]
+        if plan.after is not None:
+            if self._latest is None or self._latest[0] != plan.after.name:
+                say(f"finetune: {plan.after.name} is trained again for its weights")
+                self.train(plan.after, lambda steps: None)
+            latest = self._latest[1] if self._latest else {}
+            kept = {n: value for n, value in latest.items() if n.startswith(ENCODER_PREFIX)}
+            initial = replace(initial, parameters=kept)
         for attempt in range(self.config.restarts + 1):
             trainer = self._trainer(plan, initial, attempt)
             result = trainer.run(advance)
             reached = result.scores.get("dev", {}).get(headline)
             if floor is None or reached is None or reached > floor:
                 break
-        weights, used = trainer.approach.module.state_dict(), plan.problem.used_ids
+        weights = trainer.approach.module.state_dict()
         embeddings = f"encoder.{WORD_EMBEDDINGS}"
-        if used is not None and embeddings in weights:
-            weights[embeddings] = restore_rows(
+        if embeddings in weights:
+            weights[embeddings] = plan.problem.restore_rows(
                 initial.parameters[embeddings],
                 weights[embeddings],
-                used,
                 decay=missed_decay(trainer.schedule, steps=trainer.steps),
             )
         trial = _record(plan, result, restarts=attempt)
         self._latest = (plan.name, weights)
-        return Trained(trial, weights, result.logits, result.seconds)
-
-    def _initial(self, plan: TrialPlan) -> EncoderFiles:
-        """The stage's encoder, or the one that the preceding trial has trained."""
-        given = self.encoders[0]
-        if plan.after is None:
-            return given
-        if self._latest is None or self._latest[0] != plan.after.name:
-            say(f"finetune: {plan.after.name} is trained again for its weights")
-            self.train(plan.after, lambda steps: None)
-        parameters = self._latest[1] if self._latest else {}
-        encoder = {n: value for n, value in parameters.items() if n.startswith(ENCODER_PREFIX)}
-        return replace(given, parameters=encoder)
+        return trial, weights, result
 
     def finished(self, plan: TrialPlan) -> tuple[Trial, FileEntry]:
-        """The record that this or another process has written, and its file."""
+        """The record written by this or another process, and its file."""
         entry = finished_file(self.output, plan.name)
         if entry is None:
             raise IntegrityError(f"{self.output}: {plan.name} is missing; run the stage again")
@@ -180,7 +170,7 @@ class TrialRunner:
         return filesystem.read_bytes(filesystem.join(self.output, entry.stored_name))
 
     def ensembles(self, plans: Sequence[TrialPlan]) -> dict[str, tuple[Trial, list[FileEntry]]]:
-        """By task the mean of all seeds' logits as one more trial, and the files they lie in."""
+        """By task: a trial from the mean of all seeds' logits, and the files of these logits."""
         if not self.config.ensemble:
             return {}
         found = {}
@@ -200,7 +190,7 @@ class TrialRunner:
         return found
 
     def untouched(self, problem: Problem) -> tuple[Baseline, ...]:
-        """Scores of the encoder's vectors before any training, for tasks that compare vectors."""
+        """Scores of the encoder's vectors before training, for tasks that compare vectors."""
         if problem.reads != "vectors":
             return ()
         given = self.encoders[0]
@@ -222,10 +212,10 @@ class TrialRunner:
         ensembles: Mapping[str, Trial],
         earlier: Artifact | None = None,
     ) -> list[FileEntry]:
-        """The model of each task's best pre-trained trial, where it is kept, and submissions.
+        """Write each task's model, errors and submissions, from its best pre-trained trial.
 
-        Submissions contain that trial's predictions, or the ensemble's. `earlier`: the artifact
-        that trials were taken over from, which may have the best one's model as well.
+        Submissions are the ensemble's if there is one. `earlier`: the artifact whose trials are
+        reused, which may contain the best one's model.
         """
         entries = []
         for task in self.tasks:
@@ -254,13 +244,13 @@ class TrialRunner:
         return entries
 
     def leave_best(self) -> None:
-        """Write the weights of this process's best trials where the first process finds them."""
+        """Write the weights of this process's best trials for the first process to read."""
         for trial, weights in self._best.values():
             contiguous = {name: value.cpu().contiguous() for name, value in weights.items()}
             put_bytes(self.output, save(contiguous), name=_left(trial))
 
     def _weights(self, plan: TrialPlan, trial: Trial) -> Weights:
-        """The weights that some process kept; trained again if that was in an earlier attempt."""
+        """The weights kept by some process; trained again if that was in an earlier attempt."""
         best = self._best.get(plan.task.name)
         if best is not None and (best[0].seed, best[0].system) == (trial.seed, trial.system):
             return best[1]
@@ -268,12 +258,12 @@ class TrialRunner:
         if left is not None:
             return load(self._content(left))
         say(f"finetune: {plan.name} is trained again for its weights")
-        self.make_optimizer = LocalOptimizer  # the other ranks no longer take part
+        self.make_optimizer = LocalOptimizer  # the other ranks are done
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
-        task = plan.task.model_copy(update=chosen)  # a grid may have chosen them
+        task = plan.task.model_copy(update=chosen)  # possibly from the grid
         epochs = trial.steps // replace(plan, task=task.model_copy(update={"epochs": 1})).steps
         again = replace(plan, task=task.model_copy(update={"epochs": epochs}))
-        return self.train(again, lambda steps: None).weights
+        return self.train(again, lambda steps: None)[1]
 
     def _trainer(self, plan: TrialPlan, initial: EncoderFiles, attempt: int) -> Trainer:
         recipe = Recipe(
@@ -317,9 +307,9 @@ class TrialRunner:
         return Trainer(problem, approach, recipe, self.make_optimizer)
 
     def _features(self, plan: TrialPlan, feature: FeatureConfig) -> FeatureCache:
-        """The frozen layers; the last ones are cached.
+        """Layers of the frozen encoders; the most recent ones are cached.
 
-        All seeds of a pre-trained encoder share them; a random encoder differs by seed.
+        All seeds share those of a pre-trained encoder; a random encoder differs by seed.
         """
         pretrained = plan.initialisation == "pretrained"
         seed = 0 if pretrained else plan.seed

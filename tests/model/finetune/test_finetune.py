@@ -33,7 +33,7 @@ from tests.model.task_builders import (
 
 
 def tagging_rows(count: int, seed: int) -> list[dict]:
-    """Three of the words are NAMEs, two of them have several word-pieces."""
+    """Three of the words are NAMEs, and two of these have several word-pieces."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -168,7 +168,7 @@ def test_another_seed_costs_one_more_fit_and_changes_nothing_else(
     capsys.readouterr()
     grown = fit("grown", [0, 1, 2])
     said = capsys.readouterr().err
-    assert "finetune: 4 trials are taken over from" in said
+    assert "finetune: 4 trials reused from" in said
     assert "pairs pretrained seed 2: " in said and "pairs pretrained seed 1: " not in said
     assert "is trained again for its weights" not in said
     assert grown.digest == fit("at once", [0, 1, 2]).digest
@@ -269,7 +269,7 @@ def test_a_saved_model_predicts_rows_and_files(
     config = finetune_config(data, initialisations=["pretrained"], save="best", seeds=[0])
     artifact = run_finetune(config, encoder, tmp_path / "artifact")
     fits = Trials.model_validate(artifact.read_json("fits.json")).fits
-    with pytest.raises(UsageError, match="has the tasks pairs, tags; say which one"):
+    with pytest.raises(UsageError, match="has the tasks pairs, tags; name one of them"):
         load_predictor(artifact.directory)
     with pytest.raises(UsageError, match="no model of task 'names', it has pairs, tags"):
         load_predictor(artifact.directory, task="names")

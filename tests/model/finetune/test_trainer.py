@@ -18,9 +18,7 @@ from model.encoder.encoder import Encoder
 from model.finetune.approaches import FeatureCache, FineTuning, split_logits
 from model.finetune.finetune import finetune
 from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
-from model.finetune.local_optimizer import LocalOptimizer
-from model.finetune.trainer import Recipe, Trainer, TrialResult
-from model.finetune.vocabulary_pruning import prune_vocabulary
+from model.finetune.trainer import LocalOptimizer, Recipe, Trainer, TrialResult
 from model.hugging_face.encoder_files import read_encoder_files
 from model.tasks.base import Problem
 from model.tasks.problems import load_problem, load_tables
@@ -118,7 +116,7 @@ def test_leaving_out_unused_word_pieces_changes_no_prediction(
     results = []
     for small in (False, True):
         if small:
-            prune_vocabulary(problem)
+            problem.prune_vocabulary()
         encoder = beginning.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
         torch.manual_seed(1)
         model = TaskModel(encoder, outputs=problem.outputs)
@@ -184,7 +182,7 @@ def test_left_to_right_the_last_token_speaks_for_the_sequence(problem: Problem) 
     torch.manual_seed(0)
     model = TaskModel(Encoder(config, TOKENIZER.size), outputs=2).eval()
     logits = split_logits(problem, FineTuning(problem, model), "dev")
-    assert len(np.unique(logits[:, 0].round(6))) > 12  # [CLS] alone would say the same everywhere
+    assert len(np.unique(logits[:, 0].round(6))) > 12  # from [CLS] alone, all would be equal
 
 
 def test_the_layers_of_table_7() -> None:
@@ -299,7 +297,7 @@ def pairs(count: int) -> list[dict]:
 
 
 def test_cached_gradients_are_those_of_the_whole_batch(tmp_path: Path) -> None:
-    """Every text of a batch is compared with all others, cut into micro-batches or not."""
+    """Every text is compared with all others of its batch, divided into micro-batches or not."""
     path = write_lines(tmp_path / "a.jsonl", pairs(16))
     fields = {"name": "r", "kind": "retrieval", "train": path, "dev": path, "batch_size": 16}
     task = TaskConfig.model_validate({**fields, "max_seq_length": 32})
@@ -320,7 +318,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(tmp_path: Path) -> None:
 
 
 def test_cached_gradients_know_the_dropout_of_the_vectors(tmp_path: Path) -> None:
-    """Both passes draw the same units: the cached vectors are those that are sent back through."""
+    """Both passes over a micro-batch use the same dropout."""
     path = write_lines(tmp_path / "a.jsonl", pairs(8))
     task = TaskConfig(name="r", kind="retrieval", train=path, dev=path, max_seq_length=32)
     found = load_problem(task, TOKENIZER, load_tables(task))
@@ -333,7 +331,7 @@ def test_cached_gradients_know_the_dropout_of_the_vectors(tmp_path: Path) -> Non
 
 
 def on_two_ranks(module: str, table: Path) -> None:
-    """Run a stage program as two ranks of one machine."""
+    """Run a stage program as two ranks on one machine."""
     port = free_port()
     command = [*(sys.executable, "-m", module), *("--config", str(table))]
     ranks = [
@@ -380,7 +378,7 @@ def test_two_ranks_share_the_fits_or_the_batches(
     if len(seeds) > 1:
         assert shared.digest == alone.digest
     for ours, theirs in zip(*map(losses, (alone, shared)), strict=True):
-        assert ours == pytest.approx(theirs, abs=2e-3)  # the head's dropout is cut another way
+        assert ours == pytest.approx(theirs, abs=2e-3)  # the head's dropout is divided differently
 
 
 @pytest.mark.slow
