@@ -1,11 +1,10 @@
-"""Checks before the first stage starts, for what a later one would refuse hours later.
+"""Checks before the first stage starts, for errors that a later stage would report after hours.
 
-In:  a run's configuration, valid in itself, a machine's, and what is planned.
-Out: nothing, or a `UsageError`. Only files that the configuration names are read.
+In:  a valid configuration of a run, a machine's, and the planned stages.
+Out: nothing, or a `UsageError`. Only files named in the configuration are read.
 
-What contradicts itself within one table or between two is refused when it is read (flows/config.py,
-model/config.py, pipeline/config/settings.py); here are the checks that look at the machine or at
-files.
+Contradictions within the configuration are reported when it is parsed (flows/config.py,
+model/config.py, pipeline/config/settings.py); the checks here need the machine or the files.
 """
 
 import json
@@ -23,8 +22,8 @@ from flows.stages import chain, keyed_config
 from model.config import DATASETS_PREFIX, MEASURING
 
 LEAST_ADDRESS_SPACE = 4 << 30
-"""Bytes. With 2 GiB Beam's threads cannot all be started, and those that were wait for the others;
-with 3 GiB preparation works."""
+"""Bytes. With 2 GiB Beam cannot start all its threads, and those that did start wait for the rest;
+3 GiB suffice for preparation."""
 
 POSITIONS = "max_position_embeddings"
 """The field of a model's config.json."""
@@ -33,13 +32,13 @@ POSITIONS = "max_position_embeddings"
 def refuse_contradictions(
     run: RunConfig, machine: MachineConfig, planned: Sequence[PlannedStage]
 ) -> None:
-    """Refuse what one of the stages that are to run would refuse."""
+    """Report now any error that one of the stages to run would report later."""
     stages = {stage.stage for stage in planned if stage.action == "run"}
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     if resource.RLIM_INFINITY != allowed < LEAST_ADDRESS_SPACE:
         raise UsageError(
             f"ulimit -v allows {allowed / 1e9:.1f} GB of address space, of which threads reserve "
-            f"more than they use; allow {LEAST_ADDRESS_SPACE >> 10} (kB) or more, or unlimited"
+            f"more than they use; set it to {LEAST_ADDRESS_SPACE >> 10} (kB) or more, or unlimited"
         )
     path = run.vocabulary.path
     if "vocabulary" in stages and path and is_local(path):
@@ -47,8 +46,7 @@ def refuse_contradictions(
             read_vocabulary(located(path), lowercase=run.vocabulary.lowercase)
         except (UsageError, OSError) as error:
             raise UsageError(
-                f"vocabulary.path = {path}: {error}; expected a vocab.txt or tokenizer.json of "
-                "BERT's"
+                f"vocabulary.path = {path}: {error}; expected BERT's vocab.txt or tokenizer.json"
             ) from None
     if "pretrain" in stages:
         _check_training(run, machine)
@@ -65,29 +63,28 @@ def _check_training(run: RunConfig, machine: MachineConfig) -> None:
     if optimizer == "muon" and training.zero_stage:
         raise UsageError(
             f"pretrain.optimizer.name = muon with training.zero_stage = {training.zero_stage}: "
-            "muon needs whole matrices, which ZeRO cuts into slices; set zero_stage = 0, or use "
-            "adamw"
+            "muon needs whole matrices, which ZeRO partitions; set zero_stage = 0, or use adamw"
         )
     if optimizer in MEASURING and training.offload_optimizer:
         raise UsageError(
-            f"pretrain.optimizer.name = {optimizer} with training.offload_optimizer: sums over "
-            "ranks in its update want the masters on the GPU; leave out offload_optimizer"
+            f"pretrain.optimizer.name = {optimizer} with training.offload_optimizer: its update "
+            "reduces over ranks and needs the masters on the GPU; remove offload_optimizer"
         )
     if training.offload_optimizer and not training.zero_stage:
         raise UsageError(
-            "training.offload_optimizer with training.zero_stage = 0: only ZeRO 1 to 3 keep the "
-            "optimizer's state apart; set zero_stage = 1, 2 or 3"
+            "training.offload_optimizer with training.zero_stage = 0: only ZeRO 1 to 3 can offload "
+            "the optimizer's state; set zero_stage = 1, 2 or 3"
         )
     if 0 < training.token_budget < longest:
         raise UsageError(
-            f"training.token_budget = {training.token_budget}, pretrain.phases asks for sequences "
+            f"training.token_budget = {training.token_budget}, but pretrain.phases has sequences "
             f"of {longest} tokens; raise it to at least that, or set it to 0"
         )
     if (training.wandb or training.mlflow) and machine.jobs.launcher == "local":
         from model.training.monitoring.telemetry import check_installed
 
         check_installed(training)
-    if run.pretrain.continue_from:  # only now: it takes torch along
+    if run.pretrain.continue_from:  # imported here because it imports torch
         from model.training.continuation import check_continuation
 
         (stage,) = (one for one in chain(run) if one.name == "pretrain")
@@ -96,8 +93,8 @@ def _check_training(run: RunConfig, machine: MachineConfig) -> None:
 
 
 def _check_initial_encoder(run: RunConfig, vocabulary: str) -> None:
-    """Shape and tokenizer of the encoder to begin from; `vocabulary`: its artifact, if reused."""
-    from model.hugging_face.encoder_files import read_shape, refuse_another_shape  # takes torch
+    """Check the initial encoder's shape and tokenizer; `vocabulary`: the artifact, if reused."""
+    from model.hugging_face.encoder_files import read_shape, refuse_another_shape  # imports torch
 
     where, path = f"pretrain.init = {run.pretrain.init}", run.vocabulary.path
     shape, tokenizer = read_shape(located(run.pretrain.init))
@@ -111,21 +108,21 @@ def _check_initial_encoder(run: RunConfig, vocabulary: str) -> None:
     else:
         digest = ""
     if digest != tokenizer.digest:
-        what = f"the run's is {digest[:12]}" if digest else "the run would learn its own"
+        what = f"the run's is {digest[:12]}" if digest else "the run would train its own"
         raise UsageError(
             f"{where}: its tokenizer is {tokenizer.digest[:12]}, {what}; set vocabulary.path to "
-            "its tokenizer.json or vocab.txt (`cloze init FOLDER --from MODEL` writes all of it)"
+            "its tokenizer.json or vocab.txt (`cloze init FOLDER --from MODEL` does so)"
         )
 
 
 def _check_tasks(run: RunConfig) -> None:
-    """The columns of every task's files, and whether a finished encoder has room for its texts."""
+    """Check the columns of every task's files, and that the encoder has enough positions."""
     encoder, tasks = run.finetune.encoder, run.finetune.tasks
     if encoder and tasks:
         try:
             positions = int(json.loads(read_model_config(located(encoder)))[POSITIONS])
         except (FileNotFoundError, ValueError, TypeError, KeyError):
-            positions = 0  # its config.json does not say
+            positions = 0  # config.json lacks the field
         longest = max(tasks, key=lambda task: task.max_seq_length)
         if 0 < positions < longest.max_seq_length:
             raise UsageError(
@@ -137,7 +134,7 @@ def _check_tasks(run: RunConfig) -> None:
         files = (task.train, task.dev, task.test, *task.more.values())
         if task.train and not any(file.startswith(DATASETS_PREFIX) for file in files):
             own.append(task)
-    if own:  # only now: it takes torch along
+    if own:  # imported here because it imports torch
         from model.tasks.problems import load_tables
 
         for task in own:
