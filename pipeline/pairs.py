@@ -35,16 +35,16 @@ from pipeline.text.passages import cut_passages, read_documents
 PAIRS_OF_A_PART = 10
 """About three pages at the default of 60 words per passage."""
 
-LONGEST_OPENING = 25
+MAX_OPENING_WORDS = 25
 """Maximum words in a first line that is used as a query."""
 
 HEADING = re.compile(r"(?:#+ *)?((?=[A-ZÀ-Þ0-9])[^.!?]*[^\W_])#*")
 """A line that does not end like a sentence, without Markdown's marks."""
 
-LONGEST_HEADING = 12
+MAX_HEADING_WORDS = 12
 """Maximum words in a heading."""
 
-SHORTEST = 4
+MIN_PASSAGE_WORDS = 4
 """Minimum words in a passage."""
 
 Pair = tuple[str, str]
@@ -86,7 +86,7 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
     for number, pairs in enumerate(parts):
         split = {1: "dev", 2: "test"}.get(number % turns, "train")
         for query, passage in pairs:
-            if not query or len(passage.split()) < SHORTEST or query == passage:
+            if not query or len(passage.split()) < MIN_PASSAGE_WORDS or query == passage:
                 continue
             samples[split].offer(int(stream_seed(seed, "pair", query, passage)), (query, passage))
     empty = [split for split, sample in samples.items() if not sample.seen]
@@ -118,7 +118,7 @@ def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
         if stage.pairs.kind == "opening":
             first, rest = document.sentences[0], document.sentences[1:]
             body = next(cut_passages(rest, words=stage.pairs.words), "")
-            if len(first.split()) <= LONGEST_OPENING:
+            if len(first.split()) <= MAX_OPENING_WORDS:
                 yield [(first, body)]
             continue
         if stage.pairs.kind == "heading":
@@ -135,7 +135,7 @@ def _sections(sentences: list[str], *, words: int) -> Iterator[Pair]:
     heading, body = "", list[str]()
     for sentence in sentences:
         found = HEADING.fullmatch(sentence)
-        if found and len(sentence.split()) <= LONGEST_HEADING:
+        if found and len(sentence.split()) <= MAX_HEADING_WORDS:
             yield heading, next(cut_passages(body, words=words), "")
             heading, body = found[1], []
         else:

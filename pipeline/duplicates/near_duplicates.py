@@ -26,7 +26,7 @@ UInt32s = npt.NDArray[np.uint32]
 CANDIDATE_PROBABILITY = 0.99
 """Minimum probability that two documents at the threshold agree in a band."""
 
-MOST_COMPARED = 512
+MAX_COMPARISONS = 512
 """Maximum number of comparisons per document, starting with those that share the most bands:
 thousands of pages made from one template share a few bands, too many for all pairs."""
 
@@ -164,8 +164,8 @@ def kept_for(
             larger = np.maximum(sizes_C[rivals], sizes_C[candidate])
             possible = smaller >= threshold * larger  # the intersection is at most the smaller set
             rivals, bands = rivals[possible], bands[possible]
-            if len(rivals) > MOST_COMPARED:
-                rivals = rivals[np.argsort(-bands, kind="stable")[:MOST_COMPARED]]
+            if len(rivals) > MAX_COMPARISONS:
+                rivals = rivals[np.argsort(-bands, kind="stable")[:MAX_COMPARISONS]]
             both = sets.in_common(candidate, rivals)
             alike = rivals[both >= threshold * (sizes_C[candidate] + sizes_C[rivals] - both)]
             if len(alike):

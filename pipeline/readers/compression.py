@@ -106,7 +106,7 @@ class _Zstd:
 
 _Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor | _Gzip | _Zstd
 
-_BZIP2_MARKS = tuple(
+_BZIP2_SIGNATURES = tuple(
     b"BZh%d%b" % (level, block)
     for level in range(1, 10)
     for block in (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
@@ -115,7 +115,7 @@ _BZIP2_MARKS = tuple(
 
 _FORMATS: dict[bytes, tuple[str, Callable[[], _Decompressor]]] = {
     b"\x1f\x8b": (".gz", _Gzip),
-    **dict.fromkeys(_BZIP2_MARKS, (".bz2", bz2.BZ2Decompressor)),
+    **dict.fromkeys(_BZIP2_SIGNATURES, (".bz2", bz2.BZ2Decompressor)),
     b"\xfd7zXZ\x00": (".xz", lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ)),
     b"\x28\xb5\x2f\xfd": (".zst", _Zstd),
 }
@@ -128,7 +128,7 @@ UTF_8 = "utf-8"
 DECLARED = (UTF_8, "utf-16", "utf-32")
 """Encodings that need no guess: UTF-8, and those with a byte order mark."""
 
-_WIDE_MARKS = {  # UTF-32's little-endian mark begins with UTF-16's
+_BYTE_ORDER_MARKS = {  # UTF-32's little-endian mark begins with UTF-16's
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -149,7 +149,7 @@ _LEGACY = (
 """Candidates for non-Unicode text, most likely first, since Western European text fits cp1250 as
 well as cp1252. Latin-1 and its variants are subsets of these."""
 
-_BINARY_MARKS = (
+_BINARY_SIGNATURES = (
     *(b"%PDF-", b"\x89PNG", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*"),
     *(b"RIFF", b"OggS", b"ID3", b"fLaC", b"\x7fELF", b"\xca\xfe\xba\xbe", b"{\\rtf"),
     *(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"SQLite format 3\0", b"wOFF", b"wOF2"),
@@ -157,10 +157,10 @@ _BINARY_MARKS = (
 )
 """Office documents, images, audio, executables, fonts and tables."""
 
-MOST_ZEROS = 0.1
+MAX_ZERO_SHARE = 0.1
 """Share of zero bytes above which a file that is not UTF-16 or UTF-32 is binary."""
 
-FEWEST_BROKEN = 3
+MIN_BROKEN_BYTES = 3
 _BROKEN_IN_WORD = re.compile("[A-Za-z][\udc80-\udcff]|[\udc80-\udcff][A-Za-z]")
 """An invalid byte next to a letter, as in `café`. A few elsewhere are damage."""
 
@@ -175,7 +175,7 @@ def stream(
     bombs, `NotText` for other files without text.
     """
     with open_to_read(path) as file:
-        content = _look(file, path, at_a_time)
+        content = _inspect(file, path, at_a_time)
         if start and not content.can_be_cut:
             return
         if start:
@@ -192,7 +192,7 @@ def stream(
 def converted_from(path: str) -> str:
     """The guessed encoding of a file; empty for UTF-8 or where a byte order mark declares it."""
     with open_to_read(path) as file:
-        encoding = _look(file, path, READ_BYTES).encoding
+        encoding = _inspect(file, path, READ_BYTES).encoding
     return "" if encoding in DECLARED else encoding
 
 
@@ -208,7 +208,7 @@ def require_plausible_size(path: str, unpacked: int, packed: int) -> None:
 def can_be_cut(path: str) -> bool:
     """Whether a file can be read from the middle: it is uncompressed UTF-8."""
     with open_to_read(path) as file:
-        return _look(file, path, READ_BYTES).can_be_cut
+        return _inspect(file, path, READ_BYTES).can_be_cut
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _Content:
     can_be_cut: bool
 
 
-def _look(file: IO[bytes], path: str, at_a_time: int) -> _Content:
+def _inspect(file: IO[bytes], path: str, at_a_time: int) -> _Content:
     """Detect the format and encoding of an open file and read it from the beginning."""
     head = file.read(HEAD_BYTES)
     file.seek(0)
@@ -279,7 +279,7 @@ def encoding_of(head: bytes, path: str) -> str:
 
     Raises `NotText` for binary content and `UsageError` for archives.
     """
-    for mark, encoding in _WIDE_MARKS.items():
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return encoding
     zeros = tuple(place for place, byte in enumerate(head[:8]) if not byte)
@@ -289,7 +289,7 @@ def encoding_of(head: bytes, path: str) -> str:
         raise UsageError(
             f"{path}: an archive of files; unpack it and give the folder, or its files one by one"
         )
-    if head.startswith(_BINARY_MARKS) or head.count(0) > MOST_ZEROS * len(head):
+    if head.startswith(_BINARY_SIGNATURES) or head.count(0) > MAX_ZERO_SHARE * len(head):
         raise NotText(
             f"{path}: no text (begins with {head[:4]!r}); convert it to text, or remove it"
         )
@@ -300,7 +300,7 @@ def encoding_of(head: bytes, path: str) -> str:
     text = head.decode(UTF_8, "surrogateescape")
     beyond = sum(not character.isascii() for character in text)
     broken = sum("\udc80" <= character <= "\udcff" for character in text)
-    in_words = broken >= FEWEST_BROKEN or _BROKEN_IN_WORD.search(text)
+    in_words = broken >= MIN_BROKEN_BYTES or _BROKEN_IN_WORD.search(text)
     if 2 * broken <= beyond or not in_words:
         return UTF_8
     likely = [

@@ -28,7 +28,7 @@ MEGABYTE = 1e6
 BLOCK_BYTES = 8 << 20
 """Text per block, and the size of the pieces that splittable files are cut into."""
 
-LONGEST_DOCUMENT = 4 << 20
+MAX_DOCUMENT_BYTES = 4 << 20
 """Bytes; longer documents are read as several. The longest novels have about 3 MB."""
 
 
@@ -155,14 +155,14 @@ def pack(documents: Iterable[tuple[int, bytes]]) -> Iterator[DocumentBlock]:
 
 
 def cut(text: bytes) -> int:
-    """Where to cut a text longer than `LONGEST_DOCUMENT`: after white space if possible."""
-    found = max(text.rfind(space, 0, LONGEST_DOCUMENT) for space in (b"\n", b" "))
+    """Where to cut a text longer than `MAX_DOCUMENT_BYTES`: after white space if possible."""
+    found = max(text.rfind(space, 0, MAX_DOCUMENT_BYTES) for space in (b"\n", b" "))
     if found > 0:
         return found + 1
-    for start in range(LONGEST_DOCUMENT, max(LONGEST_DOCUMENT - 4, 0), -1):
+    for start in range(MAX_DOCUMENT_BYTES, max(MAX_DOCUMENT_BYTES - 4, 0), -1):
         if text[start] & 0xC0 != 0x80:  # not inside a UTF-8 character
             return start
-    return LONGEST_DOCUMENT
+    return MAX_DOCUMENT_BYTES
 
 
 def _block(positions: list[int], texts: list[bytes]) -> DocumentBlock:

@@ -21,7 +21,7 @@ from pipeline.config.settings import SourceConfig
 from pipeline.readers.compression import can_be_cut, stream
 from pipeline.readers.documents import (
     BLOCK_BYTES,
-    LONGEST_DOCUMENT,
+    MAX_DOCUMENT_BYTES,
     DocumentBlock,
     Piece,
     Reader,
@@ -32,10 +32,10 @@ from pipeline.readers.documents import (
 LOOKBACK_BYTES = 1 << 16
 """Bytes read before a piece to decide whether a document begins at its first byte."""
 
-LONGEST_MARK = 16
+MAX_MARK_BYTES = 16
 """Upper bound on the length of a mark that begins a document, such as `<page>`, in bytes."""
 
-LONGEST_RECORD = 1 << 26
+MAX_RECORD_BYTES = 1 << 26
 """Larger JSON objects and articles are refused: a record is held in memory whole, several times
 over while it is decoded, and a worker should fit into 1 GiB."""
 
@@ -47,14 +47,14 @@ _LINE_FEED, _SPACE = 0x0A, 0x20
 
 
 def read_file(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
-    """The whole file as one document, or as several if it exceeds `LONGEST_DOCUMENT`."""
+    """The whole file as one document, or as several if it exceeds `MAX_DOCUMENT_BYTES`."""
 
     def parts() -> Iterator[tuple[int, bytes]]:
         position = 0
         rest = b""
         for chunk in stream(piece.path):
             rest += chunk
-            while len(rest) > LONGEST_DOCUMENT:
+            while len(rest) > MAX_DOCUMENT_BYTES:
                 end = cut(rest)
                 yield position, rest[:end]
                 position, rest = position + end, rest[end:]
@@ -90,7 +90,7 @@ def block_starts(buffer: bytes, at_beginning: bool) -> Offsets:
 def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[DocumentBlock]:
     """The documents that begin in the piece, each up to the start of the next.
 
-    If `cuttable`, documents longer than `LONGEST_DOCUMENT` are cut into several.
+    If `cuttable`, documents longer than `MAX_DOCUMENT_BYTES` are cut into several.
     """
     if piece.stop is not None and not piece.start and not can_be_cut(piece.path):
         piece = replace(piece, stop=None)  # the other pieces yield nothing
@@ -116,9 +116,9 @@ def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[D
         kept = int(starts[-1]) if inside else max(len(buffer) - LOOKBACK_BYTES, 0)
         yield from _blocks(buffer, starts[:-1], kept, base=base)
         rest, base = buffer[kept:], base + kept
-        if len(rest) > LONGEST_RECORD:
+        if len(rest) > MAX_RECORD_BYTES:
             raise UsageError(
-                f"{piece.path}: the record at byte {base} does not end within {LONGEST_RECORD:,} "
+                f"{piece.path}: the record at byte {base} does not end within {MAX_RECORD_BYTES:,} "
                 "bytes, the limit for one record; split it, or check that the reader fits this file"
             )
 
@@ -169,7 +169,7 @@ def _until(
     beyond = starts[~ours]
     if len(beyond):
         return starts[ours], int(beyond[0])
-    past = not len(starts) and base + size > piece.stop + LONGEST_MARK
+    past = not len(starts) and base + size > piece.stop + MAX_MARK_BYTES
     return starts, 0 if past else size
 
 
@@ -177,10 +177,10 @@ def _with_cuts(buffer: bytes, starts: Offsets, end: int) -> Offsets:
     """The starts, with additional ones where documents are too long."""
     bounds = np.append(starts, end)
     cuts: list[int] = []
-    for index in np.flatnonzero(np.diff(bounds) > LONGEST_DOCUMENT).tolist():
+    for index in np.flatnonzero(np.diff(bounds) > MAX_DOCUMENT_BYTES).tolist():
         start = int(bounds[index])
-        while bounds[index + 1] - start > LONGEST_DOCUMENT:
-            start += cut(buffer[start : start + LONGEST_DOCUMENT + 1])
+        while bounds[index + 1] - start > MAX_DOCUMENT_BYTES:
+            start += cut(buffer[start : start + MAX_DOCUMENT_BYTES + 1])
             cuts.append(start)
     return np.union1d(starts, np.array(cuts, dtype=np.int64)) if cuts else starts
 

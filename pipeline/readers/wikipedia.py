@@ -60,7 +60,7 @@ _NOT_PROSE = tuple("*#:;|!")
 """Line prefixes of list items, indented asides and remains of tables."""
 _HEADING = re.compile(r"=.*=")
 _HOLES = re.compile(r"\(\s*+[,;:]*+\s*+\)|(?<=\()\s*+[,;]\s*+")
-_DEEPEST = 40
+_MAX_NESTING = 40
 """Levels of nesting to strip; no article is nested more deeply."""
 
 
@@ -190,7 +190,7 @@ def _inside_out(
     pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str
 ) -> str:
     """Replace innermost matches until none are left."""
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_NESTING):
         text, count = pattern.subn(by, text)
         if not count:
             break

@@ -50,13 +50,13 @@ STARTERS = """
 """
 """Sentence starters: words that, if capitalised, usually begin a sentence."""
 
-LONGEST_SENTENCE = 4096
+MAX_SENTENCE_BYTES = 4096
 """Bytes; anything longer is really a list or a table and is cut at spaces."""
 
-_MOST_MARKS = 3
+_MAX_MARKS = 3
 """Closing or opening marks to skip, as in `."')`."""
 
-_MOST_REFERENCE_DIGITS = 3
+_MAX_REFERENCE_DIGITS = 3
 
 _BEGINNER, _TERMINAL, _CLOSER, _OPENER, _BOTH, _OTHER = range(6)
 """Classes of bytes around a sentence end; a beginner is a letter, a digit or non-ASCII."""
@@ -120,13 +120,13 @@ def split_sentences(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
     # lines too long to be sentences are cut at spaces
     feeds = np.flatnonzero(split == LINE_FEED)
     starts = np.concatenate(([0], feeds + 1))[: len(feeds)]
-    for line in np.flatnonzero(feeds - starts > LONGEST_SENTENCE).tolist():
+    for line in np.flatnonzero(feeds - starts > MAX_SENTENCE_BYTES).tolist():
         start, end = int(starts[line]), int(feeds[line])
-        while end - start > LONGEST_SENTENCE:
-            blanks = np.flatnonzero(split[start : start + LONGEST_SENTENCE] == SPACE)
+        while end - start > MAX_SENTENCE_BYTES:
+            blanks = np.flatnonzero(split[start : start + MAX_SENTENCE_BYTES] == SPACE)
             if len(blanks):
                 split[start + blanks[-1]] = LINE_FEED
-            start += int(blanks[-1]) + 1 if len(blanks) else LONGEST_SENTENCE
+            start += int(blanks[-1]) + 1 if len(blanks) else MAX_SENTENCE_BYTES
     return split, ends
 
 
@@ -137,7 +137,7 @@ def _after_wide_terminals(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
     places = leads[_is_one_of(padded, leads, _WIDE_TERMINALS)] + 3
     if not len(places):
         return text, ends
-    for _ in range(_MOST_MARKS):
+    for _ in range(_MAX_MARKS):
         places = places + 3 * _is_one_of(padded, places, _WIDE_TERMINALS + _CJK_CLOSERS)
     places = np.unique(places[padded[places] > SPACE])
     return np.insert(text, places, LINE_FEED), ends + np.searchsorted(places, ends)
@@ -156,7 +156,7 @@ def _is_one_of(text: Bytes, places: Offsets, characters: str) -> Mask:
 
 def _past_marks(text: Bytes, places: Offsets, kind: int, wide: str) -> Offsets:
     """Advance the places past marks of a `kind` or `_BOTH`, and past `wide` ones."""
-    for _ in range(_MOST_MARKS):
+    for _ in range(_MAX_MARKS):
         kinds = _KINDS[text[places]]
         width = ((kinds == kind) | (kinds == _BOTH)).astype(np.int64)
         width += 3 * _is_one_of(text, places, wide)
@@ -168,11 +168,11 @@ def _past_marks(text: Bytes, places: Offsets, kind: int, wide: str) -> Offsets:
 
 def _past_references(text: Bytes, places: Offsets) -> Offsets:
     """Advance the places past numbers in brackets, as in `end.[17]` or `end. [3] [4]`."""
-    for _ in range(_MOST_MARKS):
+    for _ in range(_MAX_MARKS):
         opening = places + (text[places] == SPACE)
         some = np.flatnonzero(text[opening] == ord("["))
         closing = opening[some] + 1
-        for _ in range(_MOST_REFERENCE_DIGITS):
+        for _ in range(_MAX_REFERENCE_DIGITS):
             closing += (text[closing] >= ord("0")) & (text[closing] <= ord("9"))
         found = (text[closing] == ord("]")) & (closing > opening[some] + 1)
         if not found.any():

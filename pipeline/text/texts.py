@@ -23,7 +23,7 @@ from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.compression import converted_from
-from pipeline.readers.documents import LONGEST_DOCUMENT, DocumentBlock, InputShard, cut, pack
+from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, InputShard, cut, pack
 from pipeline.readers.registry import READERS
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import Reason, Reasons, filter_documents
@@ -252,7 +252,7 @@ def _evenly(
                 ends=block.ends[first:last] - begin,
                 positions=block.positions[first:last],
             )
-            for bounded in (part,) if end - begin <= LONGEST_DOCUMENT + 1 else _cut(part):
+            for bounded in (part,) if end - begin <= MAX_DOCUMENT_BYTES + 1 else _cut(part):
                 if waiting and size + len(bounded.text) > STRIDE_BYTES:
                     yield _joined(waiting)
                     waiting, size = [], 0
@@ -267,7 +267,7 @@ def _cut(block: DocumentBlock) -> Iterator[DocumentBlock]:
     """Cut a document that is too long, as the plain text readers do."""
     rest, position = block.text.tobytes(), int(block.positions[0])
     while rest:
-        end = cut(rest) if len(rest) > LONGEST_DOCUMENT + 1 else len(rest)
+        end = cut(rest) if len(rest) > MAX_DOCUMENT_BYTES + 1 else len(rest)
         yield from pack([(position, rest[:end])])
         rest = rest[end:]
 

@@ -23,7 +23,7 @@ from artifacts.tokenizer import CONTINUATION, WordPieceTokenizer
 from pipeline.tokenizer.pre_tokens import (
     KEY_BYTES,
     LENGTH_MASKS,
-    LONGEST_KEY,
+    MAX_KEY_BYTES,
     PUNCTUATION,
     Characters,
     PreTokens,
@@ -42,7 +42,7 @@ MAX_ENTRIES = 1 << 19
 """Pre-tokens to cache before clearing; 200 MB of Wikipedia has 554,000 distinct ones."""
 MAX_POOL = 1 << 23
 """Ids to cache before clearing."""
-LONGEST_KEPT = 1 << 12
+MAX_CACHED_BYTES = 1 << 12
 """Bytes; longer pre-tokens are not cached, since they hardly ever occur twice."""
 _FEW_TOKENS = 64
 """Number of pre-tokens to copy one by one instead of in another vectorised round."""
@@ -155,7 +155,7 @@ class NumpyWordPiece:
         second[keys.medium] = keys.second
         lengths = (pre_tokens.ends - pre_tokens.starts)[missing]
         first, second = keys.first[missing], second[missing]
-        simple = ((first | second) & _NOT_ASCII == 0) & (lengths <= LONGEST_KEY)
+        simple = ((first | second) & _NOT_ASCII == 0) & (lengths <= MAX_KEY_BYTES)
         which = np.flatnonzero(simple)
         if len(which):
             columns = [first[which], second[which]]
@@ -196,13 +196,13 @@ class NumpyWordPiece:
         ids = np.array([index for ids in pieces for index in ids], dtype=np.int64)
         values = self._append(ids, counts)
         lengths = np.fromiter(map(len, distinct), dtype=np.int64, count=len(distinct))
-        short = np.flatnonzero(lengths <= LONGEST_KEY)
+        short = np.flatnonzero(lengths <= MAX_KEY_BYTES)
         if len(short):
             fitting = list(distinct)
             keys = keys_of_words([fitting[index] for index in short.tolist()], 2)
             self._remember(keys, lengths[short], values[short])
         for word, value in zip(distinct, values.tolist(), strict=True):
-            if LONGEST_KEY < len(word) <= LONGEST_KEPT:
+            if MAX_KEY_BYTES < len(word) <= MAX_CACHED_BYTES:
                 self._long[word] = value
         return values[[distinct[word] for word in words]]
 
@@ -396,7 +396,7 @@ def _differ(rows: UInt64s, keys: list[UInt64s]) -> Mask:
 
 
 def _piece_table(pieces: dict[str, int]) -> WordTable:
-    words = [word.encode() for word in pieces if 0 < len(word) <= LONGEST_KEY]
+    words = [word.encode() for word in pieces if 0 < len(word) <= MAX_KEY_BYTES]
     slots = 1 << (_SLOTS_PER_PIECE * max(len(words), 1)).bit_length()
     table = WordTable(width=2, slots=slots)
     if words:

@@ -18,7 +18,7 @@ from artifacts.arrays import Mask, Offsets, UInt64s
 from artifacts.tokenizer import WordPieceTokenizer
 
 KEY_BYTES = 8
-LONGEST_KEY = 2 * KEY_BYTES
+MAX_KEY_BYTES = 2 * KEY_BYTES
 """Longer pre-tokens are handled as Python bytes; they are rare."""
 
 SPACE, WORD, ALONE, LEAD = range(4)
@@ -91,11 +91,11 @@ class PreTokenKeys:
 def keys_of(pre_tokens: PreTokens) -> PreTokenKeys:
     """The pre-tokens as integers, by unaligned reads from the text."""
     lengths = pre_tokens.ends - pre_tokens.starts
-    padded = pre_tokens.folded + bytes(LONGEST_KEY)
+    padded = pre_tokens.folded + bytes(MAX_KEY_BYTES)
     at_byte: UInt64s = np.ndarray((len(pre_tokens.folded) + KEY_BYTES,), "<u8", padded, 0, (1,))
     first = at_byte[pre_tokens.starts] & LENGTH_MASKS.take(lengths, mode="clip")
     beyond = np.flatnonzero(lengths > KEY_BYTES)
-    is_long = lengths[beyond] > LONGEST_KEY
+    is_long = lengths[beyond] > MAX_KEY_BYTES
     medium = beyond[~is_long]
     rest = LENGTH_MASKS[lengths[medium] - KEY_BYTES]
     second = at_byte[pre_tokens.starts[medium] + KEY_BYTES] & rest

@@ -25,7 +25,7 @@
 enum { DONE, NEED_CHARACTER, NEED_PRE_TOKEN, NEED_ROOM, NO_MEMORY };
 
 #define SHORT_BYTES 16
-#define LONGEST_KEPT 4096
+#define MAX_CACHED_BYTES 4096
 #define WORD_BYTES 512 /* bound on the bytes of a word of at most 100 characters */
 #define CODE_POINTS 0x110000
 #define MAX_MEANING 64
@@ -512,7 +512,7 @@ static int learn(State *s, const uint8_t *text, const uint8_t *folded, int64_t l
         memcpy(&place, entry->ids, sizeof place);
         return emit(s, out, capacity, written, s->pool + place, entry->count - 1) ? DONE : NEED_ROOM;
     }
-    if (length > SHORT_BYTES && length <= LONGEST_KEPT) {
+    if (length > SHORT_BYTES && length <= MAX_CACHED_BYTES) {
         hash = hash_of(folded, length);
         const Long *known = find_long(s, folded, (uint32_t)length, hash);
         if (known->count)
@@ -523,7 +523,7 @@ static int learn(State *s, const uint8_t *text, const uint8_t *folded, int64_t l
     if (status != DONE) return status;
     if (!emit(s, out, capacity, written, s->found, s->n_found)) return NEED_ROOM;
     if (length <= SHORT_BYTES) return remember_short(s, low, high) ? DONE : NO_MEMORY;
-    return length > LONGEST_KEPT || remember_long(s, folded, (uint32_t)length, hash) ? DONE : NO_MEMORY;
+    return length > MAX_CACHED_BYTES || remember_long(s, folded, (uint32_t)length, hash) ? DONE : NO_MEMORY;
 }
 
 /* Append the ids of text[at[0]..n) to out[at[1]]. at[2]: number of ends passed; at[5]: whether the

@@ -90,7 +90,7 @@ def test_as_many_pairs_agree_in_a_band_as_their_similarity_says() -> None:
 
 
 def test_of_a_crowd_those_that_agree_most_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_duplicates, "MOST_COMPARED", 3)
+    monkeypatch.setattr(near_duplicates, "MAX_COMPARISONS", 3)
     crowd = [set(range(number * 100, number * 100 + 100)) for number in range(50)]
     documents = [*crowd, crowd[30] - {3000}]
     numbers = np.arange(len(documents))

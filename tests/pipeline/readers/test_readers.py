@@ -285,7 +285,7 @@ def test_a_small_file_that_unpacks_to_a_giant_document_is_read_in_bounded_memory
 
 def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> None:
     for module in (documents, text):
-        monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
+        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1000)
     words = " ".join(f"wört{number}" for number in range(2000))
     path = tmp_path / "giant.txt"
     path.write_text(words)
@@ -299,7 +299,7 @@ def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> Non
 
 
 def test_a_record_too_long_to_be_held_is_refused_by_name(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(text, "LONGEST_RECORD", 2_000_000)
+    monkeypatch.setattr(text, "MAX_RECORD_BYTES", 2_000_000)
     monkeypatch.setattr(text, "BLOCK_BYTES", 500_000)
     path = tmp_path / "long.jsonl"
     path.write_text('{"text": "short"}\n{"text": "' + "word " * 1_000_000 + '"}\n')
@@ -310,7 +310,7 @@ def test_a_record_too_long_to_be_held_is_refused_by_name(tmp_path: Path, monkeyp
 
 def test_a_giant_document_belongs_to_the_piece_it_begins_in(tmp_path: Path, monkeypatch) -> None:
     for module in (documents, text):
-        monkeypatch.setattr(module, "LONGEST_DOCUMENT", 500)
+        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 500)
     monkeypatch.setattr(text, "BLOCK_BYTES", 300)
     monkeypatch.setattr(text, "LOOKBACK_BYTES", 100)
     monkeypatch.setattr(compression, "READ_BYTES", 128)
@@ -327,7 +327,7 @@ def test_a_giant_word_without_any_space_is_cut_between_characters(
     tmp_path: Path, monkeypatch
 ) -> None:
     for module in (documents, text):
-        monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
+        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1000)
     path = tmp_path / "word.txt"
     path.write_text("é" * 3000 + "€" * 3000)
     assert "".join(texts(path, "text")) == "é" * 3000 + "€" * 3000

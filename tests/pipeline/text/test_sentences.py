@@ -85,7 +85,7 @@ def test_line_feeds_stay_where_they_are() -> None:
 
 
 def test_lists_in_disguise_are_cut_at_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "LONGEST_SENTENCE", 50)
+    monkeypatch.setattr(sentences, "MAX_SENTENCE_BYTES", 50)
     words = [f"word{number}" for number in range(60)]
     parts = split(" ".join(words))
     assert " ".join(parts).split() == words

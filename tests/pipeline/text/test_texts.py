@@ -81,7 +81,7 @@ def test_a_document_that_is_too_long_is_cut_in_a_table_as_in_a_file(
     monkeypatch.setitem(globals(), "DOCUMENTS", ["Short before.", long, "Short behind."])
     whole = sentences(write(tmp_path, reader), reader)
     for module in (documents, texts):
-        monkeypatch.setattr(module, "LONGEST_DOCUMENT", 1000)
+        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1000)
     parts = sentences(tmp_path / f"corpus.{reader}", reader)
     assert len(parts) > 10
     assert all(len("\n".join(part).encode()) <= 1001 for part in parts)
