@@ -70,12 +70,12 @@ def parse(source: bytes) -> ast.Module:
 
 def docstrings(tree: ast.Module) -> list[Docstring]:
     """All docstrings of a module, in source order."""
-    return list(_of_body(tree.body, prefix="", kind="module"))
+    return list(_body_docstrings(tree.body, prefix="", kind="module"))
 
 
 def definitions(body: Iterable[ast.stmt]) -> Iterator[Definition]:
     """The classes, functions and methods defined in a body, also inside classes and blocks."""
-    for statement in _flat(body):
+    for statement in _flattened(body):
         if isinstance(statement, Definition):
             yield statement
         if isinstance(statement, ast.ClassDef):
@@ -136,29 +136,29 @@ def merged(parts: Iterable[Symbols]) -> Symbols:
     )
 
 
-def _of_body(
+def _body_docstrings(
     body: list[ast.stmt], *, prefix: str, kind: Literal["module", "class"]
 ) -> Iterator[Docstring]:
     """The docstrings in the body of a module or class, except the class's own."""
-    if kind == "module" and (text := _string(body[0]) if body else ""):
+    if kind == "module" and (text := _bare_string(body[0]) if body else ""):
         yield Docstring("", "module", text)
         body = body[1:]
-    for statement in _flat(body):
+    for statement in _flattened(body):
         if isinstance(statement, Definition):
             name, is_class = prefix + statement.name, isinstance(statement, ast.ClassDef)
-            if text := _string(statement.body[0]):
+            if text := _bare_string(statement.body[0]):
                 documented: Kind = "class" if is_class else "function"
                 yield Docstring(name, documented, text, parameters(statement))
             if is_class:
                 inside = statement.body[bool(text) :]
-                yield from _of_body(inside, prefix=f"{name}.", kind="class")
+                yield from _body_docstrings(inside, prefix=f"{name}.", kind="class")
         elif isinstance(statement, ast.Expr):
-            yield from _of_expression(statement, prefix=prefix)
+            yield from _expression_docstrings(statement, prefix=prefix)
 
 
-def _of_expression(expression: ast.Expr, *, prefix: str) -> Iterator[Docstring]:
+def _expression_docstrings(expression: ast.Expr, *, prefix: str) -> Iterator[Docstring]:
     """A bare string documents the attribute before it; documenting calls contain docstrings."""
-    if text := _string(expression):
+    if text := _bare_string(expression):
         yield Docstring(prefix.rstrip("."), "attribute", text)
         return
     called = getattr(expression.value, "func", None)  # `add_docstr` or `numpy.add_docstr`
@@ -172,19 +172,19 @@ def _of_expression(expression: ast.Expr, *, prefix: str) -> Iterator[Docstring]:
             yield Docstring(prefix.rstrip("."), "attribute", inspect.cleandoc(longest))
 
 
-def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+def _flattened(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements, including those nested in `if`, `try` and `with`."""
     for statement in body:
         if isinstance(statement, ast.If | ast.With | ast.Try):
             for field in ("body", "orelse", "finalbody"):
-                yield from _flat(getattr(statement, field, []))
+                yield from _flattened(getattr(statement, field, []))
             for handler in getattr(statement, "handlers", []):
-                yield from _flat(handler.body)
+                yield from _flattened(handler.body)
         else:
             yield statement
 
 
-def _string(statement: ast.stmt) -> str:
+def _bare_string(statement: ast.stmt) -> str:
     """The dedented text of a statement that is a bare string; otherwise empty."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         value = statement.value.value

@@ -59,14 +59,14 @@ def documents(distribution: str) -> list[tuple[int, str, str]]:
     code = [digest_of_file(path) for path in (*modules, Path(__file__))]
     key = [platform.python_version(), record(distribution), *code]
 
-    def made() -> list[tuple[int, str, str]]:
+    def compute() -> list[tuple[int, str, str]]:
         printed: set[str] = set()
         return [
             (position, name, "".join(_lines_to_print(tree, printed)))
             for position, (name, tree) in enumerate(trees(distribution))
         ]
 
-    return [(position, name, text) for position, name, text in remembered("docstrings", key, made)]
+    return [(position, name, text) for position, name, text in cached("docstrings", key, compute)]
 
 
 def _lines_to_print(tree: ast.Module, printed: set[str]) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _lines_to_print(tree: ast.Module, printed: set[str]) -> Iterator[str]:
                 printed.add(line)
 
 
-def remembered(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
+def cached(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
     """The result of `make`, which must depend on `key` alone, cached as JSON per node.
 
     If the cache cannot be read or written, the value is computed again.

@@ -1,6 +1,14 @@
+"""Docstrings are reduced to prose, and their examples to statements."""
+
 import pytest
 
-from pipeline.demo.docstring_text import paragraphs
+from pipeline.demo.docstring_text import (
+    CODE_BEGIN,
+    CODE_END,
+    paragraphs,
+    split_examples,
+    without_markup,
+)
 
 NUMPY_STYLE = """Compute the mean
 along an axis.
@@ -173,3 +181,75 @@ def test_no_paragraph_holds_a_line_break() -> None:
     for paragraph in paragraphs(NUMPY_STYLE + GOOGLE_STYLE):
         assert "\n" not in paragraph
         assert paragraph == paragraph.strip()
+
+
+EXAMPLES = """Before it.
+
+>>> import numpy as np
+>>> from numpy import mean
+>>> for row in table:
+...     print(row)
+...
+first
+>>> mean(table)
+0.5
+After the last output without a gap.
+
+Then more.
+    >>> indented.call(name)
+
+>>> x = [[1.5, 2.25], [3.125, 4.0]]
+"""
+
+
+def test_statements_are_told_from_prose_and_from_what_they_print() -> None:
+    found = [
+        (kind, [line for line in lines if line])
+        for kind, lines in split_examples(EXAMPLES.split("\n"))
+    ]
+    assert found == [
+        (False, ["Before it."]),
+        (True, ["for row in table: print(row)", "mean(table)"]),
+        (False, ["Then more."]),
+        (True, ["indented.call(name)"]),
+        (False, []),
+        (True, []),
+        (False, []),
+    ]
+
+
+@pytest.mark.parametrize("lines", [[], [""], ["text"], ["... no prompt before it"]])
+def test_without_a_prompt_all_is_prose(lines: list[str]) -> None:
+    assert list(split_examples(lines)) == [(False, lines)]
+
+
+def test_long_statements_are_data() -> None:
+    assert list(split_examples([">>> f(" + "word, " * 100 + ")"]))[1] == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("the `axis` of ``x``", "the axis of x"),
+        ("see :func:`~numpy.linalg.norm` there", "see norm there"),
+        ("see :py:meth:`Graph.add_edge` there", "see Graph.add_edge there"),
+        ("`the guide <https://example.org>`_ says", "the guide says"),
+        ("**bold** and *emphasised* words", "bold and emphasised words"),
+        ("takes *args and **kwargs", "takes *args and **kwargs"),
+        ("2*x*y stays", "2*x*y stays"),
+        ("as shown [1]_ and [CIT2002]_.", "as shown and."),
+        ("cost is $O(n^2)$ here", "cost is O(n^2) here"),
+        (r"an angle :math:`\alpha_{i}`", "an angle alpha_i"),
+        ("a |Quantity| object", "a Quantity object"),
+        ("a C{Feature} is a L{nltk.Feature}", "a Feature is a nltk.Feature"),
+        ("spaces   and\ttabs", "spaces and tabs"),
+        ("an `unclosed quote", "an `unclosed quote"),
+    ],
+)
+def test_markup_goes_and_text_stays(given: str, expected: str) -> None:
+    assert without_markup(given) == expected
+
+
+def test_code_is_marked_on_demand() -> None:
+    marked = without_markup("If `axis` is ``None``", mark_code=True)
+    assert marked == f"If {CODE_BEGIN}axis{CODE_END} is {CODE_BEGIN}None{CODE_END}"

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.readers.docstrings import remembered
+from pipeline.readers.docstrings import cached
 
 
 @pytest.fixture(autouse=True)
@@ -16,23 +16,23 @@ def never() -> None:
 
 
 def test_a_value_is_made_once() -> None:
-    assert remembered("kind", ["key"], lambda: [1, "\ud800"]) == [1, "\ud800"]
-    assert remembered("kind", ["key"], never) == [1, "\ud800"]
+    assert cached("kind", ["key"], lambda: [1, "\ud800"]) == [1, "\ud800"]
+    assert cached("kind", ["key"], never) == [1, "\ud800"]
 
 
 def test_other_keys_are_other_values() -> None:
-    remembered("kind", ["a"], lambda: 1)
-    assert remembered("kind", ["b"], lambda: 2) == 2
+    cached("kind", ["a"], lambda: 1)
+    assert cached("kind", ["b"], lambda: 2) == 2
 
 
 def test_a_damaged_file_is_made_again(cache: Path) -> None:
-    remembered("kind", ["key"], lambda: "whole")
+    cached("kind", ["key"], lambda: "whole")
     (path,) = (cache / "kind").iterdir()
     path.write_text('"who')
-    assert remembered("kind", ["key"], lambda: "whole") == "whole"
+    assert cached("kind", ["key"], lambda: "whole") == "whole"
 
 
 def test_where_nothing_can_be_written_the_value_is_given_all_the_same(cache: Path) -> None:
     cache.parent.mkdir()
     cache.write_text("a file where the folder would be")
-    assert remembered("kind", ["key"], lambda: "value") == "value"
+    assert cached("kind", ["key"], lambda: "value") == "value"
