@@ -1,9 +1,9 @@
 """`cloze embed`: one vector per text, or one per passage of documents.
 
-In:  a model and texts; with --excerpts files and folders of documents.
-Out: a NumPy file of float32, [texts, width]; else one JSON array per line and text; with --json one
-     document at the end. Of passages the NumPy file has a JSONL file beside it, a line a vector
-     (file, line, text); else each line is such an object with its `vector`.
+In:  a model and texts; with --excerpts, files and folders of documents.
+Out: a NumPy file of float32, [texts, width]; without --output, one JSON array per line and text;
+     with --json, one document at the end. With --excerpts the NumPy file is accompanied by a JSONL
+     file of the passages (file, line, text); without --output these objects contain a `vector`.
 """
 
 import json
@@ -24,11 +24,12 @@ from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
 from cloze.init.corpus_samples import look
 from cloze.lookup import vectors_directory
 from cloze.options import PLACE, Place
-from model.inference.embed import Vector, write_vectors
 from model.inference.load import load
+from model.inference.passage_index import Vectors, write_vectors
 
 OutputFile = Annotated[
-    Path | None, Parameter(help="File to write, NAME.npy; without it, one vector per line.")
+    Path | None,
+    Parameter(help="File to write, NAME.npy; by default vectors are printed, one per line."),
 ]
 Truncate = Annotated[
     bool, Parameter(negative="", show_default=False, help="Truncate texts that are too long.")
@@ -36,8 +37,8 @@ Truncate = Annotated[
 Excerpts = Annotated[
     int,
     Parameter(
-        help="Read the arguments as files and folders of documents, and embed excerpts of "
-        "about so many words, which end with sentences.",
+        help="Treat the arguments as files and folders of documents, and embed excerpts of about "
+        "this many words, which end at sentence boundaries.",
         show_default=False,
     ),
 ]
@@ -46,7 +47,7 @@ Excerpts = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Form:
-    """How a vector is made."""
+    """How to compute a vector."""
 
     pooling: Literal["mean", "cls", "pooler"] = "mean"
     """Mean of all tokens, the first token, or the pooler's output for it."""
@@ -59,7 +60,7 @@ class Form:
     """Scale vectors to length 1."""
 
     def numbers(self) -> tuple[int, ...]:
-        """The layers."""
+        """The layers as numbers."""
         try:
             return tuple(int(number) for number in self.layers.split(","))
         except ValueError:
@@ -85,7 +86,7 @@ def embed(
     """Embed texts."""
     chosen = form.numbers()
     if output is not None and output.suffix != ".npy":
-        raise UsageError(f"--output {output}: a NumPy file is written; name it {output.stem}.npy")
+        raise UsageError(f"--output {output}: expected a NumPy file; name it {output.stem}.npy")
     if excerpts < 0:
         raise UsageError(f"--excerpts {excerpts}: expected a number of words, for example 100")
     loaded = load(vectors_directory(model, place.space()))
@@ -119,18 +120,18 @@ def embed(
 def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[PlacedPassage]:
     """The passages of all documents."""
     if not paths:
-        raise UsageError("--excerpts: nothing to read; name files or folders of documents")
+        raise UsageError("--excerpts: nothing to read; give files or folders of documents")
     for path in paths:
         seen = look(path)
         for file in seen.odd:
-            say(f"embed: left out: {file}")
+            say(f"embed: skipped: {file}")
         yield from placed_passages(source_of(seen), words=words)
 
 
 def _beside(
-    placed: Iterable[PlacedPassage], vectors: Iterable[Vector], path: Path
-) -> Iterator[Vector]:
-    """The vectors; each one's passage is written to `path`, which appears once it is complete."""
+    placed: Iterable[PlacedPassage], vectors: Iterable[Vectors], path: Path
+) -> Iterator[Vectors]:
+    """Pass on the vectors and write their passages to `path`, which appears once complete."""
     unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
     try:
         with unfinished.open("w", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""Stage evaluate: scores of the encoder beside the baselines it must beat.
+"""Stage evaluate: scores of the encoder and of the baselines it must beat.
 
-In:  the encoder; where it was trained on a corpus, held-out examples and the training tokens, and
-     the encoder that pre-training began from, if it did; where it was fine-tuned, the trials.
+In:  the encoder. If it was pre-trained on a corpus: held-out examples, the training tokens, and the
+     initial checkpoint if there was one. If it was fine-tuned: the trials.
 Out: `scores.json` and `masked_sentences.json` (schema: artifacts/results.py).
 """
 
@@ -23,8 +23,10 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateStage, TrainingMachine
 from model.data.next_token import NextToken
+from model.encoder.pretraining import PretrainingModel
 from model.evaluation.language_model import LanguageModels, held_out, score_held_out
 from model.evaluation.masked_sentences import (
+    HeldOutSentence,
     fill_sentences,
     heldout_sentences,
     sentence_neighbours,
@@ -86,17 +88,17 @@ def _evaluate_language_model(
     *,
     device: torch.device,
 ) -> tuple[tuple[LanguageModelScore, ...], tuple[MaskedSentence, ...]]:
-    """Scores on held-out text of the corpus, and the masked sentences, filled.
+    """Scores on held-out text, and predictions for masked sentences.
 
-    The sentences are the configured ones, else drawn from that text. Computed in fp32 on GPUs too,
-    since scores are compared between machines.
+    Sentences are the configured ones, else drawn from the held-out text. Everything is computed in
+    fp32, even on GPUs, since scores are compared between machines.
     """
     config, tokenizer = stage.evaluate, encoder.tokenizer
     examples = open_artifact(config.heldout_examples or table.input_path("examples"))
-    theirs = examples.manifest.statistics.get("tokenizer_digest")
-    if theirs is not None and theirs != tokenizer.digest:
+    digest = examples.manifest.statistics.get("tokenizer_digest")
+    if digest is not None and digest != tokenizer.digest:
         raise UsageError(
-            f"{examples.directory}: made with tokenizer {str(theirs)[:12]}, the encoder has "
+            f"{examples.directory}: made with tokenizer {str(digest)[:12]}, the encoder has "
             f"{tokenizer.digest[:12]}; evaluate with the examples it was trained on, or prepare "
             "them again"
         )
@@ -105,8 +107,8 @@ def _evaluate_language_model(
         next_token = NextToken.of(encoder.config.attention_direction)
         if config.masked_sentences:
             raise UsageError(
-                "evaluate.masked_sentences: this encoder was pre-trained to predict next tokens "
-                "and knows no [MASK]; leave them out"
+                "evaluate.masked_sentences: this encoder was pre-trained to predict next tokens, "
+                "without [MASK]; leave them out"
             )
     parts = held_out(
         examples,
@@ -116,28 +118,20 @@ def _evaluate_language_model(
     )
     tokens = open_artifact(table.input_path("tokens"))
     frequencies = training_frequencies(tokens)
-    configured = bool(config.masked_sentences) or next_token is not None  # which fills no masks
-    own = () if configured else heldout_sentences(tokens, tokenizer, seed=stage.seed)
-    asked = config.masked_sentences or tuple(sentence.text for sentence in own)
+    drawn: tuple[HeldOutSentence, ...] = ()
+    if not config.masked_sentences and next_token is None:  # a next-token encoder fills no masks
+        drawn = heldout_sentences(tokens, tokenizer, seed=stage.seed)
+    texts = config.masked_sentences or tuple(sentence.text for sentence in drawn)
     contexts = [(part.masked.left, part.masked.right) for part in parts]
-    initial = None
-    if "init" in table.inputs:
-        initial = read_encoder_files(table.input_path("init"))
-        initial = initial.reaching(encoder.config.max_position_embeddings)
+    random_seed = address(stage.seed, "random encoder") >> 2
     models = LanguageModels(
         pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),
-        initial=(
-            initial.pretraining_model(pretrained=True, seed=0).to(device)
-            if initial and initial.fills_masks and next_token is None
-            else None
-        ),
-        random=encoder.pretraining_model(
-            pretrained=False, seed=address(stage.seed, "random encoder") >> 2
-        ).to(device),
+        initial=None if next_token else _initial_model(table, encoder, device),
+        random=encoder.pretraining_model(pretrained=False, seed=random_seed).to(device),
         ngram=NgramModel(
             read_training_tokens(tokens, limit=config.count_model_tokens),
             frequencies,
-            contexts=[*contexts, sentence_neighbours(asked, tokenizer)],
+            contexts=[*contexts, sentence_neighbours(texts, tokenizer)],
         ),
         unigram_entropy=entropy(frequencies),
         next_token=next_token,
@@ -145,14 +139,27 @@ def _evaluate_language_model(
     progress.advance(1, "n-gram baseline")
     scores = tuple(score_held_out(part, models, parts) for part in parts)
     progress.advance(1, "held-out loss")
-    sentences = fill_sentences(asked, models, tokenizer, count=config.guesses)
-    if own:
+    sentences = fill_sentences(texts, models, tokenizer, count=config.guesses)
+    if drawn:
         sentences = tuple(
             filled.model_copy(update={"answer": sentence.answer})
-            for filled, sentence in zip(sentences, own, strict=True)
+            for filled, sentence in zip(sentences, drawn, strict=True)
         )
     progress.advance(1, "masked sentences")
     return scores, sentences
+
+
+def _initial_model(
+    table: StageTable, encoder: EncoderFiles, device: torch.device
+) -> PretrainingModel | None:
+    """The initial checkpoint of pre-training, if there was one and it can fill masks."""
+    if "init" not in table.inputs:
+        return None
+    initial = read_encoder_files(table.input_path("init"))
+    initial = initial.reaching(encoder.config.max_position_embeddings)
+    if not initial.fills_masks:
+        return None
+    return initial.pretraining_model(pretrained=True, seed=0).to(device)
 
 
 if __name__ == "__main__":

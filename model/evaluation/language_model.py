@@ -1,7 +1,7 @@
-"""Held-out quality of the masked language model, beside its baselines.
+"""Held-out loss and accuracy of the masked language model and of its baselines.
 
-In:  an examples artifact's held-out splits; encoders; the n-gram baseline.
-Out: losses in nats and top-1 accuracies over exactly the same masked tokens for every model.
+In:  the held-out splits of an examples artifact; encoders; the n-gram baseline.
+Out: losses in nats and top-1 accuracies, for every model on exactly the same masked tokens.
 """
 
 import math
@@ -31,10 +31,10 @@ DOCUMENT_SPLIT = "heldout"
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """The masked tokens of some examples as the n-gram baseline sees them."""
+    """The masked tokens of some examples, as input to the n-gram baseline."""
 
     left: Int64
-    """[M] visible left neighbour; `NOTHING` for special tokens."""
+    """[M] visible left neighbour; `NOTHING` for a special token."""
 
     right: Int64
     """[M] visible right neighbour."""
@@ -54,7 +54,7 @@ class HeldOut:
 
 
 class Quality(NamedTuple):
-    """Means over the masked tokens and over the examples with a next-sentence label."""
+    """Means over masked tokens, and over examples with a next-sentence label."""
 
     mlm_loss: float
     mlm_accuracy: float
@@ -64,9 +64,9 @@ class Quality(NamedTuple):
 def held_out(
     examples: Artifact, *, special_ids: frozenset[int], limit: int, mask_id: int | None = None
 ) -> list[HeldOut]:
-    """Every split but the training one, at every length, with at most `limit` examples each.
+    """Every split but train, at every length, with at most `limit` examples each.
 
-    With `mask_id`, it replaces every predicted token, whatever the examples show there.
+    `mask_id`, if given, replaces every predicted token, whatever the examples have there.
     """
     kinds = {
         (str(entry.statistics["split"]), int(entry.statistics["max_seq_length"]))
@@ -78,7 +78,7 @@ def held_out(
         if split == TRAIN_SPLIT:
             continue
         shards = ExampleShards(examples, split=split, max_seq_length=length)
-        # The first of copy 0, buckets in order: hashed, so a fair sample.
+        # The first examples of copy 0: buckets are assigned by hash, so this is a fair sample.
         counts = np.minimum(np.array(shards.rows[0]), limit)
         shard, row = np.repeat(np.arange(len(counts)), counts), ragged_indices(0, counts)
         read = shards.gather(0, shard[:limit], row[:limit])
@@ -101,13 +101,13 @@ def masked_tokens(examples: Examples, special_ids: frozenset[int]) -> MaskedToke
     places = examples.masked_places
     ids = examples.input_ids.astype(np.int64)
     visible = np.where(np.isin(ids, sorted(special_ids)), NOTHING, ids)
-    # Position 0 is [CLS] and the last one [SEP]: a masked token always has neighbours.
+    # The first position is [CLS] and the last one [SEP], so a masked token has two neighbours.
     words = examples.masked_lm_ids.astype(np.int64)
     return MaskedTokens(visible[places - 1], visible[places + 1], words)
 
 
 def evaluate_ngram(model: NgramModel, masked: MaskedTokens) -> Quality:
-    """Quality of the n-gram baseline on these tokens."""
+    """Loss and accuracy of the n-gram baseline on these tokens."""
     loss, hits = 0.0, 0
     for part, probabilities in model.chunks(masked.left, masked.right):
         words = masked.words[part]
@@ -117,7 +117,7 @@ def evaluate_ngram(model: NgramModel, masked: MaskedTokens) -> Quality:
 
 
 def evaluate_unigram(unigram_V: NDArray[np.float32], masked: MaskedTokens) -> Quality:
-    """Quality of the training frequencies on these tokens, without context."""
+    """Loss and accuracy of the unigram distribution on these tokens."""
     probabilities = unigram_V[masked.words].astype(np.float64)
     return Quality(
         float(-np.log(probabilities).mean()), float((masked.words == unigram_V.argmax()).mean())
@@ -126,7 +126,7 @@ def evaluate_unigram(unigram_V: NDArray[np.float32], masked: MaskedTokens) -> Qu
 
 @torch.inference_mode()
 def evaluate_encoder(model: PretrainingModel, examples: Examples) -> Quality:
-    """Quality of the encoder with its pre-training heads."""
+    """Losses and accuracies of the encoder with its pre-training heads."""
     model.eval()
     device = next(model.parameters()).device
     total = torch.zeros(3, dtype=torch.float64, device=device)
@@ -136,36 +136,36 @@ def evaluate_encoder(model: PretrainingModel, examples: Examples) -> Quality:
         total += torch.stack([score.double() for score in scores])
     sums: list[float] = total.tolist()
     masked = int(examples.masked_counts.sum())
-    asked = int((examples.next_sentence_labels != NO_NEXT_SENTENCE).sum())
-    return Quality(sums[0] / masked, sums[1] / masked, sums[2] / asked if asked else None)
+    pairs = int((examples.next_sentence_labels != NO_NEXT_SENTENCE).sum())
+    return Quality(sums[0] / masked, sums[1] / masked, sums[2] / pairs if pairs else None)
 
 
 @dataclass(frozen=True)
 class LanguageModels:
-    """The models that are compared."""
+    """The models to compare."""
 
     pretrained: PretrainingModel
     random: PretrainingModel
     ngram: NgramModel
     unigram_entropy: float
     initial: PretrainingModel | None = None
-    """The encoder that pre-training began from, if it can fill masks."""
+    """The initial checkpoint of pre-training, if it can fill masks."""
     next_token: NextToken | None = None
-    """The targets of the encoder, if it is a unidirectional language model."""
+    """How the encoder predicts masked tokens if it is a unidirectional language model."""
 
 
 def score_held_out(
     part: HeldOut, models: LanguageModels, parts: list[HeldOut]
 ) -> LanguageModelScore:
-    """Every model on one of the held-out `parts`."""
-    # The headline is a wholly held-out source at the shortest length, else held-out documents.
-    own = [other for other in parts if other.split != GENERAL] or parts
-    sources = [other for other in own if other.split != DOCUMENT_SPLIT] or own
+    """Scores of every model on one of the held-out `parts`."""
+    # The headline is a source held out entirely, at the shortest length, else held-out documents.
+    corpus = [other for other in parts if other.split != GENERAL] or parts
+    sources = [other for other in corpus if other.split != DOCUMENT_SPLIT] or corpus
     first = min(sources, key=lambda other: (other.max_seq_length, other.split))
-    # All encoders predict the same tokens; a unidirectional one sees the text on one side.
-    asked = models.next_token.at_masked(part.examples) if models.next_token else part.examples
-    pretrained = evaluate_encoder(models.pretrained, asked)
-    initial = evaluate_encoder(models.initial, asked) if models.initial else None
+    # All encoders predict the same tokens; a unidirectional one sees only one side of the text.
+    examples = models.next_token.at_masked(part.examples) if models.next_token else part.examples
+    pretrained = evaluate_encoder(models.pretrained, examples)
+    initial = evaluate_encoder(models.initial, examples) if models.initial else None
     ngram = evaluate_ngram(models.ngram, part.masked)
     unigram = evaluate_unigram(models.ngram.unigram_V, part.masked)
     labels = part.examples.next_sentence_labels
@@ -180,7 +180,7 @@ def score_held_out(
         mlm_perplexity=math.exp(min(pretrained.mlm_loss, 700.0)),
         initial_mlm_loss=initial.mlm_loss if initial else None,
         initial_mlm_accuracy=initial.mlm_accuracy if initial else None,
-        random_mlm_loss=evaluate_encoder(models.random, asked).mlm_loss,
+        random_mlm_loss=evaluate_encoder(models.random, examples).mlm_loss,
         unigram_entropy=models.unigram_entropy,
         unigram_loss=unigram.mlm_loss,
         unigram_accuracy=unigram.mlm_accuracy,
@@ -193,6 +193,6 @@ def score_held_out(
 
 
 def majority_share(labels: Int64) -> float | None:
-    """Share of the more frequent next-sentence label; None where no example has one."""
-    asked = labels[labels != NO_NEXT_SENTENCE]
-    return float(np.bincount(asked).max() / len(asked)) if len(asked) else None
+    """Share of the more frequent next-sentence label; None if no example has one."""
+    present = labels[labels != NO_NEXT_SENTENCE]
+    return float(np.bincount(present).max() / len(present)) if len(present) else None

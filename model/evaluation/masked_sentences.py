@@ -1,12 +1,12 @@
-"""Sentences with a [MASK] that anyone can judge: the configured ones, or the corpus's own.
+"""Sentences with a [MASK], for readers to judge a model by: configured, or from the corpus.
 
 In:  configured sentences, else the tokens artifact; the encoder before and after training, the
      n-gram baseline.
-Out: every model's most probable word-pieces for each.
+Out: the most probable tokens of every model for each sentence.
 
-A run without configured sentences takes some of its own held-out text. They are selected without
-regard to how well a model fills them: the first sentences of suitable length of each held-out
-document, in the order of digests, and in each a word chosen by a counter-based random number.
+A run without configured sentences takes some from its held-out text, regardless of how well a model
+fills them: the first sentences of suitable length in each held-out document, in the order of their
+digests, each with a word masked by a counter-based random number.
 """
 
 import re
@@ -30,16 +30,16 @@ from model.evaluation.ngram import NOTHING, TOKENS_FILE, TRAIN_SPLIT, token_batc
 
 SENTENCES = 8
 DOCUMENTS = 64
-"""Held-out documents that are looked at."""
+"""Held-out documents to take sentences from."""
 FEWEST_WORDS, MOST_WORDS = 6, 24
-"""Punctuation marks included."""
+"""Including punctuation marks."""
 MOST_TOKENS = 48
 """The smallest encoders have 64 positions."""
 SHORTEST_WORD = 4
-"""In letters: shorter words are mostly articles and prepositions, which any baseline gets right."""
+"""In letters. Shorter words are mostly articles and prepositions, which any baseline predicts."""
 
 _NO_SPACE = re.compile(r" ([.,;:!?)\]%’])")
-"""No space is written before these marks; the tokenizer splits them off again."""
+"""No space is written before these characters; the tokenizer splits them off again."""
 
 Int64 = NDArray[np.int64]
 Ids = NDArray[np.integer]
@@ -47,7 +47,7 @@ Ids = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class HeldOutSentence:
-    """A sentence with one [MASK], and the word behind it."""
+    """A sentence with one [MASK], and the word that it replaces."""
 
     text: str
     answer: str
@@ -56,7 +56,7 @@ class HeldOutSentence:
 def heldout_sentences(
     tokens: Artifact, tokenizer: SubwordTokenizer, *, seed: int
 ) -> tuple[HeldOutSentence, ...]:
-    """Up to `SENTENCES` sentences of the first held-out split; none if nothing is held out."""
+    """Up to `SENTENCES` sentences of the first held-out split; empty if nothing is held out."""
     by_document = [
         list(islice(_sentences(digest, sentences, tokenizer, seed=seed), SENTENCES))
         for digest, sentences in islice(_documents(tokens), DOCUMENTS)
@@ -66,7 +66,7 @@ def heldout_sentences(
 
 
 def _documents(tokens: Artifact) -> Iterator[tuple[str, list[Ids]]]:
-    """Digest and sentences of the first held-out split's documents, in the order of its buckets."""
+    """Digest and sentences of documents in the first held-out split, in the order of buckets."""
     named = [(TOKENS_FILE.fullmatch(entry.name), entry) for entry in tokens.manifest.files]
     held = [(match["split"], entry) for match, entry in named if match]
     others = (TRAIN_SPLIT, GENERAL)
@@ -81,7 +81,7 @@ def _documents(tokens: Artifact) -> Iterator[tuple[str, list[Ids]]]:
 def _sentences(
     digest: str, sentences: list[Ids], tokenizer: SubwordTokenizer, *, seed: int
 ) -> Iterator[HeldOutSentence]:
-    """A document's sentences that are neither short nor long and have a word to be masked."""
+    """A document's sentences of suitable length, each with a word masked."""
     for number, ids in enumerate(sentences):
         pieces = [tokenizer.vocabulary[index] for index in ids.tolist()]
         begins = [not piece.startswith("##") for piece in [*pieces, ""]]
@@ -108,7 +108,7 @@ def fill_sentences(
     *,
     count: int,
 ) -> tuple[MaskedSentence, ...]:
-    """The `count` most probable word-pieces of every model for every sentence."""
+    """The `count` most probable tokens of every model for every sentence."""
     if not sentences:
         return ()
     rows_by_system = {
@@ -135,7 +135,7 @@ def fill_sentences(
 def sentence_neighbours(
     sentences: Sequence[str], tokenizer: SubwordTokenizer
 ) -> tuple[Int64, Int64]:
-    """[N] the ids left and right of each sentence's [MASK]; `NOTHING` for special tokens."""
+    """[N] ids to the left and right of each sentence's [MASK]; `NOTHING` for a special token."""
     pairs = []
     for ids, place in (_masked_ids(sentence, tokenizer) for sentence in sentences):
         seen = (ids[place - 1], ids[place + 1])
@@ -145,7 +145,7 @@ def sentence_neighbours(
 
 
 def _masked_ids(sentence: str, tokenizer: SubwordTokenizer) -> tuple[list[int], int]:
-    """[CLS] sentence [SEP] and the place of its [MASK]."""
+    """[CLS] sentence [SEP], and the position of its [MASK]."""
     if sentence.count(MASK) != 1:
         raise UsageError(
             f"evaluate.masked_sentences: {sentence!r} has {sentence.count(MASK)} [MASK], "
@@ -160,10 +160,10 @@ def _masked_ids(sentence: str, tokenizer: SubwordTokenizer) -> tuple[list[int], 
 def _encoder_rows(
     sentences: Sequence[str], model: PretrainingModel, tokenizer: SubwordTokenizer
 ) -> NDArray[np.float32]:
-    """[N, V] an encoder's probabilities."""
+    """[N, V] probabilities of an encoder at each [MASK]."""
     model.eval()
-    asked = [_masked_ids(sentence, tokenizer) for sentence in sentences]
-    batch = pack([Example(input_ids=ids, masked_lm_positions=[place]) for ids, place in asked])
+    masked = [_masked_ids(sentence, tokenizer) for sentence in sentences]
+    batch = pack([Example(input_ids=ids, masked_lm_positions=[place]) for ids, place in masked])
     batch = batch.to(next(model.parameters()).device)
     logits = model.masked_lm_logits(model.encoder(batch), batch.masked_lm_positions)
     rows: NDArray[np.float32] = logits.float().softmax(-1).cpu().numpy()

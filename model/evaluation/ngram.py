@@ -1,12 +1,12 @@
-"""The n-gram baseline: P(word | left and right neighbour), with back-off.
+"""The n-gram baseline: P(token | left and right neighbour), with back-off.
 
 In:  the training tokens; the visible neighbours of masked tokens.
-Out: a probability for every word-piece in every context.
+Out: a probability for every token of the vocabulary in every context.
 
-Witten-Bell smoothing (Bell, Cleary & Witten 1990), twice: what followed between exactly these two
-neighbours, backed by the even mixture of what followed the left one and what preceded the right
-one, each backed by the unigram. A neighbour that is a special token ([MASK], [CLS], [SEP]) carries
-no information and is left out. All counting is done with sorted keys in NumPy.
+Witten-Bell smoothing (Bell, Cleary & Witten 1990) on two levels: counts of tokens between these two
+neighbours back off to the even mixture of counts after the left one and counts before the right
+one, each of which backs off to the unigram distribution. A neighbour that is a special token
+([MASK], [CLS], [SEP]) carries no information and is left out. Counts are sorted arrays in NumPy.
 """
 
 import re
@@ -33,14 +33,14 @@ NOTHING = -1
 """A neighbour that carries no information."""
 
 CHUNK_CELLS = 1 << 23
-"""Probabilities in memory at once."""
+"""Number of probabilities in memory at once."""
 
 # C contexts, V vocabulary, T training tokens
 
 
 @dataclass(frozen=True)
 class TokenStream:
-    """Documents one after another."""
+    """The tokens of consecutive documents."""
 
     ids: Int64
     """[T]"""
@@ -66,7 +66,7 @@ def read_training_tokens(tokens: Artifact, *, limit: int) -> TokenStream:
         part = column.flatten().to_numpy().astype(np.int64)
         starts = column.offsets.to_numpy()[:-1] - column.offsets[0].as_py()
         begins = np.zeros(len(part) + 1, np.bool_)
-        begins[starts] = True  # an empty last document begins behind the end
+        begins[starts] = True  # an empty last document begins after the last token
         ids.append(part)
         first.append(begins[:-1])
         total += len(part)
@@ -78,7 +78,7 @@ def read_training_tokens(tokens: Artifact, *, limit: int) -> TokenStream:
 
 
 def training_frequencies(tokens: Artifact) -> Int64:
-    """[V] how often each word-piece occurs in the whole training split."""
+    """[V] counts of each token in the whole training split."""
     counts = np.array(tokens.read_json("token_counts.json"), np.int64)
     if not counts.sum():
         raise IntegrityError(f"{tokens.directory}: no training tokens; run the tokens stage again")
@@ -95,7 +95,7 @@ def token_batches(tokens: Artifact, name: str) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each word occurred in each context, sorted by context and word."""
+    """Counts of words by context, sorted by context and word."""
 
     keys: Int64
     """[K] context * V + word, ascending."""
@@ -108,7 +108,7 @@ class Counts:
     def dense(self, contexts_C: Int64) -> tuple[Float32, Float32]:
         """[C, V] count / (total + distinct words), and [C] the back-off weight.
 
-        Contexts below 0 or never seen have no counts and back off entirely.
+        Contexts that are negative or never seen have no counts and back off entirely.
         """
         begin = np.searchsorted(self.keys, contexts_C * self.vocabulary_size)
         end = np.searchsorted(self.keys, (contexts_C + 1) * self.vocabulary_size)
@@ -127,13 +127,13 @@ class Counts:
 
 
 def count(contexts: Int64, words: Int64, *, vocabulary_size: int) -> Counts:
-    """Count every (context, word)."""
+    """Count every pair of context and word."""
     keys, counts = np.unique(contexts * vocabulary_size + words, return_counts=True)
     return Counts(keys, counts, vocabulary_size)
 
 
 class NgramModel:
-    """Counts of training tokens, for the contexts that will be queried."""
+    """The baseline's counts, and probabilities from them."""
 
     def __init__(
         self,
@@ -142,9 +142,9 @@ class NgramModel:
         *,
         contexts: Sequence[tuple[Int64, Int64]] | None = None,
     ) -> None:
-        """Count. `contexts`: the left and right neighbours that will be queried; None: any."""
+        """Count. `contexts`: the left and right neighbours that will be looked up; None: any."""
         self.vocabulary_size = vocabulary_size = len(frequencies_V)
-        raised_V = frequencies_V + 1.0  # so that none is 0
+        raised_V = frequencies_V + 1.0  # no probability may be 0
         self.unigram_V = np.asarray(raised_V / raised_V.sum(), np.float32)
         left, word, follows = stream.ids[:-1], stream.ids[1:], ~stream.first[1:]
         self._after = count(left[follows], word[follows], vocabulary_size=vocabulary_size)
@@ -153,18 +153,18 @@ class NgramModel:
         pairs = self._pair_keys(stream.ids[between - 1], stream.ids[between + 1])
         if contexts is not None:
             wanted = np.concatenate([self._pair_keys(left, right) for left, right in contexts])
-            asked = np.isin(pairs, np.unique(wanted))
-            between, pairs = between[asked], pairs[asked]
+            kept = np.isin(pairs, np.unique(wanted))
+            between, pairs = between[kept], pairs[kept]
         self._between = count(pairs, stream.ids[between], vocabulary_size=vocabulary_size)
 
     def _pair_keys(self, left: Int64, right: Int64) -> Int64:
-        """One number for each pair of neighbours; `NOTHING` where one of them is."""
+        """One number per pair of neighbours; `NOTHING` if either of them is."""
         known = (left >= 0) & (right >= 0)
         return np.where(known, left * self.vocabulary_size + right, NOTHING)
 
     def probabilities(self, left_C: Int64, right_C: Int64) -> Float32:
         """[C, V] float32, rows summing to 1; neighbours may be `NOTHING`."""
-        # The even mixture of P(word | left) and P(word | right), or the only informative one.
+        # The even mixture of P(word | left) and P(word | right), or the only one that is known.
         shorter_CV = np.zeros((len(left_C), self.vocabulary_size), np.float32)
         rest_C = np.zeros(len(left_C), np.float32)
         for counts, neighbour_C in ((self._after, left_C), (self._before, right_C)):
@@ -182,9 +182,9 @@ class NgramModel:
         return dense_CV
 
     def chunks(self, left_N: Int64, right_N: Int64) -> Iterator[tuple[Int64, Float32]]:
-        """`probabilities` of many contexts, a bounded number at once, with their indices in N.
+        """`probabilities` of many contexts in chunks of bounded size, with their indices in N.
 
-        Contexts are grouped by neighbour, so that the counts of each are expanded once.
+        Contexts are sorted by neighbours, so that the counts of each are expanded only once.
         """
         order = np.lexsort((right_N, left_N))
         size = max(1, CHUNK_CELLS // self.vocabulary_size)

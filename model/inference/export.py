@@ -1,13 +1,13 @@
-"""Models in Hugging Face's layout: exported, and imported, so that stages can start from them.
+"""Export of models in Hugging Face's layout, and import as artifacts for stages to start from.
 
-In:  `EncoderFiles`, or a finetune artifact that kept its models and a task's name; a directory.
-Out: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, vocab.txt, README.md;
-     `transformers` and Cloze read them, and sentence-transformers those of its own models, with the
-     same vectors as before. An imported encoder is a committed artifact with the same files that
-     the pretrain stage leaves.
+In:  `EncoderFiles`, or a finetune artifact with saved models and a task's name; a directory.
+Out: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, vocab.txt, README.md,
+     for `transformers` and Cloze; a sentence encoder also has sentence-transformers' modules and
+     gives the same vectors there. An imported encoder is a committed artifact with the same files
+     as one from the pretrain stage.
 
-The same encoder always gives the same bytes, so a round trip of export and import can be checked by
-digests.
+The same encoder always gives the same bytes, so that digests verify a round trip of export and
+import.
 """
 
 import json
@@ -38,14 +38,14 @@ IMPORT_FORMAT_VERSION = 1
 
 
 def export(files: EncoderFiles, directory: str | Path) -> list[Path]:
-    """Write the encoder into `directory`, which must be empty or not exist; the paths written."""
+    """Write the encoder into a new or empty `directory`; return the paths written."""
     return _write_folder(contents(files), directory)
 
 
 def export_task(location: str, directory: str | Path, *, task: str = "") -> list[Path]:
-    """Write the model of `task` into `directory`, which must be empty or new; the paths written."""
+    """Write the model of `task` into a new or empty `directory`; return the paths written."""
     if not filesystem.exists(filesystem.join(location, MANIFEST_NAME)):
-        raise UsageError(f"{location}: no artifact of finetune; name a run, or its directory")
+        raise UsageError(f"{location}: not a finetune artifact; name a run, or its directory")
     artifact = open_artifact(location)
     source = saved_source(artifact, task)
     model, saved, tokenizer = read_model(source)
@@ -71,7 +71,7 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
 
 
 def import_encoder(location: str | Path, store: Store) -> Artifact:
-    """Import the encoder at `location` into the store, unless it is there already."""
+    """Import the encoder at `location` into the store, unless it is already there."""
     files = read_encoder_files(location)
     written = contents(files)
     table = StageTable(
@@ -100,7 +100,7 @@ def import_encoder(location: str | Path, store: Store) -> Artifact:
 
 
 def contents(files: EncoderFiles) -> dict[str, bytes]:
-    """Every file's bytes by its name."""
+    """The exported files, by name."""
     tensors = {name: tensor.contiguous() for name, tensor in files.tensors.items()}
     config: dict[str, JsonValue] = {
         **hugging_face_config(files.config, files.tokenizer.size, objective=files.objective),
@@ -120,7 +120,7 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
 
 
 def _tokenizer_files(tokenizer: SubwordTokenizer, encoder: EncoderConfig) -> dict[str, bytes]:
-    """The tokenizer in all forms that loaders look for."""
+    """The tokenizer in every form that loaders look for."""
     config: dict[str, JsonValue] = {
         **tokenizer.transformers_options(),
         "model_max_length": encoder.max_position_embeddings,
@@ -130,7 +130,7 @@ def _tokenizer_files(tokenizer: SubwordTokenizer, encoder: EncoderConfig) -> dic
         "sep_token": SEP,
         "mask_token": MASK,
     }
-    if encoder.family == "modern":  # whose classes have no token types
+    if encoder.family == "modern":  # its classes have no token types
         config["model_input_names"] = ["input_ids", "attention_mask"]
     own = tokenizer.files()
     return {

@@ -1,17 +1,18 @@
 """A trained encoder, ready to use.
 
-In:  a directory: an artifact of ours or Hugging Face's layout.
-Out: `Model`: fill masks, embed texts.
+In:  a directory: an artifact of Cloze or a model in Hugging Face's layout.
+Out: `Model`, which fills masks and embeds texts.
 
     model = load("runs/demo/encoder")
     model.fill_mask("numpy.zeros returns a new [MASK] of given shape", top_k=3)
     model.embed(["first text", "second text"]).shape      # (2, hidden size)
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,18 +22,37 @@ from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
-from artifacts.tokenizer import SubwordTokenizer
+from artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from model.config import EncoderConfig
+from model.data.batch import Example, pack
 from model.encoder.encoder import Pooling, shapes_alone
 from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.hugging_face.sentence_modules import MODULES, SentenceModules
 from model.hugging_face.source import Source, artifact_source
-from model.inference.embed import embeddings, normalized
-from model.inference.fill_mask import Fill, filled
+from model.tasks.features import batches_by_length, tokens_at_once
 
 Precision = Literal["auto", "fp32", "bf16"]
 """`auto`: bf16 on a GPU, where fp32 has neither FlashAttention nor fast products; else fp32."""
+
+WINDOW = 2048
+"""Number of texts tokenised and sorted at once."""
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Fill:
+    """One candidate for a [MASK]."""
+
+    token: str
+    """The word-piece or byte-level token; `##` marks the continuation of a word."""
+
+    token_id: int
+    """Its id."""
+
+    probability: float
+    """The probability that the model gives it."""
 
 
 @dataclass(frozen=True)
@@ -42,31 +62,53 @@ class Model:
     module: PretrainingModel
     tokenizer: SubwordTokenizer
     has_heads: bool
-    """Whether masks can be filled."""
+    """Whether it can fill masks."""
 
     has_pooler: bool
     """Whether `pooling="pooler"` is possible."""
 
     modules: SentenceModules | None = None
-    """How sentence-transformers makes vectors with it, if it came from there."""
+    """How sentence-transformers computes vectors with it, if it came with such modules."""
 
     @property
     def config(self) -> EncoderConfig:
-        """Shape of the encoder."""
+        """Configuration of the encoder."""
         return self.module.encoder.config
 
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[Fill]]:
-        """For each [MASK] of `text`, in order, its `top_k` likeliest word-pieces, best first."""
+        """The `top_k` most probable tokens for each [MASK] of `text`, in order, best first."""
         return next(self.fill_masks([text], top_k=top_k))
 
     def fill_masks(self, texts: Iterable[str], *, top_k: int = 5) -> Iterator[list[list[Fill]]]:
-        """`fill_mask` for a stream of texts, in their order, computed in batches by length."""
+        """`fill_mask` for a stream of texts, in order, computed in length-grouped batches."""
         if not self.has_heads:
             raise UsageError(
                 "this encoder was not pre-trained as a masked language model, or came without "
                 "that head, so it cannot fill masks; load one that was"
             )
-        return filled(texts, self.module, self.tokenizer, top_k=top_k)
+        tokenizer = self.tokenizer
+        if not 1 <= top_k <= tokenizer.size:
+            raise UsageError(f"top_k {top_k}: expected 1 to {tokenizer.size}, the vocabulary")
+        device = next(self.module.parameters()).device
+
+        @torch.inference_mode()
+        def compute(examples: Sequence[Example]) -> list[list[list[Fill]]]:
+            batch = pack(examples).to(device)
+            states = self.module.encoder(batch)
+            logits_MV = self.module.masked_lm_logits(states, batch.masked_lm_positions)
+            best = logits_MV.float().softmax(-1).topk(top_k, dim=-1)
+            fills = iter(
+                [
+                    Fill(tokenizer.vocabulary[token_id], token_id, probability)
+                    for token_id, probability in zip(ids, probabilities, strict=True)
+                ]
+                for ids, probabilities in zip(
+                    best.indices.tolist(), best.values.tolist(), strict=True
+                )
+            )
+            return [[next(fills) for _ in example.masked_lm_positions] for example in examples]
+
+        return _in_windows(texts, self._masked_examples, compute, device=device)
 
     def embed(
         self,
@@ -77,11 +119,11 @@ class Model:
         truncate: bool = False,
         normalize: bool = False,
     ) -> npt.NDArray[np.float32]:
-        """One vector per text, [N, H × number of layers]; of a single string [1, …].
+        """One vector per text, [N, H × number of layers]; for a single string [1, …].
 
         `pooling`: `mean` over all tokens of a text, `cls` its first token, `pooler` the trained
-        dense layer on it. `layers`: which hidden states, side by side; 0 is the embeddings, -1 the
-        last layer, (-4, -3, -2, -1) the paper's best features (Table 7). Texts longer than the
+        dense layer on that token. `layers`: hidden states to concatenate; 0 is the embeddings, -1
+        the last layer, (-4, -3, -2, -1) the paper's best features (Table 7). Texts longer than the
         position table are refused unless `truncate`. `normalize` scales vectors to length 1.
         """
         listed = [texts] if isinstance(texts, str) else texts
@@ -103,25 +145,50 @@ class Model:
     ) -> Iterator[npt.NDArray[np.float32]]:
         """`embed` for a stream of texts: vectors [H × number of layers] in the texts' order.
 
-        `longest`: maximum number of tokens of a text, if less than the number of positions.
+        `longest`: maximum number of tokens per text, if less than the number of positions.
         """
         if pooling == "pooler" and not self.has_pooler:
             raise UsageError("this encoder has no pooler; use pooling='cls' or 'mean'")
-        vectors = embeddings(
-            texts,
-            self.module.encoder,
-            self.tokenizer,
-            pooling=pooling,
-            layers=layers,
-            truncate=truncate,
-            longest=longest,
-        )
-        return normalized(vectors) if normalize else vectors
+        depth = self.config.num_hidden_layers + 1
+        if not layers or not all(-depth <= layer < depth for layer in layers):
+            raise UsageError(f"layers {layers}: expected numbers from {-depth} to {depth - 1}")
+        encoder, tokenizer = self.module.encoder, self.tokenizer
+        positions = self.config.max_position_embeddings
+        positions = min(longest or positions, positions)
+        device = next(encoder.parameters()).device
+
+        def read(window: Sequence[str], first: int) -> list[Example]:
+            texts = [well_formed(text) for text in window]
+            encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+            ids = [encoding.ids for encoding in encodings]
+            for number, text in enumerate(ids, start=first + 1):
+                if not truncate and len(text) + 2 > positions:
+                    raise UsageError(
+                        f"text {number}: {len(text) + 2} tokens, the encoder has {positions} "
+                        "positions; cut it into parts, or allow truncation"
+                    )
+            return [
+                Example([tokenizer.cls_id, *text[: positions - 2], tokenizer.sep_id])
+                for text in ids
+            ]
+
+        @torch.inference_mode()
+        def compute(examples: Sequence[Example]) -> list[npt.NDArray[np.float32]]:
+            batch = pack(examples).to(device)
+            states = encoder.hidden_states(batch)
+            vectors = [encoder.pooled(states[layer], batch, pooling=pooling) for layer in layers]
+            return list(torch.cat(vectors, dim=-1).float().cpu().numpy())
+
+        vectors = _in_windows(texts, read, compute, device=device)
+        if not normalize:
+            return vectors
+        # A zero vector stays zero.
+        return (vector / max(np.linalg.norm(vector), np.float32(1e-12)) for vector in vectors)
 
     def sentence_vectors(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.float32]]:
-        """Vectors of length 1 [H], pooled as the model's modules say, else the mean.
+        """Vectors of length 1, [H], with the pooling of the model's modules, else the mean.
 
-        Texts are truncated to the modules' limit, or the number of positions.
+        Texts are truncated to the limit of the modules, or to the number of positions.
         """
         return self.embed_stream(
             texts,
@@ -131,6 +198,34 @@ class Model:
             longest=self.modules.max_seq_length if self.modules else 0,
         )
 
+    def _masked_examples(self, texts: Sequence[str], first: int) -> list[Example]:
+        """[CLS] text [SEP] with its [MASK]s as positions to predict.
+
+        Elsewhere `[MASK]` in a text is ordinary text; here it is the special token.
+        """
+        tokenizer, positions = self.tokenizer, self.config.max_position_embeddings
+        examples = []
+        for number, text in enumerate(texts, start=first + 1):
+            parts = tokenizer.encode_around_masks(well_formed(text))
+            if len(parts) == 1:
+                raise UsageError(
+                    f"text {number}: no {MASK} in {text!r}; write one in place of a word"
+                )
+            ids, places = [tokenizer.cls_id, *parts[0]], []
+            for part in parts[1:]:
+                places.append(len(ids))
+                ids += [tokenizer.mask_id, *part]
+            ids.append(tokenizer.sep_id)
+            if len(ids) > positions:
+                raise UsageError(
+                    f"text {number}: {len(ids)} tokens, the encoder has {positions} positions; "
+                    "shorten the text"
+                )
+            examples.append(
+                Example(ids, masked_lm_positions=places, masked_lm_ids=[0] * len(places))
+            )
+        return examples
+
 
 def load(
     location: str | Path | Source,
@@ -139,32 +234,28 @@ def load(
     precision: Precision = "auto",
     attention: str = "auto",
 ) -> Model:
-    """The trained encoder at `location`; `device` auto is CUDA where there is one."""
-    files = read_encoder_files(_vectors_of(location))
+    """The trained encoder at `location`, on CUDA if `device` is auto and there is a GPU.
+
+    From a finetune artifact, the encoder that was trained to compare texts.
+    """
+    directory = "" if isinstance(location, Source) else str(location).rstrip("/")
+    if directory and filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
+        artifact = open_artifact(directory)
+        if artifact.manifest.stage == "finetune":
+            names = [entry.name for entry in artifact.manifest.files]
+            found = [name for name in names if name.endswith(f"/{MODULES}")]
+            if len(found) != 1:
+                raise UsageError(
+                    f"{directory}: contains {len(found)} encoders trained to compare texts, "
+                    "expected one; write the right one into a folder with `cloze export`"
+                )
+            location = artifact_source(artifact, folder=found[0].removesuffix(MODULES))
+    files = read_encoder_files(location)
     module = pretraining_model(files, attention=attention)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
     fills_masks = files.has_heads and files.objective == "masked_lm"
     return Model(module, files.tokenizer, fills_masks, files.has_pooler, files.modules)
-
-
-def _vectors_of(location: str | Path | Source) -> str | Path | Source:
-    """`location` itself; for a finetune artifact, its encoder trained to compare texts."""
-    if isinstance(location, Source):
-        return location
-    directory = str(location).rstrip("/")
-    if not filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
-        return location
-    artifact = open_artifact(directory)
-    if artifact.manifest.stage != "finetune":
-        return location
-    names = [entry.name for entry in artifact.manifest.files if entry.name.endswith(f"/{MODULES}")]
-    if len(names) != 1:
-        raise UsageError(
-            f"{directory}: holds {len(names)} encoders trained to compare texts, expected one; "
-            "`cloze export` writes the one you mean into a folder"
-        )
-    return artifact_source(artifact, folder=names[0].removesuffix(MODULES))
 
 
 def placed(device: str, precision: str) -> tuple[torch.device, str]:
@@ -178,7 +269,7 @@ def placed(device: str, precision: str) -> tuple[torch.device, str]:
 
 
 def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> PretrainingModel:
-    """The module with the files' weights, float32 on the CPU; missing ones are zero."""
+    """The module with the files' weights, float32 on the CPU; missing weights are zero."""
     with shapes_alone():
         module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
     parameters = dict(files.parameters)
@@ -186,3 +277,28 @@ def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> Pretra
         parameters.setdefault(name, torch.zeros(parameter.shape))
     module.load_state_dict(parameters, assign=True)
     return module
+
+
+def _in_windows(
+    texts: Iterable[str],
+    read: Callable[[Sequence[str], int], Sequence[Example]],
+    compute: Callable[[Sequence[Example]], Sequence[ResultT]],
+    *,
+    device: torch.device,
+) -> Iterator[ResultT]:
+    """One result per text, in order, computed on `device` in length-grouped batches.
+
+    Texts are grouped by length within a window, which is enough for even batches and keeps memory
+    use constant. `read` gets a window and the number of its first text.
+    """
+    stream, budget = iter(texts), tokens_at_once(device)
+    first = 0
+    while window := list(islice(stream, WINDOW)):
+        examples = read(window, first)
+        first += len(window)
+        results: dict[int, ResultT] = {}
+        lengths = np.array([len(example.input_ids) for example in examples])
+        for rows in batches_by_length(lengths, token_budget=budget):
+            computed = compute([examples[row] for row in rows])
+            results.update(zip(rows.tolist(), computed, strict=True))
+        yield from (results[number] for number in range(len(window)))

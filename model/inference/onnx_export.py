@@ -1,14 +1,15 @@
 """An exported model as ONNX graphs, for programs without torch.
 
-In:  a folder in Hugging Face's layout, as `export` has written it.
-Out: `onnx/model.onnx` in it and, where asked for, `onnx/model_int8.onnx`. Inputs: `input_ids`,
-     `attention_mask` and, of BERT, `token_type_ids`, [B, S] int64. Output: `logits` of a task's
-     head or of the masked-language-model head, `sentence_embedding` [B, H] where the folder has
-     sentence-transformers' modules, else `last_hidden_state`.
+In:  a folder in Hugging Face's layout, as written by `export`.
+Out: `onnx/model.onnx` in that folder and, on request, `onnx/model_int8.onnx`. Inputs: `input_ids`,
+     `attention_mask` and, for BERT, `token_type_ids`, [B, S] int64. Output: `sentence_embedding`
+     [B, H] if the folder has sentence-transformers' modules, else `logits` of a task's head or of
+     the masked-language-model head, else `last_hidden_state`.
 
-The class of `transformers` that the folder names is traced: ours packs sequences without padding,
-with kernels that ONNX does not have, and gives the same results (tests/model/encoder). int8 is
-onnxruntime's dynamic quantisation: weights ahead of time, activations at run time.
+The graph is traced from the class of `transformers` in the folder's config.json: ours packs
+sequences without padding, with kernels that ONNX lacks, and gives the same results
+(tests/model/encoder). int8 is onnxruntime's dynamic quantisation: weights are quantised ahead of
+time, activations at run time.
 """
 
 import logging
@@ -31,11 +32,11 @@ from model.hugging_face.source import open_source
 GRAPH, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 EXAMPLE = (2, 8)
-"""B and S of the traced inputs; both stay dynamic."""
+"""B and S of the traced inputs; both are dynamic in the graph."""
 
 
 class Traced(nn.Module):
-    """A model of `transformers` with tensors in and a single tensor out."""
+    """A model of `transformers` with tensors as inputs and a single output tensor."""
 
     def __init__(self, model: nn.Module, modules: SentenceModules | None) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class Traced(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """Logits, hidden states, or one vector a sequence."""
+        """Logits, hidden states, or one vector per sequence."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             given["token_type_ids"] = token_type_ids
@@ -66,7 +67,7 @@ class Traced(nn.Module):
 
 
 def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
-    """Write the graphs of the model in `folder`; the paths written."""
+    """Write the graphs of the model in `folder`; return the paths written."""
     config, _ = read_shape(folder)
     source = open_source(folder)
     named = source.read_table(CONFIG)["architectures"]
@@ -76,11 +77,11 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
     has_bilstm = any(name.startswith(BILSTM) for name in tensors)
     if config.attention_direction != "bidirectional" or has_bilstm:
         raise UsageError(
-            f"{folder}: attention in one direction, or a BiLSTM: `transformers`, whose graph is "
-            "exported, computes something else; leave out --onnx"
+            f"{folder}: has unidirectional attention or a BiLSTM, which `transformers` would not "
+            "compute, and its graph is the one exported; leave out --onnx"
         )
     modules = read_sentence_modules(source, positions=config.max_position_embeddings)
-    transformers.logging.set_verbosity_error()  # about the next-sentence head, which is left out
+    transformers.logging.set_verbosity_error()  # no warning about the unused next-sentence head
     transformers.logging.disable_progress_bar()
     name = architecture.replace("ForPreTraining", "ForMaskedLM")
     their_class = transformers.AutoModel if modules else getattr(transformers, name)

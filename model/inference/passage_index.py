@@ -1,40 +1,71 @@
-"""A search index: passages with their vectors, and nearest-neighbour search by brute force.
+"""A search index: passages with their vectors, and exact nearest-neighbour search.
 
 In:  passages (file, line, text), and a function from texts to vectors.
-Out: vectors.npy, [N, H] float32 of length 1, and passages.arrow, row by row the same passages;
-     the nearest rows by cosine, exactly, with the matrix mapped into memory.
+Out: vectors.npy, [N, H] float32 of length 1, and passages.arrow, with the same passages in the same
+     rows; the nearest rows by cosine, from the memory-mapped matrix.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from model.inference.embed import write_vectors
+from artifacts.errors import UsageError
 
 # N passages, Q questions, H width
 
 VECTORS, PASSAGES = "vectors.npy", "passages.arrow"
 SCHEMA = pa.schema([("file", pa.string()), ("line", pa.int64()), ("text", pa.string())])
-"""Of a passage; its line is null where the file has no lines, or the text was transformed."""
+"""Schema of the passages; line is null if the file has no lines, or its text was transformed."""
 
 BATCH = 2048
 ROWS_AT_ONCE = 1 << 16
-"""Rows of the matrix at once: 100 MB at width 384."""
+"""Rows of the matrix processed at once: 100 MB at width 384."""
 
 Vectors = npt.NDArray[np.float32]
 
 
 class Hit(NamedTuple):
-    """One passage found."""
+    """A passage found by a search."""
 
     score: float
     """Cosine."""
     row: int
+
+
+def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
+    """Write NAME.npy, [N, width] float32, as a stream; return N.
+
+    Memory use is constant, and the file appears once it is complete.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: no folder {path.parent}; make it first")
+
+    def write_header(file: BinaryIO, *, rows: int) -> None:
+        # NumPy pads the header, so its length does not depend on the number of rows.
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+        )
+
+    unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
+    count = 0
+    try:
+        with unfinished.open("wb") as file:
+            write_header(file, rows=0)
+            for vector in vectors:
+                file.write(vector.astype("<f4", copy=False).tobytes())
+                count += 1
+            file.seek(0)
+            write_header(file, rows=count)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
 
 
 def write_index(
@@ -60,7 +91,7 @@ def write_index(
 
 
 def nearest(path: str, questions_QH: Vectors, *, count: int) -> list[list[Hit]]:
-    """For each question the `count` rows of the matrix at `path` that are nearest, best first."""
+    """For each question, the `count` nearest rows of the matrix at `path`, best first."""
     matrix_NH = np.lib.format.open_memmap(path, mode="r")
     best: list[list[Hit]] = [[] for _ in questions_QH]
     for start in range(0, len(matrix_NH), ROWS_AT_ONCE):

@@ -1,12 +1,12 @@
 """Predictions of a fine-tuned model for new data.
 
-In:  a saved model, and rows: a task file, or dictionaries one by one.
-Out: one dictionary a row, in order: `prediction`; for a classifier also its `probability`, unless a
-     text may have several labels, and those of all labels; for a tagger also the words and the
-     spans that their tags mark.
+In:  a saved model, and rows: a task file, or a stream of dictionaries.
+Out: one dictionary per row, in order: `prediction`; for a classifier also the probabilities of all
+     labels and, unless a text may have several, its own `probability`; for a tagger also the words
+     and the spans that their tags mark.
 
-A stream is read in windows, each batched by length, so memory use is constant. Sentences that are
-read in the context of their document stay in one window with it.
+A stream is read in windows, each in length-grouped batches, so that memory use is constant. With
+document context, all sentences of a document are in the same window.
 """
 
 import json
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from pydantic import JsonValue
@@ -42,7 +42,7 @@ WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
 
 SPLIT = "test"
 ANSWERS = ("label", "tags", "answers", "is_impossible")
-"""Columns that are ignored for predictions."""
+"""Columns that are ignored when predicting."""
 
 Row = dict[str, JsonValue]
 ItemT = TypeVar("ItemT")
@@ -53,34 +53,44 @@ class Predictor:
     """A fine-tuned model, ready to use."""
 
     model: nn.Module
-    """A `TaskModel`, or an equivalent one."""
+    """A `TaskModel`, or a module with the same signature."""
 
     saved: SavedTask
     tokenizer: SubwordTokenizer
     precision: str = "fp32"
 
     def predict(self, rows: Sequence[Mapping[str, JsonValue] | str]) -> list[Row]:
-        """Predictions for N dictionaries or texts: N dictionaries, in their order.
+        """Predictions for N dictionaries or texts: N dictionaries, in the same order.
 
-        `prediction` is a label (`probability` is its softmax, `probabilities` every label's), a
-        list of labels where a text may have several (`probabilities` are then each label's own), a
-        number, a list of tags (beside the `words` and the `spans` that they mark), or the number of
-        an ending; an answer has `text`, `best` (the best one even where "none" is given) and
-        `margin` (score of no answer minus that of the best). `rows` streams.
+        `prediction` is a label (with its softmax `probability`, and the `probabilities` of all
+        labels), a list of labels if a text may have several (with the `probabilities` of each), a
+        number, a list of tags (with the `words` and the `spans` that they mark), or the number of
+        an ending. An answer has `text`, `best` (the best span even if `text` is empty) and `margin`
+        (score of no answer minus that of the best span). For streams, see `rows`.
         """
         return list(self.rows(rows))
 
     def rows(
         self, rows: Iterable[Mapping[str, JsonValue] | str], *, source: str = "rows"
     ) -> Iterator[Row]:
-        """Predictions for dictionaries or texts, in order.
+        """Predictions for a stream of dictionaries or texts, in order.
 
         Columns have our names (text_a, text_b, words, question, context, endings …) or those of the
-        training files; a single text may be given as `text`, which a tagger splits into words.
+        training files. A single text may be given as `text`, which a tagger splits into words.
         """
-        named = map(self._named, rows)
+
+        def named() -> Iterator[Row]:
+            for row in rows:
+                columns: Row = {"text": row} if isinstance(row, str) else dict(row)
+                text = columns.get("text")
+                if isinstance(text, str):
+                    del columns["text"]
+                    is_tagger = self.saved.task.kind == "tagging"
+                    columns |= {"words": WORD.findall(text)} if is_tagger else {"text_a": text}
+                yield columns
+
         first = 1
-        for window in self._windows(named, lambda row: row.get("document")):
+        for window in self._windows(named(), lambda row: row.get("document")):
             lines = tuple(range(first, first + len(window)))
             first += len(window)
             wanted = wanted_columns(self.saved.task, SPLIT)
@@ -92,33 +102,21 @@ class Predictor:
                     shape = json.dumps(dict.fromkeys(names, "…"), ensure_ascii=False)
                     raise UsageError(
                         f"{source}:{line}: has {', '.join(row) or 'nothing'}; task "
-                        f"{self.saved.task.name} ({self.saved.task.kind}) wants {shape}"
+                        f"{self.saved.task.name} ({self.saved.task.kind}) expects {shape}"
                     )
             yield from self._table(select(source, window, wanted, lines=lines))
-
-    def _named(self, row: Mapping[str, JsonValue] | str) -> Row:
-        """The row with `text` renamed to the task's text column."""
-        named: Row = {"text": row} if isinstance(row, str) else dict(row)
-        text = named.get("text")
-        if isinstance(text, str):
-            del named["text"]
-            if self.saved.task.kind == "tagging":
-                named["words"] = WORD.findall(text)
-            else:
-                named["text_a"] = text
-        return named
 
     def read(self, path: str | Path) -> TaskTable:
         """Read a file in the task's own format; labels may be missing."""
         return read_split(self.saved.task, SPLIT, str(path))
 
     def name_in_file(self, column: str) -> str:
-        """Name of our `column` in the task's files; itself if they have no header."""
+        """Name of our `column` in the task's files; our own name if they have no header."""
         wanted = wanted_columns(self.saved.task, SPLIT)
         return column if wanted.headless else wanted.in_file(column)
 
     def score(self, table: TaskTable, answers: Sequence[Row]) -> dict[str, float]:
-        """The task's metrics, as fractions, if the table has labels; else none."""
+        """The task's metrics, as fractions; empty if the table has no labels."""
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table})
         if not problem.labelled(SPLIT):
             return {}
@@ -137,7 +135,7 @@ class Predictor:
     def _windows(
         self, rows: Iterable[ItemT], document: Callable[[ItemT], object]
     ) -> Iterator[list[ItemT]]:
-        """The rows in windows; with document context, windows end at document boundaries."""
+        """Rows in windows, which end at document boundaries if the task uses document context."""
         window: list[ItemT] = []
         for row in rows:
             if len(window) >= WINDOW and (
@@ -167,12 +165,12 @@ class Predictor:
         if isinstance(problem, Tagging):
             for row, words, tags in zip(found, problem.words[SPLIT], guesses, strict=True):
                 row["words"] = [*words]
-                row["spans"] = _spans(words, [*map(str, tags)] if isinstance(tags, list) else [])
+                row["spans"] = marked_spans(words, cast(list[str], tags))
         yield from found
 
 
-def _spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
-    """The entities of the tags: label, words, and indices of the first and last word."""
+def marked_spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
+    """The entities that tags mark: label, text, and indices of the first and last word."""
     return [
         {"label": kind, "text": " ".join(words[first : last + 1]), "first": first, "last": last}
         for first, last, kind in entities(tags)
@@ -191,8 +189,8 @@ def load_predictor(
     model, saved, tokenizer = read_model(source)
     if isinstance(model, SentenceModel):
         raise UsageError(
-            f"{directory}: task {saved.task.name} makes vectors to be compared, no predictions; "
-            "use `cloze search` or `cloze embed` with it"
+            f"{directory}: the model of task {saved.task.name} computes vectors to compare, not "
+            "predictions; use it with `cloze search` or `cloze embed`"
         )
     where, chosen = placed(device, precision)
     return Predictor(model.to(where), saved, tokenizer, chosen)

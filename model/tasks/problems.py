@@ -67,11 +67,11 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
                 )
         # GLUE's own files have a few blank texts (QQP), which count as examples.
         for name in ("label", *(() if config.glue else family.required)):
-            for row, value in enumerate(table.columns.get(name, [])):
-                if value is None or (isinstance(value, str) and not value.strip()):
-                    raise UsageError(
-                        f"{table.place(row)}: {name} is blank; fill it in, or remove the row"
-                    )
+            values = enumerate(table.columns.get(name, []))
+            for row in (row for row, value in values if value is None or not str(value).strip()):
+                raise UsageError(
+                    f"{table.place(row)}: {name} is blank; fill it in, or remove the row"
+                )
     if "dev" not in tables and "test" not in tables:
         tables["train"], tables["dev"] = hold_out(tables["train"], config.dev_share)
     if 0 < config.train_examples < len(tables["train"]):

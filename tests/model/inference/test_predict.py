@@ -1,4 +1,4 @@
-"""Fine-tuned models in use: streams, Hugging Face's layout, data sets from elsewhere."""
+"""Predictions of fine-tuned models: streams, Hugging Face's layout and data sets."""
 
 import json
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 @pytest.fixture(scope="module")
 def modern(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """The same of an encoder whose architecture is ModernBERT's."""
+    """The same with an encoder of ModernBERT's architecture."""
     shape = TINY.model_dump() | {"family": "modern", "attention_probs_dropout_prob": 0.0}
     return fine_tuned(tmp_path_factory.mktemp("modern"), EncoderConfig.model_validate(shape))
 
@@ -120,11 +120,14 @@ def test_an_exported_task_of_a_modern_encoder_is_the_same_in_transformers_and_an
     ours = load_predictor(modern.directory, task=kind).predict([row])
     assert load_predictor(tmp_path / "out").predict([row]) == ours
     given = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a name")
-    assert sorted(given) == ["attention_mask", "input_ids"]  # their classes take no segments
+    assert sorted(given) == [
+        "attention_mask",
+        "input_ids",
+    ]  # ModernBERT's classes take no token types
 
 
 def difference_from(theirs: type[transformers.PreTrainedModel], folder: Path, kind: str) -> float:
-    """The largest difference of our logits from those of their class, on one text."""
+    """The largest difference between our logits and those of transformers, on one text."""
     theirs = theirs.from_pretrained(folder).eval()
     model, _, tokenizer = read_model(open_source(folder))
     ids = [tokenizer.cls_id, *tokenizer.encode("the list of names"), tokenizer.sep_id]
@@ -174,7 +177,7 @@ def test_plain_text_is_cut_into_words_and_tags_become_spans() -> None:
         *("J.R", ".", "Smith-Jones", "(", "of", "IBM", ")", ",", "don't", "!")
     ]
     words, tags = ["Ann", "Lee", "of", "IBM"], ["B-PER", "I-PER", "O", "B-ORG"]
-    assert predict._spans(words, tags) == [
+    assert predict.marked_spans(words, tags) == [
         {"label": "PER", "text": "Ann Lee", "first": 0, "last": 1},
         {"label": "ORG", "text": "IBM", "first": 3, "last": 3},
     ]
@@ -183,7 +186,9 @@ def test_plain_text_is_cut_into_words_and_tags_become_spans() -> None:
 def test_a_row_without_a_part_of_its_input_is_named_with_the_form(fitted: Artifact) -> None:
     pairs = load_predictor(fitted.directory, task="pair_classification")
     rows = [{"text_a": "list", "text_b": "name"}, {"text": "list"}]
-    with pytest.raises(UsageError, match=r'rows:2: has text_a; .* wants \{"text_a": "…", "text_b'):
+    with pytest.raises(
+        UsageError, match=r'rows:2: has text_a; .* expects \{"text_a": "…", "text_b'
+    ):
         pairs.predict(rows)
 
 

@@ -82,7 +82,7 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones(tmp_path: P
     weighted = problem(tmp_path, "classification", rows, class_weights="balanced")
     logits, targets = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])
     assert weighted.loss(logits, targets) == pytest.approx(4 * np.log(2), rel=1e-6)
-    logits = torch.tensor([[9.0, 0.0]] * 4)  # always the frequent one
+    logits = torch.tensor([[9.0, 0.0]] * 4)  # always the more frequent label
     assert plain.loss(logits, targets) == pytest.approx(9.0, rel=1e-3)
     assert weighted.loss(logits, targets) == pytest.approx(18.0, rel=1e-3)  # 4 / (2 × 1)
 
@@ -205,7 +205,7 @@ def question(answer: str, start: int | None = None, **more: Any) -> dict:
 
 
 def oracle(found: Problem, split: str) -> np.ndarray:
-    """Logits that say what training targets say."""
+    """Logits whose predictions are the training targets."""
     rows = np.arange(len(found.sequences[split]))
     offsets = found.sequences[split].input_ids.offsets
     logits = np.zeros((int(offsets[-1]), 2), np.float32)
@@ -267,7 +267,7 @@ def test_chunks_are_those_of_the_reference() -> None:
 
 
 def reference_max_context(starts: list[int], lengths: list[int], token: int) -> int:
-    """The chunk where a token has most context (run_squad.py, _check_is_max_context)."""
+    """The window in which a token has most context (run_squad.py, _check_is_max_context)."""
     best, chosen = None, -1
     for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         if start <= token < start + length:
@@ -304,7 +304,7 @@ def test_squad_files_keep_their_answers_through_real_tokens(shared_data: Path) -
     assert found.score("dev", guesses)["exact_match"] > 0.99
 
 
-# --- all
+# --- all families
 
 
 def test_baselines_are_scored_like_models(tmp_path: Path) -> None:

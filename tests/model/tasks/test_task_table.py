@@ -160,7 +160,7 @@ def test_glue_counts_are_the_official_ones(shared_data: Path) -> None:
 def test_an_unknown_glue_task_and_a_missing_folder_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown task SST"):
         TaskConfig.model_validate({"name": "x", "glue": "SST"})
-    with pytest.raises(ValueError, match=re.escape("wants folder = '...'")):
+    with pytest.raises(ValueError, match=re.escape("needs folder = '...'")):
         TaskConfig.model_validate({"name": "x", "glue": "SST-2"})
 
 
