@@ -170,7 +170,7 @@ def test_a_finished_run_is_given_more_steps_as_a_run_of_its_own(
     more = ("--set", "pretrain.continue_from=smoke", "--workspace", str(workspace))
     itself = cloze("pretrain", *SMOKE, *more, "--set", "pretrain.steps=44")
     assert itself.returncode == 2
-    assert "this run itself; give the longer one a name of its own" in itself.stderr
+    assert "a run cannot continue itself; give the longer run another name" in itself.stderr
     named = (*more, "--set", "name=longer")
     as_many = cloze("pretrain", *SMOKE, *named)
     assert as_many.returncode == 2
