@@ -41,8 +41,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.gpu_product import trainer, training_steps
-from benchmarks.hugging_face import Inputs, collated, divided, hugging_face_model, update_of
 from benchmarks.measuring import PRECISION, ROOT, arguments_of, markdown, write_result
+from benchmarks.transformers_steps import Inputs, collated, divided, hugging_face_model, update_of
 from benchmarks.workload import DISTINCT, Workload, encoder_config
 from model.config import TrainingMachine
 from model.training.cuda_graphs import MOST_TOKENS

@@ -30,14 +30,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cpu_training import Turn
-from benchmarks.hugging_face import (
+from benchmarks.measuring import PRECISION, arguments_of
+from benchmarks.transformers_steps import (
     LEARNING_RATE,
     collated,
     divided,
     hugging_face_model,
     update_of,
 )
-from benchmarks.measuring import PRECISION, arguments_of
 from benchmarks.workload import (
     DISTINCT,
     SHARE_BY_TENTH,

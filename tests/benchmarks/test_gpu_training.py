@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import gpu_training
 from benchmarks.gpu_training import Case, Outcome
-from benchmarks.hugging_face import collated, divided
+from benchmarks.transformers_steps import collated, divided
 from benchmarks.workload import Workload
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_first_hour.sh"
