@@ -73,7 +73,7 @@ def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) 
         page.open(f"{ui}/artifacts/artifact/{tables['smoke-page']}", height=2000)
         page.text("Report of smoke")
         page.open(f"{ui}/deployments/deployment/{deployment}/run")
-        page.text("Masked Lm Prob", "Seed of every random choice in the run.")
+        page.text("Masked Lm Prob", "Seed for all random numbers of the run.")
 
 
 def test_a_run_cancelled_while_training_leaves_no_process(served: Deployment) -> None:
