@@ -41,7 +41,7 @@ def pytest_configure() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip slow tests once CI's time budget is spent; the report lists each one skipped.
 
-    CI ends a run that exceeds its limit, and some machines take three times as long as others.
+    CI ends a run that exceeds its time limit, and machines differ widely in speed.
     """
     deadline = float(os.environ.get("CLOZE_SLOW_TESTS_UNTIL", "inf"))
     if time.time() > deadline and item.get_closest_marker("slow"):
