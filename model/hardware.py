@@ -1,7 +1,7 @@
-"""Detects which precision is fast on this machine. No framework is imported here.
+"""Detects what is fast on this machine. No framework is imported here.
 
-In:  CPU flags, oneDNN's limit in the environment, whether an NVIDIA driver is loaded.
-Out: the precision that `auto` stands for, and why.
+In:  CPU vendor and flags, oneDNN's limit in the environment, whether an NVIDIA driver is loaded.
+Out: the precision that `auto` stands for, and why; whether our own fp32 products are used.
 
 Benchmarks vary from run to run, but an artifact's key must not, so `auto` is decided by CPU
 features. On two cores of an AVX-512 CPU, native bf16 products are 1.6 times (L2 H128) to 1.9 times
@@ -10,6 +10,7 @@ third to half the speed of fp32.
 """
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -38,12 +39,23 @@ def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
     return "fp32", "the processor has no bf16 products"
 
 
+@cache
+def has_fast_fp32_library() -> bool:
+    """Whether torch's library, MKL, multiplies fp32 matrices well here: not on AMD's processors.
+
+    There it reaches 60 % of what the cores can compute, our kernel 75 % (benchmarks.md).
+    """
+    return "AuthenticAMD" not in _words("vendor_id")
+
+
 def _flags() -> set[str]:
-    """Flags of the first CPU; none if the kernel does not list them."""
+    return _words("flags", "Features")
+
+
+def _words(*fields: str) -> set[str]:
+    """The words of these fields of the CPUs' description; none if the kernel does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return set()
-    return {
-        flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split()
-    }
+    return {word for line in lines if line.startswith(fields) for word in line.split()}

@@ -30,7 +30,7 @@ from torch.nn import functional
 from model.data.batch import NOT_PREDICTED
 from model.encoder.operations.autograd import Context
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import affine, transposed, wide
+from model.encoder.operations.products import affine, product, transposed, wide
 
 # M masked tokens, V vocabulary, H width
 
@@ -163,7 +163,7 @@ class _NativeCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Context, vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
     ) -> tuple[Tensor, Tensor]:
-        logits_VM = words_VH @ vectors_MH.mT
+        logits_VM = product(words_VH, vectors_MH.mT)
         factors_M, loss, correct = native_softmax_gradient(logits_VM, bias_V, labels_M)
         ctx.save_for_backward(vectors_MH, words_VH, logits_VM, factors_M)
         ctx.mark_non_differentiable(correct)
@@ -175,12 +175,12 @@ class _NativeCrossEntropy(torch.autograd.Function):
         kind, factors_M1 = vectors_MH.dtype, (factors_M * upstream)[:, None]
         # A transposed left operand halves the speed of a product, so the smaller one is copied.
         if words_VH.shape[1] < len(factors_M):
-            dvectors_MH = (transposed(words_VH) @ gradient_VM).mT
+            dvectors_MH = product(transposed(words_VH), gradient_VM).mT
         else:
-            dvectors_MH = transposed(gradient_VM) @ words_VH
+            dvectors_MH = product(transposed(gradient_VM), words_VH)
         return (
             (wide(dvectors_MH) * factors_M1).to(kind),
-            gradient_VM @ (wide(vectors_MH) * factors_M1).to(kind),
+            product(gradient_VM, (wide(vectors_MH) * factors_M1).to(kind)),
             (gradient_VM @ factors_M1.to(kind))[:, 0],
             None,
         )

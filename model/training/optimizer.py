@@ -21,6 +21,7 @@ from torch.nn import Parameter
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig
 from model.encoder.operations.native_kernels import Kernels, kernels
+from model.encoder.operations.products import product
 from model.training.distributed import World
 from model.training.precision import Kept, Rounded
 
@@ -366,12 +367,35 @@ def orthogonal(matrices_NIO: Tensor) -> Tensor:
     tall = matrices_NIO.shape[1] > matrices_NIO.shape[2]
     x = matrices_NIO.mT if tall else matrices_NIO
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    if x.device.type == "cpu" and x.dtype == torch.float32:
+        moves = torch.stack([product(_orthogonaliser(wide_IO), wide_IO) for wide_IO in x])
+        return moves.mT if tall else moves
     first, third, fifth = NEWTON_SCHULZ
     for _ in range(NEWTON_SCHULZ_STEPS):
         square = x @ x.mT
         both = torch.baddbmm(square, square, square, beta=third, alpha=fifth)
         x = torch.baddbmm(x, both, x, beta=first)
     return x.mT if tall else x
+
+
+def _orthogonaliser(x_IO: Tensor) -> Tensor:
+    """Q with Q X = U V^T, [I, I], where X has at least as many columns as rows.
+
+    The iteration X <- P X, with P a polynomial of the Gram matrix G = X X^T, leaves the span of G:
+    it needs only Q <- P Q and G <- P G P, which are square and, since all of them commute,
+    symmetric. bfloat16 is too coarse for it, as the singular values are squared.
+    """
+    first, third, fifth = NEWTON_SCHULZ
+    gram_II = product(x_IO, x_IO.mT, is_symmetric=True)
+    total_II = torch.eye(len(x_IO))
+    for step in range(NEWTON_SCHULZ_STEPS):
+        factor_II = product(gram_II, gram_II, is_symmetric=True)
+        factor_II.mul_(fifth).add_(gram_II, alpha=third).diagonal().add_(first)
+        total_II = product(factor_II, total_II, is_symmetric=True) if step else factor_II
+        if step < NEWTON_SCHULZ_STEPS - 1:
+            half_II = product(factor_II, gram_II, is_symmetric=True)
+            gram_II = product(half_II, factor_II, is_symmetric=True)
+    return total_II
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout
 from model.encoder.operations.fp8_products import fp8_affine
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import affine, weight_gradient
+from model.encoder.operations.products import affine, product, weight_gradient
 from model.encoder.operations.residual import (
     ResidualNorm,
     layer_norm,
@@ -57,11 +57,11 @@ class FeedForward(nn.Module):
 
     def composed(self, hidden_TH: Tensor, noise: Noise | None) -> Tensor:
         """`forward` in plain torch operations, which torch can compile for a GPU."""
-        product = fp8_affine if self.fp8 else affine
-        inner_TI = product(
+        dense = fp8_affine if self.fp8 else affine
+        inner_TI = dense(
             hidden_TH, self.intermediate_weight, self.intermediate_bias, input_first=True
         )
-        dense_TH = product(
+        dense_TH = dense(
             activation(inner_TI, self.activation), self.output_weight, self.output_bias
         )
         sum_TH = hidden_TH + dropout(dense_TH, self.dropout_prob, noise)
@@ -103,12 +103,12 @@ class _FeedForward(torch.autograd.Function):
             ctx.saved_tensors
         )
         end = residual_norm_gradients(gradient_TH, ResidualNorm(*kept), norm_weight_H, ctx.draws)
-        dout_weight_HI = end.dense_transposed_HT @ active_TI
+        dout_weight_HI = product(end.dense_transposed_HT, active_TI)
         dinner_TI, din_bias_I = activation_gradients(
-            end.dense_TH @ out_weight_HI, kept_TI, ctx.gelu
+            product(end.dense_TH, out_weight_HI), kept_TI, ctx.gelu
         )
         return (
-            end.residual_TH.addmm_(dinner_TI, in_weight_HI.mT),
+            product(dinner_TI, in_weight_HI.mT, added_to_MN=end.residual_TH),
             None,
             None,
             None,

@@ -23,7 +23,7 @@ from model.encoder.operations.attention import Attend, LayerAttention
 from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import weight_gradient
+from model.encoder.operations.products import product, weight_gradient
 from model.encoder.operations.residual import ResidualNorm, layer_norm, norm, norm_gradients
 
 # T tokens of all sequences, P positions among them, H width, A heads, K width of a head, O outputs
@@ -169,12 +169,12 @@ class _NormProduct(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         if norm_weight_H is None:
             ctx.save_for_backward(hidden_TH, weight_OH)
-            return functional.linear(hidden_TH, weight_OH), hidden_TH
+            return product(hidden_TH, weight_OH.mT), hidden_TH
         read_TH, kept = norm(hidden_TH, norm_weight_H, eps)
         ctx.save_for_backward(
             *(read_TH, weight_OH, norm_weight_H, hidden_TH, kept.mean_T, kept.deviation_T)
         )
-        return functional.linear(read_TH, weight_OH), hidden_TH
+        return product(read_TH, weight_OH.mT), hidden_TH
 
     @staticmethod
     def backward(
@@ -183,10 +183,15 @@ class _NormProduct(torch.autograd.Function):
         read_TH, weight_OH, *of_norm = ctx.saved_tensors
         dweight_OH = weight_gradient(read_TH, gradient_TO)
         if not of_norm:
-            return residual_TH.addmm(gradient_TO, weight_OH), None, dweight_OH, None
+            return (
+                product(gradient_TO, weight_OH, added_to_MN=residual_TH.clone()),
+                None,
+                dweight_OH,
+                None,
+            )
         norm_weight_H, *kept = of_norm
         dhidden_TH, dnorm_weight_H = norm_gradients(
-            gradient_TO @ weight_OH, ResidualNorm(*kept), norm_weight_H, residual_TH
+            product(gradient_TO, weight_OH), ResidualNorm(*kept), norm_weight_H, residual_TH
         )
         return dhidden_TH, dnorm_weight_H, dweight_OH, None
 
@@ -232,11 +237,11 @@ class _ResidualProduct(torch.autograd.Function):
         ctx.save_for_backward(x_TI, weight_HI)
         ctx.draws = draws
         if draws is None:
-            return residual_TH.addmm(x_TI, weight_HI.mT)
-        return dropped(functional.linear(x_TI, weight_HI), draws).add_(residual_TH)
+            return product(x_TI, weight_HI.mT, added_to_MN=residual_TH.clone())
+        return dropped(product(x_TI, weight_HI.mT), draws).add_(residual_TH)
 
     @staticmethod
     def backward(ctx: _ResidualContext, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         x_TI, weight_HI = ctx.saved_tensors
         dense_TH = gradient_TH if ctx.draws is None else dropped(gradient_TH, ctx.draws)
-        return gradient_TH, dense_TH @ weight_HI, weight_gradient(x_TI, dense_TH), None
+        return gradient_TH, product(dense_TH, weight_HI), weight_gradient(x_TI, dense_TH), None

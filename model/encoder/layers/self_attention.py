@@ -15,7 +15,12 @@ from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout
 from model.encoder.operations.fp8_products import fp8_affine
 from model.encoder.operations.grouped_attention import GroupedAttention
-from model.encoder.operations.products import affine, bias_gradient, weight_gradient
+from model.encoder.operations.products import (
+    affine,
+    bias_gradient,
+    product,
+    weight_gradient,
+)
 from model.encoder.operations.residual import (
     ResidualNorm,
     layer_norm,
@@ -76,13 +81,13 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """`forward` in plain torch operations, which torch can compile for a GPU."""
         tokens, width = hidden_TH.shape
-        product = fp8_affine if self.fp8 else affine
+        dense = fp8_affine if self.fp8 else affine
         weight, bias = side_by_side(*self.parameters())
-        parts_T3AK = product(hidden_TH, weight, bias, input_first=True).view(
+        parts_T3AK = dense(hidden_TH, weight, bias, input_first=True).view(
             tokens, 3, self.heads, -1
         )
         context_TH = attend(parts_T3AK, inside).reshape(tokens, width)
-        dense_TH = product(context_TH, self.output_weight, self.output_bias)
+        dense_TH = dense(context_TH, self.output_weight, self.output_bias)
         sum_TH = hidden_TH + dropout(dense_TH, self.dropout_prob, outside)
         return layer_norm(sum_TH, self.layer_norm_weight, self.layer_norm_bias, self.eps)
 
@@ -129,14 +134,14 @@ class _SelfAttention(torch.autograd.Function):
         hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
         attend, inside, outside = ctx.attend, tuple(kept[:3]), ResidualNorm(*kept[3:])
         end = residual_norm_gradients(gradient_TH, outside, norm_weight_H, ctx.draws[1])
-        doutput_weight_HH = end.dense_transposed_HT @ context_TH
-        dcontext_TH = end.dense_TH @ output_weight_HH
+        doutput_weight_HH = product(end.dense_transposed_HT, context_TH)
+        dcontext_TH = product(end.dense_TH, output_weight_HH)
         dparts = attend.backward(
             dcontext_TH.view(len(hidden_TH), attend.heads, -1), inside, ctx.draws[0]
         ).view(len(hidden_TH), -1)
         dweight = weight_gradient(hidden_TH, dparts, input_first=True)
         return (
-            end.residual_TH.addmm_(dparts, weight.mT),
+            product(dparts, weight.mT, added_to_MN=end.residual_TH),
             None,
             None,
             None,

@@ -1173,6 +1173,151 @@ void attention_backward(idx sequences, idx heads, idx width, const int64_t *plac
     }
 }
 
+#if defined(FLOAT32)
+/* Matrix products, for processors whose BLAS leaves much of their rate unused (products.py). Sums
+ * of HEIGHT rows and WIDTH columns are held in registers. Both operands are copied into the order in
+ * which these sums read them: a panel of WIDTH columns stays in the first level of the cache, a band
+ * of rows in the second. (Goto and van de Geijn 2008, "Anatomy of high-performance matrix
+ * multiplication".) Every sum has the same order for any number of threads. */
+#define HEIGHT 6
+#define WIDTH (2 * LANES)
+#define DEPTH 256
+#define BAND 96
+#define SYMMETRIC_BAND 24
+
+/* A matrix in memory: element (row, column) is at [row * down + column * across]. */
+typedef struct { float *at; idx down, across; } Operand;
+
+static inline float *element(Operand m, idx row, idx column) {
+    return m.at + row * m.down + column * m.across;
+}
+
+static inline idx quotient_up(idx count, idx size) { return (count + size - 1) / size; }
+
+/* out [depth, size] = the first `count` columns of m, zero-padded */
+static inline __attribute__((always_inline)) void pack(idx depth, idx count, idx size, Operand m,
+                                                       float *out) {
+    for (idx k = 0; k < depth; k++)
+        for (idx i = 0; i < size; i++) out[k * size + i] = i < count ? *element(m, k, i) : 0.0f;
+}
+
+/* One panel of b; whole ones are copied line by line, or transposed */
+static void pack_panel(idx depth, idx columns, Operand b, float *out) {
+    idx k = 0;
+    if (columns == WIDTH && b.across == 1)
+        for (; k < depth; k++) memcpy(out + k * WIDTH, element(b, k, 0), sizeof(float) * WIDTH);
+    else if (columns == WIDTH && b.down == 1)
+        for (; k + LANES <= depth; k += LANES)
+            transpose_pairs(WIDTH, LANES, (const pair *)element(b, k, 0), b.across,
+                            (pair *)(out + k * WIDTH), WIDTH);
+    pack(depth - k, columns, WIDTH, (Operand){element(b, k, 0), b.down, b.across}, out + k * WIDTH);
+}
+
+/* A band of a, HEIGHT rows at a time */
+static void pack_band(idx rows, idx depth, Operand a, float *out) {
+    for (idx row = 0; row < rows; row += HEIGHT, out += HEIGHT * depth) {
+        Operand turned = {element(a, row, 0), a.across, a.down};
+        if (row + HEIGHT <= rows) pack(depth, HEIGHT, HEIGHT, turned, out);
+        else pack(depth, rows - row, HEIGHT, turned, out);
+    }
+}
+
+/* c [HEIGHT, WIDTH] = start + a b; `start` may be c, or one line with a stride of 0, or NULL */
+static inline void add_panel(idx depth, const float *a, const float *b, const float *start,
+                             idx start_stride, float *c, idx stride) {
+    lanes left[HEIGHT] = {0}, right[HEIGHT] = {0};
+#pragma GCC unroll 6
+    for (int r = 0; r < HEIGHT; r++) __builtin_prefetch(c + r * stride);
+    for (idx k = 0; k < depth; k++) {
+        const lanes *line = (const lanes *)(b + k * WIDTH);
+        lanes first = line[0], second = line[1];
+#if defined(__AVX__)
+        __asm__("" : "+x"(first), "+x"(second)); /* keep in registers, as in `multiply` */
+#endif
+#pragma GCC unroll 6
+        for (int r = 0; r < HEIGHT; r++) {
+            left[r] += a[k * HEIGHT + r] * first;
+            right[r] += a[k * HEIGHT + r] * second;
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < HEIGHT; r++) {
+        const lanes *from = (const lanes *)(start + r * start_stride);
+        if (start) left[r] += from[0], right[r] += from[1];
+        lanes *line = (lanes *)(c + r * stride);
+        line[0] = left[r];
+        line[1] = right[r];
+    }
+}
+
+/* The same at the edge of c, where only `height` rows and `width` columns exist */
+static void add_edge(idx depth, const float *a, const float *b, const float *start,
+                     idx start_stride, float *c, idx stride, idx height, idx width) {
+    float whole[HEIGHT * WIDTH] = {0};
+    for (idx r = 0; start && r < height; r++)
+        memcpy(whole + r * WIDTH, start + r * start_stride, sizeof(float) * width);
+    add_panel(depth, a, b, whole, WIDTH, whole, WIDTH);
+    for (idx r = 0; r < height; r++)
+        memcpy(c + r * stride, whole + r * WIDTH, sizeof(float) * width);
+}
+
+/* c [size, size]: copy what is above the diagonal to below it */
+static void mirror(idx size, float *c, idx stride) {
+#pragma omp parallel for schedule(static, 1)
+    for (idx top = 0; top < size; top += LANES) {
+        idx end = minimum(size, top + LANES), whole = end == top + LANES ? top : 0;
+        for (idx j = 0; j < whole; j += LANES)
+            transpose_pairs(LANES, LANES, (const pair *)(c + j * stride + top), stride,
+                            (pair *)(c + top * stride + j), stride);
+        for (idx i = top; i < end; i++)
+            for (idx j = whole; j < i; j++) c[i * stride + j] = c[j * stride + i];
+    }
+}
+
+/* c [rows, columns] = a b + bias [columns], if any, or c += a b if is_added. If is_symmetric, only
+ * elements on or above the diagonal are computed, and mirrored. Lines of c are contiguous. */
+void product(idx rows, idx columns, idx depth, float *a_at, idx a_down, idx a_across, float *b_at,
+             idx b_down, idx b_across, const float *bias, int is_added, int is_symmetric, float *c,
+             idx stride) {
+    Operand a = {a_at, a_down, a_across}, b = {b_at, b_down, b_across};
+    idx panels = quotient_up(columns, WIDTH), threads = omp_get_max_threads();
+    idx limit = is_symmetric ? SYMMETRIC_BAND : BAND;
+    idx bands = quotient_up(rows, threads * limit) * threads;
+    idx band = quotient_up(quotient_up(rows, bands), HEIGHT) * HEIGHT;
+    idx most = quotient_up(depth, quotient_up(depth, DEPTH));
+    float *packed = aligned_alloc(64, sizeof(float) * panels * WIDTH * most);
+#pragma omp parallel
+    for (idx begin = 0; begin < depth; begin += most) {
+        float lines[BAND * DEPTH];
+        idx some = minimum(most, depth - begin);
+        const float *start = is_added || begin ? c : bias;
+        idx start_stride = is_added || begin ? stride : 0;
+#pragma omp for schedule(static)
+        for (idx j = 0; j < columns; j += WIDTH)
+            pack_panel(some, minimum(WIDTH, columns - j), (Operand){element(b, begin, j), b_down, b_across},
+                       packed + j * some);
+#pragma omp for schedule(static, 1)
+        for (idx top = 0; top < rows; top += band) {
+            idx end = minimum(rows, top + band);
+            pack_band(end - top, some, (Operand){element(a, top, begin), a_down, a_across}, lines);
+            for (idx j = is_symmetric ? top / WIDTH * WIDTH : 0; j < columns; j += WIDTH)
+                for (idx i = top; i < end; i += HEIGHT) {
+                    idx height = minimum(HEIGHT, end - i), width = minimum(WIDTH, columns - j);
+                    const float *left = lines + (i - top) * some, *right = packed + j * some;
+                    const float *from = start ? start + i * start_stride + j : NULL;
+                    float *out = c + i * stride + j;
+                    if (height == HEIGHT && width == WIDTH)
+                        add_panel(some, left, right, from, start_stride, out, stride);
+                    else
+                        add_edge(some, left, right, from, start_stride, out, stride, height, width);
+                }
+        }
+    }
+    free(packed);
+    if (is_symmetric) mirror(rows, c, stride);
+}
+#endif
+
 /* Optimizer updates of tensors with `counts` elements, a block at a time. Gradients are the sum of
  * a float32 and a bfloat16 tensor, either of which may be missing (NULL). */
 #define BLOCK 4096

@@ -9,6 +9,7 @@ to the runtime that torch has already loaded.
 """
 
 import ctypes
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -54,8 +55,14 @@ _SIGNATURES = {
 }
 """Argument types of each function in kernels.c."""
 
-_TYPES = {torch.bfloat16: (), torch.float32: ("-DFLOAT32",)}
-"""Compiler flags per dtype; the libraries differ in nothing else."""
+_FLOAT32_SIGNATURES = {"product": "-nnnpnnpnnpiipn"}
+"""Those of the functions that only the library for float32 has."""
+
+_TYPES = {
+    torch.bfloat16: (_SIGNATURES, ()),
+    torch.float32: (_SIGNATURES | _FLOAT32_SIGNATURES, ("-DFLOAT32",)),
+}
+"""Functions and compiler flags per dtype; the libraries differ in nothing else."""
 
 _choice: list[Choice] = ["auto"]
 
@@ -63,8 +70,8 @@ _choice: list[Choice] = ["auto"]
 class Kernels:
     """The compiled functions of kernels.c, callable with tensors."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._functions = {name: getattr(library, name) for name in _SIGNATURES}
+    def __init__(self, library: ctypes.CDLL, names: Iterable[str]) -> None:
+        self._functions = {name: getattr(library, name) for name in names}
 
     def __call__(self, name: str, *arguments: Tensor | float | None) -> None:
         """Call a function with the addresses of contiguous tensors, and numbers."""
@@ -104,5 +111,6 @@ def kernels_in_use() -> Literal["native", "torch"]:
 
 @cache
 def _compiled(dtype: torch.dtype) -> Kernels | None:
-    library = load(SOURCE, _SIGNATURES, *FLAGS, *_TYPES[dtype])
-    return None if library is None else Kernels(library)
+    signatures, flags = _TYPES[dtype]
+    library = load(SOURCE, signatures, *FLAGS, *flags)
+    return None if library is None else Kernels(library, signatures)

@@ -7,6 +7,8 @@ The gradient of a weight is a product over all tokens, x^T dy. CPU libraries mul
 bfloat16 left operand at about half speed, so the smaller of x and dy is transposed first. That
 determines whether the gradient comes out as [in, out] or [out, in], and the weight is stored in the
 same orientation.
+
+In float32 on AMD's processors, whose cores MKL uses badly, products are our own kernel's.
 """
 
 from functools import cache
@@ -15,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.native_kernels import Kernels, kernels_for
+from model.hardware import has_fast_fp32_library
 
-# T tokens, I inputs of a product, O outputs
+# T tokens, I inputs of a product, O outputs; M rows, K depth, N columns of any product
 
 TILE = 32
 
@@ -34,11 +37,55 @@ def affine(x_TI: Tensor, weight: Tensor, bias_O: Tensor, *, input_first: bool = 
     it.
     """
     weight_OI = weight.mT if input_first else weight
-    bare = x_TI.device.type == "cpu" and not torch.is_grad_enabled()
-    if bare and x_TI.dtype == torch.bfloat16 and _has_bf16_products():
-        y_TO: Tensor = torch.ops.mkldnn._linear_pointwise(x_TI, weight_OI, bias_O, "none", [], "")
-        return y_TO
+    if x_TI.device.type == "cpu" and not torch.is_grad_enabled():
+        if x_TI.dtype == torch.bfloat16 and _has_bf16_products():
+            y_TO: Tensor = torch.ops.mkldnn._linear_pointwise(
+                x_TI, weight_OI, bias_O, "none", [], ""
+            )
+            return y_TO
+        if _own_product(x_TI, weight_OI):
+            return product(x_TI, weight_OI.mT, bias_N=bias_O)
     return functional.linear(x_TI, weight_OI, bias_O)
+
+
+def product(
+    left_MK: Tensor,
+    right_KN: Tensor,
+    *,
+    bias_N: Tensor | None = None,
+    added_to_MN: Tensor | None = None,
+    is_symmetric: bool = False,
+) -> Tensor:
+    """The product of two matrices, [M, N], without autograd.
+
+    `bias_N` is added to every row; with `added_to_MN`, the product is added to it in place. If the
+    result is known to be symmetric, our kernel computes only half of it.
+    """
+    own = _own_product(left_MK, right_KN)
+    if own is None or (added_to_MN is not None and not added_to_MN.is_contiguous()):
+        if added_to_MN is not None:
+            return added_to_MN.addmm_(left_MK, right_KN)
+        return left_MK @ right_KN if bias_N is None else torch.addmm(bias_N, left_MK, right_KN)
+    (rows, depth), columns = left_MK.shape, right_KN.shape[1]
+    result_MN = left_MK.new_empty(rows, columns) if added_to_MN is None else added_to_MN
+    start_N = None if bias_N is None else bias_N.contiguous()
+    is_added = added_to_MN is not None
+    own(
+        "product",
+        *(rows, columns, depth),
+        *(left_MK, left_MK.stride(0), left_MK.stride(1)),
+        *(right_KN, right_KN.stride(0), right_KN.stride(1)),
+        *(start_N, is_added, is_symmetric, result_MN, columns),
+    )
+    return result_MN
+
+
+def _own_product(left_MK: Tensor, right_KN: Tensor) -> Kernels | None:
+    """The library with our product of these operands, where it is faster than torch's."""
+    if left_MK.dtype != torch.float32 or right_KN.dtype != torch.float32:
+        return None
+    is_slow = has_fast_fp32_library() or not (left_MK.numel() and right_KN.numel())
+    return None if is_slow else kernels_for(left_MK, right_KN)
 
 
 @cache
@@ -50,7 +97,7 @@ def _has_bf16_products() -> bool:
 def weight_gradient(x_TI: Tensor, dy_TO: Tensor, *, input_first: bool = False) -> Tensor:
     """Gradient of the weight, in the weight's orientation."""
     left, right = (x_TI, dy_TO) if input_first else (dy_TO, x_TI)
-    return transposed(left) @ right
+    return product(transposed(left), right)
 
 
 def bias_gradient(dy_TO: Tensor) -> Tensor:

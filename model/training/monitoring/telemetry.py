@@ -33,6 +33,7 @@ from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import clock, say
 from artifacts.stage import StageTable
 from model.config import EncoderConfig, TrainingMachine
+from model.encoder.operations.products import product
 
 CURVE_POINTS = 2000
 """Maximum number of points; in longer runs each is a mean over several steps."""
@@ -281,7 +282,7 @@ def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float 
     best, until = 0.0, time.monotonic() + seconds
     while time.monotonic() < until:
         started = time.perf_counter()
-        float((left @ left)[0, 0])  # reading a value synchronises
+        float(product(left, left)[0, 0])  # reading a value synchronises
         best = max(best, 2.0 * size**3 / (time.perf_counter() - started))
     return best
 

@@ -18,6 +18,7 @@ from model.training.optimizer import (
     build_optimizer,
     clip,
     learning_rate,
+    orthogonal,
     parameter_groups,
 )
 from model.training.precision import Rounded
@@ -154,7 +155,7 @@ def _train(optimizer: torch.optim.Optimizer, parameters: list[torch.nn.Parameter
         optimizer.step()
 
 
-@pytest.mark.parametrize("shape", [(6, 6), (4, 16), (16, 4)])
+@pytest.mark.parametrize("shape", [(6, 6), (4, 16), (16, 4), (40, 70)])
 def test_muon_equals_its_definition(shape: tuple[int, int]) -> None:
     optimizer, parameters = _muon({"layers.0.weight": shape})
     (parameter,) = parameters.values()
@@ -173,6 +174,22 @@ def test_muon_equals_its_definition(shape: tuple[int, int]) -> None:
         x = x.T if shape[0] > shape[1] else x
         w = w * (1 - 1e-2 * 0.1) - 1e-2 * 0.2 * np.sqrt(max(shape)) * x
     np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (32, 120), (120, 32)])
+def test_muon_in_fp32_survives_small_singular_values(shape: tuple[int, int]) -> None:
+    draws = torch.Generator().manual_seed(5)
+    size = min(shape)
+    left, right = (
+        torch.linalg.qr(torch.randn(n, size, generator=draws, dtype=torch.float64))[0]
+        for n in shape
+    )
+    values = torch.logspace(0, -6, size, dtype=torch.float64)
+    found = orthogonal((left * values @ right.mT)[None].float())[0].double()
+    values /= values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    torch.testing.assert_close(found, left * values @ right.mT, rtol=0, atol=1e-3)
 
 
 def test_muon_in_bf16_equals_torchs_own() -> None:

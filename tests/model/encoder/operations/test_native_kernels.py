@@ -17,11 +17,12 @@ from model.data.batch import pack
 from model.encoder.layers.feed_forward import activate_, activation_gradients
 from model.encoder.layers.modern import gated_gelu, norm_product
 from model.encoder.operations import native_kernels as native
+from model.encoder.operations import products
 from model.encoder.operations.attention import layer_attention
 from model.encoder.operations.dropout import Noise, draw, dropped
 from model.encoder.operations.grouped_attention import GroupedAttention
 from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
-from model.encoder.operations.products import bias_gradient, transposed
+from model.encoder.operations.products import bias_gradient, product, transposed
 from model.encoder.operations.residual import residual_norm, residual_norm_gradients
 from model.encoder.pretraining_losses import native_softmax_gradient
 from tests.model.encoder.encoder_builders import (
@@ -178,6 +179,72 @@ def test_kernels_and_torch_drop_the_same_values(shape: tuple[int, int], dtype: t
 def test_a_compiled_transpose_is_the_transpose(shape: tuple[int, int]) -> None:
     values = random_values(*shape)
     assert torch.equal(transposed(values), values.mT)
+
+
+@pytest.fixture
+def own_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our kernel multiplies float32 matrices, on every processor."""
+    monkeypatch.setattr(products, "has_fast_fp32_library", lambda: False)
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("own_products")
+@pytest.mark.parametrize("is_right_turned", [False, True])
+@pytest.mark.parametrize("is_left_turned", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 3), (12, 256, 32), (65, 700, 129)])
+def test_our_product_equals_torchs_for_any_shape_and_layout(
+    shape: tuple[int, int, int],
+    is_left_turned: bool,
+    is_right_turned: bool,
+    torch_threads: Callable[[int], None],
+) -> None:
+    rows, depth, columns = shape
+    left = random_values(rows, depth, dtype=torch.float32)
+    right = random_values(depth, columns, seed=1, dtype=torch.float32)
+    left = left.mT.contiguous().mT if is_left_turned else left
+    right = right.mT.contiguous().mT if is_right_turned else right
+    bias = random_values(columns, seed=2, dtype=torch.float32)
+    start = random_values(rows, columns, seed=3, dtype=torch.float32)
+    exact = left.double() @ right.double()
+    found = []
+    for threads in (1, 2, 3):
+        torch_threads(threads)
+        plain, biased = product(left, right), product(left, right, bias_N=bias)
+        total = start.clone()
+        assert product(left, right, added_to_MN=total) is total
+        for one, expected in zip(
+            (plain, biased, total), (exact, exact + bias, exact + start), strict=True
+        ):
+            torch.testing.assert_close(one.double(), expected, rtol=1e-5, atol=1e-4)
+        found.append(plain)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@needs_compiler
+@pytest.mark.usefixtures("own_products")
+@pytest.mark.parametrize("size", [1, 5, 8, 30, 64, 137])
+def test_half_of_a_symmetric_product_is_computed_and_mirrored(size: int) -> None:
+    lines = random_values(size, 300, dtype=torch.float32)
+    found = product(lines, lines.mT, is_symmetric=True)
+    assert torch.equal(found, found.mT)
+    exact = lines.double() @ lines.mT.double()
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("own_products")
+def test_our_product_shows_a_value_that_is_not_finite() -> None:
+    left, right = torch.ones(20, 30), torch.ones(30, 40)
+    left[3, 5] = torch.nan
+    found = product(left, right)
+    assert found[3].isnan().all() and found.isnan().sum() == 40
 
 
 @needs_compiler
