@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.shuffle.packed_documents import ROW_BYTES
-from pipeline.shuffle.simulation import (
+from tests.pipeline.shuffle_simulation import (
     PACKED_RATIO,
     FrequentText,
     SimulatedSplit,
