@@ -54,8 +54,7 @@ from artifacts.store import (
     put_file,
 )
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.config.settings import NearDuplicatesConfig
-from pipeline.config.stage_tables import DedupStage, PipelineMachine
+from pipeline.config.settings import DedupStage, NearDuplicatesConfig, PipelineMachine
 from pipeline.duplicates.near_duplicates import (
     ShingleSets,
     band_keys,

@@ -21,8 +21,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, all_finished, commit, finished_files, open_input, put_bytes
 from artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
-from pipeline.config.settings import ExamplesConfig
-from pipeline.config.stage_tables import ExamplesStage, PipelineMachine
+from pipeline.config.settings import ExamplesConfig, ExamplesStage, PipelineMachine
 from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
 from pipeline.mlm.statistics import summaries
 from pipeline.readers.documents import MEGABYTE

@@ -34,7 +34,7 @@ from artifacts.store import (
     put_json,
 )
 from artifacts.tokenizer import read_tokenizer_json
-from pipeline.config.stage_tables import PipelineMachine, TokensStage
+from pipeline.config.settings import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
 from pipeline.readers.documents import InputShard
 from pipeline.readers.input_shards import CorpusFiles

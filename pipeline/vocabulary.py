@@ -47,8 +47,7 @@ from artifacts.tokenizer import (
     bert_pipeline,
     read_vocabulary,
 )
-from pipeline.config.settings import CleaningConfig, CorpusConfig
-from pipeline.config.stage_tables import PipelineMachine, VocabularyStage
+from pipeline.config.settings import CleaningConfig, CorpusConfig, PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
 from pipeline.readers.documents import InputShard
 from pipeline.readers.input_shards import CorpusFiles

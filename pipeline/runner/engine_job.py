@@ -29,7 +29,7 @@ from artifacts import filesystem
 from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import Progress, clock, say
 from artifacts.store import WORK
-from pipeline.config.stage_tables import PipelineMachine
+from pipeline.config.settings import PipelineMachine
 from pipeline.runner.beam import (
     Create,
     Metrics,

@@ -24,7 +24,7 @@ from artifacts import filesystem
 from artifacts.errors import ClozeError
 from artifacts.progress import Progress, say
 from artifacts.store import WORK
-from pipeline.config.stage_tables import PipelineMachine
+from pipeline.config.settings import PipelineMachine
 from pipeline.runner.graph import Build, Collection, Worker, job_error
 from pipeline.runner.work_queue import ReportReader, WorkQueue, polling
 

@@ -42,7 +42,7 @@ from google.protobuf import json_format, text_format
 from artifacts.errors import ClozeError
 from artifacts.progress import say
 from artifacts.runtime.processes import die_with_parent, end, family
-from pipeline.config.stage_tables import PipelineMachine
+from pipeline.config.settings import PipelineMachine
 from pipeline.runner.beam import (
     JobServiceHandle,
     Pipeline,

@@ -11,7 +11,7 @@ import pytest
 from artifacts.config import parse
 from artifacts.progress import Progress
 from pipeline import tokens
-from pipeline.config.stage_tables import DedupStage, PipelineMachine, TokensStage
+from pipeline.config.settings import DedupStage, PipelineMachine, TokensStage
 from pipeline.dedup import Search, search_graph
 from pipeline.readers import input_shards as input_shards_module
 from pipeline.readers.input_shards import input_shards
