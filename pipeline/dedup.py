@@ -63,8 +63,7 @@ from pipeline.duplicates.near_duplicates import (
     sharing,
 )
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
-from pipeline.readers.documents import InputShard
-from pipeline.readers.input_shards import CorpusFiles
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
 from pipeline.runner.graph import Collection, spread
 from pipeline.runner.work_queue import WorkQueue

@@ -36,8 +36,7 @@ from artifacts.store import (
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.settings import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
-from pipeline.readers.documents import InputShard
-from pipeline.readers.input_shards import CorpusFiles
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, work_directory
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.shuffle.buckets import (

@@ -49,8 +49,7 @@ from artifacts.tokenizer import (
 )
 from pipeline.config.settings import CleaningConfig, CorpusConfig, PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
-from pipeline.readers.documents import InputShard
-from pipeline.readers.input_shards import CorpusFiles
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
 from pipeline.runner.graph import Collection, spread
 from pipeline.runner.work_queue import WorkQueue

@@ -33,7 +33,7 @@ from artifacts.filesystem import naming_full_disk
 from artifacts.store import WORK, all_finished, finished_file, finished_files, put_bytes, put_file
 from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
 from pipeline.duplicates.drop_list import DropList, read_drop_list
-from pipeline.readers.documents import InputShard
+from pipeline.readers.input_shards import InputShard
 from pipeline.runner.graph import Collection
 from pipeline.runner.work_queue import WorkQueue
 from pipeline.shuffle.cardinality import Cardinality

@@ -30,7 +30,7 @@ from artifacts.store import open_artifact
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.settings import TokensStage
-from pipeline.readers.documents import InputShard
+from pipeline.readers.input_shards import InputShard
 from pipeline.shuffle.dropped import ROWS_SCHEMA, DocumentCounts, dropped_rows
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.filters import Reason

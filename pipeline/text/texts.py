@@ -23,8 +23,8 @@ from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.compression import converted_from
-from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, InputShard, cut, pack
-from pipeline.readers.registry import READERS
+from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, pack
+from pipeline.readers.input_shards import READERS, InputShard
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import Reason, Reasons, filter_documents
 from pipeline.text.sentences import split_sentences
