@@ -65,8 +65,7 @@ from pipeline.duplicates.near_duplicates import (
 from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
-from pipeline.runner.graph import Collection, spread
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Collection, WorkQueue, spread
 from pipeline.text.filters import Reason
 from pipeline.text.texts import HELDOUT_SPLIT, TextBlock, assign_splits, read_texts, split_names
 

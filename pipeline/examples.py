@@ -26,8 +26,7 @@ from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
 from pipeline.mlm.statistics import summaries
 from pipeline.readers.documents import MEGABYTE
 from pipeline.runner.execution import run_graph, scratch_directory
-from pipeline.runner.graph import Collection, spread
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Collection, WorkQueue, spread
 
 TRAIN = "train"
 TOKENS_NAME = re.compile(r"(?P<split>.+)-(?P<bucket>\d{5,})\.arrow")

@@ -51,8 +51,7 @@ from pipeline.config.settings import CleaningConfig, CorpusConfig, PipelineMachi
 from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
-from pipeline.runner.graph import Collection, spread
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Collection, WorkQueue, spread
 from pipeline.text.filters import Reason
 from pipeline.text.texts import (
     FEWEST_DOCUMENTS,

@@ -31,7 +31,7 @@ from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
 from pipeline.mlm.pairing import MASKS, ORDER, PairingRule, Pairs, pair_segments
 from pipeline.mlm.statistics import Statistics, statistics_of
 from pipeline.readers.documents import MEGABYTE
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import WorkQueue
 
 BLOCK_ROWS = 2048
 

@@ -29,8 +29,7 @@ from artifacts.errors import IntegrityError
 from artifacts.tables import ipc_bytes
 from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.input_shards import InputShard, shards_from_json, shards_to_json
-from pipeline.runner.graph import Collection, Step, Worker, gather, share_out
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Collection, Step, Worker, WorkQueue, gather, share_out
 from pipeline.shuffle.buckets import (
     BucketAccount,
     deduplicate,

@@ -34,8 +34,7 @@ from artifacts.store import WORK, all_finished, finished_file, finished_files, p
 from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
 from pipeline.duplicates.drop_list import DropList, read_drop_list
 from pipeline.readers.input_shards import InputShard
-from pipeline.runner.graph import Collection
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Collection, WorkQueue
 from pipeline.shuffle.cardinality import Cardinality
 from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
 from pipeline.shuffle.sorted_runs import IDENTITY, TokensJob

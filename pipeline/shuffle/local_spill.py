@@ -22,8 +22,7 @@ from artifacts.errors import IntegrityError
 from artifacts.filesystem import naming_full_disk, older_than_this_start
 from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.input_shards import InputShard
-from pipeline.runner.graph import Collection, Worker, gather, share_out, spread
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Collection, Worker, WorkQueue, gather, share_out, spread
 from pipeline.shuffle.buckets import (
     BucketGroup,
     BucketRange,

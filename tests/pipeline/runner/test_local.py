@@ -21,12 +21,12 @@ from pipeline.runner.graph import (
     Collection,
     JobFailed,
     WorkerKilled,
+    WorkQueue,
     gather,
     job_error,
     share_out,
     spread,
 )
-from pipeline.runner.work_queue import WorkQueue
 from tests.waiting import wait_for
 
 UNITS = 8

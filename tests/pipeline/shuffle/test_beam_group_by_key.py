@@ -17,8 +17,7 @@ from pipeline.readers import input_shards as input_shards_module
 from pipeline.readers.input_shards import input_shards
 from pipeline.runner.beam import Pipeline, add_job
 from pipeline.runner.execution import run_graph
-from pipeline.runner.graph import JobFailed
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import JobFailed, WorkQueue
 from pipeline.shuffle import beam_group_by_key as shuffle
 from pipeline.shuffle import cardinality, shuffle_plan
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
