@@ -59,10 +59,12 @@ from pipeline.duplicates.near_duplicates import (
     ShingleSets,
     band_keys,
     bands_for,
+    evaluation_shingles,
     kept_for,
+    overlapping,
     sharing,
+    shingles,
 )
-from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
 from pipeline.runner.graph import Collection, WorkQueue, spread
