@@ -69,7 +69,8 @@ from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
 from pipeline.runner.graph import Collection, WorkQueue, spread
 from pipeline.text.filters import Reason
-from pipeline.text.texts import HELDOUT_SPLIT, TextBlock, assign_splits, read_texts, split_names
+from pipeline.text.splits import HELDOUT_SPLIT, assign_splits, split_names
+from pipeline.text.texts import TextBlock, read_texts
 
 NAME = "drop.arrow"
 SCHEMA = pa.schema(
@@ -127,7 +128,9 @@ class Search:
             found = shingles(block.text, block.ends_D, words=overlap.words)
             overlaps_D = overlapping(found, count, evaluation_shingles(overlap))
         # preferred documents have smaller numbers: held-out ones, named splits first
-        splits_D = assign_splits(block, corpus=stage.corpus, seed=stage.seed).astype(np.uint16)
+        splits_D = assign_splits(
+            block.digests_D2, source=block.source, corpus=stage.corpus, seed=stage.seed
+        ).astype(np.uint16)
         named_D, splits = splits_D > HELDOUT_SPLIT, len(split_names(stage.corpus))
         preferences_D = np.where(named_D, splits_D - HELDOUT_SPLIT - 1, splits - 1 - splits_D)
         schema = self.schema

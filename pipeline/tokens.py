@@ -52,7 +52,7 @@ from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
 from pipeline.shuffle.sorted_runs import TokensJob
 from pipeline.shuffle.token_statistics import summary
-from pipeline.text.texts import TRAIN
+from pipeline.text.splits import TRAIN
 
 HELD_OUT_OF_FEW = {
     "tails": "the end of each document is held out, {share:.1%} of its sentences but at least one",

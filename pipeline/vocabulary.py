@@ -53,16 +53,15 @@ from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
 from pipeline.runner.graph import Collection, WorkQueue, spread
 from pipeline.text.filters import Reason
-from pipeline.text.texts import (
+from pipeline.text.splits import (
     FEWEST_DOCUMENTS,
     HELDOUT_SPLIT,
     TRAIN_SPLIT,
-    TextBlock,
     assign_splits,
     divide,
     heldout_sentences,
-    read_texts,
 )
+from pipeline.text.texts import TextBlock, read_texts
 from pipeline.tokenizer.pre_tokens import count_pre_tokens
 
 MAX_ALPHABET = 1000
@@ -213,7 +212,9 @@ def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
     out with the smallest digests and the largest, with text, since they may be used for training.
     """
     digests_D2 = block.digests_D2
-    splits_D = assign_splits(block, corpus=sampling.corpus, seed=sampling.seed)
+    splits_D = assign_splits(
+        block.digests_D2, source=block.source, corpus=sampling.corpus, seed=sampling.seed
+    )
     ranks_D = document_streams(digests_D2, stream_seed(sampling.seed, "vocabulary"))
     kept_D = block.reasons_D == Reason.KEPT
     sampled_D = kept_D & (splits_D != HELDOUT_SPLIT)
@@ -252,7 +253,7 @@ def draw_sample(
     """The texts of the sample, concatenated per file of candidates.
 
     Documents are taken by rank until there are enough bytes, at least one. Held-out parts of few
-    documents (`divide`, pipeline/text/texts.py) are excluded.
+    documents (`divide`, pipeline/text/splits.py) are excluded.
     """
     tables = [_read(path) for path in paths]
     candidates = pa.concat_tables(tables)

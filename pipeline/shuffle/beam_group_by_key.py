@@ -50,7 +50,8 @@ from pipeline.shuffle.shuffle_plan import (
 )
 from pipeline.shuffle.sorted_runs import IDENTITY, KEY, ShardTokenizer, TokensJob, sort_run
 from pipeline.text.filters import Reason
-from pipeline.text.texts import assign_splits, read_texts, stronger_splits
+from pipeline.text.splits import assign_splits, stronger_splits
+from pipeline.text.texts import read_texts
 
 SHARDS_PER_ACCOUNT = 32
 """Shards that share one list of dropped documents."""
@@ -171,7 +172,9 @@ class _Count(Worker[InputShard, tuple[int, object]]):
         smallest = [EMPTY] * self._job.splits
         for number, block in enumerate(read_texts(shard, corpus=corpus, cleaning=cleaning)):
             digests_D2, bytes_D = block.digests_D2, np.diff(block.ends_D, prepend=0)
-            splits_D = assign_splits(block, corpus=corpus, seed=self._job.stage.seed)
+            splits_D = assign_splits(
+                block.digests_D2, source=block.source, corpus=corpus, seed=self._job.stage.seed
+            )
             kept_D = block.reasons_D == Reason.KEPT
             for row in np.flatnonzero(kept_D & sampled(digests_D2, bytes_D, shard.name, number)):
                 digest = block.digests[row].tobytes()

@@ -40,7 +40,7 @@ from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
 from pipeline.shuffle.sorted_runs import IDENTITY, TokensJob
 from pipeline.shuffle.token_statistics import statistics_of
 from pipeline.text.filters import Reason
-from pipeline.text.texts import (
+from pipeline.text.splits import (
     HELDOUT,
     HELDOUT_SPLIT,
     TRAIN,

@@ -43,7 +43,7 @@ from pipeline.shuffle.sorted_runs import (
     open_batches,
     write_run,
 )
-from pipeline.text.texts import stronger_splits
+from pipeline.text.splits import stronger_splits
 
 
 @dataclass(frozen=True)

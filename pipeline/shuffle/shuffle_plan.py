@@ -8,7 +8,7 @@ The number of buckets depends on the texts alone (cardinality.py), so all texts 
 the shuffle. The vocabulary stage's pass cannot serve: the vocabulary may be given, and only the
 vocabulary determines which documents have no tokens. Each document is sent to one key, that of its
 split and bucket. Identities of documents in splits that take precedence (`stronger_splits`,
-pipeline/text/texts.py) are also sent to the buckets that must not contain them. All documents of a
+pipeline/text/splits.py) are also sent to the buckets that must not contain them. All documents of a
 small split are known by then, and only possible duplicates are sent to it.
 
 A text that occurs in very many shards would be gathered that often in one bucket. Each shard drops
@@ -30,7 +30,7 @@ from artifacts.rng import document_streams, high_half, stream_seed
 from pipeline.shuffle.buckets import BucketGroup, BucketRange, bucket_groups
 from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality
 from pipeline.shuffle.sorted_runs import TokensJob
-from pipeline.text.texts import stronger_splits
+from pipeline.text.splits import stronger_splits
 
 SAMPLED_BYTES = 4 << 20
 """Bytes of text per sampled document. A text whose copies add up to 32 MB is found with 99.7 %

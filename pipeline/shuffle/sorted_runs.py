@@ -34,7 +34,8 @@ from pipeline.readers.input_shards import InputShard
 from pipeline.shuffle.dropped import ROWS_SCHEMA, DocumentCounts, dropped_rows
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.filters import Reason
-from pipeline.text.texts import TextBlock, assign_splits, read_texts, split_names
+from pipeline.text.splits import assign_splits, split_names
+from pipeline.text.texts import TextBlock, read_texts
 from pipeline.tokenizer.byte_level import with_spaces
 from pipeline.tokenizer.wordpiece import form_for
 
@@ -133,7 +134,9 @@ class ShardTokenizer:
         reasons_D = block.reasons_D.copy()
         without_D = np.diff(token_ends_D, prepend=0) == 0
         reasons_D[without_D & (reasons_D == Reason.KEPT)] = Reason.NO_TOKENS
-        splits_D = assign_splits(block, corpus=self._stage.corpus, seed=self._stage.seed)
+        splits_D = assign_splits(
+            block.digests_D2, source=block.source, corpus=self._stage.corpus, seed=self._stage.seed
+        )
         sentences_before_S1 = offsets(kept_S.astype(np.int64))
         columns = [
             pa.array(block.digests_D2[:, 0]),
