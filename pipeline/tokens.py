@@ -36,6 +36,7 @@ from artifacts.store import (
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.settings import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
+from pipeline.mlm.statistics import tokens_summary
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, work_directory
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
@@ -51,7 +52,6 @@ from pipeline.shuffle.buckets import (
 from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
 from pipeline.shuffle.sorted_runs import TokensJob
-from pipeline.shuffle.token_statistics import summary
 from pipeline.text.splits import TRAIN
 
 HELD_OUT_OF_FEW = {
@@ -207,7 +207,7 @@ def _commit(
         statistics={
             "tokenizer_digest": vocabulary.manifest.statistics["tokenizer_digest"],
             "vocabulary_size": job.vocabulary_size,
-            "splits": {split: summary(found) for split, found in by_split.items()},
+            "splits": {split: tokens_summary(found) for split, found in by_split.items()},
             "documents_read": counts.documents,
             "damaged_documents": counts.damaged,
             "dropped": {reason: found.documents for reason, found in dropped.items()},

@@ -33,12 +33,12 @@ from artifacts.filesystem import naming_full_disk
 from artifacts.store import WORK, all_finished, finished_file, finished_files, put_bytes, put_file
 from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
 from pipeline.duplicates.drop_list import DropList, read_drop_list
+from pipeline.mlm.statistics import count_tokens
 from pipeline.readers.input_shards import InputShard
 from pipeline.runner.graph import Collection, WorkQueue
 from pipeline.shuffle.cardinality import Cardinality
 from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
 from pipeline.shuffle.sorted_runs import IDENTITY, TokensJob
-from pipeline.shuffle.token_statistics import statistics_of
 from pipeline.text.filters import Reason
 from pipeline.text.splits import (
     HELDOUT,
@@ -227,7 +227,7 @@ def write_bucket(
             for field in schema
         ]
         table = pa.Table.from_arrays(cast, schema=schema)
-        statistics = statistics_of(
+        statistics = count_tokens(
             table,
             text_bytes=int(rows["text_bytes"].to_numpy().sum()),
             unknown_tokens=int(counts_V[job.unk_id]),
