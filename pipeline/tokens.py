@@ -42,7 +42,7 @@ from pipeline.runner.execution import run_graph, work_directory
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.shuffle.buckets import (
     BucketGroup,
-    ShuffleBackend,
+    TokensJob,
     bucket_groups,
     division_of,
     dropped_lists,
@@ -51,7 +51,6 @@ from pipeline.shuffle.buckets import (
 )
 from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
-from pipeline.shuffle.sorted_runs import TokensJob
 from pipeline.text.splits import TRAIN
 
 HELD_OUT_OF_FEW = {
@@ -62,6 +61,10 @@ HELD_OUT_OF_FEW = {
     "the largest digest is used for training",
 }
 """Messages for corpora of few documents, by the `Division` rule applied."""
+
+
+ShuffleBackend = LocalSpill | BeamGroupByKey
+"""Brings the documents of input shards into buckets."""
 
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:

@@ -19,7 +19,6 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -47,7 +46,7 @@ from artifacts.tokenizer import (
     bert_pipeline,
     read_vocabulary,
 )
-from pipeline.config.settings import CleaningConfig, CorpusConfig, PipelineMachine, VocabularyStage
+from pipeline.config.settings import CorpusConfig, PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
@@ -81,17 +80,6 @@ CANDIDATES_SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """What determines which documents are candidates."""
-
-    corpus: CorpusConfig
-    cleaning: CleaningConfig
-    seed: int
-    limit: int
-    """Documents of a lower rank are candidates; 2**64 takes all."""
-
-
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: read the given tokenizer, or learn one from a sample."""
     stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
@@ -116,23 +104,33 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
 
 
 def candidates_graph(
-    queue: WorkQueue, *, shards: list[InputShard], sampling: Sampling, directory: str
+    queue: WorkQueue,
+    *,
+    shards: list[InputShard],
+    stage: VocabularyStage,
+    limit: int,
+    directory: str,
 ) -> Collection[int]:
     """A job that writes the candidates of all shards and yields numbers of documents."""
-    sample = partial(sample_shard, sampling=sampling, directory=directory, queue=queue)
+    sample = partial(sample_shard, stage=stage, limit=limit, directory=directory, queue=queue)
     return spread(shards, queue).map("Sample", sample)
 
 
-def sample_shard(shard: InputShard, *, sampling: Sampling, directory: str, queue: WorkQueue) -> int:
-    """Write the shard's candidates to `directory`; returns its number of documents."""
+def sample_shard(
+    shard: InputShard, *, stage: VocabularyStage, limit: int, directory: str, queue: WorkQueue
+) -> int:
+    """Write the shard's candidates to `directory`; returns its number of documents.
+
+    Documents of a rank below `limit` are candidates; 2**64 takes all.
+    """
     documents = 0
     beside = filesystem.local_path(directory) if filesystem.is_local(directory) else None
     with tempfile.TemporaryDirectory(dir=beside) as scratch, naming_full_disk(scratch):
         local = os.path.join(scratch, "candidates.arrow")
         with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, CANDIDATES_SCHEMA) as writer:
-            for block in read_texts(shard, corpus=sampling.corpus, cleaning=sampling.cleaning):
+            for block in read_texts(shard, corpus=stage.corpus, cleaning=stage.cleaning):
                 documents += len(block.reasons_D)
-                writer.write_batch(_candidates(block, sampling))
+                writer.write_batch(_candidates(block, stage, limit))
         filesystem.put_file(local, filesystem.join(directory, f"{shard.name}.arrow"))
     queue.report(MB=shard.megabytes, documents=documents)
     return documents
@@ -177,10 +175,9 @@ def _sample(
     directory = scratch if local else filesystem.join(output, WORK)
     paths = [os.path.join(scratch, f"{shard.name}.arrow") for shard in shards]
     while True:
-        sampling = Sampling(stage.corpus, stage.cleaning, stage.seed, limit)
         total = sum(shard.megabytes for shard in shards)
         run_graph(
-            partial(candidates_graph, shards=shards, sampling=sampling, directory=directory),
+            partial(candidates_graph, shards=shards, stage=stage, limit=limit, directory=directory),
             machine=machine,
             options=options,
             progress=Progress("vocabulary", total=total, unit="MB"),
@@ -204,7 +201,7 @@ def sample_limit(wanted_bytes: int, corpus_bytes: int) -> int:
     return 1 << 64 if share >= 1 else int(share * 2.0**64)
 
 
-def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
+def _candidates(block: TextBlock, stage: VocabularyStage, limit: int) -> pa.RecordBatch:
     """Training documents below the limit with text, documents of held-out sources without.
 
     Only the launcher can tell how few documents are divided (`divide`). For that, include the
@@ -213,13 +210,13 @@ def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
     """
     digests_D2 = block.digests_D2
     splits_D = assign_splits(
-        block.digests_D2, source=block.source, corpus=sampling.corpus, seed=sampling.seed
+        block.digests_D2, source=block.source, corpus=stage.corpus, seed=stage.seed
     )
-    ranks_D = document_streams(digests_D2, stream_seed(sampling.seed, "vocabulary"))
+    ranks_D = document_streams(digests_D2, stream_seed(stage.seed, "vocabulary"))
     kept_D = block.reasons_D == Reason.KEPT
     sampled_D = kept_D & (splits_D != HELDOUT_SPLIT)
-    if sampling.limit < 1 << 64:
-        sampled_D &= ranks_D < np.uint64(sampling.limit)
+    if limit < 1 << 64:
+        sampled_D &= ranks_D < np.uint64(limit)
     trains = np.flatnonzero(kept_D & (splits_D == TRAIN_SPLIT))
     _, smallest = np.unique(digests_D2[trains, 0], return_index=True)
     listed_D = sampled_D.copy()
