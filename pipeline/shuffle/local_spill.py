@@ -151,18 +151,20 @@ def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
     filesystem.write_bytes(path, content, durable=False)
 
 
-@lru_cache(maxsize=4096)
 def open_run(path: str) -> list[pa.RecordBatch]:
     """The memory-mapped record batches of a run, one per split."""
     reader = pa.ipc.open_file(pa.memory_map(path))
     return [reader.get_batch(index) for index in range(reader.num_record_batches)]
 
 
+_open_once = lru_cache(maxsize=4096)(open_run)
+
+
 def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa.Table:
     """The rows of these splits in the bucket's range of digests, from all runs."""
     low, high = bucket.bounds()
     slices = []
-    for batch in (open_run(run)[split] for run in runs for split in splits):
+    for batch in (_open_once(run)[split] for run in runs for split in splits):
         keys_D = batch[KEY].to_numpy()
         start = int(np.searchsorted(keys_D, np.uint64(low)))
         stop = len(keys_D) if high >> 64 else int(np.searchsorted(keys_D, np.uint64(high)))
