@@ -24,7 +24,7 @@ from pipeline.config.settings import CorpusConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES
 from pipeline.readers.docstrings import DOCSTRINGS
 from pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader
-from pipeline.readers.rows import ARROW, JSONL, PARQUET
+from pipeline.readers.records import ARROW, JSONL, PARQUET
 from pipeline.readers.text import BLANK_LINE_TEXT, SENTENCE_LINES, TEXT
 from pipeline.readers.wikipedia import MEDIAWIKI, WIKIEXTRACTOR
 

@@ -22,7 +22,7 @@ import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
 from pipeline.config.settings import CorpusConfig, SourceConfig
-from pipeline.readers import compression, documents, rows, text
+from pipeline.readers import compression, documents, records, text
 from pipeline.readers.documents import DocumentBlock, Piece
 from pipeline.readers.input_shards import READERS
 from tests.conftest import PROJECT
@@ -103,7 +103,7 @@ def test_pieces_of_a_file_give_its_documents_once(
     size = path.stat().st_size
     monkeypatch.setattr(documents, "BLOCK_BYTES", 300)
     monkeypatch.setattr(compression, "READ_BYTES", 64)
-    monkeypatch.setattr(rows, "ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(records, "ROWS_AT_A_TIME", 3)
     assert read(path, reader) == whole
     for parts in (2, 3, 7, 50, size):
         bounds = [size * part // parts for part in range(parts + 1)]
@@ -391,7 +391,7 @@ class TestColumns:
         with pa.ipc.new_stream(str(path), pa.schema([("text", pa.string())])) as writer:
             for _ in range(2):
                 writer.write_table(pa.table({"text": ["one", "two"]}))
-        for size in (path.stat().st_size - len(rows.STREAM_END), 3, 0):
+        for size in (path.stat().st_size - len(records.STREAM_END), 3, 0):
             os.truncate(path, size)
             with pytest.raises(IntegrityError, match="not a whole Arrow"):
                 texts(path, "arrow")
@@ -546,7 +546,7 @@ def test_a_log_that_shrinks_to_a_hundredth_is_read_to_its_end(
 def test_rows_that_repeat_a_string_are_spelt_out_some_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "BYTES_AT_A_TIME", 100_000)
+    monkeypatch.setattr(records, "BYTES_AT_A_TIME", 100_000)
     path = tmp_path / "repeated.parquet"
     pq.write_table(repeated(95), path)
     source = SourceConfig(reader="parquet", path=str(path))
