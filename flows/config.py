@@ -30,9 +30,9 @@ from pipeline.config.settings import (
     ExamplesConfig,
     LabelsConfig,
     PairsConfig,
+    PipelineMachine,
     VocabularyConfig,
 )
-from pipeline.config.stage_tables import PipelineMachine
 
 RESERVED_NAMES = ("artifacts", "prefect")
 """Folders of a workspace, whose names no run may have."""

@@ -26,8 +26,8 @@ from model.config import (
     PretrainStage,
     TaskConfig,
 )
-from pipeline.config.settings import CorpusConfig
-from pipeline.config.stage_tables import (
+from pipeline.config.settings import (
+    CorpusConfig,
     DedupStage,
     ExamplesStage,
     LabelsStage,

@@ -54,23 +54,23 @@ from artifacts.store import (
     put_file,
 )
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.config.settings import NearDuplicatesConfig
-from pipeline.config.stage_tables import DedupStage, PipelineMachine
+from pipeline.config.settings import DedupStage, NearDuplicatesConfig, PipelineMachine
 from pipeline.duplicates.near_duplicates import (
     ShingleSets,
     band_keys,
     bands_for,
+    evaluation_shingles,
     kept_for,
+    overlapping,
     sharing,
+    shingles,
 )
-from pipeline.duplicates.shingles import evaluation_shingles, overlapping, shingles
-from pipeline.readers.documents import InputShard
-from pipeline.readers.input_shards import CorpusFiles
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
-from pipeline.runner.graph import Collection, spread
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Collection, WorkQueue, spread
 from pipeline.text.filters import Reason
-from pipeline.text.texts import HELDOUT_SPLIT, TextBlock, assign_splits, read_texts, split_names
+from pipeline.text.splits import HELDOUT_SPLIT, assign_splits, split_names
+from pipeline.text.texts import TextBlock, read_texts
 
 NAME = "drop.arrow"
 SCHEMA = pa.schema(
@@ -128,7 +128,9 @@ class Search:
             found = shingles(block.text, block.ends_D, words=overlap.words)
             overlaps_D = overlapping(found, count, evaluation_shingles(overlap))
         # preferred documents have smaller numbers: held-out ones, named splits first
-        splits_D = assign_splits(block, corpus=stage.corpus, seed=stage.seed).astype(np.uint16)
+        splits_D = assign_splits(
+            block.digests_D2, source=block.source, corpus=stage.corpus, seed=stage.seed
+        ).astype(np.uint16)
         named_D, splits = splits_D > HELDOUT_SPLIT, len(split_names(stage.corpus))
         preferences_D = np.where(named_D, splits_D - HELDOUT_SPLIT - 1, splits - 1 - splits_D)
         schema = self.schema

@@ -25,7 +25,7 @@ from artifacts.rng import stream_seed
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes
-from pipeline.config.stage_tables import PairsStage
+from pipeline.config.settings import PairsStage
 from pipeline.demo.packages import read_modules
 from pipeline.demo.pair_task import documented_functions
 from pipeline.readers.documents import MEGABYTE

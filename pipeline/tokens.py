@@ -34,15 +34,15 @@ from artifacts.store import (
     put_json,
 )
 from artifacts.tokenizer import read_tokenizer_json
-from pipeline.config.stage_tables import PipelineMachine, TokensStage
+from pipeline.config.settings import PipelineMachine, TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
-from pipeline.readers.documents import InputShard
-from pipeline.readers.input_shards import CorpusFiles
+from pipeline.mlm.statistics import tokens_summary
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, work_directory
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.shuffle.buckets import (
     BucketGroup,
-    ShuffleBackend,
+    TokensJob,
     bucket_groups,
     division_of,
     dropped_lists,
@@ -51,9 +51,7 @@ from pipeline.shuffle.buckets import (
 )
 from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
-from pipeline.shuffle.sorted_runs import TokensJob
-from pipeline.shuffle.token_statistics import summary
-from pipeline.text.texts import TRAIN
+from pipeline.text.splits import TRAIN
 
 HELD_OUT_OF_FEW = {
     "tails": "the end of each document is held out, {share:.1%} of its sentences but at least one",
@@ -63,6 +61,10 @@ HELD_OUT_OF_FEW = {
     "the largest digest is used for training",
 }
 """Messages for corpora of few documents, by the `Division` rule applied."""
+
+
+ShuffleBackend = LocalSpill | BeamGroupByKey
+"""Brings the documents of input shards into buckets."""
 
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
@@ -208,7 +210,7 @@ def _commit(
         statistics={
             "tokenizer_digest": vocabulary.manifest.statistics["tokenizer_digest"],
             "vocabulary_size": job.vocabulary_size,
-            "splits": {split: summary(found) for split, found in by_split.items()},
+            "splits": {split: tokens_summary(found) for split, found in by_split.items()},
             "documents_read": counts.documents,
             "damaged_documents": counts.damaged,
             "dropped": {reason: found.documents for reason, found in dropped.items()},

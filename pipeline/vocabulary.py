@@ -19,7 +19,6 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -47,25 +46,21 @@ from artifacts.tokenizer import (
     bert_pipeline,
     read_vocabulary,
 )
-from pipeline.config.settings import CleaningConfig, CorpusConfig
-from pipeline.config.stage_tables import PipelineMachine, VocabularyStage
+from pipeline.config.settings import CorpusConfig, PipelineMachine, VocabularyStage
 from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
-from pipeline.readers.documents import InputShard
-from pipeline.readers.input_shards import CorpusFiles
+from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import run_graph, scratch_directory
-from pipeline.runner.graph import Collection, spread
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Collection, WorkQueue, spread
 from pipeline.text.filters import Reason
-from pipeline.text.texts import (
+from pipeline.text.splits import (
     FEWEST_DOCUMENTS,
     HELDOUT_SPLIT,
     TRAIN_SPLIT,
-    TextBlock,
     assign_splits,
     divide,
     heldout_sentences,
-    read_texts,
 )
+from pipeline.text.texts import TextBlock, read_texts
 from pipeline.tokenizer.pre_tokens import count_pre_tokens
 
 MAX_ALPHABET = 1000
@@ -83,17 +78,6 @@ CANDIDATES_SCHEMA = pa.schema(
         pa.field("text", pa.large_binary()),
     ]
 )
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """What determines which documents are candidates."""
-
-    corpus: CorpusConfig
-    cleaning: CleaningConfig
-    seed: int
-    limit: int
-    """Documents of a lower rank are candidates; 2**64 takes all."""
 
 
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
@@ -120,23 +104,33 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
 
 
 def candidates_graph(
-    queue: WorkQueue, *, shards: list[InputShard], sampling: Sampling, directory: str
+    queue: WorkQueue,
+    *,
+    shards: list[InputShard],
+    stage: VocabularyStage,
+    limit: int,
+    directory: str,
 ) -> Collection[int]:
     """A job that writes the candidates of all shards and yields numbers of documents."""
-    sample = partial(sample_shard, sampling=sampling, directory=directory, queue=queue)
+    sample = partial(sample_shard, stage=stage, limit=limit, directory=directory, queue=queue)
     return spread(shards, queue).map("Sample", sample)
 
 
-def sample_shard(shard: InputShard, *, sampling: Sampling, directory: str, queue: WorkQueue) -> int:
-    """Write the shard's candidates to `directory`; returns its number of documents."""
+def sample_shard(
+    shard: InputShard, *, stage: VocabularyStage, limit: int, directory: str, queue: WorkQueue
+) -> int:
+    """Write the shard's candidates to `directory`; returns its number of documents.
+
+    Documents of a rank below `limit` are candidates; 2**64 takes all.
+    """
     documents = 0
     beside = filesystem.local_path(directory) if filesystem.is_local(directory) else None
     with tempfile.TemporaryDirectory(dir=beside) as scratch, naming_full_disk(scratch):
         local = os.path.join(scratch, "candidates.arrow")
         with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, CANDIDATES_SCHEMA) as writer:
-            for block in read_texts(shard, corpus=sampling.corpus, cleaning=sampling.cleaning):
+            for block in read_texts(shard, corpus=stage.corpus, cleaning=stage.cleaning):
                 documents += len(block.reasons_D)
-                writer.write_batch(_candidates(block, sampling))
+                writer.write_batch(_candidates(block, stage, limit))
         filesystem.put_file(local, filesystem.join(directory, f"{shard.name}.arrow"))
     queue.report(MB=shard.megabytes, documents=documents)
     return documents
@@ -181,10 +175,9 @@ def _sample(
     directory = scratch if local else filesystem.join(output, WORK)
     paths = [os.path.join(scratch, f"{shard.name}.arrow") for shard in shards]
     while True:
-        sampling = Sampling(stage.corpus, stage.cleaning, stage.seed, limit)
         total = sum(shard.megabytes for shard in shards)
         run_graph(
-            partial(candidates_graph, shards=shards, sampling=sampling, directory=directory),
+            partial(candidates_graph, shards=shards, stage=stage, limit=limit, directory=directory),
             machine=machine,
             options=options,
             progress=Progress("vocabulary", total=total, unit="MB"),
@@ -208,7 +201,7 @@ def sample_limit(wanted_bytes: int, corpus_bytes: int) -> int:
     return 1 << 64 if share >= 1 else int(share * 2.0**64)
 
 
-def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
+def _candidates(block: TextBlock, stage: VocabularyStage, limit: int) -> pa.RecordBatch:
     """Training documents below the limit with text, documents of held-out sources without.
 
     Only the launcher can tell how few documents are divided (`divide`). For that, include the
@@ -216,12 +209,14 @@ def _candidates(block: TextBlock, sampling: Sampling) -> pa.RecordBatch:
     out with the smallest digests and the largest, with text, since they may be used for training.
     """
     digests_D2 = block.digests_D2
-    splits_D = assign_splits(block, corpus=sampling.corpus, seed=sampling.seed)
-    ranks_D = document_streams(digests_D2, stream_seed(sampling.seed, "vocabulary"))
+    splits_D = assign_splits(
+        block.digests_D2, source=block.source, corpus=stage.corpus, seed=stage.seed
+    )
+    ranks_D = document_streams(digests_D2, stream_seed(stage.seed, "vocabulary"))
     kept_D = block.reasons_D == Reason.KEPT
     sampled_D = kept_D & (splits_D != HELDOUT_SPLIT)
-    if sampling.limit < 1 << 64:
-        sampled_D &= ranks_D < np.uint64(sampling.limit)
+    if limit < 1 << 64:
+        sampled_D &= ranks_D < np.uint64(limit)
     trains = np.flatnonzero(kept_D & (splits_D == TRAIN_SPLIT))
     _, smallest = np.unique(digests_D2[trains, 0], return_index=True)
     listed_D = sampled_D.copy()
@@ -255,7 +250,7 @@ def draw_sample(
     """The texts of the sample, concatenated per file of candidates.
 
     Documents are taken by rank until there are enough bytes, at least one. Held-out parts of few
-    documents (`divide`, pipeline/text/texts.py) are excluded.
+    documents (`divide`, pipeline/text/splits.py) are excluded.
     """
     tables = [_read(path) for path in paths]
     candidates = pa.concat_tables(tables)

@@ -21,12 +21,7 @@ UNPICKLING = {
     *("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
     *("torch.load", "np.load", "numpy.load", "eval", "exec"),
 }
-CONFIGS = {
-    "pipeline.config.settings",
-    "pipeline.config.stage_tables",
-    "model.config",
-    "flows.config",
-}
+CONFIGS = {"pipeline.config.settings", "model.config", "flows.config"}
 
 ALLOWED = {
     "artifacts": {"artifacts"},

@@ -29,7 +29,7 @@ from artifacts.tokenizer import read_tokenizer_json
 from model.hugging_face.source import open_source, read_weights
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.documents import Piece
-from pipeline.readers.registry import READERS
+from pipeline.readers.input_shards import READERS
 
 EXAMPLES = int(os.environ.get("CLOZE_FUZZ_EXAMPLES", "150"))
 """Damaged files a reader; whoever asks for more gets others each time (tests/conftest.py)."""

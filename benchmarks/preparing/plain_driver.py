@@ -17,9 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.runtime.program import exit_code
-from pipeline.config.stage_tables import PipelineMachine
-from pipeline.runner.graph import Build, Step, Worker
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.config.settings import PipelineMachine
+from pipeline.runner.graph import Build, Step, Worker, WorkQueue
 
 _steps: list[Step] = []
 """In a worker process: the step that it runs."""

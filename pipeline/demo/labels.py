@@ -26,8 +26,7 @@ from artifacts.rng import stream_seed
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
-from pipeline.config.settings import LabelsConfig
-from pipeline.config.stage_tables import LabelsStage
+from pipeline.config.settings import LabelsConfig, LabelsStage
 from pipeline.demo.packages import Module, read_modules
 from pipeline.demo.pair_task import PAIR_TASK, Pair, pairs
 from pipeline.demo.python_source import merged

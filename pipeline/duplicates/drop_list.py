@@ -19,7 +19,7 @@ from artifacts.arrays import Mask, UInt64s, digest_bytes, digest_halves
 from artifacts.errors import IntegrityError
 from artifacts.stage import StageTable
 from artifacts.store import open_artifact
-from pipeline.config.stage_tables import TokensStage, VocabularyStage
+from pipeline.config.settings import TokensStage, VocabularyStage
 
 COLUMN = "document_digest"
 ROLE = "drop_list"

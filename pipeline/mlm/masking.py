@@ -160,9 +160,32 @@ class Words:
 
 
 def mask_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
-    """Mask a block by the configured unit."""
+    """Mask a block: choose tokens by the configured unit, and replace them by their fates."""
     choose = {"token": choose_tokens, "whole_word": choose_words, "span": choose_spans}
-    return replace_tokens(block, choose[rule.config.unit](block, streams_N, rule=rule), rule=rule)
+    choice = choose[rule.config.unit](block, streams_N, rule=rule)
+    example_M = choice.example_M
+    behind_a_M = choice.text_positions_M >= block.a_length_N[example_M]
+    positions_M = choice.text_positions_M + 1 + behind_a_M
+    places_M = block.offsets_N1[example_M] + positions_M
+    original_M = block.input_ids[places_M]
+    mask_until = round(rule.config.mask_share * 2**32)
+    random_until = round((rule.config.mask_share + rule.config.random_share) * 2**32)
+    masked_M = choice.fate_M < np.uint64(mask_until)
+    random = np.flatnonzero(~masked_M & (choice.fate_M < np.uint64(random_until)))
+    new_M = np.where(masked_M, original_M.dtype.type(rule.mask_id), original_M)
+    if choice.word_M is None:  # within its share, a fate is uniform again
+        within = (choice.fate_M[random] - np.uint64(mask_until)) * np.uint64(rule.vocabulary_size)
+        new_M[random] = within // np.uint64(max(random_until - mask_until, 1))
+    else:
+        new_M[random] = below(choice.word_M[random], rule.vocabulary_size)
+    block.input_ids[places_M] = new_M
+    return Masks(
+        counts_N=choice.counts_N,
+        positions_M=positions_M.astype(np.uint16),
+        original_ids_M=original_M,
+        masked=int(np.count_nonzero(masked_M)),
+        random=len(random),
+    )
 
 
 def choose_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choice:
@@ -199,33 +222,6 @@ def sample_without_replacement(
         place = row_start[:rows] + drawn.view(np.int64)
         taken[np.where(taken[place], row_start[:rows] + top, place)] = True
     return np.flatnonzero(taken) - np.repeat(np.arange(len(counts_N)) * width, counts_N)
-
-
-def replace_tokens(block: Block, choice: Choice, *, rule: MaskingRule) -> Masks:
-    """Replace the chosen tokens of `block.input_ids` by their fates."""
-    example_M = choice.example_M
-    behind_a_M = choice.text_positions_M >= block.a_length_N[example_M]
-    positions_M = choice.text_positions_M + 1 + behind_a_M
-    places_M = block.offsets_N1[example_M] + positions_M
-    original_M = block.input_ids[places_M]
-    mask_until = round(rule.config.mask_share * 2**32)
-    random_until = round((rule.config.mask_share + rule.config.random_share) * 2**32)
-    masked_M = choice.fate_M < np.uint64(mask_until)
-    random = np.flatnonzero(~masked_M & (choice.fate_M < np.uint64(random_until)))
-    new_M = np.where(masked_M, original_M.dtype.type(rule.mask_id), original_M)
-    if choice.word_M is None:  # within its share, a fate is uniform again
-        within = (choice.fate_M[random] - np.uint64(mask_until)) * np.uint64(rule.vocabulary_size)
-        new_M[random] = within // np.uint64(max(random_until - mask_until, 1))
-    else:
-        new_M[random] = below(choice.word_M[random], rule.vocabulary_size)
-    block.input_ids[places_M] = new_M
-    return Masks(
-        counts_N=choice.counts_N,
-        positions_M=positions_M.astype(np.uint16),
-        original_ids_M=original_M,
-        masked=int(np.count_nonzero(masked_M)),
-        random=len(random),
-    )
 
 
 def words_of(block: Block, continuation_V: Mask, *, segments_break_words: bool) -> Words:

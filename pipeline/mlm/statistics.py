@@ -1,28 +1,100 @@
-"""Counts over examples: for the manifest, the report, and the fidelity tests.
+"""Counts over tokens and over examples, for the manifest, the report and the fidelity tests.
 
-In:  a record batch, and its masks.
-Out: `Statistics`, which add up over batches and files and can be read back from a manifest.
+In:  a tokens table; a record batch of examples, and its masks.
+Out: counts that add up over batches, buckets and splits, and can be read back from a manifest.
+
+Histograms of tokens have one bin per power of two: bin k counts lengths from 2**k to
+2**(k + 1) - 1.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import JsonValue
 
-from artifacts.arrays import Int64s
+from artifacts.arrays import Int64s, list_lengths, list_values
 from artifacts.manifest import FileEntry
 from pipeline.mlm.masking import Masks
 from pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT
-from pipeline.shuffle.token_statistics import Counts
 
-BINS = 11
-"""Ten equal bins below the maximum length, and one for the maximum itself."""
+HISTOGRAM_BINS = 32
+
+LENGTH_BINS = 11
+"""Bins of examples: ten equal ones below the maximum length, and one for the maximum itself."""
 
 
 @dataclass(frozen=True)
-class Statistics(Counts):
+class Counts:
+    """Counts and histograms that can be added up."""
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{
+                name: [sum(bins) for bins in zip(mine, getattr(other, name), strict=True)]
+                if isinstance(mine, list)
+                else mine + getattr(other, name)
+                for name, mine in vars(self).items()
+            }
+        )
+
+    @classmethod
+    def read(cls, entry: FileEntry) -> Self:
+        """The counts of one file."""
+        return cls(**{item.name: entry.statistics[item.name] for item in fields(cls)})
+
+
+@dataclass(frozen=True)
+class TokenStatistics(Counts):
+    """Sums over documents, each counted once whatever its source's weight."""
+
+    documents: int = 0
+    sentences: int = 0
+    tokens: int = 0
+    unknown_tokens: int = 0
+    text_bytes: int = 0
+    """Bytes of cleaned text."""
+    weighted_tokens: int = 0
+    """Tokens, with each document weighted by its source."""
+    document_lengths: list[int] = field(default_factory=lambda: [0] * HISTOGRAM_BINS)
+    """Documents by their number of tokens."""
+    sentence_lengths: list[int] = field(default_factory=lambda: [0] * HISTOGRAM_BINS)
+    """Sentences by their number of tokens."""
+
+
+def count_tokens(table: pa.Table, *, text_bytes: int, unknown_tokens: int) -> TokenStatistics:
+    """The counts over one tokens table."""
+    lengths_D = list_lengths(table["token_ids"])
+    lengths_S = list_values(table["sentence_lengths"])
+    copies_D = table["copies"].to_numpy().astype(np.int64)
+    return TokenStatistics(
+        documents=len(table),
+        sentences=len(lengths_S),
+        tokens=int(lengths_D.sum()),
+        unknown_tokens=unknown_tokens,
+        text_bytes=text_bytes,
+        weighted_tokens=int((lengths_D * copies_D).sum()),
+        document_lengths=_histogram(lengths_D),
+        sentence_lengths=_histogram(lengths_S),
+    )
+
+
+def tokens_summary(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
+    """The counts of several tokens files, added up, and the share of [UNK]."""
+    total = sum(map(TokenStatistics.read, entries), TokenStatistics())
+    return {**asdict(total), "unknown_share": total.unknown_tokens / max(total.tokens, 1)}
+
+
+def _histogram(lengths: npt.NDArray[np.integer]) -> list[int]:
+    bins = np.frexp(np.maximum(lengths, 1).astype(np.float64))[1] - 1
+    return [int(count) for count in np.bincount(bins, minlength=HISTOGRAM_BINS)]
+
+
+@dataclass(frozen=True)
+class ExampleStatistics(Counts):
     """Counts over examples of one split and length."""
 
     rows: int = 0
@@ -43,26 +115,28 @@ class Statistics(Counts):
     """Examples, or documents packed in them, that were truncated."""
     cut_tokens: int = 0
     """Tokens lost to truncation."""
-    lengths_next: list[int] = field(default_factory=lambda: [0] * BINS)
+    lengths_next: list[int] = field(default_factory=lambda: [0] * LENGTH_BINS)
     """Length histogram of examples whose second segment is the next one."""
-    lengths_random: list[int] = field(default_factory=lambda: [0] * BINS)
+    lengths_random: list[int] = field(default_factory=lambda: [0] * LENGTH_BINS)
     """Length histogram of examples whose second segment is random (or swapped)."""
-    lengths_single: list[int] = field(default_factory=lambda: [0] * BINS)
+    lengths_single: list[int] = field(default_factory=lambda: [0] * LENGTH_BINS)
     """Length histogram of examples without second segment."""
 
 
-def statistics_of(
+def count_examples(
     batch: pa.RecordBatch, cut_N: Int64s, masks: list[Masks], *, max_seq_length: int
-) -> Statistics:
+) -> ExampleStatistics:
     """The counts over one batch of N examples; `cut_N` are tokens lost to truncation."""
     lengths_N = np.diff(batch.column("input_ids").offsets.to_numpy()).astype(np.int64)
     label_N = batch.column("next_sentence_label").to_numpy()
-    bins_N = np.where(lengths_N == max_seq_length, BINS - 1, (lengths_N - 1) * 10 // max_seq_length)
+    bins_N = np.where(
+        lengths_N == max_seq_length, LENGTH_BINS - 1, (lengths_N - 1) * 10 // max_seq_length
+    )
     by_label = [
-        np.bincount(bins_N[label_N == label], minlength=BINS).tolist()
+        np.bincount(bins_N[label_N == label], minlength=LENGTH_BINS).tolist()
         for label in (IS_NEXT, RANDOM_NEXT, NOT_ASKED)
     ]
-    return Statistics(
+    return ExampleStatistics(
         rows=batch.num_rows,
         tokens=int(lengths_N.sum()),
         masked=sum(len(part.positions_M) for part in masks),
@@ -78,20 +152,20 @@ def statistics_of(
     )
 
 
-def summaries(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
+def examples_summary(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
     """The counts of several examples files, added up by split and length."""
-    found: dict[str, dict[str, Statistics]] = {}
+    found: dict[str, dict[str, ExampleStatistics]] = {}
     for entry in entries:
         lengths = found.setdefault(entry.statistics["split"], {})
         length = str(entry.statistics["max_seq_length"])
-        lengths[length] = lengths.get(length, Statistics()) + Statistics.read(entry)
+        lengths[length] = lengths.get(length, ExampleStatistics()) + ExampleStatistics.read(entry)
     return {
-        split: {length: summary(counts) for length, counts in lengths.items()}
+        split: {length: _with_shares(counts) for length, counts in lengths.items()}
         for split, lengths in found.items()
     }
 
 
-def summary(counts: Statistics) -> dict[str, JsonValue]:
+def _with_shares(counts: ExampleStatistics) -> dict[str, JsonValue]:
     """The counts, and shares derived from them."""
     asked = max(counts.rows - counts.not_asked, 1)
     random_share = counts.next_random / asked

@@ -1,26 +1,27 @@
-"""The reader interface, and the blocks of documents that readers produce.
+"""The reader interface, and how files are cut into blocks of documents.
 
-In:  a `Piece` of a file: the documents that begin in a byte range; an `InputShard` groups pieces
-     into the input of one task.
+In:  a `Piece` of a file: the documents that begin in a byte range.
 Out: `DocumentBlock`s: a few MiB of raw text with the offsets at which documents end.
 
 A `Reader` is one function and a few properties of its format. It yields raw bytes: cleaning,
 sentence splitting and tokenisation come later and are the same for every format. Documents travel
 in blocks because one Python object per document would cost more than tokenising it.
+
+`scan` serves every format whose documents start at a recognisable mark. A document belongs to the
+piece in which it begins and is read to its end, so a file yields the same documents however it is
+cut into pieces; little more than a block is held in memory.
 """
 
-import json
-import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from artifacts.arrays import Bytes, Offsets
-from artifacts.digests import digest_of
+from artifacts.errors import UsageError
 from artifacts.filesystem import InputFile, find_files
 from pipeline.config.settings import LineBreak, SourceConfig
+from pipeline.readers.compression import can_be_cut, stream
 
 MEGABYTE = 1e6
 """The unit of progress."""
@@ -32,6 +33,21 @@ MAX_DOCUMENT_BYTES = 4 << 20
 """Bytes; longer documents are read as several. The longest novels have about 3 MB."""
 
 
+LOOKBACK_BYTES = 1 << 16
+"""Bytes read before a piece to decide whether a document begins at its first byte."""
+
+MAX_MARK_BYTES = 16
+"""Upper bound on the length of a mark that begins a document, such as `<page>`, in bytes."""
+
+MAX_RECORD_BYTES = 1 << 26
+"""Larger JSON objects and articles are refused: a record is held in memory whole, several times
+over while it is decoded, and a worker should fit into 1 GiB."""
+
+FindStarts = Callable[[bytes, bool], Offsets]
+"""Ascending offsets in a buffer at which documents begin. The second argument is true if the buffer
+starts at the beginning of the file."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """The documents of one file that begin in the byte range [start, stop)."""
@@ -41,56 +57,6 @@ class Piece:
     stop: int | None = None
     file: int = 0
     """Number of the file within its source, in path order."""
-
-
-@dataclass(frozen=True)
-class InputShard:
-    """Pieces of one source's files.
-
-    Every shard passes through the launcher, the runner and its serialisers several times, and the
-    paths of a million small files would fill their memory, so the pieces are stored compressed.
-    """
-
-    name: str
-    """A digest of the files: stable across attempts."""
-    source: int
-    """Index of the source in the configuration."""
-    size: int
-    """Bytes on disk."""
-    packed: bytes
-    """The pieces as compressed JSON."""
-
-    @classmethod
-    def of(
-        cls, source: int, pieces: list[Piece], size: int, files: list[InputFile]
-    ) -> "InputShard":
-        """The shard of these pieces of `files`, `size` bytes on disk."""
-        rows = [[piece.path, piece.start, piece.stop, piece.file] for piece in pieces]
-        versions = [files[piece.file].version for piece in pieces]
-        name = digest_of([source, [row[:3] for row in rows], versions])[:32]
-        return cls(name, source, size, zlib.compress(json.dumps(rows).encode(), level=1))
-
-    @property
-    def pieces(self) -> list[Piece]:
-        """The pieces, in file order."""
-        return [Piece(*row) for row in json.loads(zlib.decompress(self.packed))]
-
-    @property
-    def megabytes(self) -> float:
-        """Size in the unit of progress."""
-        return self.size / MEGABYTE
-
-
-def shards_to_json(shards: Sequence[InputShard]) -> bytes:
-    """Serialise shards for a file that all workers can read."""
-    rows = [[s.name, s.source, s.size, b64encode(s.packed).decode()] for s in shards]
-    return json.dumps(rows).encode()
-
-
-def shards_from_json(content: bytes) -> list[InputShard]:
-    """The inverse of `shards_to_json`."""
-    rows = json.loads(content)
-    return [InputShard(name, source, size, b64decode(pack)) for name, source, size, pack in rows]
 
 
 @dataclass(frozen=True)
@@ -171,3 +137,108 @@ def _block(positions: list[int], texts: list[bytes]) -> DocumentBlock:
         ends=np.cumsum([len(text) for text in texts], dtype=np.int64),
         positions=np.array(positions, dtype=np.int64),
     )
+
+
+def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[DocumentBlock]:
+    """The documents that begin in the piece, each up to the start of the next.
+
+    If `cuttable`, documents longer than `MAX_DOCUMENT_BYTES` are cut into several.
+    """
+    if piece.stop is not None and not piece.start and not can_be_cut(piece.path):
+        piece = replace(piece, stop=None)  # the other pieces yield nothing
+    lookback = min(piece.start, LOOKBACK_BYTES)
+    base = piece.start - lookback
+    rest, inside = b"", False
+    chunks = stream(piece.path, piece.start, lookback=lookback)
+    for new, at_end in _gathered(chunks, None if piece.stop is None else piece.stop - base):
+        buffer = rest + new
+        starts = find_starts(buffer, base == 0 and not inside)
+        if inside:  # the buffer begins at the start of a document
+            starts = np.concatenate(([0], starts[starts > 0]))
+        else:
+            starts = starts[starts >= piece.start - base]
+        starts, end = _until(starts, piece, base=base, size=len(buffer), inside=inside)
+        last = at_end or end < len(buffer)
+        if cuttable:
+            starts = _with_cuts(buffer, starts, end)
+        if last:
+            yield from _blocks(buffer, starts, end, base=base)
+            return
+        inside = bool(len(starts))
+        kept = int(starts[-1]) if inside else max(len(buffer) - LOOKBACK_BYTES, 0)
+        yield from _blocks(buffer, starts[:-1], kept, base=base)
+        rest, base = buffer[kept:], base + kept
+        if len(rest) > MAX_RECORD_BYTES:
+            raise UsageError(
+                f"{piece.path}: the record at byte {base} does not end within {MAX_RECORD_BYTES:,} "
+                "bytes, the limit for one record; split it, or check that the reader fits this file"
+            )
+
+
+def is_beginning(piece: Piece) -> bool:
+    """Whether the piece starts the file and is long enough that a document must begin in it."""
+    return not piece.start and (piece.stop is None or piece.stop >= LOOKBACK_BYTES)
+
+
+def _gathered(chunks: Iterator[bytes], wanted: int | None) -> Iterator[tuple[bytes, bool]]:
+    """Chunks joined to about a block each, with a flag for the last one.
+
+    After the `wanted` bytes of the piece only the end of its last document matters, so reads start
+    small there and grow.
+    """
+    waiting: list[bytes] = []
+    size = done = 0
+    for chunk in chunks:
+        left = BLOCK_BYTES if wanted is None else wanted - done
+        if waiting and size >= (min(left, BLOCK_BYTES) if left > 0 else -left):
+            yield b"".join(waiting), False
+            done += size
+            waiting, size = [], 0
+        waiting.append(chunk)
+        size += len(chunk)
+    yield b"".join(waiting), True
+
+
+def _until(
+    starts: Offsets, piece: Piece, *, base: int, size: int, inside: bool
+) -> tuple[Offsets, int]:
+    """The starts that lie in the piece, and the end of their last document.
+
+    The end is `size` until a later start has been found.
+    """
+    if piece.stop is None:
+        return starts, size
+    ours = starts < piece.stop - base
+    if inside:
+        ours[0] = True  # it began in the piece, perhaps in an earlier buffer
+    beyond = starts[~ours]
+    if len(beyond):
+        return starts[ours], int(beyond[0])
+    past = not len(starts) and base + size > piece.stop + MAX_MARK_BYTES
+    return starts, 0 if past else size
+
+
+def _with_cuts(buffer: bytes, starts: Offsets, end: int) -> Offsets:
+    """The starts, with additional ones where documents are too long."""
+    bounds = np.append(starts, end)
+    cuts: list[int] = []
+    for index in np.flatnonzero(np.diff(bounds) > MAX_DOCUMENT_BYTES).tolist():
+        start = int(bounds[index])
+        while bounds[index + 1] - start > MAX_DOCUMENT_BYTES:
+            start += cut(buffer[start : start + MAX_DOCUMENT_BYTES + 1])
+            cuts.append(start)
+    return np.union1d(starts, np.array(cuts, dtype=np.int64)) if cuts else starts
+
+
+def _blocks(buffer: bytes, starts: Offsets, end: int, *, base: int) -> Iterator[DocumentBlock]:
+    """The documents that begin at `starts`; the last ends at `end`."""
+    if not len(starts):
+        return
+    first = int(starts[0])
+    text = np.frombuffer(buffer, dtype=np.uint8)[first:end]
+    ends = np.append(starts[1:], end) - first
+    if np.all(text[ends - 1] == ord("\n")):
+        yield DocumentBlock(text=text, ends=ends, positions=starts + base)
+        return
+    bounds = zip(starts.tolist(), (ends + first).tolist(), strict=True)
+    yield from pack((base + start, buffer[start:stop]) for start, stop in bounds)

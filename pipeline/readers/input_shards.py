@@ -4,10 +4,16 @@ In:  the sources of a configuration.
 Out: `InputShard`s of a few MiB each: large files are cut, small ones grouped.
 
 The division never affects the result, only how evenly the work is spread.
+
+To add a format, write a function and its `Reader(...)` in this folder, add the name to `Reader` in
+pipeline/config/settings.py, and register it in `READERS`.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 from artifacts import filesystem
 from artifacts.digests import digest_of
@@ -16,13 +22,79 @@ from artifacts.filesystem import InputFile
 from artifacts.store import FINISHED, WORK
 from pipeline.config.settings import CorpusConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES
-from pipeline.readers.documents import BLOCK_BYTES, InputShard, Piece
-from pipeline.readers.registry import READERS
+from pipeline.readers.docstrings import DOCSTRINGS
+from pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader
+from pipeline.readers.records import ARROW, JSONL, PARQUET
+from pipeline.readers.text import BLANK_LINE_TEXT, SENTENCE_LINES, TEXT
+from pipeline.readers.wikipedia import MEDIAWIKI, WIKIEXTRACTOR
+
+READERS: dict[str, Reader] = {
+    "docstrings": DOCSTRINGS,
+    "text": TEXT,
+    "blank_line_text": BLANK_LINE_TEXT,
+    "sentence_lines": SENTENCE_LINES,
+    "jsonl": JSONL,
+    "parquet": PARQUET,
+    "arrow": ARROW,
+    "wikiextractor": WIKIEXTRACTOR,
+    "mediawiki": MEDIAWIKI,
+}
+"""The readers by their name in a configuration."""
 
 MAX_SHARD_BYTES = 8 * BLOCK_BYTES
 """A worker holds the tokens of this much text, about half as many bytes, until it writes a run."""
 WANTED_SHARDS = 1024
 """Small corpora are divided into shards of one block, large ones into about this many shards."""
+
+
+@dataclass(frozen=True)
+class InputShard:
+    """Pieces of one source's files.
+
+    Every shard passes through the launcher, the runner and its serialisers several times, and the
+    paths of a million small files would fill their memory, so the pieces are stored compressed.
+    """
+
+    name: str
+    """A digest of the files: stable across attempts."""
+    source: int
+    """Index of the source in the configuration."""
+    size: int
+    """Bytes on disk."""
+    packed: bytes
+    """The pieces as compressed JSON."""
+
+    @classmethod
+    def of(
+        cls, source: int, pieces: list[Piece], size: int, files: list[InputFile]
+    ) -> "InputShard":
+        """The shard of these pieces of `files`, `size` bytes on disk."""
+        rows = [[piece.path, piece.start, piece.stop, piece.file] for piece in pieces]
+        versions = [files[piece.file].version for piece in pieces]
+        name = digest_of([source, [row[:3] for row in rows], versions])[:32]
+        return cls(name, source, size, zlib.compress(json.dumps(rows).encode(), level=1))
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The pieces, in file order."""
+        return [Piece(*row) for row in json.loads(zlib.decompress(self.packed))]
+
+    @property
+    def megabytes(self) -> float:
+        """Size in the unit of progress."""
+        return self.size / MEGABYTE
+
+
+def shards_to_json(shards: Sequence[InputShard]) -> bytes:
+    """Serialise shards for a file that all workers can read."""
+    rows = [[s.name, s.source, s.size, b64encode(s.packed).decode()] for s in shards]
+    return json.dumps(rows).encode()
+
+
+def shards_from_json(content: bytes) -> list[InputShard]:
+    """The inverse of `shards_to_json`."""
+    rows = json.loads(content)
+    return [InputShard(name, source, size, b64decode(pack)) for name, source, size, pack in rows]
 
 
 class CorpusFiles:

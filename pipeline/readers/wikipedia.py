@@ -20,8 +20,14 @@ import numpy as np
 from artifacts.arrays import Offsets
 from artifacts.errors import UsageError
 from pipeline.config.settings import SourceConfig
-from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
-from pipeline.readers.text import is_beginning, scan
+from pipeline.readers.documents import (
+    DocumentBlock,
+    Piece,
+    Reader,
+    is_beginning,
+    pack,
+    scan,
+)
 
 _DOC = b"<doc "
 _DOC_END = b"</doc>"

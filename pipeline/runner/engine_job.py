@@ -29,7 +29,7 @@ from artifacts import filesystem
 from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import Progress, clock, say
 from artifacts.store import WORK
-from pipeline.config.stage_tables import PipelineMachine
+from pipeline.config.settings import PipelineMachine
 from pipeline.runner.beam import (
     Create,
     Metrics,
@@ -46,8 +46,7 @@ from pipeline.runner.beam import (
     beam_job_api_pb2_grpc,
     grpc,
 )
-from pipeline.runner.graph import Build, JobFailed, Step, job_error
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import Build, JobFailed, Step, WorkQueue, job_error
 
 POLL_SECONDS = 1.0
 STATE_EVERY = 60.0

@@ -12,8 +12,11 @@ program's start-up time. Every way runs the same functions and produces the same
 import math
 import os
 import shutil
+import signal
 import socket
 import tempfile
+import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +27,16 @@ from artifacts import filesystem
 from artifacts.errors import ClozeError
 from artifacts.progress import Progress, say
 from artifacts.store import WORK
-from pipeline.config.stage_tables import PipelineMachine
-from pipeline.runner.graph import Build, Collection, Worker, job_error
-from pipeline.runner.work_queue import ReportReader, WorkQueue, polling
+from pipeline.config.settings import PipelineMachine
+from pipeline.runner.graph import (
+    Build,
+    Collection,
+    ReportReader,
+    Worker,
+    WorkQueue,
+    job_error,
+    stalled,
+)
 
 INLINE_MEGABYTES = 16.0
 """Up to here `worker_mode = "auto"` starts no workers: starting them with Beam takes most of a
@@ -36,6 +46,8 @@ LONGEST_DIRECTORY = 70
 """Bytes of the temporary directory's name; a Unix socket's address has 107 at most."""
 
 SCRATCH_PREFIX = "scratch"
+
+POLL_SECONDS = 0.5
 
 
 def run_graph(
@@ -106,6 +118,34 @@ def run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float)
         except Exception as error:  # any exception in a step is the job's failure
             say("".join(traceback.format_exception(error)))
             raise job_error(type(error).__name__, str(error)) from error
+
+
+@contextmanager
+def polling(reader: ReportReader, *, stall_timeout: float) -> Iterator[None]:
+    """Poll from a thread while the body runs a job in this process.
+
+    If nothing is reported for `stall_timeout` seconds, the process sends itself SIGTERM.
+    """
+    finished = threading.Event()
+
+    def poll() -> None:
+        alive_at = time.monotonic()
+        while not finished.wait(POLL_SECONDS):
+            if reader.poll():
+                alive_at = time.monotonic()
+            elif time.monotonic() - alive_at > stall_timeout:
+                say(f"error: {stalled(stall_timeout)}")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=poll, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+        reader.poll()
 
 
 @contextmanager

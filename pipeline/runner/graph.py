@@ -1,20 +1,28 @@
-"""A job as a chain of steps, and the errors it can end with.
+"""A job as a chain of steps, the queue that its workers share, and the errors it can end with.
 
 In:  tasks, and the functions to apply to them.
-Out: `Collection`, a chain of steps for pipeline/runner/execution.py to run; `JobFailed`.
+Out: `Collection`, a chain of steps for pipeline/runner/execution.py to run; `WorkQueue`, which
+     hands each task to whichever worker is free first, and takes reports of completed work;
+     `JobFailed`.
 
 The model is Beam's (map, flat map, group by key), but nothing here imports Beam: for a small
 corpus that import alone would take half of the run time.
+
+Beam's local runner assigns all work up front and reports nothing while a job runs, so both go
+through the file system: a worker claims a task by creating its file, and reports are short lines
+appended to one file, which the operating system writes atomically.
 """
 
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
-from pipeline.runner.work_queue import WorkQueue
+from artifacts.progress import Progress
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -69,6 +77,45 @@ class Collection(Generic[Item]):
         return Collection((*self.steps, Step(label, "group")))
 
 
+@dataclass(frozen=True)
+class WorkQueue:
+    """The workers' side: cheap to pickle, safe to use from any thread or process."""
+
+    directory: str = ""
+    """The job's directory; empty where workers share no disk with the launcher (Dataflow)."""
+    workers: int = 1
+
+    @property
+    def reports(self) -> str:
+        """The file of progress reports."""
+        return os.path.join(self.directory, "reports")
+
+    def claim(self, tasks: Sequence[Item], *, label: str) -> Iterator[Item]:
+        """Claim and yield tasks no other worker has claimed, one at a time."""
+        directory = os.path.join(self.directory, label)
+        os.makedirs(directory, exist_ok=True)
+        for number, task in enumerate(tasks):
+            try:
+                os.close(os.open(os.path.join(directory, str(number)), os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            yield task
+
+    def report(self, **done: float) -> None:
+        """Report completed work by unit, for example `MB=3.5, documents=120`.
+
+        The unit of the launcher's `Progress` advances it; the others are shown next to it.
+        """
+        if not self.directory:
+            return
+        words = (f"{unit}={amount:.9g}" for unit, amount in done.items())
+        handle = os.open(self.reports, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(handle, " ".join(words).encode() + b"\n")
+        finally:
+            os.close(handle)
+
+
 Build = Callable[[WorkQueue], Collection[Any]]
 """Builds a job; its steps report to the queue after each task, every few seconds at most."""
 
@@ -108,6 +155,42 @@ def gather(results: Collection[Item], *, label: str) -> Collection[Sequence[Item
     """Collect all elements into one list, in no particular order."""
     keyed = results.map(f"{label}:Key", lambda element: (0, element)).group(f"{label}:Gather")
     return keyed.map(f"{label}:List", lambda gathered: list(gathered[1]))
+
+
+class ReportReader:
+    """The launcher's side: feeds new reports into a `Progress`."""
+
+    def __init__(self, path: str, progress: Progress) -> None:
+        self._path = path
+        self._progress = progress
+        self._offset = 0
+        self._others: dict[str, float] = defaultdict(float)
+
+    def poll(self) -> bool:
+        """Read new reports and print a progress line if one is due; whether there were any."""
+        with open(self._path, "rb") as file:
+            file.seek(self._offset)
+            whole, _, _ = file.read().rpartition(b"\n")
+        if not whole:
+            return False
+        self._offset += len(whole) + 1
+        done = 0.0
+        for unit, _, amount in (word.partition("=") for word in whole.decode().split()):
+            if unit == self._progress.unit:
+                done += float(amount)
+            else:
+                self._others[unit] += float(amount)
+        noted = (f"{amount:,.0f} {unit}" for unit, amount in self._others.items() if amount)
+        self._progress.advance(done, ", ".join(noted))
+        return True
+
+
+def stalled(stall_timeout: float) -> str:
+    """The message for a job stopped by its stall timeout."""
+    return (
+        f"the job has finished nothing for {stall_timeout:.0f} s and was stopped; run the same "
+        "command to resume, or raise stall_timeout in the machine file if tasks are slow"
+    )
 
 
 class JobFailed(ClozeError):

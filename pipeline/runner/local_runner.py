@@ -42,7 +42,7 @@ from google.protobuf import json_format, text_format
 from artifacts.errors import ClozeError
 from artifacts.progress import say
 from artifacts.runtime.processes import die_with_parent, end, family
-from pipeline.config.stage_tables import PipelineMachine
+from pipeline.config.settings import PipelineMachine
 from pipeline.runner.beam import (
     JobServiceHandle,
     Pipeline,
@@ -60,8 +60,15 @@ from pipeline.runner.beam import (
     thread_pool_executor,
     worker_handlers,
 )
-from pipeline.runner.graph import ERROR_KINDS, Collection, JobFailed, WorkerKilled, job_error
-from pipeline.runner.work_queue import ReportReader, stalled
+from pipeline.runner.graph import (
+    ERROR_KINDS,
+    Collection,
+    JobFailed,
+    ReportReader,
+    WorkerKilled,
+    job_error,
+    stalled,
+)
 
 POLL_SECONDS = 0.25
 LONGEST_LOG = 20_000

@@ -9,14 +9,21 @@ are read again and their documents keyed by bucket, and the worker that gathers 
 bucket's file. No key holds more than a bucket, and nothing is stored in between. The engine may
 execute a bundle twice and deliver values in any order; so rows are sorted by content within a
 bucket, and files are replaced atomically.
+
+A shard of 100 MB has barely one document for each bucket of a large corpus, and an Arrow stream of
+one row has 1.5 KB of schema and padding. So documents travel as bytes: a row takes 43 plus its
+sentence lengths and ids. A row may be sent without tokens, if it only serves for comparison or
+another row brings the tokens of the same document.
 """
 
 import json
 import math
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from tempfile import TemporaryDirectory
 from typing import cast
 
@@ -24,34 +31,43 @@ import numpy as np
 import pyarrow as pa
 
 from artifacts import filesystem
-from artifacts.arrays import digest_bytes, list_lengths
+from artifacts.arrays import (
+    Mask,
+    digest_array,
+    digest_bytes,
+    digest_halves,
+    list_array,
+    list_lengths,
+    list_values,
+    offsets,
+)
 from artifacts.errors import IntegrityError
-from artifacts.tables import ipc_bytes
+from artifacts.tables import TOKEN_DIGEST_BYTES, id_type, ipc_bytes
 from pipeline.duplicates.drop_list import read_drop_list
-from pipeline.readers.documents import InputShard, shards_from_json, shards_to_json
-from pipeline.runner.graph import Collection, Step, Worker, gather, share_out
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.readers.input_shards import InputShard, shards_from_json, shards_to_json
+from pipeline.runner.graph import Collection, Step, Worker, WorkQueue, gather, share_out
 from pipeline.shuffle.buckets import (
+    EMPTY,
+    MINIMUM_VALUES,
     BucketAccount,
-    deduplicate,
+    Cardinality,
+    TokensJob,
     put_account,
     unfinished_groups,
     write_bucket,
 )
-from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality
 from pipeline.shuffle.dropped import DocumentCounts
-from pipeline.shuffle.packed_documents import pack, unpack
 from pipeline.shuffle.shuffle_plan import (
     Identity,
-    PlanFacts,
     ShufflePlan,
     carriers,
     sampled,
     smallest_of,
 )
-from pipeline.shuffle.sorted_runs import IDENTITY, KEY, ShardTokenizer, TokensJob, sort_run
+from pipeline.shuffle.sorted_runs import IDENTITY, KEY, ShardTokenizer, deduplicate, sort_run
 from pipeline.text.filters import Reason
-from pipeline.text.texts import assign_splits, read_texts, stronger_splits
+from pipeline.text.splits import assign_splits, stronger_splits
+from pipeline.text.texts import read_texts
 
 SHARDS_PER_ACCOUNT = 32
 """Shards that share one list of dropped documents."""
@@ -62,7 +78,29 @@ may be too many for an engine's job description."""
 
 _LARGEST_KEY = (1 << 64) - 1
 
+_COUNT = struct.Struct("<I")
+_ROW = np.dtype(
+    [
+        ("document_digest", f"V{TOKEN_DIGEST_BYTES}"),
+        ("source", "<u2"),
+        ("file", "<u4"),
+        ("position", "<i8"),
+        ("text_bytes", "<u4"),
+        ("split", "u1"),
+        ("sentences", "<u4"),
+        ("tokens", "<u4"),
+    ]
+)
+ROW_BYTES = _ROW.itemsize
+"""Bytes of a row without its tokens."""
+
+_PLAIN = ("source", "file", "position", "text_bytes", "split")
+
+
 Sample = tuple[Identity, str]
+
+PlanPart = tuple[tuple[Cardinality, ...], dict[Identity, str]]
+"""The smallest documents by split, or carriers, from some of the shards."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +149,11 @@ class BeamGroupByKey:
 
     def plan(self) -> ShufflePlan:
         """The plan that the job wrote."""
-        return _read_plan(self)[1]
+        return _read_plan(self)
 
     def cardinality(self, split: int) -> Cardinality:
         """The estimate for a split, from all shards."""
-        return _read_plan(self)[0].cardinality(split)
+        return self.plan().cardinality(split)
 
     @property
     def accounts(self) -> int:
@@ -172,7 +210,9 @@ class _Count(Worker[InputShard, tuple[int, object]]):
         smallest = [EMPTY] * self._job.splits
         for number, block in enumerate(read_texts(shard, corpus=corpus, cleaning=cleaning)):
             digests_D2, bytes_D = block.digests_D2, np.diff(block.ends_D, prepend=0)
-            splits_D = assign_splits(block, corpus=corpus, seed=self._job.stage.seed)
+            splits_D = assign_splits(
+                block.digests_D2, source=block.source, corpus=corpus, seed=self._job.stage.seed
+            )
             kept_D = block.reasons_D == Reason.KEPT
             for row in np.flatnonzero(kept_D & sampled(digests_D2, bytes_D, shard.name, number)):
                 digest = block.digests[row].tobytes()
@@ -196,22 +236,22 @@ class _Count(Worker[InputShard, tuple[int, object]]):
         yield int(shard.name[:8], 16) % self._keys, tuple(smallest)
 
 
-def merge_counts(gathered: tuple[int, Iterable[object]], *, keys: int) -> PlanFacts:
+def merge_counts(gathered: tuple[int, Iterable[object]], *, keys: int) -> PlanPart:
     """Merge the counts or samples gathered under one key."""
     key, values = gathered
     if key < keys:
-        return PlanFacts(smallest_of(cast(Iterable[Sequence[Cardinality]], values)), {})
-    return PlanFacts((), carriers(cast(Iterable[Sample], values)))
+        return smallest_of(cast(Iterable[Sequence[Cardinality]], values)), {}
+    return (), carriers(cast(Iterable[Sample], values))
 
 
 def write_plan(
-    parts: Sequence[PlanFacts], *, backend: BeamGroupByKey, path: str
+    parts: Sequence[PlanPart], *, backend: BeamGroupByKey, path: str
 ) -> Sequence[InputShard]:
     """Write the facts that determine the plan; returns the shards."""
-    smallest = smallest_of(part.smallest for part in parts if part.smallest)
-    frequent = {identity: by for part in parts for identity, by in part.carriers.items()}
-    facts = PlanFacts(smallest, dict(sorted(frequent.items())))
-    filesystem.write_bytes(filesystem.join(backend.directory, PLAN), facts.to_json())
+    smallest = smallest_of(found for found, _ in parts if found)
+    frequent = {identity: by for _, found in parts for identity, by in found.items()}
+    plan = ShufflePlan(backend.job, smallest, dict(sorted(frequent.items())))
+    filesystem.write_bytes(filesystem.join(backend.directory, PLAN), plan.to_json())
     return read_shards(None, path=path)
 
 
@@ -221,10 +261,9 @@ def read_shards(_: object, *, path: str) -> Sequence[InputShard]:
 
 
 @lru_cache(maxsize=1)
-def _read_plan(backend: BeamGroupByKey) -> tuple[PlanFacts, ShufflePlan]:
+def _read_plan(backend: BeamGroupByKey) -> ShufflePlan:
     path = filesystem.join(backend.directory, PLAN)
-    facts = PlanFacts.from_json(filesystem.read_bytes(path))
-    return facts, facts.plan(backend.job)
+    return ShufflePlan.from_json(filesystem.read_bytes(path), backend.job)
 
 
 class _Scatter(Worker[InputShard, tuple[int, object]]):
@@ -269,12 +308,11 @@ class _Scatter(Worker[InputShard, tuple[int, object]]):
                 if carrier := plan.carriers.get(identity):
                     sends_D[row] = carrier == shard.name and identity not in sent
                     sent.add(identity)
-            found = plan.deliveries(rows[KEY].to_numpy(), splits_D)
-            ends = [*np.flatnonzero(np.diff(found.keys_N)) + 1, len(found.keys_N)]
-            full_N = found.with_tokens_N & sends_D[found.rows_N]
-            packed = pack(rows.take(pa.array(found.rows_N)), full_N, ends)
-            for end, blob in zip(ends if len(found.keys_N) else (), packed, strict=False):
-                key = int(found.keys_N[end - 1])
+            keys_N, rows_N, own_N = plan.deliveries(rows[KEY].to_numpy(), splits_D)
+            ends = [*np.flatnonzero(np.diff(keys_N)) + 1, len(keys_N)]
+            packed = pack(rows.take(pa.array(rows_N)), own_N & sends_D[rows_N], ends)
+            for end, blob in zip(ends if len(keys_N) else (), packed, strict=False):
+                key = int(keys_N[end - 1])
                 if self._is_wanted(plan, key):
                     yield key, blob
         self._queue.report(MB=shard.megabytes, documents=documents)
@@ -341,3 +379,61 @@ def write_account(gathered: tuple[int, Iterable[BucketAccount]], *, backend: Bea
     """Put the accounts of one group of buckets into the artifact."""
     place, accounts = gathered
     return put_account(backend.plan().groups[place], accounts, job=backend.job)
+
+
+def pack(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> Iterator[bytes]:
+    """Consecutive ranges of rows, which end at `ends`, as bytes.
+
+    rows: columns of a sorted run, and `split`. Only the rows in `with_tokens_N` keep their tokens.
+    """
+    heads_N = np.zeros(len(rows), dtype=_ROW)
+    digests_N16 = np.ascontiguousarray(digest_bytes(rows["document_digest"]))
+    heads_N["document_digest"] = digests_N16.view(f"V{TOKEN_DIGEST_BYTES}").ravel()
+    for name in _PLAIN:
+        heads_N[name] = rows[name].to_numpy()
+    full = rows.filter(pa.array(with_tokens_N))
+    heads_N["sentences"][with_tokens_N] = list_lengths(full["sentence_lengths"])
+    heads_N["tokens"][with_tokens_N] = list_lengths(full["token_ids"])
+    lengths = list_values(full["sentence_lengths"])
+    ids = list_values(full["token_ids"])
+    sentences_N1 = offsets(heads_N["sentences"].astype(np.int64))
+    tokens_N1 = offsets(heads_N["tokens"].astype(np.int64))
+    for start, stop in pairwise((0, *ends)):
+        yield b"".join(
+            (
+                _COUNT.pack(stop - start),
+                heads_N[start:stop].tobytes(),
+                lengths[sentences_N1[start] : sentences_N1[stop]].tobytes(),
+                ids[tokens_N1[start] : tokens_N1[stop]].tobytes(),
+            )
+        )
+
+
+def unpack(ranges: Iterable[bytes], *, vocabulary_size: int) -> pa.Table:
+    """The rows of packed ranges: the columns of a sorted run, and `split`."""
+    form = np.dtype(id_type(vocabulary_size).to_pandas_dtype())
+    heads, lengths, ids = [np.zeros(0, dtype=_ROW)], [np.zeros(0, np.uint32)], [np.zeros(0, form)]
+    for packed in ranges:
+        (count,) = _COUNT.unpack_from(packed)
+        heads.append(np.frombuffer(packed, _ROW, count, _COUNT.size))
+        place = _COUNT.size + count * _ROW.itemsize
+        sentences, tokens = (int(heads[-1][name].sum()) for name in ("sentences", "tokens"))
+        lengths.append(np.frombuffer(packed, np.uint32, sentences, place))
+        place += sentences * lengths[0].itemsize
+        ids.append(np.frombuffer(packed, form, tokens, place))
+    rows_N = np.concatenate(heads)
+    digests = rows_N["document_digest"].tobytes()
+    digests_N16 = np.frombuffer(digests, dtype=np.uint8).reshape(-1, TOKEN_DIGEST_BYTES)
+    return pa.table(
+        {
+            KEY: digest_halves(digests_N16)[:, 0],
+            "document_digest": digest_array(digests_N16),
+            **{name: np.ascontiguousarray(rows_N[name]) for name in _PLAIN},
+            "token_ids": list_array(
+                np.concatenate(ids), np.cumsum(rows_N["tokens"], dtype=np.int64)
+            ),
+            "sentence_lengths": list_array(
+                np.concatenate(lengths), np.cumsum(rows_N["sentences"], dtype=np.int64)
+            ),
+        }
+    )

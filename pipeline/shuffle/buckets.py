@@ -1,47 +1,45 @@
-"""Buckets: how many there are, and how the documents of one are deduplicated and written.
+"""Buckets: how many there are, which digests belong to each, and how one is written.
 
-In:  the rows of a bucket, from a shuffle backend.
+In:  the smallest digests of a split's documents; the rows of a bucket, from a shuffle backend.
 Out: the bucket's tokens file (artifacts/tables.py), put into the artifact: all documents in a range
      of digests, each once, sorted by digest. For each group of buckets, a list of the documents
      dropped as duplicates or by the drop list, and how often each id occurs.
 
-The buckets of a split divide its digests into equal ranges (cardinality.py determines their
-number). Two shuffle backends bring documents there, with the same result. On one machine each
-input shard becomes sorted runs on the local disk, and a bucket reads its slice of each
-(local_spill.py); on several machines documents go through the engine's shuffle
-(beam_group_by_key.py).
+The buckets of a split divide its digests into equal ranges: the first bits of a document's digest
+are the number of its bucket. How many bits follows from an estimate of the split's cardinality by k
+minimum values (KMV; Bar-Yossef et al. 2002): digests are uniform, so the k-th smallest of n lies
+near k / n, and the lengths of these k documents are a fair sample. The result depends on the texts
+alone, not on their division into shards.
+
+Two shuffle backends bring documents there, with the same result. On one machine each input shard
+becomes sorted runs on the local disk, and a bucket reads its slice of each (local_spill.py); on
+several machines documents go through the engine's shuffle (beam_group_by_key.py).
 """
 
 import hashlib
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import chain
 from operator import add
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from artifacts import filesystem
-from artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first_of_equals, list_values
+from artifacts.arrays import Int64s, UInt64s, list_values
 from artifacts.filesystem import naming_full_disk
 from artifacts.store import WORK, all_finished, finished_file, finished_files, put_bytes, put_file
 from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
-from pipeline.duplicates.drop_list import DropList, read_drop_list
-from pipeline.readers.documents import InputShard
-from pipeline.runner.graph import Collection
-from pipeline.runner.work_queue import WorkQueue
-from pipeline.shuffle.cardinality import Cardinality
-from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
-from pipeline.shuffle.sorted_runs import IDENTITY, TokensJob
-from pipeline.shuffle.token_statistics import statistics_of
-from pipeline.text.filters import Reason
-from pipeline.text.texts import (
+from pipeline.config.settings import TokensStage
+from pipeline.duplicates.drop_list import read_drop_list
+from pipeline.mlm.statistics import count_tokens
+from pipeline.text.splits import (
     HELDOUT,
     HELDOUT_SPLIT,
     TRAIN,
@@ -52,6 +50,21 @@ from pipeline.text.texts import (
     split_names,
 )
 
+MINIMUM_VALUES = 4096
+"""k: the estimated number of documents is accurate to 2 %."""
+
+BUCKET_BYTES = 4 << 20
+"""Least text in a bucket, which is one task of the next stage."""
+
+DOCUMENTS_PER_BUCKET = 650
+"""Average, so that hardly any bucket has fewer than 500: the source of random next sentences."""
+
+MOST_BUCKET_BYTES = 64 << 20
+"""Most text in a bucket, however few documents that is: a worker loads it whole, and needs about
+five times as much memory."""
+
+MOST_BUCKETS = 1 << 16
+
 MOST_GROUPS = 1024
 
 COUNTED_AT_ONCE = 1 << 18
@@ -59,6 +72,67 @@ COUNTED_AT_ONCE = 1 << 18
 
 Part = Literal["whole", "head", "tail"]
 """Whole documents, documents without their held-out sentences, or only these sentences."""
+
+
+@dataclass(frozen=True)
+class Cardinality:
+    """The documents of a split with the smallest digests; merged by addition.
+
+    keys_D:  first halves of the digests, ascending and distinct.
+    bytes_D: bytes of the documents' texts.
+    """
+
+    keys_D: UInt64s
+    bytes_D: Int64s
+
+    def __add__(self, other: "Cardinality") -> "Cardinality":
+        keys_D = np.concatenate((self.keys_D, other.keys_D))
+        bytes_D = np.concatenate((self.bytes_D, other.bytes_D))
+        distinct_D, first = np.unique(keys_D, return_index=True)
+        return Cardinality(distinct_D[:MINIMUM_VALUES], bytes_D[first[:MINIMUM_VALUES]])
+
+    def bucket_bits(self) -> int | None:
+        """Bits of a bucket number; None if there are no documents."""
+        if not len(self.keys_D):
+            return None
+        documents: float = len(self.keys_D)
+        if documents == MINIMUM_VALUES:
+            documents = (MINIMUM_VALUES - 1) / (float(self.keys_D[-1]) / 2.0**64)
+        return bucket_bits(documents, documents * float(self.bytes_D.mean()))
+
+
+def bucket_bits(documents: float, text_bytes: float) -> int:
+    """Bits of a bucket number in a split of this size."""
+    wanted = min(documents / DOCUMENTS_PER_BUCKET, text_bytes / BUCKET_BYTES, MOST_BUCKETS)
+    least = min(text_bytes / MOST_BUCKET_BYTES, MOST_BUCKETS)
+    return max(max(int(wanted), 1).bit_length() - 1, math.ceil(math.log2(max(least, 1))))
+
+
+EMPTY = Cardinality(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class TokensJob:
+    """What all workers of the stage `tokens` share."""
+
+    stage: TokensStage
+    vocabulary: str
+    """Directory of the vocabulary artifact."""
+    output: str
+    """Directory of the unfinished artifact."""
+    scratch: str
+    """Local directory on the artifact's disk; empty if each worker uses its own."""
+    vocabulary_size: int
+    """Number of word-pieces."""
+    unk_id: int
+    """Id of [UNK]."""
+    tokenizer_files: tuple[str, ...]
+    """Names of the vocabulary's files to copy into the artifact."""
+
+    @property
+    def splits(self) -> int:
+        """Number of splits."""
+        return len(split_names(self.stage.corpus))
 
 
 @dataclass(frozen=True)
@@ -112,23 +186,6 @@ class Cardinalities(Protocol):
 
     def cardinality(self, split: int) -> Cardinality:
         """The estimate for a split."""
-
-
-@runtime_checkable  # Beam inspects the argument types of its functions
-class ShuffleBackend(Cardinalities, Protocol):
-    """Brings the documents of input shards into buckets."""
-
-    def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
-        """The shards still to be read; none if only buckets remain to be made."""
-
-    def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
-        """A job that reads shards and writes the unfinished buckets."""
-
-    def counts(self) -> DocumentCounts:
-        """Counts over all shards."""
-
-    def dropped(self) -> AbstractContextManager[Iterator[str]]:
-        """Local paths of the lists of dropped documents."""
 
 
 def bucket_groups(backend: Cardinalities, job: TokensJob) -> list[BucketGroup]:
@@ -228,7 +285,7 @@ def write_bucket(
             for field in schema
         ]
         table = pa.Table.from_arrays(cast, schema=schema)
-        statistics = statistics_of(
+        statistics = count_tokens(
             table,
             text_bytes=int(rows["text_bytes"].to_numpy().sum()),
             unknown_tokens=int(counts_V[job.unk_id]),
@@ -268,32 +325,6 @@ def dropped_lists(groups: Sequence[BucketGroup], output: str, *, scratch: str) -
         if entry.rows:
             with filesystem.brought_here(stored, scratch) as path:
                 yield path
-
-
-def deduplicate(
-    own: pa.Table, stronger: Sequence[pa.Table], *, drop_list: DropList
-) -> tuple[pa.Table, pa.Table]:
-    """A bucket's documents sorted by digest, each once; and the dropped ones.
-
-    own: the bucket's rows, in any order. stronger: for each split that takes precedence over this
-    one, strongest first, the identities of the rows in the same range of digests.
-    """
-    identity = pa.concat_tables([*stronger, own.select(IDENTITY)]).combine_chunks()
-    strength = np.repeat(np.arange(len(stronger) + 1), [*map(len, stronger), len(own)])
-    digests_D2 = digest_halves(digest_bytes(identity["document_digest"]))
-    names = [identity[name].to_numpy() for name in ("position", "file", "source")]
-    order = np.lexsort((*names, strength, digests_D2[:, 1], digests_D2[:, 0]))
-    # the first of equal documents wins
-    first = is_first_of_equals(digests_D2[order])
-    winners = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
-    reasons = np.full(len(order), Reason.KEPT, dtype=np.uint8)
-    reasons[drop_list.holds(digests_D2[order])] = Reason.DROP_LIST
-    reasons[winners != order] = Reason.DUPLICATE
-    reasons[strength[winners] < strength[order]] = Reason.HELD_OUT
-    ours = strength[order] == len(stronger)
-    kept: Int64s = order[ours & (reasons == Reason.KEPT)] - (len(identity) - len(own))
-    lost = ours & (reasons != Reason.KEPT)
-    return own.take(pa.array(kept)), dropped_rows(identity, order[lost], reasons[lost])
 
 
 def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:

@@ -4,6 +4,11 @@ In:  input shards.
 Out: an index file per shard, which names its runs and is written last, so that finished shards are
      kept; then the buckets (buckets.py), a group of adjacent ones per task.
 
+Each run is one Arrow file with a record batch per split, and next to it a list of the documents
+dropped so far. Buckets are ranges of digests, so a bucket's part of a run is one slice, found by
+bisection and read through the page cache. The number of buckets need not be known before all runs
+are written.
+
 Only names pass through Beam, whose local runner holds everything that does in memory, up to 2 GiB.
 """
 
@@ -19,32 +24,25 @@ import pyarrow as pa
 
 from artifacts import filesystem
 from artifacts.errors import IntegrityError
-from artifacts.filesystem import naming_full_disk, older_than_this_start
+from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
 from pipeline.duplicates.drop_list import read_drop_list
-from pipeline.readers.documents import InputShard
-from pipeline.runner.graph import Collection, Worker, gather, share_out, spread
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.readers.input_shards import InputShard
+from pipeline.runner.graph import Collection, Worker, WorkQueue, gather, share_out, spread
 from pipeline.shuffle.buckets import (
+    EMPTY,
+    MINIMUM_VALUES,
     BucketGroup,
     BucketRange,
+    Cardinality,
+    TokensJob,
     bucket_groups,
-    deduplicate,
     put_account,
     unfinished_groups,
     write_bucket,
 )
-from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality
-from pipeline.shuffle.dropped import DocumentCounts
-from pipeline.shuffle.sorted_runs import (
-    IDENTITY,
-    KEY,
-    ShardTokenizer,
-    TokensJob,
-    dropped_path,
-    open_batches,
-    write_run,
-)
-from pipeline.text.texts import stronger_splits
+from pipeline.shuffle.dropped import ROWS_SCHEMA, DocumentCounts
+from pipeline.shuffle.sorted_runs import IDENTITY, KEY, ShardTokenizer, deduplicate, sort_run
+from pipeline.text.splits import stronger_splits
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class LocalSpill:
         """The estimate for a split, from the smallest digests of all runs."""
         found = EMPTY
         for path in _paths(self):
-            smallest = open_batches(path)[split].slice(0, MINIMUM_VALUES)
+            smallest = open_run(path)[split].slice(0, MINIMUM_VALUES)
             sizes_D = smallest["text_bytes"].to_numpy().astype(np.int64)
             found += Cardinality(smallest[KEY].to_numpy(), sizes_D)
         return found
@@ -99,7 +97,7 @@ class LocalSpill:
     def dropped(self) -> Iterator[Iterator[str]]:
         """The lists written next to the runs."""
         names = (run for runs, counts in _indexes(self) if counts.dropped for run in runs)
-        yield (dropped_path(os.path.join(self.directory, name)) for name in names)
+        yield (_dropped_path(os.path.join(self.directory, name)) for name in names)
 
 
 class _WriteRuns(Worker[InputShard, str]):
@@ -120,8 +118,12 @@ class _WriteRuns(Worker[InputShard, str]):
         counts = DocumentCounts()
         with naming_full_disk(directory):
             for table in self._tokenizer.tables(shard):
+                run = sort_run(table, splits=splits)
                 runs.append(f"{shard.name}-{len(runs)}.arrow")
-                counts += write_run(os.path.join(directory, runs[-1]), table, splits=splits)
+                path = os.path.join(directory, runs[-1])
+                _write_arrow(path, run.by_split[0].schema, run.by_split)
+                _write_arrow(_dropped_path(path), ROWS_SCHEMA, [run.dropped])
+                counts += run.counts
             write_index(_index_path(directory, shard.name), runs, counts)
         self._queue.report(MB=shard.megabytes, documents=counts.documents)
         yield shard.name
@@ -129,23 +131,18 @@ class _WriteRuns(Worker[InputShard, str]):
 
 def write_group(group: BucketGroup, *, spill: LocalSpill, queue: WorkQueue) -> str:
     """Write the buckets of a group with its list of dropped documents and its counts."""
-    job, accounts = spill.job, []
+    job, runs, accounts = spill.job, _paths(spill), []
     drop_list = read_drop_list(job.stage.cleaning.drop_list)
     for bucket in group.buckets:
-        own, stronger = read_bucket(_paths(spill), bucket, splits=job.splits)
+        own = _rows(runs, bucket, bucket.splits)
+        stronger = [
+            _rows(runs, bucket, (split,)).select(IDENTITY)
+            for split in stronger_splits(bucket.splits[0], count=job.splits)
+        ]
         rows, lost = deduplicate(own, stronger, drop_list=drop_list)
         accounts.append(write_bucket(rows, lost, group=group, bucket=bucket, job=job))
         queue.report(buckets=1)
     return put_account(group, accounts, job=job)
-
-
-def read_bucket(
-    runs: Sequence[str], bucket: BucketRange, *, splits: int
-) -> tuple[pa.Table, list[pa.Table]]:
-    """The bucket's rows in all runs, and the identities of documents that take precedence."""
-    stronger = stronger_splits(bucket.splits[0], count=splits)
-    own = _rows(runs, bucket, bucket.splits)
-    return own, [_rows(runs, bucket, (split,)).select(IDENTITY) for split in stronger]
 
 
 def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
@@ -154,14 +151,20 @@ def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
     filesystem.write_bytes(path, content, durable=False)
 
 
-_open = lru_cache(maxsize=4096)(open_batches)
+def open_run(path: str) -> list[pa.RecordBatch]:
+    """The memory-mapped record batches of a run, one per split."""
+    reader = pa.ipc.open_file(pa.memory_map(path))
+    return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+
+
+_open_once = lru_cache(maxsize=4096)(open_run)
 
 
 def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa.Table:
     """The rows of these splits in the bucket's range of digests, from all runs."""
     low, high = bucket.bounds()
     slices = []
-    for batch in (_open(run)[split] for run in runs for split in splits):
+    for batch in (_open_once(run)[split] for run in runs for split in splits):
         keys_D = batch[KEY].to_numpy()
         start = int(np.searchsorted(keys_D, np.uint64(low)))
         stop = len(keys_D) if high >> 64 else int(np.searchsorted(keys_D, np.uint64(high)))
@@ -200,3 +203,18 @@ def _read_index(directory: str, name: str) -> tuple[list[str], DocumentCounts] |
 
 def _index_path(directory: str, name: str) -> str:
     return os.path.join(directory, f"{name}.json")
+
+
+def _dropped_path(path: str) -> str:
+    """Path of the list of documents dropped from a run."""
+    return path.removesuffix(".arrow") + ".dropped.arrow"
+
+
+def _write_arrow(path: str, schema: pa.Schema, tables: Sequence[pa.Table]) -> None:
+    """Write one record batch per table, even if empty, atomically."""
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    with temporary_beside(path) as temporary:
+        with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for table in tables:
+                writer.write_batch(next(iter(table.combine_chunks().to_batches()), empty))
+        os.replace(temporary, path)

@@ -4,11 +4,11 @@ In:  for each input shard, the smallest digests of its splits and a sample of it
 Out: `ShufflePlan`: all buckets with a key each, and the texts that are so frequent that their
      tokens must be sent only once.
 
-The number of buckets depends on the texts alone (cardinality.py), so all texts are read once before
+The number of buckets depends on the texts alone (buckets.py), so all texts are read once before
 the shuffle. The vocabulary stage's pass cannot serve: the vocabulary may be given, and only the
 vocabulary determines which documents have no tokens. Each document is sent to one key, that of its
 split and bucket. Identities of documents in splits that take precedence (`stronger_splits`,
-pipeline/text/texts.py) are also sent to the buckets that must not contain them. All documents of a
+pipeline/text/splits.py) are also sent to the buckets that must not contain them. All documents of a
 small split are known by then, and only possible duplicates are sent to it.
 
 A text that occurs in very many shards would be gathered that often in one bucket. Each shard drops
@@ -27,10 +27,16 @@ import numpy as np
 
 from artifacts.arrays import Int64s, Mask, UInt64s
 from artifacts.rng import document_streams, high_half, stream_seed
-from pipeline.shuffle.buckets import BucketGroup, BucketRange, bucket_groups
-from pipeline.shuffle.cardinality import EMPTY, MINIMUM_VALUES, Cardinality
-from pipeline.shuffle.sorted_runs import TokensJob
-from pipeline.text.texts import stronger_splits
+from pipeline.shuffle.buckets import (
+    EMPTY,
+    MINIMUM_VALUES,
+    BucketGroup,
+    BucketRange,
+    Cardinality,
+    TokensJob,
+    bucket_groups,
+)
+from pipeline.text.splits import stronger_splits
 
 SAMPLED_BYTES = 4 << 20
 """Bytes of text per sampled document. A text whose copies add up to 32 MB is found with 99.7 %
@@ -41,30 +47,23 @@ Identity = tuple[int, bytes]
 
 
 @dataclass(frozen=True)
-class Deliveries:
-    """Rows and their destinations, sorted by key.
-
-    keys_N:        numbers of buckets (`ShufflePlan.bucket`).
-    rows_N:        row numbers; a row may be sent to several buckets.
-    with_tokens_N: whether the row belongs to the bucket, and is not only for comparison.
-    """
-
-    keys_N: Int64s
-    rows_N: Int64s
-    with_tokens_N: Mask
-
-
-@dataclass(frozen=True)
 class ShufflePlan:
-    """The numbered buckets, and the carriers of frequent texts."""
+    """The facts that determine a plan, small for any corpus, and what follows from them."""
 
-    groups: tuple[BucketGroup, ...]
-    splits: int
-    """Number of splits."""
+    job: TokensJob
+    smallest: tuple[Cardinality, ...]
+    """The documents with the smallest digests, by split."""
     carriers: Mapping[Identity, str]
     """The shard that sends the tokens of a frequent text."""
-    keys: Mapping[int, UInt64s]
-    """The keys of all documents of each small split."""
+
+    def cardinality(self, split: int) -> Cardinality:
+        """The estimate for a split."""
+        return self.smallest[split]
+
+    @cached_property
+    def groups(self) -> list[BucketGroup]:
+        """The groups of buckets, the same wherever they are computed."""
+        return bucket_groups(self, self.job)
 
     @cached_property
     def _places(self) -> list[tuple[int, BucketRange]]:
@@ -80,20 +79,26 @@ class ShufflePlan:
         """The index of the group, and the bucket, with this number."""
         return self._places[key]
 
-    def deliveries(self, keys_D: UInt64s, splits_D: Int64s) -> Deliveries:
-        """The destinations of documents, by the first halves of their digests and their splits."""
-        keys, rows, own, base = [], [], [], 0
+    def deliveries(self, keys_D: UInt64s, splits_D: Int64s) -> tuple[Int64s, Int64s, Mask]:
+        """The destinations of documents, by the first halves of their digests and their splits.
+
+        For each of N deliveries, sorted by bucket: the number of the bucket, the document's row,
+        and whether it belongs to the bucket and is not only for comparison. A row may be sent to
+        several buckets.
+        """
+        none = np.zeros(0, dtype=np.int64)
+        keys, rows, own, base = [none], [none], [none > 0], 0
         for _, family in groupby(self.groups, key=lambda group: group.split):
             buckets = [bucket for group in family for bucket in group.buckets]
             every = buckets[0]
-            stronger = stronger_splits(every.splits[0], count=self.splits)
+            stronger = stronger_splits(every.splits[0], count=self.job.splits)
             inside_D = keys_D >= np.uint64(every.first)
             if not every.end >> 64:
                 inside_D &= keys_D < np.uint64(every.end)
             wanted_D = inside_D & np.isin(splits_D, [*every.splits, *stronger])
-            if self.keys.keys() >= set(every.splits):  # all known: send only possible duplicates
-                known = np.concatenate([self.keys[split] for split in every.splits])
-                wanted_D &= np.isin(keys_D, known)
+            known = [self.smallest[split].keys_D for split in every.splits]
+            if max(map(len, known)) < MINIMUM_VALUES:  # all known: send only possible duplicates
+                wanted_D &= np.isin(keys_D, np.concatenate(known))
             found = np.flatnonzero(wanted_D)
             shift = np.uint64(64 - every.bits)
             numbers = (keys_D[found] >> shift).astype(np.int64) if every.bits else 0 * found
@@ -101,46 +106,22 @@ class ShufflePlan:
             rows.append(found)
             own.append(np.isin(splits_D[found], every.splits))
             base += len(buckets)
-        none = np.zeros(0, dtype=np.int64)
-        keys_N, rows_N = np.concatenate([none, *keys]), np.concatenate([none, *rows])
+        keys_N = np.concatenate(keys)
         order = np.argsort(keys_N, kind="stable")
-        own_N = np.concatenate([none > 0, *own])
-        return Deliveries(keys_N[order], rows_N[order], own_N[order])
-
-
-@dataclass(frozen=True)
-class PlanFacts:
-    """The facts that determine a plan: small for any corpus."""
-
-    smallest: tuple[Cardinality, ...]
-    """The documents with the smallest digests, by split."""
-    carriers: Mapping[Identity, str]
-    """As in `ShufflePlan`."""
-
-    def cardinality(self, split: int) -> Cardinality:
-        """The estimate for a split."""
-        return self.smallest[split]
-
-    def plan(self, job: TokensJob) -> ShufflePlan:
-        """The plan, which is the same wherever it is computed."""
-        keys = {
-            split: found.keys_D
-            for split, found in enumerate(self.smallest)
-            if len(found.keys_D) < MINIMUM_VALUES
-        }
-        return ShufflePlan(tuple(bucket_groups(self, job)), job.splits, self.carriers, keys)
+        return keys_N[order], np.concatenate(rows)[order], np.concatenate(own)[order]
 
     def to_json(self) -> bytes:
-        """Serialise."""
+        """Serialise the facts."""
         smallest = [[found.keys_D.tolist(), found.bytes_D.tolist()] for found in self.smallest]
         carriers = [[split, digest.hex(), by] for (split, digest), by in self.carriers.items()]
         return json.dumps({"smallest": smallest, "carriers": carriers}).encode()
 
     @classmethod
-    def from_json(cls, content: bytes) -> "PlanFacts":
+    def from_json(cls, content: bytes, job: TokensJob) -> "ShufflePlan":
         """The inverse of `to_json`."""
         table = json.loads(content)
         return cls(
+            job,
             tuple(
                 Cardinality(np.array(keys, dtype=np.uint64), np.array(sizes, dtype=np.int64))
                 for keys, sizes in table["smallest"]

@@ -1,14 +1,10 @@
 """Sorted runs: an input shard's documents, tokenised and sorted by digest.
 
-In:  an input shard.
-Out: tables of tokenised documents of bounded size; each sorted and written as one Arrow file with a
-     record batch per split; next to it the documents dropped so far; and counts.
-
-Buckets are ranges of digests, so a bucket's part of a run is one slice, found by bisection and read
-through the page cache. The number of buckets need not be known before all runs are written.
+In:  an input shard; later, the rows of a bucket from all runs.
+Out: tables of tokenised documents of bounded size, each sorted by digest and deduplicated, with the
+     documents dropped so far and counts; the distinct documents of a bucket, and the others.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from artifacts.arrays import (
+    Int64s,
     digest_array,
     digest_bytes,
     digest_halves,
@@ -25,16 +22,17 @@ from artifacts.arrays import (
     list_array,
     offsets,
 )
-from artifacts.filesystem import temporary_beside
 from artifacts.store import open_artifact
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
 from artifacts.tokenizer import read_tokenizer_json
-from pipeline.config.stage_tables import TokensStage
-from pipeline.readers.documents import InputShard
-from pipeline.shuffle.dropped import ROWS_SCHEMA, DocumentCounts, dropped_rows
+from pipeline.duplicates.drop_list import DropList
+from pipeline.readers.input_shards import InputShard
+from pipeline.shuffle.buckets import TokensJob
+from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.filters import Reason
-from pipeline.text.texts import TextBlock, assign_splits, read_texts, split_names
+from pipeline.text.splits import assign_splits
+from pipeline.text.texts import TextBlock, read_texts
 from pipeline.tokenizer.byte_level import with_spaces
 from pipeline.tokenizer.wordpiece import form_for
 
@@ -50,30 +48,6 @@ PASSING = ("split", "reason", "damaged", "converted")
 
 RUN_TOKENS = 1 << 24
 """Approximate number of tokens in a run, which a worker holds in memory, sorts and writes."""
-
-
-@dataclass(frozen=True)
-class TokensJob:
-    """What all workers of the stage `tokens` share."""
-
-    stage: TokensStage
-    vocabulary: str
-    """Directory of the vocabulary artifact."""
-    output: str
-    """Directory of the unfinished artifact."""
-    scratch: str
-    """Local directory on the artifact's disk; empty if each worker uses its own."""
-    vocabulary_size: int
-    """Number of word-pieces."""
-    unk_id: int
-    """Id of [UNK]."""
-    tokenizer_files: tuple[str, ...]
-    """Names of the vocabulary's files to copy into the artifact."""
-
-    @property
-    def splits(self) -> int:
-        """Number of splits."""
-        return len(split_names(self.stage.corpus))
 
 
 def document_schema(vocabulary_size: int) -> pa.Schema:
@@ -133,7 +107,9 @@ class ShardTokenizer:
         reasons_D = block.reasons_D.copy()
         without_D = np.diff(token_ends_D, prepend=0) == 0
         reasons_D[without_D & (reasons_D == Reason.KEPT)] = Reason.NO_TOKENS
-        splits_D = assign_splits(block, corpus=self._stage.corpus, seed=self._stage.seed)
+        splits_D = assign_splits(
+            block.digests_D2, source=block.source, corpus=self._stage.corpus, seed=self._stage.seed
+        )
         sentences_before_S1 = offsets(kept_S.astype(np.int64))
         columns = [
             pa.array(block.digests_D2[:, 0]),
@@ -190,30 +166,27 @@ def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
     )
 
 
-def write_run(path: str, documents: pa.Table, *, splits: int) -> DocumentCounts:
-    """Write a run and its dropped documents; returns the counts."""
-    run = sort_run(documents, splits=splits)
-    _write_arrow(path, run.by_split[0].schema, run.by_split)
-    _write_arrow(dropped_path(path), ROWS_SCHEMA, [run.dropped])
-    return run.counts
+def deduplicate(
+    own: pa.Table, stronger: Sequence[pa.Table], *, drop_list: DropList
+) -> tuple[pa.Table, pa.Table]:
+    """A bucket's documents sorted by digest, each once; and the dropped ones.
 
-
-def dropped_path(path: str) -> str:
-    """Path of the list of documents dropped from a run."""
-    return path.removesuffix(".arrow") + ".dropped.arrow"
-
-
-def open_batches(path: str) -> list[pa.RecordBatch]:
-    """The memory-mapped record batches of a run, one per split."""
-    reader = pa.ipc.open_file(pa.memory_map(path))
-    return [reader.get_batch(index) for index in range(reader.num_record_batches)]
-
-
-def _write_arrow(path: str, schema: pa.Schema, tables: Sequence[pa.Table]) -> None:
-    """Write one record batch per table, even if empty, atomically."""
-    empty = pa.RecordBatch.from_pylist([], schema=schema)
-    with temporary_beside(path) as temporary:
-        with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for table in tables:
-                writer.write_batch(next(iter(table.combine_chunks().to_batches()), empty))
-        os.replace(temporary, path)
+    own: the bucket's rows, in any order. stronger: for each split that takes precedence over this
+    one, strongest first, the identities of the rows in the same range of digests.
+    """
+    identity = pa.concat_tables([*stronger, own.select(IDENTITY)]).combine_chunks()
+    strength = np.repeat(np.arange(len(stronger) + 1), [*map(len, stronger), len(own)])
+    digests_D2 = digest_halves(digest_bytes(identity["document_digest"]))
+    names = [identity[name].to_numpy() for name in ("position", "file", "source")]
+    order = np.lexsort((*names, strength, digests_D2[:, 1], digests_D2[:, 0]))
+    # the first of equal documents wins
+    first = is_first_of_equals(digests_D2[order])
+    winners = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
+    reasons = np.full(len(order), Reason.KEPT, dtype=np.uint8)
+    reasons[drop_list.holds(digests_D2[order])] = Reason.DROP_LIST
+    reasons[winners != order] = Reason.DUPLICATE
+    reasons[strength[winners] < strength[order]] = Reason.HELD_OUT
+    ours = strength[order] == len(stronger)
+    kept: Int64s = order[ours & (reasons == Reason.KEPT)] - (len(identity) - len(own))
+    lost = ours & (reasons != Reason.KEPT)
+    return own.take(pa.array(kept)), dropped_rows(identity, order[lost], reasons[lost])

@@ -2,7 +2,7 @@
 
 In:  an input shard.
 Out: `TextBlock`s: one sentence per line, with each document's digest and the reason if it is
-     dropped; and the split of each document.
+     dropped.
 
 The digest covers the text in this form, so whichever of two duplicates is kept yields the same
 tokens.
@@ -11,33 +11,23 @@ tokens.
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
 from artifacts.errors import IntegrityError, NotText, UsageError
-from artifacts.results import GENERAL
-from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.compression import converted_from
-from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, InputShard, cut, pack
-from pipeline.readers.registry import READERS
+from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, pack
+from pipeline.readers.input_shards import READERS, InputShard
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import Reason, Reasons, filter_documents
 from pipeline.text.sentences import split_sentences
 
 STRIDE_BYTES = 1 << 20
 """Bytes of text processed at a time: small enough to stay in the CPU caches between steps."""
-
-TRAIN, HELDOUT = "train", "heldout"
-TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1
-"""Indices in the list of splits."""
-
-FEWEST_DOCUMENTS = 3
-"""With fewer documents, none can be held out whole."""
 
 # D documents
 
@@ -120,70 +110,6 @@ def read_texts(
         )
     if files.left_out:
         yield files.placeholders(shard.source)
-
-
-def split_names(corpus: CorpusConfig) -> list[str]:
-    """All splits; splits are numbered by their index in this list.
-
-    A held-out source forms its own split. A share of the other documents, drawn by digest, forms
-    `heldout` or the split named by their source, however the corpus is divided into files.
-    """
-    named = (source.heldout or source.heldout_documents for source in corpus.sources)
-    return [TRAIN, HELDOUT, *(name for name in dict.fromkeys(named) if name not in ("", HELDOUT))]
-
-
-@dataclass(frozen=True)
-class Division:
-    """How the documents are finally divided between `train` and `heldout`."""
-
-    rule: Literal["draw", "smallest", "largest", "tails"]
-    """`draw`: as drawn; `smallest`: hold out only the smallest digest, because none was drawn;
-    `largest`: train only on the largest, because all were drawn; `tails`: hold out the last
-    sentences of each document."""
-    border: int = 0
-    """For `smallest` and `largest`: the first digest half that is used for training."""
-
-
-def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Division:
-    """How to divide the documents when the draw holds out none or all of them.
-
-    trained_D, drawn_D: first halves of the distinct digests drawn for training and for holding out,
-                        ascending; if there are many, the smallest suffice.
-    """
-    whole = {source.heldout for source in corpus.sources} - {"", GENERAL}
-    is_wanted = corpus.heldout_share and not whole
-    if is_wanted and 0 < len(trained_D) + len(drawn_D) < FEWEST_DOCUMENTS:
-        return Division("tails")
-    if is_wanted and len(trained_D) and not len(drawn_D):
-        return Division("smallest", int(trained_D[0]) + 1)
-    if len(drawn_D) and not len(trained_D):
-        return Division("largest", int(drawn_D[-1]))
-    return Division("draw")
-
-
-def heldout_sentences(sentences: int, share: float) -> int:
-    """How many of a document's `sentences` are held out from its end."""
-    return max(1, round(share * sentences)) if sentences > 1 else 0
-
-
-def stronger_splits(split: int, *, count: int) -> list[int]:
-    """Splits that take precedence over `split` for duplicate documents, strongest first.
-
-    Named splits precede all others, in the order in which they are named.
-    """
-    return list(range(2, count if split <= HELDOUT_SPLIT else split))
-
-
-def assign_splits(block: TextBlock, *, corpus: CorpusConfig, seed: int) -> npt.NDArray[np.uint8]:
-    """The split of each document of a block, (D,)."""
-    source, names = corpus.sources[block.source], split_names(corpus)
-    if source.heldout:
-        return np.full(len(block.ends_D), names.index(source.heldout), dtype=np.uint8)
-    # 32 bits of a random stream that nothing else uses
-    bits = high_half(document_streams(block.digests_D2, stream_seed(seed, "heldout")))
-    drawn = np.uint8(names.index(source.heldout_documents or HELDOUT))
-    is_drawn = bits < np.uint64(round(corpus.heldout_share * (1 << 32)))
-    return np.where(is_drawn, drawn, np.uint8(TRAIN_SPLIT))
 
 
 class _FilesOfShard:

@@ -6,7 +6,7 @@ python -P -m tests.flows.standin_cloze run CONFIG --workspace FOLDER
 from cloze.command import main
 from flows.config import ReportStage
 from model.config import EvaluateStage, FinetuneStage, PretrainStage
-from pipeline.config.stage_tables import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
+from pipeline.config.settings import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
 
 STAGES = (
     VocabularyStage,

@@ -13,7 +13,7 @@ from flows.forecast import (
     forecast_training,
 )
 from pipeline.config.settings import ExamplesConfig
-from pipeline.shuffle.simulation import SimulatedSplit, simulate_keys
+from tests.pipeline.shuffle_simulation import SimulatedSplit, simulate_keys
 
 
 @pytest.fixture

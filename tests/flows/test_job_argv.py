@@ -8,7 +8,7 @@ from artifacts.config import StageConfig
 from flows.config import MachineConfig
 from flows.job import program_argv
 from model.config import EvaluateStage, FinetuneStage, PretrainStage
-from pipeline.config.stage_tables import TokensStage
+from pipeline.config.settings import TokensStage
 
 PRETRAIN = PretrainStage.model_construct()
 TOKENS = TokensStage.model_construct()

@@ -15,8 +15,8 @@ import pytest
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from pipeline.config.stage_tables import TokensStage, VocabularyStage
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.config.settings import TokensStage, VocabularyStage
+from pipeline.runner.graph import WorkQueue
 from pipeline.vocabulary import make_vocabulary
 
 WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "by", "it")

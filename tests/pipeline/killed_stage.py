@@ -15,7 +15,7 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import read_stage_table
 from pipeline import dedup, tokens, vocabulary
 from pipeline.readers import input_shards
-from pipeline.shuffle import buckets, cardinality, local_spill, sorted_runs
+from pipeline.shuffle import buckets, local_spill
 
 STAGES = {
     "vocabulary": vocabulary.make_vocabulary,
@@ -26,7 +26,7 @@ STAGES = {
 SITES: dict[str, tuple[Any, str]] = {
     "before a sample is put": (vocabulary.filesystem, "put_file"),
     "before candidates are put": (dedup, "put_file"),
-    "before a run is renamed": (sorted_runs.os, "replace"),
+    "before a run is renamed": (local_spill.os, "replace"),
     "before a run is finished": (local_spill, "write_index"),
     "before a bucket is put": (buckets, "put_file"),
     "before a group is finished": (buckets, "put_bytes"),
@@ -49,7 +49,7 @@ def dying(function: Callable[..., Any], passages: int) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     table, site, count = sys.argv[1:]
-    cardinality.BUCKET_BYTES, cardinality.DOCUMENTS_PER_BUCKET = 8_000, 40
+    buckets.BUCKET_BYTES, buckets.DOCUMENTS_PER_BUCKET = 8_000, 40
     buckets.MOST_GROUPS, input_shards.BLOCK_BYTES = 2, 10_000
     if int(count):
         module, name = SITES[site]

@@ -11,7 +11,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact
-from pipeline.config.stage_tables import DedupStage
+from pipeline.config.settings import DedupStage
 from pipeline.dedup import make_drop_list
 from pipeline.readers import input_shards
 from pipeline.tokens import make_tokens

@@ -13,12 +13,14 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.stage import write_stage_table
 from artifacts.tables import examples_schema
 from artifacts.tokenizer import SPECIAL_TOKENS
-from pipeline.examples import make_examples
+from pipeline.examples import fill_examples, make_examples
 from tests.pipeline.corpora import everything_twice
 from tests.pipeline.synthetic_tokens import (
     examples_table,
@@ -30,6 +32,7 @@ from tests.pipeline.synthetic_tokens import (
 from tests.waiting import PATIENCE, wait_for
 
 CONFIG = {"max_seq_lengths": [64, 128], "copies": 3}
+LONGEST = 40
 BUCKETS = [("train", 0), ("train", 1), ("train", 2), ("heldout", 0)]
 
 
@@ -396,3 +399,22 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(
     assert output.strip() == golden.digest
     assert not list((tmp_path / "out").glob("scratch.*"))
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["stage"] == "examples"
+
+
+@given(st.lists(st.integers(3, LONGEST), max_size=80))
+def test_every_stretch_is_in_one_example_and_no_two_examples_could_be_one(lengths):
+    lengths_N = np.array(lengths, dtype=np.int64)
+    order_N, counts_E = fill_examples(lengths_N, LONGEST)
+    assert sorted(order_N.tolist()) == list(range(len(lengths)))
+    assert counts_E.sum() == len(lengths)
+    if len(lengths):
+        sums_E = np.sort(np.add.reduceat(lengths_N[order_N], np.cumsum(counts_E) - counts_E))
+        assert counts_E.min() > 0
+        assert sums_E[-1] <= LONGEST
+        assert len(sums_E) == 1 or sums_E[:2].sum() > LONGEST
+
+
+def test_a_stretch_goes_where_the_least_room_is_that_is_enough():
+    order_N, counts_E = fill_examples(np.array([20, 30, 10, 17]), LONGEST)
+    assert counts_E.tolist() == [2, 2]
+    assert order_N.tolist() == [0, 3, 1, 2]

@@ -9,7 +9,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
-from pipeline.config.stage_tables import PairsStage
+from pipeline.config.settings import PairsStage
 from pipeline.pairs import Sample, make_pairs
 
 SPLITS = ("train", "dev", "test")

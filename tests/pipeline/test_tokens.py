@@ -24,7 +24,6 @@ from pipeline import tokens
 from pipeline.readers import input_shards
 from pipeline.shuffle import beam_group_by_key as shuffle
 from pipeline.shuffle import buckets, shuffle_plan, sorted_runs
-from pipeline.shuffle import cardinality as sketch
 from pipeline.shuffle import local_spill as spill
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.tokens import make_tokens
@@ -50,8 +49,8 @@ def vocabulary(tmp_path_factory) -> Artifact:
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give small corpora the structure of large ones."""
-    monkeypatch.setattr(sketch, "BUCKET_BYTES", 8_000)
-    monkeypatch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 40)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 8_000)
+    monkeypatch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 40)
     monkeypatch.setattr(input_shards, "BLOCK_BYTES", 30_000)
     monkeypatch.setattr(buckets, "MOST_GROUPS", 2)
 
@@ -340,8 +339,8 @@ class TestSameBytes:
     @classmethod
     def golden(cls, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sketch, "BUCKET_BYTES", 8_000)
-            patch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 40)
+            patch.setattr(buckets, "BUCKET_BYTES", 8_000)
+            patch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 40)
             output = tmp_path_factory.mktemp("golden")
             return run(output, [source(corpus)], vocabulary, heldout_share=0.1).digest
 
@@ -670,8 +669,8 @@ class TestFaults:
 def test_buckets_hold_at_least_five_hundred_documents_where_there_are_enough(
     monkeypatch: pytest.MonkeyPatch, vocabulary: Artifact, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sketch, "BUCKET_BYTES", 1000)
-    monkeypatch.setattr(sketch, "DOCUMENTS_PER_BUCKET", 650)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 650)
     texts = [f"{text} {number}" for number, text in enumerate(documents(3, 6000))]
     write_jsonl(tmp_path / "a.jsonl", texts)
     artifact = run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary, heldout_share=0.02)

@@ -154,7 +154,7 @@ def test_a_module_of_the_users_own_does_not_win_over_ours(
         (tmp_path / folder / "__init__.py").write_text("raise SystemExit('the wrong one')")
     source = """
     import subprocess, sys
-    import model.config, pipeline.config.stage_tables, flows.config
+    import model.config, pipeline.config.settings, flows.config
     sys.exit(subprocess.run([sys.executable, "-m", "model.config"]).returncode)
     """
     launcher.start(python(source), job=job)

@@ -8,7 +8,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
-from pipeline.config.stage_tables import LabelsStage
+from pipeline.config.settings import LabelsStage
 from pipeline.demo.labels import choose, make_labels
 from tests.pipeline.installed import install, use
 

@@ -1,6 +1,7 @@
-"""Bands find the candidates; every dropped document reaches the threshold with a kept one."""
+"""Shingles agree with plain Python; bands find the candidates; the dropped have a kept equal."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -10,15 +11,17 @@ from hypothesis import strategies as st
 from pipeline.config.settings import NearDuplicatesConfig
 from pipeline.duplicates import near_duplicates
 from pipeline.duplicates.near_duplicates import (
+    Shingles,
     ShingleSets,
     band_keys,
     bands_for,
     kept_for,
     sharing,
+    shingles,
 )
-from pipeline.duplicates.shingles import Shingles
 
 THRESHOLD = 0.8
+TEXT = st.text(alphabet="abAB .,-\n9é東’—", max_size=40)
 
 
 def sets_of(documents: list[set[int]]) -> ShingleSets:
@@ -111,3 +114,26 @@ def test_a_key_of_nothing_is_shared_by_nobody() -> None:
         (1, 4),
         (1, 7),
     ]
+
+
+def plain_shingles(documents: list[str], words: int) -> list[tuple[int, tuple[str, ...]]]:
+    found = []
+    for number, document in enumerate(documents):
+        every = re.findall("[0-9a-zé東]+", document.replace("A", "a").replace("B", "b"))
+        found += [(number, tuple(every[at : at + words])) for at in range(len(every) - words + 1)]
+    return found
+
+
+@pytest.mark.parametrize("words", [1, 2, 3])
+@given(st.lists(TEXT, max_size=6))
+def test_passages_are_equal_where_their_words_are(words: int, texts: list[str]) -> None:
+    lines = [f"{text}\n" for text in texts]
+    raw = np.frombuffer("".join(lines).encode(), dtype=np.uint8)
+    ends = np.cumsum([len(line.encode()) for line in lines], dtype=np.int64)
+    found = shingles(raw, ends, words=words)
+    expected = plain_shingles(lines, words)
+    assert found.documents_P.tolist() == [document for document, _ in expected]
+    by_words = {passage: number for number, (_, passage) in enumerate(expected)}
+    same = [by_words[passage] for _, passage in expected]
+    assert found.hashes_P.tolist() == found.hashes_P[same].tolist()
+    assert len(set(found.hashes_P.tolist())) == len(by_words)

@@ -16,9 +16,9 @@ from scipy.stats import chi2_contingency
 
 from artifacts.tokenizer import read_vocab_txt
 from pipeline.config.settings import ExamplesConfig, MaskingConfig
-from pipeline.mlm.bucket_documents import documents_of
-from pipeline.mlm.example_files import Recipe, copies_of
-from pipeline.mlm.statistics import Statistics
+from pipeline.examples import Recipe, copies_of
+from pipeline.mlm.pairing import documents_of
+from pipeline.mlm.statistics import ExampleStatistics
 from tests.pipeline.mlm.plain_reference import (
     PlainVocabulary,
     StreamChance,
@@ -118,7 +118,7 @@ def examples_of(sample, bucket, *, max_seq_length, copies, seed=12345, unit="tok
         positions=column["masked_lm_positions"].astype(int),
         counts=size["masked_lm_positions"],
         original_ids=column["masked_lm_ids"],
-        statistics=sum((statistics for _, statistics in batches), Statistics()),
+        statistics=sum((statistics for _, statistics in batches), ExampleStatistics()),
     )
 
 

@@ -10,7 +10,7 @@ from artifacts.errors import NotText, UsageError
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.compression import converted_from, encoding_of
 from pipeline.readers.documents import BLOCK_BYTES, Piece
-from pipeline.readers.registry import READERS
+from pipeline.readers.input_shards import READERS
 
 RUSSIAN = (
     "Город расположен на берегу реки, и в нём живёт около миллиона человек. Каждый год сюда "

@@ -13,8 +13,7 @@ from artifacts.store import Artifact
 from pipeline import tokens
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
-from pipeline.readers.input_shards import CorpusFiles, input_shards
-from pipeline.readers.registry import READERS
+from pipeline.readers.input_shards import READERS, CorpusFiles, input_shards
 from pipeline.tokens import make_tokens
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 

@@ -22,10 +22,9 @@ import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
 from pipeline.config.settings import CorpusConfig, SourceConfig
-from pipeline.readers import columnar as tables
-from pipeline.readers import compression, documents, text
+from pipeline.readers import compression, documents, records, text
 from pipeline.readers.documents import DocumentBlock, Piece
-from pipeline.readers.registry import READERS
+from pipeline.readers.input_shards import READERS
 from tests.conftest import PROJECT
 
 ARTICLES = [
@@ -102,9 +101,9 @@ def test_pieces_of_a_file_give_its_documents_once(
     whole = read(path, reader)
     assert len(whole) == (20 if reader == "mediawiki" else 25)
     size = path.stat().st_size
-    monkeypatch.setattr(text, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(documents, "BLOCK_BYTES", 300)
     monkeypatch.setattr(compression, "READ_BYTES", 64)
-    monkeypatch.setattr(tables, "ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(records, "ROWS_AT_A_TIME", 3)
     assert read(path, reader) == whole
     for parts in (2, 3, 7, 50, size):
         bounds = [size * part // parts for part in range(parts + 1)]
@@ -293,14 +292,14 @@ def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> Non
         parts = texts(path, reader)
         assert " ".join(parts) == words
         assert all(len(part.encode()) <= 1000 for part in parts)
-    monkeypatch.setattr(text, "BLOCK_BYTES", 1500)
+    monkeypatch.setattr(documents, "BLOCK_BYTES", 1500)
     monkeypatch.setattr(compression, "READ_BYTES", 700)
     assert read(path, "text") == read(path, "blank_line_text")
 
 
 def test_a_record_too_long_to_be_held_is_refused_by_name(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(text, "MAX_RECORD_BYTES", 2_000_000)
-    monkeypatch.setattr(text, "BLOCK_BYTES", 500_000)
+    monkeypatch.setattr(documents, "MAX_RECORD_BYTES", 2_000_000)
+    monkeypatch.setattr(documents, "BLOCK_BYTES", 500_000)
     path = tmp_path / "long.jsonl"
     path.write_text('{"text": "short"}\n{"text": "' + "word " * 1_000_000 + '"}\n')
     expected = rf"{path}: the record at byte 18 .* 2,000,000 bytes, the limit for one record"
@@ -311,8 +310,8 @@ def test_a_record_too_long_to_be_held_is_refused_by_name(tmp_path: Path, monkeyp
 def test_a_giant_document_belongs_to_the_piece_it_begins_in(tmp_path: Path, monkeypatch) -> None:
     for module in (documents, text):
         monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 500)
-    monkeypatch.setattr(text, "BLOCK_BYTES", 300)
-    monkeypatch.setattr(text, "LOOKBACK_BYTES", 100)
+    monkeypatch.setattr(documents, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(documents, "LOOKBACK_BYTES", 100)
     monkeypatch.setattr(compression, "READ_BYTES", 128)
     path = tmp_path / "mixed.txt"
     path.write_text("one\n\n" + "word " * 800 + "\n\ntwo\n\n" + "x" * 1700 + "\n\nthree\n")
@@ -392,7 +391,7 @@ class TestColumns:
         with pa.ipc.new_stream(str(path), pa.schema([("text", pa.string())])) as writer:
             for _ in range(2):
                 writer.write_table(pa.table({"text": ["one", "two"]}))
-        for size in (path.stat().st_size - len(tables.STREAM_END), 3, 0):
+        for size in (path.stat().st_size - len(records.STREAM_END), 3, 0):
             os.truncate(path, size)
             with pytest.raises(IntegrityError, match="not a whole Arrow"):
                 texts(path, "arrow")
@@ -547,7 +546,7 @@ def test_a_log_that_shrinks_to_a_hundredth_is_read_to_its_end(
 def test_rows_that_repeat_a_string_are_spelt_out_some_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "BYTES_AT_A_TIME", 100_000)
+    monkeypatch.setattr(records, "BYTES_AT_A_TIME", 100_000)
     path = tmp_path / "repeated.parquet"
     pq.write_table(repeated(95), path)
     source = SourceConfig(reader="parquet", path=str(path))

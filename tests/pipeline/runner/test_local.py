@@ -14,19 +14,19 @@ import pytest
 
 from artifacts.errors import IntegrityError
 from artifacts.progress import Progress
-from pipeline.config.stage_tables import PipelineMachine
+from pipeline.config.settings import PipelineMachine
 from pipeline.runner import execution
 from pipeline.runner.execution import run_graph
 from pipeline.runner.graph import (
     Collection,
     JobFailed,
     WorkerKilled,
+    WorkQueue,
     gather,
     job_error,
     share_out,
     spread,
 )
-from pipeline.runner.work_queue import WorkQueue
 from tests.waiting import wait_for
 
 UNITS = 8
@@ -219,7 +219,7 @@ def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_p
 STALLS = """
 import time
 from artifacts.progress import Progress
-from pipeline.config.stage_tables import PipelineMachine
+from pipeline.config.settings import PipelineMachine
 from pipeline.runner.execution import run_graph
 from pipeline.runner.graph import spread
 

@@ -11,21 +11,19 @@ import pytest
 from artifacts.config import parse
 from artifacts.progress import Progress
 from pipeline import tokens
-from pipeline.config.stage_tables import DedupStage, PipelineMachine, TokensStage
+from pipeline.config.settings import DedupStage, PipelineMachine, TokensStage
 from pipeline.dedup import Search, search_graph
 from pipeline.readers import input_shards as input_shards_module
 from pipeline.readers.input_shards import input_shards
 from pipeline.runner.beam import Pipeline, add_job
 from pipeline.runner.execution import run_graph
-from pipeline.runner.graph import JobFailed
-from pipeline.runner.work_queue import WorkQueue
+from pipeline.runner.graph import JobFailed, WorkQueue
 from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import cardinality, shuffle_plan
-from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
-from pipeline.shuffle.cardinality import Cardinality
-from pipeline.shuffle.packed_documents import pack, unpack
-from pipeline.shuffle.shuffle_plan import PlanFacts
-from pipeline.vocabulary import Sampling, candidates_graph
+from pipeline.shuffle import buckets, shuffle_plan
+from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, pack, unpack
+from pipeline.shuffle.buckets import Cardinality
+from pipeline.shuffle.shuffle_plan import ShufflePlan
+from pipeline.vocabulary import candidates_graph
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
@@ -54,14 +52,17 @@ def builds(tmp_path: Path):
     remote = PipelineMachine(runner="DataflowRunner")
     backend = tokens.choose_backend(work, job=job, machine=remote)
     assert isinstance(backend, BeamGroupByKey)
-    sampling = Sampling(stage.corpus, stage.cleaning, 1, 1 << 64)
     wanted = {"near_duplicates": {}}
     stage_of_dedup = DedupStage.model_validate({**table.config, "dedup": wanted})
     search = Search(stage_of_dedup, "gs://bucket/dedup")
     return {
         "tokens": partial(backend.graph, work),
         "vocabulary": partial(
-            candidates_graph, shards=work, sampling=sampling, directory="gs://bucket/work"
+            candidates_graph,
+            shards=work,
+            stage=stage,
+            limit=1 << 64,
+            directory="gs://bucket/work",
         ),
         "dedup": partial(search_graph, shards=work, search=search),
     }
@@ -113,8 +114,8 @@ def test_no_key_gathers_more_than_some_buckets_of_a_skewed_corpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The digest equals that of the local runner."""
-    monkeypatch.setattr(cardinality, "BUCKET_BYTES", 8_000)
-    monkeypatch.setattr(cardinality, "DOCUMENTS_PER_BUCKET", 40)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 8_000)
+    monkeypatch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 40)
     monkeypatch.setattr(input_shards_module, "BLOCK_BYTES", 6_000)
     monkeypatch.setattr(shuffle_plan, "SAMPLED_BYTES", 500)  # always samples the frequent text
     sources = []
@@ -168,10 +169,11 @@ def test_packed_documents_are_the_documents() -> None:
     assert unpack([], vocabulary_size=100).num_rows == 0
 
 
-def test_a_plan_survives_its_file() -> None:
+def test_a_plan_survives_its_file(builds) -> None:
     smallest = Cardinality(np.array([3, (1 << 64) - 1], dtype=np.uint64), np.array([5, 6]))
-    facts = PlanFacts((smallest, smallest), {(1, b"d" * 16): "shard"})
-    again = PlanFacts.from_json(facts.to_json())
-    assert again.carriers == facts.carriers
+    job = builds["tokens"].func.__self__.job
+    plan = ShufflePlan(job, (smallest, smallest), {(1, b"d" * 16): "shard"})
+    again = ShufflePlan.from_json(plan.to_json(), job)
+    assert again.carriers == plan.carriers
     assert again.smallest[1].keys_D.tolist() == [3, (1 << 64) - 1]
     assert again.smallest[1].bytes_D.tolist() == [5, 6]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.shuffle.packed_documents import ROW_BYTES
-from pipeline.shuffle.simulation import (
+from pipeline.shuffle.beam_group_by_key import ROW_BYTES
+from tests.pipeline.shuffle_simulation import (
     PACKED_RATIO,
     FrequentText,
     SimulatedSplit,

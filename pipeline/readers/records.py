@@ -1,10 +1,16 @@
-"""Parquet and Arrow files: each row is a document.
+"""JSON Lines, Parquet and Arrow files: each line or row is a document.
 
-In:  a column of strings; Arrow files may be streams, as Hugging Face `datasets` stores them.
-Out: its rows. Row groups and record batches are assigned to the pieces of a file in proportion to
-     their number, as if all had the same size.
+In:  objects with the text under one key, one per line, compressed or not; or a column of strings.
+     Arrow files may be streams, as Hugging Face `datasets` stores them.
+Out: their texts; `UsageError` with the byte offset of a malformed line.
+
+Arrow parses whole blocks of JSON lines at once. A block that it rejects is parsed line by line, to
+locate the malformed line or because it contains a lone surrogate, which JSON allows and UTF-8 does
+not. Row groups and record batches are assigned to the pieces of a file in proportion to their
+number, as if all had the same size.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -14,6 +20,7 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from artifacts.arrays import Offsets
@@ -21,7 +28,7 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import open_to_read
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.compression import require_plausible_size
-from pipeline.readers.documents import DocumentBlock, Piece, Reader
+from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack, scan
 
 ROWS_AT_A_TIME = 8192
 
@@ -32,6 +39,7 @@ FILE_MAGIC = b"ARROW1"
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """Without this check, a stream truncated between two batches would look complete."""
 
+_BLANK = np.frombuffer(b" \t\r\n", dtype=np.uint8)
 
 Rows = Iterator[tuple[int, pa.Array]]
 """Number of the first row, and the strings from there on."""
@@ -46,6 +54,65 @@ def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlo
     bounds = np.frombuffer(offsets, dtype=np.int64)[ended.offset : ended.offset + len(ended) + 1]
     text = np.frombuffer(data or b"", dtype=np.uint8)[bounds[0] : bounds[-1]]
     return DocumentBlock(text=text, ends=bounds[1:] - bounds[0], positions=positions)
+
+
+def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
+    """The documents on the lines that begin in the piece."""
+    key = source.text_field
+    schema = pa.schema([(key, pa.string())])
+    for block in scan(piece, line_starts, cuttable=False):
+        starts = np.concatenate(([0], block.ends[:-1]))
+        blank = np.isin(block.text[starts], _BLANK)
+        for line in np.flatnonzero(blank).tolist():
+            blank[line] = not block.text[starts[line] : block.ends[line]].tobytes().strip()
+        positions = block.positions[~blank]
+        if not len(positions):
+            continue
+        raw = block.text.tobytes()
+        try:
+            table = pj.read_json(
+                pa.BufferReader(raw),
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(raw) + 1),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=schema, unexpected_field_behavior="ignore"
+                ),
+            )
+            column = table[key]
+        except pa.ArrowInvalid:
+            column = None
+        if column is None or column.null_count or len(column) != len(positions):
+            lines = ((position, line.strip()) for position, line in block.documents())
+            yield from pack(
+                (position, _text(line, key, where=f"{piece.path}: line at byte {position}"))
+                for position, line in lines
+                if line
+            )
+        else:
+            yield block_of_strings(column, positions)
+
+
+def _text(line: bytes, key: str, *, where: str) -> bytes:
+    """The text of one line; lone surrogates are left to cleaning, which replaces them."""
+    try:
+        value = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not JSON ({error}); expected one object per line") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}: a {type(value).__name__}, expected an object with key {key!r}")
+    if key not in value:
+        known = ", ".join(sorted(value)[:20])
+        raise UsageError(f"{where}: no key {key!r}; set text_field to one of: {known}")
+    text = value[key]
+    if text is not None and not isinstance(text, str):
+        raise UsageError(f"{where}: {key!r} is {type(text).__name__}, expected a string")
+    return (text or "").encode("utf-8", "surrogatepass")
+
+
+def line_starts(buffer: bytes, at_beginning: bool) -> Offsets:
+    """Starts of lines, each of which is a document."""
+    starts = np.flatnonzero(np.frombuffer(buffer, dtype=np.uint8) == ord("\n")) + 1
+    starts = starts[starts < len(buffer)]
+    return np.concatenate(([0], starts)) if at_beginning and buffer else starts
 
 
 def _read(
@@ -153,6 +220,7 @@ def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:
         raise UsageError(f"{path}: column {name!r} is {kind}, expected strings; it has: {known}")
 
 
+JSONL = Reader(read=read_jsonl, line_break="detect", splittable=True)
 PARQUET = Reader(
     read=partial(_read, rows=parquet_rows, kind="Parquet"),
     line_break="detect",

@@ -5,7 +5,7 @@ Out: `KeySizes`: bytes through an engine's shuffle, the largest key, the fullest
 
 Digests are uniform, so a bucket's number of documents is a Poisson draw, and its text a gamma draw
 with the mean and variance of that many documents. The rest is the shuffle's own arithmetic
-(cardinality.py, shuffle_plan.py, packed_documents.py). Pure and deterministic for a given seed.
+(pipeline/shuffle). Pure and deterministic for a given seed.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.readers.input_shards import MAX_SHARD_BYTES
-from pipeline.shuffle.cardinality import MINIMUM_VALUES, bucket_bits
-from pipeline.shuffle.packed_documents import ROW_BYTES
+from pipeline.shuffle.beam_group_by_key import ROW_BYTES
+from pipeline.shuffle.buckets import MINIMUM_VALUES, bucket_bits
 from pipeline.shuffle.shuffle_plan import SAMPLED_BYTES
 
 PACKED_RATIO = 0.467
