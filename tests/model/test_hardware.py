@@ -43,6 +43,17 @@ def test_auto_is_bf16_where_the_processor_has_its_products(
     assert PretrainConfig(precision="fp32").precision == "fp32"
 
 
+@pytest.mark.parametrize(
+    ("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False), ("", True)]
+)
+def test_fp32_products_are_the_librarys_except_on_amds_processors(
+    vendor: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t: avx2 fma\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: described)
+    assert hardware.has_fast_fp32_library.__wrapped__() is expected
+
+
 def without_compiler(folder: Path) -> str:
     """A PATH with everything that the trainer may call, except gcc."""
     for tool in ("sh", "env", "uname"):

@@ -1250,71 +1250,84 @@ static inline void add_panel(idx depth, const float *a, const float *b, const fl
     }
 }
 
-/* The same at the edge of c, where only `height` rows and `width` columns exist */
+/* The same where c has only `height` rows and `width` columns, of which row r keeps its first
+ * `skip` + r as they are */
 static void add_edge(idx depth, const float *a, const float *b, const float *start,
-                     idx start_stride, float *c, idx stride, idx height, idx width) {
+                     idx start_stride, float *c, idx stride, idx height, idx width, idx skip) {
     float whole[HEIGHT * WIDTH] = {0};
     for (idx r = 0; start && r < height; r++)
         memcpy(whole + r * WIDTH, start + r * start_stride, sizeof(float) * width);
     add_panel(depth, a, b, whole, WIDTH, whole, WIDTH);
     for (idx r = 0; r < height; r++)
-        memcpy(c + r * stride, whole + r * WIDTH, sizeof(float) * width);
+        for (idx j = maximum(0, skip + r); j < width; j++) c[r * stride + j] = whole[r * WIDTH + j];
 }
 
-/* c [size, size]: copy what is above the diagonal to below it */
-static void mirror(idx size, float *c, idx stride) {
-#pragma omp parallel for schedule(static, 1)
-    for (idx top = 0; top < size; top += LANES) {
-        idx end = minimum(size, top + LANES), whole = end == top + LANES ? top : 0;
-        for (idx j = 0; j < whole; j += LANES)
-            transpose_pairs(LANES, LANES, (const pair *)(c + j * stride + top), stride,
-                            (pair *)(c + top * stride + j), stride);
-        for (idx i = top; i < end; i++)
-            for (idx j = whole; j < i; j++) c[i * stride + j] = c[j * stride + i];
+/* Copy rows [top, end) of c [size, size], right of the diagonal, to below it */
+static void mirror(idx size, idx top, idx end, float *c, idx stride) {
+    idx whole_rows = (end - top) / LANES * LANES, whole_columns = (size - end) / LANES * LANES;
+    for (idx i = top; i < top + whole_rows; i += LANES)
+        for (idx j = end; j < end + whole_columns; j += LANES)
+            transpose_pairs(LANES, LANES, (const pair *)(c + i * stride + j), stride,
+                            (pair *)(c + j * stride + i), stride);
+    for (idx i = top; i < end; i++) {
+        idx rest = i < top + whole_rows ? end + whole_columns : end;
+        for (idx j = i + 1; j < end; j++) c[j * stride + i] = c[i * stride + j];
+        for (idx j = rest; j < size; j++) c[j * stride + i] = c[i * stride + j];
     }
 }
 
 /* c [rows, columns] = a b + bias [columns], if any, or c += a b if is_added. If is_symmetric, only
- * elements on or above the diagonal are computed, and mirrored. Lines of c are contiguous. */
+ * elements on or above the diagonal are computed, and mirrored. Lines of c are contiguous. Threads
+ * form a grid over c and pack what they need for themselves, so that none waits for another. */
 void product(idx rows, idx columns, idx depth, float *a_at, idx a_down, idx a_across, float *b_at,
              idx b_down, idx b_across, const float *bias, int is_added, int is_symmetric, float *c,
              idx stride) {
     Operand a = {a_at, a_down, a_across}, b = {b_at, b_down, b_across};
-    idx panels = quotient_up(columns, WIDTH), threads = omp_get_max_threads();
-    idx limit = is_symmetric ? SYMMETRIC_BAND : BAND;
-    idx bands = quotient_up(rows, threads * limit) * threads;
+    idx threads = omp_get_max_threads(), down = threads;
+    for (idx n = 1; n < threads && !is_symmetric; n++) /* the grid that packs least */
+        if (threads % n == 0 && threads / n * rows + n * columns < threads / down * rows + down * columns)
+            down = n;
+    idx across = threads / down;
+    idx bands = quotient_up(rows, down * (is_symmetric ? SYMMETRIC_BAND : BAND)) * down;
     idx band = quotient_up(quotient_up(rows, bands), HEIGHT) * HEIGHT;
+    idx side = quotient_up(quotient_up(columns, across), WIDTH) * WIDTH;
     idx most = quotient_up(depth, quotient_up(depth, DEPTH));
-    float *packed = aligned_alloc(64, sizeof(float) * panels * WIDTH * most);
-#pragma omp parallel
-    for (idx begin = 0; begin < depth; begin += most) {
+#pragma omp parallel num_threads(threads)
+    {
+        idx me = omp_get_thread_num();
+        idx left_end = me % across * side, right_end = minimum(columns, left_end + side);
         float lines[BAND * DEPTH];
-        idx some = minimum(most, depth - begin);
-        const float *start = is_added || begin ? c : bias;
-        idx start_stride = is_added || begin ? stride : 0;
-#pragma omp for schedule(static)
-        for (idx j = 0; j < columns; j += WIDTH)
-            pack_panel(some, minimum(WIDTH, columns - j), (Operand){element(b, begin, j), b_down, b_across},
-                       packed + j * some);
-#pragma omp for schedule(static, 1)
-        for (idx top = 0; top < rows; top += band) {
-            idx end = minimum(rows, top + band);
-            pack_band(end - top, some, (Operand){element(a, top, begin), a_down, a_across}, lines);
-            for (idx j = is_symmetric ? top / WIDTH * WIDTH : 0; j < columns; j += WIDTH)
-                for (idx i = top; i < end; i += HEIGHT) {
-                    idx height = minimum(HEIGHT, end - i), width = minimum(WIDTH, columns - j);
-                    const float *left = lines + (i - top) * some, *right = packed + j * some;
-                    const float *from = start ? start + i * start_stride + j : NULL;
-                    float *out = c + i * stride + j;
-                    if (height == HEIGHT && width == WIDTH)
-                        add_panel(some, left, right, from, start_stride, out, stride);
-                    else
-                        add_edge(some, left, right, from, start_stride, out, stride, height, width);
-                }
+        float *panels = aligned_alloc(64, sizeof(float) * side * most);
+        for (idx begin = 0; begin < depth && left_end < right_end; begin += most) {
+            idx some = minimum(most, depth - begin);
+            const float *start = is_added || begin ? c : bias;
+            idx start_stride = is_added || begin ? stride : 0;
+            for (idx j = left_end; j < right_end; j += WIDTH)
+                pack_panel(some, minimum(WIDTH, right_end - j),
+                           (Operand){element(b, begin, j), b_down, b_across},
+                           panels + (j - left_end) * some);
+            for (idx top = me / across * band; top < rows; top += down * band) {
+                idx end = minimum(rows, top + band);
+                pack_band(end - top, some, (Operand){element(a, top, begin), a_down, a_across}, lines);
+                for (idx j = is_symmetric ? top / WIDTH * WIDTH : left_end; j < right_end; j += WIDTH)
+                    for (idx i = top; i < end; i += HEIGHT) {
+                        idx height = minimum(HEIGHT, end - i), width = minimum(WIDTH, right_end - j);
+                        idx skip = is_symmetric ? i - j : -HEIGHT;
+                        const float *of_a = lines + (i - top) * some;
+                        const float *of_b = panels + (j - left_end) * some;
+                        const float *from = start ? start + i * start_stride + j : NULL;
+                        float *out = c + i * stride + j;
+                        if (height == HEIGHT && width == WIDTH && skip <= -HEIGHT)
+                            add_panel(some, of_a, of_b, from, start_stride, out, stride);
+                        else
+                            add_edge(some, of_a, of_b, from, start_stride, out, stride, height,
+                                     width, skip);
+                    }
+                if (is_symmetric && begin + some == depth) mirror(rows, top, end, c, stride);
+            }
         }
+        free(panels);
     }
-    free(packed);
-    if (is_symmetric) mirror(rows, c, stride);
 }
 #endif
 
