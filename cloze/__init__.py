@@ -75,7 +75,7 @@ def load_batches(
     also accepts other numbers of steps, batch sizes and lengths.
     """
     from flows.config import RunConfig
-    from flows.record import read_record, run_artifact
+    from flows.workspace import read_record, run_artifact
     from flows.workspace import workspace as open_workspace
     from model.data.torch_dataset import PretrainingBatches
 

@@ -12,8 +12,7 @@ from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact, open_artifact
 from flows.config import RunConfig
-from flows.record import RECORD_NAME, list_runs, read_record, run_artifact
-from flows.workspace import Workspace
+from flows.workspace import RECORD_NAME, Workspace, list_runs, read_record, run_artifact
 
 
 def named_artifact(name: str, workspace: Workspace) -> Artifact:

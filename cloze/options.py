@@ -15,8 +15,7 @@ from artifacts.config import assign, flat, override, parse, read_toml
 from artifacts.errors import UsageError
 from cloze.lookup import model_directory, named_artifact
 from flows.config import MachineConfig, RunConfig
-from flows.record import list_runs
-from flows.workspace import Workspace, workspace
+from flows.workspace import Workspace, list_runs, workspace
 
 ConfigPath = Annotated[Path, Parameter(help="The run's configuration (TOML).")]
 RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]

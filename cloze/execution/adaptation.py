@@ -29,8 +29,7 @@ from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
 from cloze.lookup import model_directory
 from cloze.options import TARGET, Target
-from flows.record import read_record, run_artifact
-from flows.workspace import Workspace
+from flows.workspace import Workspace, read_record, run_artifact
 
 Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
 

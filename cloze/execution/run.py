@@ -24,9 +24,8 @@ from flows.executor import execute
 from flows.locks.on_disk import locked
 from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server
-from flows.record import RunRecord
 from flows.report.figures import read_summary, terminal_lines
-from flows.workspace import Workspace, writable_workspace
+from flows.workspace import RunRecord, Workspace, writable_workspace
 
 GIB = 1 << 30
 
@@ -114,7 +113,7 @@ def tracked_by_prefect(space: Workspace, *, run: str) -> Iterator[None]:
         space, run=run, meanwhile=lambda: import_module("flows.prefect.flows")
     )
     with server_starting as server:
-        from flows.prefect.tracking import reporting_to
+        from flows.prefect.flows import reporting_to
 
         with reporting_to(server):
             yield

@@ -9,8 +9,8 @@ from artifacts.errors import UsageError
 from artifacts.progress import clock, say
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
-from flows.record import list_runs, read_record, stage_tables
 from flows.report.figures import figures, read_summary
+from flows.workspace import list_runs, read_record, stage_tables
 
 HEADER = ("run", "state", "started", "took", "stages", "headline")
 GIB = 1 << 30

@@ -24,8 +24,8 @@ from cloze.answer import Answer, columns
 from cloze.inspection.row_text import document_text, example_text
 from cloze.options import PLACE, Place, RunName
 from flows.inventory import ancestors
-from flows.record import read_record, run_artifact
 from flows.report.figures import figures, read_summary
+from flows.workspace import read_record, run_artifact
 
 Ids = npt.NDArray[np.int64]
 

@@ -6,8 +6,7 @@ import pytest
 
 from artifacts.errors import UsageError
 from cloze.lookup import model_directory, named_artifact
-from flows.record import RunRecord, write_record
-from flows.workspace import workspace
+from flows.workspace import RunRecord, workspace, write_record
 
 
 def test_a_runs_folder_is_no_model_and_the_error_gives_its_name(tmp_path: Path) -> None:
