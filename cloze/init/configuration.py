@@ -35,8 +35,7 @@ from cloze.init.initial_model import (
 )
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.init.plain_text import language
-from cloze.lookup import model_directory
-from cloze.options import PLACE, Place
+from cloze.options import PLACE, Place, model_directory
 from flows.config import RatesConfig, RunConfig
 from flows.forecast import forecast_corpus
 
