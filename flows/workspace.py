@@ -31,6 +31,7 @@ from artifacts.config import Config
 from artifacts.digests import digest_of
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import located
+from artifacts.progress import clock
 from artifacts.store import Artifact, Store, open_artifact
 from flows.locks.on_disk import holder_of
 
@@ -43,6 +44,10 @@ REPORT_FILES = (PAGE_NAME, SUMMARY_NAME)
 
 PLACEHOLDER = "{workspace}"
 """Stands for the workspace's root in `run.json`."""
+
+GIB = 1 << 30
+
+RunState = Literal["running", "finished", "failed", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,6 @@ def writable_workspace(root: str) -> Workspace:
     return made
 
 
-RunState = Literal["running", "finished", "failed", "interrupted"]
-
-
 class StageRecord(Config):
     """One stage of a run; fields written by earlier versions are ignored."""
 
@@ -115,6 +117,12 @@ class StageRecord(Config):
     """Peak PSS in bytes of all of that run's processes while the program ran."""
     argv: tuple[str, ...] = ()
     """The command that makes it."""
+
+    @property
+    def cost(self) -> tuple[str, str]:
+        """Its time and peak memory as text, each empty if unknown."""
+        memory = f"{self.peak_memory / GIB:.2f} GiB" if self.peak_memory else ""
+        return clock(self.seconds) if self.seconds is not None else "", memory
 
 
 class RunRecord(Config):

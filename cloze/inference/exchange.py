@@ -1,4 +1,4 @@
-"""`cloze export`, `cloze import`, `cloze submissions`: models and predictions exchanged with others.
+"""`cloze export`, `cloze import`, `cloze submissions`: exchange models and predictions.
 
 In:  a model and a new directory; with --task, a run that saved its fine-tuned models.
      For `import`, a folder with config.json and model.safetensors.
@@ -36,6 +36,7 @@ Task = Annotated[
         show_default=False,
     ),
 ]
+Run = Annotated[str, Parameter(help="A run, or a finetune artifact's directory.")]
 
 PREFIX = "submissions/"
 GLUE = "glue"
@@ -43,9 +44,6 @@ GLUE_FILES = (
     *("AX", "CoLA", "MNLI-m", "MNLI-mm", "MRPC", "QNLI", "QQP", "RTE", "SST-2", "STS-B", "WNLI"),
 )
 """The files that gluebenchmark.com expects in one archive."""
-
-Run = Annotated[str, Parameter(help="A run, or a finetune artifact's directory.")]
-Target = Annotated[Path, Parameter(help="A new or empty directory.")]
 
 
 @Parameter(name="*")
@@ -124,7 +122,7 @@ def import_model(folder: Folder, /, *, place: Place = PLACE) -> Answer:
     return Answer(data, artifact.directory, place.json)
 
 
-def submissions(run: Run, directory: Target, /, *, place: Place = PLACE) -> Answer:
+def submissions(run: Run, directory: Directory, /, *, place: Place = PLACE) -> Answer:
     """Collect submissions."""
     artifact = open_artifact(model_directory(run, place.space(), stage="finetune"))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):

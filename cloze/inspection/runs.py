@@ -20,8 +20,6 @@ from flows.report.figures import figures, read_summary
 from flows.workspace import list_runs, read_record, stage_tables, writable_workspace
 
 HEADER = ("run", "state", "started", "took", "stages", "headline")
-GIB = 1 << 30
-
 MEGABYTE = 1_000_000
 
 Delete = Annotated[
@@ -78,8 +76,7 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
         (
             name,
             stage.digest[:12],
-            clock(stage.seconds) if stage.seconds is not None else "",
-            f"{stage.peak_memory / GIB:.2f} GiB" if stage.peak_memory else "",
+            *stage.cost,
             space.store.directory(name, stage.key),
         )
         for name, stage in record.stages.items()

@@ -39,7 +39,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from prefect.types.entrypoint import EntrypointType
 from pydantic import BeforeValidator, JsonValue
 
-from artifacts.progress import clock, say
+from artifacts.progress import say
 from flows.ablation.result import publish
 from flows.ablation.rows import HELDOUT_ROW, Settings, Table, changed, rows
 from flows.config import THIS_MACHINE, MachineConfig, RunConfig
@@ -70,8 +70,6 @@ FLUSH_SECONDS = 5.0
 
 AWAY_SECONDS = 60.0
 """Pause after a failed call, since each call waits for Prefect's retries."""
-
-GIB = 1 << 30
 
 
 def _with_served(name: str) -> BeforeValidator:
@@ -331,8 +329,8 @@ def stage_rows(record: RunRecord) -> list[dict[str, str]]:
         {
             "stage": stage,
             "state": found.state,
-            "time": clock(found.seconds) if found.seconds is not None else "",
-            "memory": f"{found.peak_memory / GIB:.2f} GiB" if found.peak_memory else "",
+            "time": found.cost[0],
+            "memory": found.cost[1],
             "digest": found.digest[:12],
             "artifact": f"{stage}/{found.key[:12]}",
         }
