@@ -261,3 +261,8 @@ class Summary(Result):
     """Every artifact, in order."""
     configuration: dict[str, JsonValue] = Field(default_factory=dict)
     """The run's configuration, without default values."""
+
+    @property
+    def headline(self) -> LanguageModelScore | None:
+        """The scores on the main held-out split."""
+        return self.language_model[0] if self.language_model else None

@@ -42,7 +42,7 @@ def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]
     Face's layout. For a run that trained an encoder for retrieval, it is that encoder.
     `options` (device, precision, attention) go to `model.inference.load.load`.
     """
-    from cloze.lookup import vectors_directory
+    from cloze.options import vectors_directory
     from flows.workspace import workspace as open_workspace
     from model.inference.load import load as load_directory
 
@@ -58,7 +58,7 @@ def load_task(
     "none"), its finetune artifact's directory, or a folder written by `cloze export --task`.
     `options` (device, precision) go to `model.inference.predict.load_predictor`.
     """
-    from cloze.lookup import model_directory
+    from cloze.options import model_directory
     from flows.workspace import workspace as open_workspace
     from model.inference.predict import load_predictor
 
@@ -75,7 +75,7 @@ def load_batches(
     also accepts other numbers of steps, batch sizes and lengths.
     """
     from flows.config import RunConfig
-    from flows.record import read_record, run_artifact
+    from flows.workspace import read_record, run_artifact
     from flows.workspace import workspace as open_workspace
     from model.data.torch_dataset import PretrainingBatches
 

@@ -127,7 +127,7 @@ COMMANDS = {
         "cloze inspect demo/examples --rows 3",
     ),
     "fill-mask": Verb(
-        "cloze.inference.mask_filling:fill_mask",
+        "cloze.inference.prediction:fill_mask",
         "Predict the tokens behind every [MASK] of a text.",
         "cloze fill-mask demo 'numpy.zeros returns a new [MASK] of given shape.'",
     ),
@@ -137,27 +137,27 @@ COMMANDS = {
         "cloze predict demo --task sentiment 'A film to remember.'",
     ),
     "embed": Verb(
-        "cloze.inference.embedding:embed",
+        "cloze.inference.vectors:embed",
         "Embed texts: one vector per text.",
         "cloze embed demo --output vectors.npy < texts.txt",
     ),
     "search": Verb(
-        "cloze.inference.search:search",
+        "cloze.inference.vectors:search",
         "Find the excerpts from a folder's documents that best match a question.",
         "cloze search my-encoder ~/documents 'Who owns the garden?'",
     ),
     "submissions": Verb(
-        "cloze.inference.submissions:submissions",
+        "cloze.inference.exchange:submissions",
         "Collect predictions for unlabelled test files in the official servers' formats.",
         "cloze submissions glue glue-submission",
     ),
     "export": Verb(
-        "cloze.inference.hugging_face:export_model",
+        "cloze.inference.exchange:export_model",
         "Export a trained encoder or task model in Hugging Face's layout, with a model card.",
         "cloze export demo my-encoder",
     ),
     "import": Verb(
-        "cloze.inference.hugging_face:import_model",
+        "cloze.inference.exchange:import_model",
         "Import a model in Hugging Face's layout, to pre-train, fine-tune or evaluate it.",
         "cloze import bert-base-uncased",
     ),
@@ -182,12 +182,12 @@ COMMANDS = {
         "cloze trace demo --row 17",
     ),
     "gc": Verb(
-        "cloze.inspection.gc:gc",
+        "cloze.inspection.runs:gc",
         "List artifacts that no run refers to; delete them with --delete.",
         "cloze gc --delete",
     ),
     "serve": Verb(
-        "cloze.execution.serve:serve",
+        "cloze.execution.run:serve",
         "Serve the flows: execute runs triggered from a Prefect server or its UI.",
         "cloze serve configs/demo.toml --port 4200",
     ),

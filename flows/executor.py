@@ -6,23 +6,26 @@ Out: the run's record, rewritten after every stage, and an error if the run fail
     execute → Executor.ensure → run_job → launcher.start ⇒ supervisor ⇒ the stage's program
 
 `execute` runs the stages one after another; the Prefect flows drive the same `Executor` with each
-stage as a task (flows/prefect/tracking.py).
+stage as a task (flows/prefect/flows.py).
 """
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 
+from pydantic import ValidationError
+
 from artifacts import filesystem
+from artifacts.config import flat
 from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.progress import clock, say
 from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact
-from flows.config import MachineConfig, RunConfig
+from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
 from flows.job import (
     JobResult,
@@ -36,22 +39,20 @@ from flows.launchers.local import LocalJob
 from flows.launchers.warm import WarmProcess
 from flows.locks.on_disk import Holder, holder_of, leased, locked
 from flows.locks.on_store import leased_on_store
-from flows.record import (
+from flows.reuse import Found, look_up, remove_damage
+from flows.stages import Stage, chain, stage_table, up_to
+from flows.workspace import (
     REPORT_FILES,
     RunRecord,
     RunState,
     StageRecord,
-    begin_attempt,
-    end_attempt,
+    Workspace,
     find_record,
-    keep_replaced,
     record_path,
     utc_now,
+    writable_workspace,
     write_record,
 )
-from flows.reuse import Found, look_up, remove_damage
-from flows.stages import Stage, chain, stage_table, up_to
-from flows.workspace import writable_workspace
 
 SUPERVISOR_SECONDS = 10.0
 """Added to a program's grace period: time for its supervisor to react and to end its children."""
@@ -71,19 +72,15 @@ def execute(
     executor = Executor(run, machine, wanted=wanted, options=options)
     with executor.running():
         for stage in executor.stages:
-            _ensure(stage, executor, retries=machine.jobs.retries)
+            for retries_left in reversed(range(machine.jobs.retries + 1)):
+                try:
+                    executor.ensure(stage)
+                    break
+                except StageFailed as error:
+                    if not retries_left or not is_worth_retrying(stage, error):
+                        raise
+                time.sleep(machine.jobs.retry_delay)
     return executor.record
-
-
-def _ensure(stage: str, executor: "Executor", *, retries: int) -> None:
-    """Reuse or make the artifact of one stage, with at most `retries` retries if it is killed."""
-    for left in reversed(range(retries + 1)):
-        try:
-            return executor.ensure(stage)
-        except StageFailed as error:
-            if not left or not is_worth_retrying(stage, error):
-                raise
-        time.sleep(executor.machine.jobs.retry_delay)
 
 
 class Executor:
@@ -173,10 +170,10 @@ class Executor:
                 self.warm.close()  # training needs its memory
             argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
             emit(name, "running", " ".join(argv))
-            attempts, result = begin_attempt(folder, table.key), None
             try:
                 result = run_job(
                     argv,
+                    key=table.key,
                     folder=folder,
                     launcher=launcher_for(name, self.machine, warm=self.warm),
                     stall_timeout=self.machine.jobs.stall_timeout,
@@ -184,15 +181,13 @@ class Executor:
             except ClozeError as error:
                 emit(name, "failed", str(error))
                 raise
-            finally:
-                seconds = end_attempt(folder, attempts, finished=result is not None)
             made = self.space.store.find(name, table.key)
             if made is None:
                 raise IntegrityError(
                     f"{table.output}: stage {name} exited with code 0 but wrote no "
                     f"{MANIFEST_NAME}; its program must end with commit()"
                 )
-            self._enter(stage, made, replace(result, seconds=max(seconds, result.seconds)))
+            self._enter(stage, made, result)
 
     @contextmanager
     def _leased(self, name: str, table: StageTable) -> Iterator[Found]:
@@ -287,6 +282,44 @@ class Executor:
         update = {"state": state, "failure": failure, **ended}
         self.record = self.record.model_copy(update=update)
         write_record(self.record, self.space)
+
+
+def keep_replaced(record: RunRecord, run: RunConfig, space: Workspace) -> None:
+    """Rename a finished run that `run` is about to replace with other settings.
+
+    `demo` becomes `demo.1`, `demo.2`, …, which no run can be started as because of the dot. Its
+    artifacts stay where they are, and its record protects them from `cloze gc`.
+    """
+    if record.state != "finished":
+        return
+    try:
+        settings = RunConfig.model_validate(record.config)
+    except ValidationError:  # written by an earlier version
+        changes = ["of an earlier version"]
+    else:
+        old, new = (
+            flat(one.model_copy(update={"report": ReportConfig()}).model_dump(mode="json"))
+            for one in (settings, run)
+        )
+        changes = [place for place in old | new if old.get(place) != new.get(place)]
+    if not changes:
+        return
+    taken = set(filesystem.list_names(space.root))
+    names = (f"{record.name}.{number}" for number in itertools.count(1))
+    kept = next(name for name in names if name not in taken)
+    for file in REPORT_FILES:
+        path = filesystem.join(space.run_folder(record.name), file)
+        if filesystem.exists(path):
+            target = filesystem.join(space.run_folder(kept), file)
+            filesystem.write_bytes(target, filesystem.read_bytes(path))
+    write_record(record.model_copy(update={"name": kept}), space)
+    shown = ", ".join(changes[:3]) + (", …" if len(changes) > 3 else "")
+    say(f"run {record.name} had other settings ({shown}); it is kept as {kept}")
+    if changes == ["pretrain.steps"]:
+        say(
+            "training starts from scratch; to continue the earlier run instead: --set "
+            f"name=NAME --set pretrain.continue_from={kept}"
+        )
 
 
 def write_tables(run: RunConfig, machine: MachineConfig) -> list[Path]:

@@ -42,8 +42,7 @@ from flows.forecast import (
     sequences_to_read,
     steps_to_do,
 )
-from flows.record import find_record, list_runs
-from flows.workspace import Workspace
+from flows.workspace import Workspace, find_record, list_runs
 from model.config import SIZE_NAMES, EncoderConfig, TaskConfig
 from model.hardware import machine_precision
 

@@ -16,8 +16,7 @@ from artifacts.errors import ClozeError, UsageError
 from artifacts.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from artifacts.stage import read_stage_table
 from artifacts.store import FINISHED, Artifact, Store
-from flows.record import find_record, list_runs
-from flows.workspace import Workspace
+from flows.workspace import Workspace, find_record, list_runs
 
 IMPORTED = "import"
 """Stage name of imported models (`cloze import`), which are kept though no run refers to them."""

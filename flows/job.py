@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.config import StageConfig
+from pydantic import ValidationError
+
+from artifacts.config import Config, StageConfig
 from artifacts.errors import ClozeError
 from artifacts.progress import clock
 from artifacts.runtime.processes import descendants
@@ -31,6 +33,8 @@ MEMORY_SECONDS = 1.0
 MEMORY_SHARE = 0.02
 """At most this share of the time is spent measuring memory, which slows down the programs."""
 KIB = 1024
+
+ATTEMPTS_NAME = "attempts.json"
 
 SIGNALLED = (128 + 9, 128 + 15)
 """Exit codes that report SIGKILL and SIGTERM: of a shell, a scheduler or a supervisor."""
@@ -69,7 +73,7 @@ class JobResult:
     """Time and memory that a program took."""
 
     seconds: float
-    """Wall-clock time."""
+    """Wall-clock time of all attempts."""
     peak_memory: int
     """Peak PSS in bytes of this process and its descendants, sampled at most once a second."""
 
@@ -103,11 +107,14 @@ def launcher_for(stage: str, machine: MachineConfig, *, warm: WarmProcess) -> La
 
 
 def run_job(
-    argv: Sequence[str], *, folder: Path, launcher: Launcher, stall_timeout: float
+    argv: Sequence[str], *, key: str, folder: Path, launcher: Launcher, stall_timeout: float
 ) -> JobResult:
-    """Run `argv` as the job in `folder` and log its output; raises unless it exits with code 0."""
-    started = time.monotonic()
-    follower = Follower(folder)
+    """Run `argv` as the job in `folder` and log its output; raises unless it exits with code 0.
+
+    `key` is that of the stage table: the time includes earlier attempts at the same artifact.
+    """
+    attempts, follower = begin_attempt(folder, key), Follower(folder)
+    started, code = time.monotonic(), None
     try:
         launcher.start(argv, job=folder)
         while (code := launcher.poll(folder)) is None:
@@ -117,10 +124,54 @@ def run_job(
     except BaseException:
         launcher.cancel(folder)
         raise
+    finally:
+        seconds = end_attempt(folder, attempts, finished=code == 0)
     follower.read()
     if code != 0:
         raise follower.failure(code)
-    return JobResult(time.monotonic() - started, follower.peak_memory)
+    return JobResult(max(seconds, time.monotonic() - started), follower.peak_memory)
+
+
+class Attempts(Config):
+    """The attempts so far at making one stage's artifact, stored beside its log."""
+
+    key: str
+    """Key of the stage table."""
+    seconds: float = 0.0
+    """Wall-clock time of the attempts that have ended."""
+    started: float | None = None
+    """Start of the current or killed attempt, in seconds since 1970."""
+
+
+def begin_attempt(folder: Path, key: str) -> Attempts:
+    """Record the start of another attempt by the job in `folder`.
+
+    A killed run could not record its end, so its attempt is taken to end with the last output.
+    """
+    file, log = folder / ATTEMPTS_NAME, folder / "log"
+    now, seconds = time.time(), 0.0
+    with contextlib.suppress(FileNotFoundError, ValidationError):
+        earlier = Attempts.model_validate_json(file.read_bytes())
+        if earlier.key == key:
+            last_line = log.stat().st_mtime if log.exists() else 0.0
+            killed = max(0.0, last_line - earlier.started) if earlier.started else 0.0
+            seconds = earlier.seconds + killed
+    attempts = Attempts(key=key, seconds=seconds, started=now)
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(attempts.model_dump_json() + "\n", "utf-8")
+    return attempts
+
+
+def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
+    """Record the end of an attempt; returns the seconds of all attempts."""
+    seconds = attempts.seconds + time.time() - (attempts.started or time.time())
+    file = folder / ATTEMPTS_NAME
+    if finished:
+        file.unlink(missing_ok=True)
+    else:
+        ended = attempts.model_copy(update={"seconds": seconds, "started": None})
+        file.write_text(ended.model_dump_json() + "\n", "utf-8")
+    return round(seconds, 3)
 
 
 class Follower:

@@ -1,28 +1,53 @@
-"""The workspace: the folder or bucket that holds artifacts and runs.
+"""The workspace: the folder or bucket that holds artifacts and runs, and the record of each run.
 
-In:  a folder or fsspec URL, and a run's name.
-Out: its store, the run's folder, and a local folder for logs and jobs.
+In:  a folder or fsspec URL, and a run's name; the result of each stage.
+Out: its store, the run's folder, a local folder for logs and jobs; `run.json`, rewritten after
+     every stage, through which a run's name resolves to artifacts.
 
     <workspace>/artifacts/<stage>/<key>/…   shared by all runs (artifacts/store.py)
-    <workspace>/<run>/run.json              the run's record (flows/record.py)
+    <workspace>/<run>/run.json              the run's record: its artifacts and how they were made
     <workspace>/<run>/stages/*.json         its stage tables, for running a stage by hand
     <workspace>/<run>/report.html, summary.json
     <workspace>/<run>/jobs/<stage>/log      the output of each program
 
-For a workspace on an object store, jobs and locks (flows/locks) are kept in a local folder.
+For a workspace on an object store, jobs and locks (flows/locks) are kept in a local folder. A
+workspace can be moved or copied: artifacts are found by stage and key, and paths inside the
+workspace are stored relative to it.
 """
 
+import json
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
+from typing import Literal
+
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from artifacts import filesystem
+from artifacts.config import Config
 from artifacts.digests import digest_of
-from artifacts.errors import UsageError
+from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import located
-from artifacts.store import Store
+from artifacts.progress import clock
+from artifacts.store import Artifact, Store, open_artifact
+from flows.locks.on_disk import holder_of
 
 ARTIFACTS = "artifacts"
+RECORD_NAME = "run.json"
+PAGE_NAME = "report.html"
+SUMMARY_NAME = "summary.json"
+REPORT_FILES = (PAGE_NAME, SUMMARY_NAME)
+"""The report's files, copied into the run's folder."""
+
+PLACEHOLDER = "{workspace}"
+"""Stands for the workspace's root in `run.json`."""
+
+GIB = 1 << 30
+
+RunState = Literal["running", "finished", "failed", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -73,3 +98,167 @@ def writable_workspace(root: str) -> Workspace:
             f"workspace {made.root}: cannot be written ({reason}); choose another folder"
         ) from None
     return made
+
+
+class StageRecord(Config):
+    """One stage of a run; fields written by earlier versions are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    key: str
+    """Key of its stage table."""
+    digest: str
+    """Content digest of its artifact."""
+    state: Literal["reused", "made"]
+    """Whether this run made the artifact or reused it."""
+    seconds: float | None = None
+    """Wall-clock time of its program over all attempts, if a run of this name made it."""
+    peak_memory: int | None = None
+    """Peak PSS in bytes of all of that run's processes while the program ran."""
+    argv: tuple[str, ...] = ()
+    """The command that makes it."""
+
+    @property
+    def cost(self) -> tuple[str, str]:
+        """Its time and peak memory as text, each empty if unknown."""
+        memory = f"{self.peak_memory / GIB:.2f} GiB" if self.peak_memory else ""
+        return clock(self.seconds) if self.seconds is not None else "", memory
+
+
+class RunRecord(Config):
+    """One run; fields written by earlier versions are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    name: str
+    """The run's name."""
+    state: RunState
+    """Whether it is running, or how it ended."""
+    config: dict[str, JsonValue]
+    """The complete resolved configuration."""
+    machine: dict[str, JsonValue]
+    """The machine's configuration."""
+    host: str = ""
+    """Host that started it and holds its lock."""
+    stages: dict[str, StageRecord] = Field(default_factory=dict)
+    """The stages finished so far, in order."""
+    started_at: str
+    """UTC."""
+    finished_at: str = ""
+    """UTC; empty while it runs."""
+    seconds: float | None = None
+    """Wall-clock time of the whole run."""
+    peak_memory: int | None = None
+    """Peak PSS in bytes of all its processes, over the stages that ran."""
+    failure: str = ""
+    """Why it failed."""
+
+
+def utc_now() -> str:
+    """The current time in the format of records."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def record_path(workspace: Workspace, run: str) -> str:
+    """Path or URL of a run's record."""
+    return filesystem.join(workspace.run_folder(run), RECORD_NAME)
+
+
+def write_record(record: RunRecord, workspace: Workspace) -> None:
+    """Write the record to its place in the workspace."""
+    table = _replaced(record.model_dump(mode="json"), workspace.root, PLACEHOLDER)
+    content = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
+    filesystem.write_bytes(record_path(workspace, record.name), content.encode())
+
+
+def _replaced(value: JsonValue, old: str, new: str) -> JsonValue:
+    """`value` with `new` for `old` in every string that is the folder `old` or a path in it."""
+    if isinstance(value, str):
+        inside = value == old or value.startswith(f"{old}/")
+        return new + value.removeprefix(old) if inside else value
+    if isinstance(value, list):
+        return [_replaced(item, old, new) for item in value]
+    if isinstance(value, dict):
+        return {name: _replaced(item, old, new) for name, item in value.items()}
+    return value
+
+
+def find_record(workspace: Workspace, run: str) -> RunRecord | None:
+    """The record of the run called `run`, or None.
+
+    A killed run could not record its end, so it counts as interrupted if its lock is free. On an
+    object store, only the host that started it can check that.
+    """
+    path = record_path(workspace, run)
+    try:
+        record = read_record_file(path)
+    except FileNotFoundError:
+        return None
+    has_lock_here = filesystem.is_local(workspace.root) or record.host == gethostname()
+    if record.state == "running" and has_lock_here and not holder_of(workspace.local / run):
+        return record.model_copy(update={"state": "interrupted"})
+    return record
+
+
+def read_record_file(path: str) -> RunRecord:
+    """The record at `<workspace>/<run>/run.json`, with paths in the workspace's current place."""
+    root = path.rsplit("/", 2)[0]
+    try:
+        table = json.loads(filesystem.read_bytes(path))
+        return RunRecord.model_validate(_replaced(table, PLACEHOLDER, root))
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+    except IsADirectoryError:
+        reason = "a folder"
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+    raise UsageError(f"{path}: not a run's record: {reason}; remove it, or start the run again")
+
+
+def list_runs(workspace: Workspace) -> list[str]:
+    """The names of the runs in a workspace."""
+    names = filesystem.list_names(workspace.root)
+    return [name for name in names if filesystem.exists(record_path(workspace, name))]
+
+
+def read_record(workspace: Workspace, run: str) -> RunRecord:
+    """The record of the run called `run`; raises a `UsageError` that lists the existing runs."""
+    found = find_record(workspace, run)
+    if found is None:
+        known = ", ".join(list_runs(workspace)) or "none"
+        raise UsageError(
+            f"{run}: no run of this name in workspace {workspace.root}; existing runs: {known}"
+        )
+    return found
+
+
+def stage_tables(
+    record: RunRecord, workspace: Workspace, *, stages: Sequence[str] = ()
+) -> dict[str, dict[str, JsonValue]]:
+    """The records of some or all stages, each with the directory of its artifact."""
+    return {
+        stage: {
+            **record.stages[stage].model_dump(mode="json"),
+            "directory": workspace.store.directory(stage, record.stages[stage].key),
+        }
+        for stage in stages or record.stages
+    }
+
+
+def run_artifact(workspace: Workspace, run: str, *, stage: str) -> Artifact:
+    """The artifact that `stage` has in a run."""
+    record = read_record(workspace, run)
+    if stage not in record.stages:
+        raise UsageError(
+            f"run {run} has no finished stage {stage} ({record.state}; finished: "
+            f"{', '.join(record.stages) or 'none'}); run `cloze {stage} CONFIG` first"
+        )
+    entry = record.stages[stage]
+    directory = workspace.store.directory(stage, entry.key)
+    artifact = open_artifact(directory)
+    if artifact.digest != entry.digest:
+        raise IntegrityError(
+            f"{directory}: digest {artifact.digest[:12]}, but {RECORD_NAME} of run {run} has "
+            f"{entry.digest[:12]}; run `cloze run CONFIG` to update the record"
+        )
+    return artifact

@@ -27,10 +27,8 @@ from cloze.init.configuration import GeneralText, Name, continuation, run_name
 from cloze.init.corpus_samples import look
 from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
-from cloze.lookup import model_directory
-from cloze.options import TARGET, Target
-from flows.record import read_record, run_artifact
-from flows.workspace import Workspace
+from cloze.options import TARGET, Target, model_directory
+from flows.workspace import Workspace, read_record, run_artifact
 
 Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
 

@@ -1,10 +1,14 @@
-"""`cloze run`: every stage of a run, from documents to the report, or of several variants of it.
+"""`cloze run` and `cloze serve`: every stage of a run, from documents to the report.
 
-In:  a configuration; seeds and sweeps.
-Out: the run's record, or for people the headline figures and the path of the report; for several
-     runs, a table of figures: means over the seeds with standard errors.
+In:  for `run`, a configuration; seeds and sweeps. For `serve`, a configuration, the default values
+     of the server's form.
+Out: for `run`, the run's record, or for people the headline figures and the path of the report; for
+     several runs, a table of figures: means over the seeds with standard errors. For `serve`, runs
+     that are triggered from a Prefect server, until Ctrl-C.
 """
 
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -23,10 +27,9 @@ from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.locks.on_disk import locked
 from flows.plan import plan
-from flows.prefect.server import ServerLost, prefect_server
-from flows.record import RunRecord
+from flows.prefect.server import ServerLost, prefect_server, secret_file
 from flows.report.figures import read_summary, terminal_lines
-from flows.workspace import Workspace, writable_workspace
+from flows.workspace import RunRecord, Workspace, writable_workspace
 
 GIB = 1 << 30
 
@@ -51,6 +54,10 @@ Sweep = Annotated[
         help="Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`. "
         "Repeatable; runs every combination.",
     ),
+]
+
+Port = Annotated[
+    int, Parameter(help="Port of the server, unless PREFECT_API_URL already names one.")
 ]
 
 
@@ -114,7 +121,7 @@ def tracked_by_prefect(space: Workspace, *, run: str) -> Iterator[None]:
         space, run=run, meanwhile=lambda: import_module("flows.prefect.flows")
     )
     with server_starting as server:
-        from flows.prefect.tracking import reporting_to
+        from flows.prefect.flows import reporting_to
 
         with reporting_to(server):
             yield
@@ -144,3 +151,34 @@ def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Ans
     ]
     text = f"{columns(rows)}\n\neach run: cloze compare {' '.join(names)}"
     return Answer({"variants": data}, text, as_json)
+
+
+def serve(config: ConfigPath, /, *, port: Port = 4200, target: Target = TARGET) -> Answer:
+    """Serve the flows."""
+    run, machine = target.run(config), target.machine()
+    space = writable_workspace(machine.workspace)
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # inherited by the runs: a user's own `flows/` must not shadow ours
+    )
+    elsewhere = bool(os.environ.get("PREFECT_API_URL"))
+    with prefect_server(space, run=run.name, port=port) as url:
+        # imported here because Prefect reads its settings on import
+        from flows.prefect.flows import serve_flows
+
+        def say_ready() -> None:
+            page, flow = url.removesuffix("/api"), f"end-to-end/{run.name}"
+            if elsewhere:
+                say(f"server: {page}")
+                say(f"trigger: PREFECT_API_URL={url} prefect deployment run {flow}")
+            else:
+                secret = shlex.quote(str(secret_file(space)))
+                settings = f'PREFECT_API_URL={url} PREFECT_API_AUTH_STRING="$(cat {secret})"'
+                say(f"server: {page} (the password is in {secret})")
+                say(f"trigger: {settings} prefect deployment run {flow}")
+
+        parameters = {
+            "run": run.model_dump(mode="json"),
+            "machine": machine.model_dump(mode="json"),
+        }
+        serve_flows(parameters, name=run.name, on_ready=say_ready)
+    return Answer({"server": url}, "", target.json)

@@ -17,9 +17,8 @@ from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, EngineOption, Target
 from flows.executor import execute
 from flows.plan import plan
-from flows.record import stage_tables
 from flows.stages import PREPARE
-from flows.workspace import workspace
+from flows.workspace import stage_tables, workspace
 
 BEAM = {*PREPARE, "dedup"}
 """Stages that run on Beam."""

@@ -1,9 +1,11 @@
-"""`cloze predict`: apply a fine-tuned model to new data.
+"""`cloze predict` and `cloze fill-mask`: apply a model to texts.
 
-In:  a run that saved its models (finetune.save is not "none"); texts, JSON lines or a task file.
-Out: one JSON line per row, in order, in batches of 2,048 rows; for a CSV or TSV file, the same
-     format with its columns; with --json, one array at the end. The scores of a labelled file are
-     logged on standard error.
+In:  for `predict`, a run that saved its models (finetune.save is not "none"); texts, JSON lines or
+     a task file. For `fill-mask`, a model and texts.
+Out: for `predict`, one JSON line per row, in order, in batches of 2,048 rows; for a CSV or TSV
+     file, the same format with its columns; with --json, one array at the end. The scores of a
+     labelled file are logged on standard error. For `fill-mask`, the most probable tokens for every
+     [MASK] with their probabilities, text by text.
 """
 
 import csv
@@ -11,6 +13,8 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import tee
 from pathlib import Path
 from typing import Annotated
 
@@ -22,10 +26,12 @@ from artifacts.progress import say
 from cloze.answer import Answer, print_lines
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
 from cloze.init.labelled_files import DELIMITERS
-from cloze.lookup import model_directory
-from cloze.options import PLACE, Place
+from cloze.options import PLACE, Place, model_directory
 from model.config import TaskConfig
+from model.inference.load import load
 from model.inference.predict import Predictor, Row, load_predictor
+
+TopK = Annotated[int, Parameter(help="Number of tokens for each [MASK].")]
 
 Task = Annotated[
     str, Parameter(help="The task, if the model was fine-tuned for several.", show_default=False)
@@ -34,6 +40,26 @@ File = Annotated[
     Path | None,
     Parameter(help="A file in the format of the task's training files, instead of texts."),
 ]
+
+
+def fill_mask(
+    model: ModelName, /, *texts: Text, top_k: TopK = 5, place: Place = PLACE
+) -> Answer | None:
+    """Fill masks."""
+    loaded = load(model_directory(model, place.space()))
+    asked, shown = tee(texts_or_lines(texts))
+    found = zip(shown, loaded.fill_masks(asked, top_k=top_k), strict=True)
+    filled = found if texts else metered(found, verb="fill-mask", unit="texts")
+    if place.json:
+        data = [
+            {"text": text, "masks": [[asdict(fill) for fill in fills] for fills in masks]}
+            for text, masks in filled
+        ]
+        return Answer(data, "", as_json=True)
+    for text, masks in filled:
+        ranked = ["   ".join(f"{f.token} {f.probability:.3f}" for f in fills) for fills in masks]
+        print_lines([text, *(f"  {line}" for line in ranked)])
+    return None
 
 
 def predict(

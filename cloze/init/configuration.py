@@ -35,10 +35,10 @@ from cloze.init.initial_model import (
 )
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.init.plain_text import language
-from cloze.lookup import model_directory
-from cloze.options import PLACE, Place
+from cloze.options import PLACE, Place, model_directory
 from flows.config import RatesConfig, RunConfig
 from flows.forecast import forecast_corpus
+from flows.report.units import plural
 
 Source = Annotated[str, Parameter(help="File, folder, glob or URL of the corpus.")]
 OutputFile = Annotated[
@@ -277,7 +277,7 @@ def _headline(found: Look, name: str) -> str:
     """A comment that describes the corpus, the run's name and its seed."""
     import tomli_w
 
-    files = _counted(found.files, "file")
+    files = plural(found.files, "file")
     return (
         f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
         f"{tomli_w.dumps({'name': name, 'seed': 12345})}"
@@ -359,8 +359,8 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
     """Facts to know before starting, one per line."""
     size = found.text_bytes / max(found.documents, 1)
     yield (
-        f"{_counted(found.files, 'file')}, about {found.text_bytes / 1e6:,.1f} MB of text in about "
-        f"{_counted(found.documents, 'document')} of {size:,.0f} bytes on average"
+        f"{plural(found.files, 'file')}, about {found.text_bytes / 1e6:,.1f} MB of text in about "
+        f"{plural(round(found.documents), 'document')} of {size:,.0f} bytes on average"
     )
     languages = Counter(language(text) for text in found.samples)
     yield "samples: " + ", ".join(f"{count} {name}" for name, count in languages.most_common())
@@ -393,9 +393,3 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         yield "html = true: the samples contain HTML entities and tags"
     if found.line_break:
         yield f'line_break = "{found.line_break}": {found.why_line_break}'
-
-
-def _counted(count: float, noun: str) -> str:
-    """`1 file`, `2 files`."""
-    number = f"{count:,.0f}"
-    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"

@@ -20,8 +20,8 @@ from artifacts.progress import say
 from artifacts.summary import Summary
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
-from flows.record import read_record
 from flows.report.figures import figures, read_summary
+from flows.workspace import read_record
 
 ABSENT = "—"
 
@@ -73,7 +73,7 @@ def compare(
     data: dict[str, object] = {"runs": list(names), "configuration": settings, "figures": numbers}
     data["notes"] = notes
     if page:
-        from flows.report.comparison import comparison_page  # imports matplotlib
+        from flows.report.page import comparison_page  # imports matplotlib
 
         filesystem.write_bytes(str(page), comparison_page(summaries, rows, notes).encode())
         data["page"] = str(page)

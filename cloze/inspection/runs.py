@@ -1,19 +1,33 @@
-"""`cloze runs` and `cloze show`: list the runs of a workspace, or show one of them.
+"""`cloze runs`, `cloze show`, `cloze gc`: the runs of a workspace, and what no run refers to.
 
 In:  a workspace; for `show`, a run's name.
-Out: one line per run: state, start, duration, headline figure; or a run's stages and all figures.
+Out: for `runs`, one line per run: state, start, duration, headline figure; for `show`, a run's
+     stages and all figures; for `gc`, the garbage with its size, which --delete deletes.
 """
+
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.progress import clock, say
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
-from flows.record import list_runs, read_record, stage_tables
+from flows.inventory import garbage, remove_garbage, unreadable_references
+from flows.locks.on_disk import locked_alone
 from flows.report.figures import figures, read_summary
+from flows.workspace import list_runs, read_record, stage_tables, writable_workspace
 
 HEADER = ("run", "state", "started", "took", "stages", "headline")
-GIB = 1 << 30
+MEGABYTE = 1_000_000
+
+Delete = Annotated[
+    bool,
+    Parameter(
+        negative="", show_default=False, help="Delete the garbage; by default it is only listed."
+    ),
+]
 
 
 def runs(*, place: Place = PLACE) -> Answer:
@@ -62,8 +76,7 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
         (
             name,
             stage.digest[:12],
-            clock(stage.seconds) if stage.seconds is not None else "",
-            f"{stage.peak_memory / GIB:.2f} GiB" if stage.peak_memory else "",
+            *stage.cost,
             space.store.directory(name, stage.key),
         )
         for name, stage in record.stages.items()
@@ -73,3 +86,26 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
     tables = {**record.model_dump(mode="json"), "stages": stage_tables(record, space)}
     data = {"record": tables, "figures": known}
     return Answer(data, "\n\n".join(part for part in parts if part), place.json)
+
+
+def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
+    """Delete artifacts that no run refers to."""
+    space = writable_workspace(place.machine().workspace)
+    with locked_alone(space.local, run="gc"):
+        for error in unreadable_references(space):
+            if delete:
+                raise UsageError(f"{error}; until then nothing is deleted")
+            say(f"warning: {error}")
+        found = garbage(space)
+        if delete:
+            remove_garbage(found)
+    total = sum(item.size for item in found)
+    lines = [f"{item.size / MEGABYTE:>10,.1f} MB  {item.path}  {item.reason}" for item in found]
+    what = "deleted" if delete else "can be deleted (--delete)"
+    data = {
+        "deleted": delete,
+        "bytes": total,
+        "found": [{"path": i.path, "bytes": i.size, "reason": i.reason} for i in found],
+    }
+    text = "\n".join([*lines, f"{len(found)} entries, {total / MEGABYTE:,.1f} MB {what}"])
+    return Answer(data, text, place.json)

@@ -21,11 +21,11 @@ from artifacts.store import Artifact
 from artifacts.tables import DocumentRow, ExampleRow, tokens_name
 from artifacts.tokenizer import read_tokenizer_json
 from cloze.answer import Answer, columns
-from cloze.inspection.row_text import document_text, example_text
+from cloze.inspection.inspect_artifact import document_text, example_text
 from cloze.options import PLACE, Place, RunName
 from flows.inventory import ancestors
-from flows.record import read_record, run_artifact
 from flows.report.figures import figures, read_summary
+from flows.workspace import read_record, run_artifact
 
 Ids = npt.NDArray[np.int64]
 

@@ -22,8 +22,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from artifacts import filesystem
 from flows.prefect.server import SHOWN_WORKSPACE
-from flows.record import PAGE_NAME, list_runs
-from flows.workspace import Workspace
+from flows.workspace import PAGE_NAME, Workspace, list_runs
 
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 

@@ -4,20 +4,38 @@ In:  the configurations of a run and a machine, which the server shows as a form
 Out: the run's record as JSON. A flow also makes the missing artifacts that its stages depend on.
      `serve_flows` executes the flow runs triggered on a server, each in a process of its own that
      imports the flow by module name from any working directory.
+
+Each stage is a task with states, retries, logs, a progress bar and tables. Tasks are called
+directly, never submitted, so that cancellation reaches them immediately. Reuse is decided by our
+own store, and Prefect's caching is off.
 """
 
 import asyncio
 import json
+import logging
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Annotated, TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Annotated, TypeVar, cast
+from uuid import UUID
 
-from prefect import Flow, flow
-from prefect.client.schemas.objects import FlowRun, State
+import httpx
+from prefect import Flow, Task, flow, task
+from prefect.artifacts import (
+    create_link_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.deployments.runner import RunnerDeployment
+from prefect.events.worker import EventsWorker
 from prefect.exceptions import TerminationSignal
+from prefect.logging.handlers import APILogWorker
 from prefect.runner import Runner
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.types.entrypoint import EntrypointType
 from pydantic import BeforeValidator, JsonValue
 
@@ -25,10 +43,13 @@ from artifacts.progress import say
 from flows.ablation.result import publish
 from flows.ablation.rows import HELDOUT_ROW, Settings, Table, changed, rows
 from flows.config import THIS_MACHINE, MachineConfig, RunConfig
-from flows.prefect.tracking import tracked
-from flows.record import run_artifact
+from flows.events import add_handler, remove_handler, share_done
+from flows.executor import Executor
+from flows.job import is_worth_retrying
+from flows.prefect.server import SHOWN_WORKSPACE, ServerLost
+from flows.report.figures import ERROR, Figures, figures, read_summary
 from flows.stages import PREPARE
-from flows.workspace import workspace
+from flows.workspace import RunRecord, run_artifact, workspace
 
 Result = TypeVar("Result")
 
@@ -40,6 +61,15 @@ Record = dict[str, JsonValue]
 
 SERVED = "CLOZE_SERVED"
 """Environment variable with the served parameters as JSON, for the server and its flow runs."""
+
+SERVING = "CLOZE_SERVING"
+"""Environment variable set in a process that serves flows, and inherited by its flow runs."""
+
+FLUSH_SECONDS = 5.0
+"""Time for the last logs and events to reach the server."""
+
+AWAY_SECONDS = 60.0
+"""Pause after a failed call, since each call waits for Prefect's retries."""
 
 
 def _with_served(name: str) -> BeforeValidator:
@@ -60,10 +90,9 @@ def merged(served: JsonValue, given: object) -> object:
 
 
 Run = Annotated[RunConfig, _with_served("run")]
-Machine = Annotated[MachineConfig, _with_served("machine")]
 
-SERVING = "CLOZE_SERVING"
-"""Environment variable set in a process that serves flows, and inherited by its flow runs."""
+
+Machine = Annotated[MachineConfig, _with_served("machine")]
 
 
 def announce(flow: "Flow[..., Result]", flow_run: FlowRun, state: "State[Result]") -> None:
@@ -139,6 +168,7 @@ def ablations(
 
 FLOWS = (end_to_end, prepare, pretrain, finetune, evaluate, ablations)
 
+
 for _flow in FLOWS:
     _flow.on_running(announce)
     _flow.on_completion(announce)
@@ -180,3 +210,147 @@ def serve_flows(
     on_ready()
     with suppress(KeyboardInterrupt, TerminationSignal):
         asyncio.run(runner.start())
+
+
+def tracked(
+    run: RunConfig, machine: MachineConfig, *, wanted: tuple[str, ...] = ()
+) -> dict[str, JsonValue]:
+    """The body of every flow: runs each stage as a task, and returns the run's record as JSON."""
+    jobs = machine.jobs
+    ensure = ensure_stage.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)
+    executor = Executor(run, machine, wanted=wanted)
+    with progress_bars(run.name), executor.running():
+        for stage in executor.stages:
+            ensure(stage, executor)
+    record = executor.record
+    create_table_artifact(
+        stage_rows(record),
+        key=artifact_key(run.name, "stages"),
+        description=f"Stages of run `{run.name}`, {record.state}; `cloze show {run.name}`",
+    )
+    space = workspace(machine.workspace)
+    summary = read_summary(space, run.name)
+    if summary and "report" in record.stages:
+        if os.environ.get(SHOWN_WORKSPACE) == space.root:
+            page = os.environ["PREFECT_API_URL"].removesuffix("/api")
+            create_link_artifact(
+                f"{page}/reports/{run.name}",
+                link_text=f"Report of {run.name}",
+                key=artifact_key(run.name, "page"),  # `report` is the key of that stage's bar
+                description="The browser asks for user and password once: the parts before and "
+                "after the colon of the secret that opened this page",
+            )
+        create_table_artifact(
+            figure_rows(figures(summary)),
+            key=artifact_key(run.name, "figures"),
+            description=f"Results of run `{run.name}`; its report.html explains them",
+        )
+    return record.model_dump(mode="json")
+
+
+def was_killed(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> bool:
+    """Whether Prefect should retry the task."""
+    return is_worth_retrying(run.name, state.result(raise_on_failure=False))
+
+
+@task(
+    name="stage",
+    task_run_name="{stage}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retry_condition_fn=was_killed,
+)
+def ensure_stage(stage: str, executor: Executor) -> None:
+    """Reuse or make the artifact of one stage."""
+    executor.ensure(stage)
+
+
+@contextmanager
+def reporting_to(server: str) -> Iterator[None]:
+    """Report flows called inside to the API at `server`, and flush their logs on exit.
+
+    Raises `ServerLost` if the server stops answering.
+    """
+    secret = os.environ.get("PREFECT_API_AUTH_STRING")
+    with temporary_settings(updates={PREFECT_API_URL: server, PREFECT_API_AUTH_STRING: secret}):
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise ServerLost(
+                f"the Prefect server at {server} no longer answers ({type(error).__name__}); "
+                "finished stages are kept for the next attempt"
+            ) from error
+        finally:
+            for worker in (APILogWorker, EventsWorker):
+                worker.drain_all(timeout=FLUSH_SECONDS)
+
+
+@contextmanager
+def progress_bars(run: str) -> Iterator[None]:
+    """Show a progress bar for every stage that runs inside."""
+    handler = ProgressBars(run)
+    add_handler(handler, progress=False)
+    try:
+        yield
+    finally:
+        remove_handler(handler)
+
+
+class ProgressBars(logging.Handler):
+    """Turns events into progress artifacts; requires a running flow."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self.run = run
+        self._bars: dict[str, UUID] = {}
+        self._quiet_until = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Create or update a stage's bar; an unreachable server does not stop the run."""
+        if time.monotonic() < self._quiet_until:
+            return
+        stage, state, text = (str(vars(record)[name]) for name in ("stage", "state", "text"))
+        try:
+            if state == "running":
+                key = artifact_key(self.run, stage)
+                bar = create_progress_artifact(0.0, key=key, description=stage)
+                self._bars[stage] = cast(UUID, bar)  # a coroutine only inside an event loop
+            elif stage in self._bars and state in ("progress", "made"):
+                share = 1.0 if state == "made" else share_done(text)
+                update_progress_artifact(self._bars[stage], 100.0 * share, description=text)
+        except httpx.HTTPError as error:
+            logging.getLogger(__name__).debug("progress not updated: %s", error)
+            self._quiet_until = time.monotonic() + AWAY_SECONDS
+
+
+def stage_rows(record: RunRecord) -> list[dict[str, str]]:
+    """One row for each stage."""
+    return [
+        {
+            "stage": stage,
+            "state": found.state,
+            "time": found.cost[0],
+            "memory": found.cost[1],
+            "digest": found.digest[:12],
+            "artifact": f"{stage}/{found.key[:12]}",
+        }
+        for stage, found in record.stages.items()
+    ]
+
+
+def figure_rows(known: Figures) -> list[dict[str, str]]:
+    """One row for each figure, the headline first, with standard errors beside the means."""
+    return [
+        {
+            "figure": name,
+            "value": f"{value:.4g}",
+            "±": f"{known[name + ERROR]:.2g}" if name + ERROR in known else "",
+        }
+        for name, value in known.items()
+        if not name.endswith(ERROR)
+    ]
+
+
+def artifact_key(run: str, name: str) -> str:
+    """A key in Prefect's format: lower-case letters, digits and dashes."""
+    return f"{run}-{name}".lower().replace("_", "-")

@@ -8,9 +8,9 @@ from artifacts.errors import UsageError
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
-from flows.record import PAGE_NAME, SUMMARY_NAME
 from flows.report.collect import collect
 from flows.report.page import render
+from flows.workspace import PAGE_NAME, SUMMARY_NAME
 
 
 def make_report(table: StageTable, options: list[str]) -> Artifact:

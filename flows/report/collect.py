@@ -46,7 +46,7 @@ from artifacts.summary import (
 from artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
 from flows.config import ReportConfig, ReportStage, RunConfig
 from flows.external_inputs import read_model_config
-from flows.record import RunRecord, read_record_file
+from flows.workspace import RunRecord, read_record_file
 from model.config import FAMILY_PRESETS, MODERN_PRESETS, PRESETS, SIZE_NAMES
 
 SCORES = "scores.json"

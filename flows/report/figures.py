@@ -8,10 +8,9 @@ from pydantic import ValidationError
 
 from artifacts import filesystem
 from artifacts.summary import Summary
-from flows.record import SUMMARY_NAME
 from flows.report import wording
 from flows.report.units import duration, memory, nats, percent
-from flows.workspace import Workspace
+from flows.workspace import SUMMARY_NAME, Workspace
 
 ROLES = ("baseline", "random", "pretrained")
 
@@ -57,7 +56,7 @@ def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
 def terminal_lines(summary: Summary) -> list[str]:
     """The title and the main results, most important first."""
     facts: list[tuple[str, str]] = []
-    model = wording.headline(summary)
+    model = summary.headline
     if init := wording.initial_encoder(summary):
         changed = wording.before_and_after(model)
         facts.append(("started from", f"{init}; {changed}" if changed else init))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from artifacts.results import LanguageModelScore
 from artifacts.summary import Pretraining, Summary, TrainingPoint
 from flows.report.units import short
-from flows.report.wording import headline
 
 UNITS = ((3 * 3600.0, "hours", 3600.0), (120.0, "minutes", 60.0), (0.0, "seconds", 1.0))
 """The shortest run, in seconds, that is shown in a unit; the unit; its length in seconds."""
@@ -87,7 +86,7 @@ def course(summary: Summary, training: Pretraining) -> Course:
         whole = max((point.seconds or 0.0) for point in training.curve)
         unit, length = next((name, length) for least, name, length in UNITS if whole >= least)
         axis = Axis(unit, lambda point: (point.seconds or 0.0) / length, lambda x: f"{x:g}")
-    leads = headline(summary)
+    leads = summary.headline
     measured = sorted({split for point in training.curve for split in point.heldout})
     wanted = leads.split if leads else ""
     split = wanted if wanted in measured else next(iter(measured), "")

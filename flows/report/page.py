@@ -1,12 +1,13 @@
-"""The page: a summary rendered as one self-contained HTML file.
+"""The pages: the report of a run, or several runs side by side, each a self-contained HTML file.
 
-In:  `Summary`.
-Out: HTML with the style sheet and all figures inlined.
+In:  `Summary`; for a comparison, the runs' summaries, and a table of their settings and figures.
+Out: HTML with the style sheet and all figures inlined. A comparison has a chart for each run, which
+     shows its held-out loss in front of all others, and the table.
 
 Jinja2 escapes everything that comes from a run; `charts.py` escapes the text of figures.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from itertools import chain
@@ -19,12 +20,16 @@ from pydantic import JsonValue
 from artifacts.summary import Summary
 from flows.report import learning_curve as learning
 from flows.report import plots, units, wording
+from flows.report.charts import Line, LineChart, line_chart
 
 MASK = "[MASK]"
 STYLE = "templates/report.css"
 
 MANY_TASKS = 4
 """With more tasks than this, the table of all scores comes first."""
+
+RUN_HEIGHT = 210
+"""Pixels of one run's chart in a comparison."""
 
 
 def render(summary: Summary) -> str:
@@ -55,7 +60,7 @@ def render(summary: Summary) -> str:
         words=wording,
         plots=plots,
         learning=learning,
-        headline=wording.headline(summary),
+        headline=summary.headline,
         steps={step.stage: step for step in steps},
         contents=[(anchor, name) for anchor, name, present in sections if present],
         tallies=[  # for each model, which top-1 predictions are correct
@@ -119,3 +124,34 @@ def environment() -> Environment:
         capitalize_first=lambda words_: words_[:1].upper() + words_[1:],
     )
     return environment
+
+
+def comparison_page(
+    summaries: Mapping[str, Summary], rows: Sequence[Sequence[str]], notes: Sequence[str]
+) -> str:
+    """The complete page; `rows` starts with a header, and each row with a name, then the runs."""
+    courses = {
+        name: course for name, one in summaries.items() if (course := learning.heldout_course(one))
+    }
+    charts = []
+    for name, own in courses.items():  # in front of all others, on the same axes
+        others = [Line(places, "other") for other, places in courses.items() if other != name]
+        step, loss = own[-1]
+        chart = LineChart(
+            lines=[*others, Line(own, "ours", label=f"{loss:.2f}")],
+            x_label="steps",
+            y_label=name,
+            x_text=units.short,
+            y_text=lambda loss: f"{loss:.2f}",
+        )
+        label = f"{name}: held-out loss {loss:.2f} nats after {step:,.0f} steps"
+        charts.append(line_chart(chart, width=plots.HALF, height=RUN_HEIGHT, label=label))
+    template = environment().get_template("comparison.html.j2")
+    return template.render(
+        style=style(),
+        names=rows[0][1:],
+        head=rows[0],
+        rows=rows[1:],
+        notes=notes,
+        charts=charts,
+    )

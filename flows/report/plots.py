@@ -30,7 +30,6 @@ from flows.report.charts import Bar, Line, LineChart, SystemRow
 from flows.report.learning_curve import Axis, Place, course, crossing, plateau
 from flows.report.units import duration, integer, memory, nats, percent, scientific, short
 from flows.report.wording import (
-    headline,
     reference_shown,
     scores_on,
     split_name,
@@ -259,7 +258,7 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
     if run.places:
         name = _short_name(summary, run.split, brief=brief)
         lines.append(Line(run.places, "ours", f"{name} {run.places[-1][1]:.2f}"))
-    leads = headline(summary)
+    leads = summary.headline
     if leads and leads.split != run.split:  # only evaluated after training
         name = _short_name(summary, leads.split, brief=brief)
         end = (axis.of(curve[-1]), leads.mlm_loss)

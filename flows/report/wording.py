@@ -191,11 +191,6 @@ def spread_words(spread: SeedScores) -> str:
     return f"{mean} ± {100 * spread.standard_error:.1f}" if len(spread.values) > 1 else mean
 
 
-def headline(summary: Summary) -> LanguageModelScore | None:
-    """The scores on the main held-out split."""
-    return summary.language_model[0] if summary.language_model else None
-
-
 def predictor(system: str) -> str:
     """The name of a model that predicts masked tokens."""
     return PREDICTORS.get(system, system)
@@ -360,7 +355,7 @@ def _starting_point(summary: Summary) -> str:
     init = initial_encoder(summary)
     if init:
         start = f"Training started from the encoder {init}, not from random weights"
-        model = headline(summary)
+        model = summary.headline
         found = before_and_after(model)
         if not found or not model:
             return f"{start}."
@@ -377,7 +372,7 @@ def _starting_point(summary: Summary) -> str:
 
 
 def _heldout_quality(summary: Summary) -> str:
-    model = headline(summary)
+    model = summary.headline
     if model is None:
         return ""
     where, gain = split_name(summary, model.split), model.unigram_entropy - model.mlm_loss
@@ -395,7 +390,7 @@ def _heldout_quality(summary: Summary) -> str:
 
 def _baselines_ahead(summary: Summary) -> str:
     """A sentence that names the baselines without an encoder that do better."""
-    model = headline(summary)
+    model = summary.headline
     ahead = []
     if model and model.count_model_loss < model.mlm_loss:
         ahead.append(

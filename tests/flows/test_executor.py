@@ -15,8 +15,7 @@ from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.executor import execute
 from flows.inventory import garbage
 from flows.job import StageFailed
-from flows.record import RunRecord, list_runs, read_record, run_artifact
-from flows.workspace import workspace
+from flows.workspace import RunRecord, list_runs, read_record, run_artifact, workspace
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
 

@@ -19,8 +19,7 @@ from flows.expected import (
     expected_times,
     matrix_rate,
 )
-from flows.record import read_record, write_record
-from flows.workspace import workspace
+from flows.workspace import read_record, workspace, write_record
 from tests.conftest import PROJECT
 
 MEASURED = {

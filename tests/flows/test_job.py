@@ -1,22 +1,72 @@
-"""Following one program until it exits."""
+"""The command of a stage's program, and following it until it exits."""
 
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from artifacts.config import StageConfig
 from flows import job as jobs
+from flows.config import MachineConfig
 from flows.events import OutputLog
-from flows.job import JobResult, StageFailed, run_job, tree_pss
+from flows.job import (
+    JobResult,
+    StageFailed,
+    Tail,
+    begin_attempt,
+    end_attempt,
+    program_argv,
+    run_job,
+    tree_pss,
+)
 from flows.launchers.local import LocalJob, LocalLauncher
+from model.config import EvaluateStage, FinetuneStage, PretrainStage
+from pipeline.config.settings import TokensStage
+
+PRETRAIN = PretrainStage.model_construct()
+TOKENS = TokensStage.model_construct()
+
+
+def words(config: StageConfig, *options: str, **training: int) -> str:
+    machine = MachineConfig.model_validate({"training": training})
+    argv = program_argv(config, "TABLE", machine=machine, options=options)
+    assert argv[0] == sys.executable
+    return " ".join(argv[1:])
+
+
+def test_a_program_runs_with_p_and_its_options_come_last() -> None:
+    assert words(TOKENS) == "-P -m pipeline.tokens --config TABLE"
+    assert words(TOKENS, "--region=x").endswith("--config TABLE --region=x")
+
+
+@pytest.mark.parametrize("stage", [PretrainStage, FinetuneStage, EvaluateStage])
+def test_what_computes_with_torch_is_started_in_the_environment_for_it(
+    stage: type[StageConfig],
+) -> None:
+    started = f"-P -m model.training.start {stage.program} --config TABLE"
+    assert words(stage.model_construct()) == started
+
+
+@pytest.mark.parametrize("training", [{"ranks": 2}, {"max_restarts": 1}])
+def test_training_with_ranks_or_restarts_has_a_supervisor(training: dict[str, int]) -> None:
+    supervised = "-P -m model.training.supervisor model.training.pretrain --config TABLE"
+    assert words(PRETRAIN, **training) == supervised
+    assert "supervisor" not in words(TOKENS, **training)
+
+
+def test_options_for_the_launcher_go_through_the_supervisor() -> None:
+    shown = words(PRETRAIN, "--hostfile", "hosts")
+    assert shown.endswith("pretrain --config TABLE --hostfile hosts")
+    assert "supervisor" in shown
 
 
 def run(source: str, job: Path, *, stall_timeout: float = 60.0) -> JobResult:
     argv = [sys.executable, "-P", "-c", source]
     launcher = LocalLauncher(grace=1.0)
-    return run_job(argv, folder=job, launcher=launcher, stall_timeout=stall_timeout)
+    return run_job(argv, key="k", folder=job, launcher=launcher, stall_timeout=stall_timeout)
 
 
 def test_its_lines_are_logged_in_order_and_its_memory_is_measured(
@@ -85,3 +135,49 @@ def test_a_process_has_memory_until_it_has_ended() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     assert tree_pss(child.pid) == 0
+
+
+def test_attempts_at_the_same_key_add_up(tmp_path: Path) -> None:
+    first = begin_attempt(tmp_path, "k").model_copy(update={"started": time.time() - 100.0})
+    assert end_attempt(tmp_path, first, finished=False) == pytest.approx(100.0, abs=1.0)
+    assert begin_attempt(tmp_path, "k").seconds == pytest.approx(100.0, abs=1.0)
+    assert begin_attempt(tmp_path, "other").seconds == 0.0
+
+
+def test_a_killed_attempt_lasted_until_the_last_line_of_its_program(tmp_path: Path) -> None:
+    killed = begin_attempt(tmp_path, "k")
+    log = tmp_path / "log"
+    log.write_text("step=40\n")
+    assert killed.started
+    os.utime(log, (killed.started + 60.0, killed.started + 60.0))
+    again = begin_attempt(tmp_path, "k")
+    assert again.seconds == pytest.approx(60.0, abs=0.1)
+    end_attempt(tmp_path, again, finished=True)
+    assert begin_attempt(tmp_path, "k").seconds == 0.0
+
+
+def test_each_line_comes_once_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    assert tail.lines() == []
+    path.write_bytes(b"one\ntw")
+    assert tail.lines() == ["one"]
+    with path.open("ab") as file:
+        file.write(b"o\n\nthree\n")
+    assert tail.lines() == ["two", "three"]
+    assert tail.lines() == []
+
+
+def test_a_carriage_return_ends_a_line_too(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"10 %\r20 %\r\n")
+    assert Tail(tmp_path / "log").lines() == ["10 %", "20 %"]
+
+
+def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"\xff\xfe\n")
+    assert Tail(tmp_path / "log").lines() == ["\ufffd\ufffd"]
+
+
+def test_reading_can_begin_where_an_earlier_attempt_ended(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"old\nnew\n")
+    assert Tail(tmp_path / "log", offset=4).lines() == ["new"]

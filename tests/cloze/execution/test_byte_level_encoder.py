@@ -18,8 +18,7 @@ from transformers import (
 
 from artifacts.config import read_toml
 from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK
-from flows.record import run_artifact
-from flows.workspace import workspace
+from flows.workspace import run_artifact, workspace
 from tests.byte_level import TEXT, byte_level
 
 Cloze = Callable[..., Any]

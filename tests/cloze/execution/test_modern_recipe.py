@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from artifacts.store import Artifact
-from flows.record import run_artifact
-from flows.workspace import workspace
+from flows.workspace import run_artifact, workspace
 from model.encoder.operations.native_kernels import kernels
 from tests.cloze.execution.test_text_folder import text
 from tests.conftest import cloze

@@ -25,8 +25,7 @@ from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.forecast import step_flops
 from flows.prefect import flows as prefect_flows
-from flows.record import read_record, run_artifact
-from flows.workspace import Workspace, workspace
+from flows.workspace import Workspace, read_record, run_artifact, workspace
 from tests.conftest import PROJECT
 
 OBJECTIVES = ["base", "no-nsp", "left-to-right", "left-to-right-bilstm", "concatenated", "elmo"]

@@ -12,9 +12,8 @@ from artifacts.errors import UsageError
 from cloze.command import exit_code
 from flows.ablation.variants import variants
 from flows.config import RunConfig
-from flows.record import read_record
 from flows.stages import chain, keyed_config
-from flows.workspace import workspace
+from flows.workspace import read_record, workspace
 
 RUN = RunConfig.model_validate(
     {"name": "base", "corpus": {"sources": [{"reader": "text", "path": "/texts"}]}}

@@ -1,6 +1,10 @@
-"""A real Prefect flow on a real temporary server; the stages are stand-ins."""
+"""A real Prefect flow on a real temporary server, with tables and progress bars in its UI.
+
+The stages are stand-ins.
+"""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -14,20 +18,24 @@ from prefect.exceptions import ParameterTypeError
 
 from flows.config import MachineConfig, RunConfig
 from flows.job import StageFailed
+from flows.prefect import flows
 from flows.prefect.flows import (
     SERVED,
     SERVING,
+    ProgressBars,
+    artifact_key,
     deployments,
     end_to_end,
     evaluate,
+    figure_rows,
     finetune,
     prepare,
     pretrain,
+    reporting_to,
+    stage_rows,
 )
 from flows.prefect.server import ServerLost, prefect_server
-from flows.prefect.tracking import reporting_to
-from flows.record import RunRecord
-from flows.workspace import writable_workspace
+from flows.workspace import RunRecord, StageRecord, writable_workspace
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -190,3 +198,48 @@ def test_every_flow_shows_its_configuration_as_a_form() -> None:
     """
     lines = "\n".join(line[4:] for line in program.splitlines())
     subprocess.run([sys.executable, "-P", "-c", lines], check=True, timeout=PATIENCE)
+
+
+def test_a_figure_stands_beside_its_error() -> None:
+    known = {"package mlm_loss": 3.01234, "tagging f1": 0.71, "tagging f1 ±": 0.0123}
+    assert figure_rows(known) == [
+        {"figure": "package mlm_loss", "value": "3.012", "±": ""},
+        {"figure": "tagging f1", "value": "0.71", "±": "0.012"},
+    ]
+
+
+def test_keys_have_the_form_that_prefect_wants() -> None:
+    assert artifact_key("My_Run", "tokens") == "my-run-tokens"
+
+
+def test_a_stage_is_a_row_with_its_cost() -> None:
+    cheap = StageRecord(key="k", digest="d" * 64, state="reused")
+    dear = cheap.model_copy(update={"state": "made", "seconds": 75.0, "peak_memory": 3 << 29})
+    record = RunRecord(
+        name="try",
+        state="running",
+        config={},
+        machine={},
+        started_at="2026",
+        stages={"tokens": cheap, "pretrain": dear},
+    )
+    reused, made = stage_rows(record)
+    assert (reused["stage"], reused["time"], reused["memory"]) == ("tokens", "", "")
+    assert (made["time"], made["memory"], made["digest"]) == ("1:15", "1.50 GiB", "d" * 12)
+
+
+def test_a_server_that_is_away_is_left_alone_and_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def away(*_: object, key: str, **__: object) -> None:
+        asked.append(key)
+        raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr(flows, "create_progress_artifact", away)
+    bars = ProgressBars("try")
+    for stage in ("tokens", "examples"):
+        event = {"stage": stage, "state": "running", "text": ""}
+        bars.emit(logging.makeLogRecord(event))
+    assert asked == ["try-tokens"]

@@ -1,23 +1,31 @@
-"""`cloze search`: the passages of a folder that best match a question.
+"""`cloze embed` and `cloze search`: vectors of texts and passages, and the nearest passages.
 
-In:  a model, a folder of documents, and questions.
-Out: for each question the nearest passages by cosine similarity, with file, line and score.
+In:  for `embed`, a model and texts; with --excerpts, files and folders of documents.
+     For `search`, a model, a folder of documents, and questions.
+Out: for `embed`, a NumPy file of float32, [texts, width]; without --output, one JSON array per line
+     and text; with --json, one document at the end. With --excerpts the NumPy file is accompanied
+     by a JSONL file of the passages (file, line, text); without --output these objects contain a
+     `vector`. For `search`, the nearest passages for each question by cosine similarity, with file,
+     line and score.
 
-The passages and their vectors are an artifact, `vectors`, made once per model, folder contents and
-passage length; with --index, a graph of the vectors is a second artifact. If interrupted, they are
-made again from the start. No run refers to them, so `cloze gc` deletes them.
+The passages that `search` compares with and their vectors are an artifact, `vectors`, made once per
+model, folder contents and passage length; with --index, a graph of the vectors is a second
+artifact. If interrupted, they are made again from the start. No run refers to them, so `cloze gc`
+deletes them.
 """
 
+import json
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
-from itertools import islice, tee
+from itertools import groupby, islice, tee
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from cyclopts import Parameter
@@ -25,16 +33,14 @@ from cyclopts import Parameter
 from artifacts import filesystem
 from artifacts.digests import digest_of
 from artifacts.errors import UsageError
-from artifacts.filesystem import find_files
+from artifacts.filesystem import find_files, located
 from artifacts.progress import say
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import WORK, Artifact, commit, put_file
 from cloze.answer import Answer, print_lines
-from cloze.inference.document_passages import placed_passages, source_of
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
-from cloze.init.corpus_samples import look
-from cloze.lookup import vectors_directory
-from cloze.options import PLACE, Place
+from cloze.init.corpus_samples import Look, look
+from cloze.options import PLACE, Place, vectors_directory
 from flows.external_inputs import digest_of_files, digest_of_model
 from flows.workspace import Workspace, writable_workspace
 from model.inference.load import Model, load
@@ -42,10 +48,31 @@ from model.inference.passage_index import (
     PASSAGES,
     VECTORS,
     Hit,
+    Vectors,
     nearest,
     read_passage,
     write_index,
+    write_vectors,
 )
+from pipeline.config.settings import CorpusConfig, SourceConfig
+from pipeline.readers.compression import stream
+from pipeline.text.passages import read_passages
+
+OutputFile = Annotated[
+    Path | None,
+    Parameter(help="File to write, NAME.npy; by default vectors are printed, one per line."),
+]
+Truncate = Annotated[
+    bool, Parameter(negative="", show_default=False, help="Truncate texts that are too long.")
+]
+Excerpts = Annotated[
+    int,
+    Parameter(
+        help="Treat the arguments as files and folders of documents, and embed excerpts of about "
+        "this many words, which end at sentence boundaries.",
+        show_default=False,
+    ),
+]
 
 STAGE, GRAPH_STAGE = "vectors", "vector_graph"
 FORMAT_VERSION = 2
@@ -70,6 +97,118 @@ UseIndex = Annotated[
 ]
 Nearest = Callable[..., list[list[Hit]]]
 """From vectors of questions and `count` to the nearest `count` rows per question, best first."""
+
+FIRST_WORDS = 12
+"""Words at the start of a passage that are searched for to find its line."""
+
+LARGEST_FILE = 1 << 28
+"""Bytes; in larger files, lines are not determined."""
+
+PlacedPassage = tuple[str, int | None, str]
+"""File, line and text."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Form:
+    """How to compute a vector."""
+
+    pooling: Literal["mean", "cls", "pooler"] = "mean"
+    """Mean of all tokens, the first token, or the pooler's output for it."""
+
+    layers: Annotated[str, Parameter(allow_leading_hyphen=True)] = "-1"
+    """Layers to concatenate: 0 is the embeddings, -1 the last layer; the paper's best features are
+    -4,-3,-2,-1."""
+
+    normalize: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    """Scale vectors to length 1."""
+
+    def numbers(self) -> tuple[int, ...]:
+        """The layers as numbers."""
+        try:
+            return tuple(int(number) for number in self.layers.split(","))
+        except ValueError:
+            raise UsageError(
+                f"--layers {self.layers}: expected numbers separated by commas, for example "
+                "-4,-3,-2,-1"
+            ) from None
+
+
+FORM = Form()
+
+
+def embed(
+    model: ModelName,
+    /,
+    *texts: Text,
+    output: OutputFile = None,
+    form: Form = FORM,
+    truncate: Truncate = False,
+    excerpts: Excerpts = 0,
+    place: Place = PLACE,
+) -> Answer | None:
+    """Embed texts."""
+    chosen = form.numbers()
+    if output is not None and output.suffix != ".npy":
+        raise UsageError(f"--output {output}: expected a NumPy file; name it {output.stem}.npy")
+    if excerpts < 0:
+        raise UsageError(f"--excerpts {excerpts}: expected a number of words, for example 100")
+    loaded = load(vectors_directory(model, place.space()))
+    placed, read = tee(_passages_of(texts, words=excerpts) if excerpts else ())
+    found = loaded.embed_stream(
+        (text for _, _, text in read) if excerpts else texts_or_lines(texts),
+        pooling=form.pooling,
+        layers=chosen,
+        truncate=truncate or bool(excerpts),
+        normalize=form.normalize,
+    )
+    unit = "passages" if excerpts else "texts"
+    vectors = metered(found, verb="embed", unit=unit) if excerpts or not texts else found
+    width = loaded.config.hidden_size * len(chosen)
+    if output is not None:
+        if excerpts:
+            vectors = _beside(placed, vectors, output.with_suffix(".jsonl"))
+        count = write_vectors(output, vectors, width=width)
+        text = f"{output}: {count} vectors of {width} float32"
+        return Answer({"shape": [count, width], "file": str(output)}, text, place.json)
+    rows: Iterator[object] = (vector.tolist() for vector in vectors)
+    if excerpts:
+        rows = ({**_described(one), "vector": row} for one, row in zip(placed, rows, strict=True))
+    if place.json:
+        listed = list(rows)
+        return Answer({"shape": [len(listed), width], "vectors": listed}, "", as_json=True)
+    print_lines(json.dumps(row, ensure_ascii=False) for row in rows)
+    return None
+
+
+def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[PlacedPassage]:
+    """The passages of all documents."""
+    if not paths:
+        raise UsageError("--excerpts: nothing to read; give files or folders of documents")
+    for path in paths:
+        seen = look(path)
+        for file in seen.odd:
+            say(f"embed: skipped: {file}")
+        yield from placed_passages(source_of(seen), words=words)
+
+
+def _beside(
+    placed: Iterable[PlacedPassage], vectors: Iterable[Vectors], path: Path
+) -> Iterator[Vectors]:
+    """Pass on the vectors and write their passages to `path`, which appears once complete."""
+    unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            for one, vector in zip(placed, vectors, strict=True):
+                file.write(json.dumps(_described(one), ensure_ascii=False) + "\n")
+                yield vector
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _described(passage: PlacedPassage) -> dict[str, str | int | None]:
+    return dict(zip(("file", "line", "text"), passage, strict=True))
 
 
 @dataclass(frozen=True)
@@ -220,3 +359,38 @@ def _answers(
                 where = os.path.relpath(file) if filesystem.is_local(file) else file
                 passages.append(Found(hit.score, where, line, text))
             yield question, passages
+
+
+def source_of(seen: Look) -> SourceConfig:
+    """The source that reads the documents."""
+    return SourceConfig(
+        # blocks between blank lines may be single lines of dialogue; a passage spans several
+        reader="text" if seen.reader == "blank_line_text" else seen.reader,
+        path=located(seen.path),
+        **({"text_field": seen.text_field} if seen.text_field else {}),
+        html=seen.html or None,
+        line_break=seen.line_break,
+    )
+
+
+def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassage]:
+    """Each passage with its line, regardless of the white space between its words in the file.
+
+    Each file is read a second time, and searched from the end of the previous passage.
+    """
+    corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
+    by_file = groupby(read_passages(corpus, words=words), lambda passage: passage.file)
+    for file, of_file in by_file:
+        content, place, line = "", 0, 1
+        if filesystem.size_of(file) in range(LARGEST_FILE):
+            content = b"".join(stream(file)).decode("utf-8", "replace")
+        for passage in of_file:
+            words_there = map(re.escape, passage.text.split()[:FIRST_WORDS])
+            begins = re.compile(r"\s+".join(words_there)).search(content, place)
+            if begins is None:
+                yield file, None, passage.text
+                continue
+            line += content.count("\n", place, begins.start())
+            yield file, line, passage.text
+            line += content.count("\n", *begins.span())
+            place = begins.end()
