@@ -283,6 +283,20 @@ def pack(examples: Sequence[Example]) -> PackedBatch:
     )
 
 
+def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
+    """One [CLS] [SEP] without predictions, for a rank without examples: its losses are 0."""
+    return pack([Example([cls_id, sep_id])])
+
+
+def ragged_indices(
+    starts: npt.NDArray[np.int64] | int, lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """`start, start + 1, …` for each row, concatenated; [sum of lengths]."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
+
+
 def padded(packed_T: Tensor, batch: PackedBatch, *, fill: float = 0.0) -> Tensor:
     """[T, …] of packed tokens as [B, S, …], S the longest length; padding is set to `fill`."""
     lengths = torch.from_numpy(batch.lengths)

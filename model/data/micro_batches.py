@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from artifacts.errors import UsageError
 from artifacts.rng import address
 from model.config import EncoderConfig
-from model.data.batch import NO_NEXT_SENTENCE, Example, PackedBatch, Shape, pack
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, Shape, empty_micro_batch
 from model.data.dynamic_masking import DynamicMasking
 from model.data.next_token import NextToken
 from model.data.order import BatchAddress, Curriculum
@@ -140,11 +140,6 @@ def pack_examples(examples: Examples) -> PackedBatch:
             np.repeat(examples.next_sentence_labels, examples.document_counts)
         ),
     )
-
-
-def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
-    """One [CLS] [SEP] without predictions, for a rank without examples: its losses are 0."""
-    return pack([Example([cls_id, sep_id])])
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import on
-from model.data.shards import ragged_indices
+from model.data.batch import on, ragged_indices
 from model.encoder.encoder import Encoder
 from model.tasks.base import Logits, Problem
 from model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once

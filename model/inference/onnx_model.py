@@ -28,7 +28,7 @@ from model.hugging_face.sentence_modules import MODULES
 from model.hugging_face.source import open_source
 from model.inference.predict import load_predictor
 from model.tasks.features import batches_by_length
-from model.tasks.metrics.ranking_metrics import measure_ranking
+from model.tasks.metrics import measure_ranking
 from model.tasks.retrieval import best_passages
 
 # B sequences, T tokens of all sequences, S tokens of the longest, N texts, H width

@@ -31,7 +31,7 @@ from model.finetune.saved import SavedTask, read_model, saved_source
 from model.hugging_face.source import open_source
 from model.inference.load import placed
 from model.tasks.classification import Classification
-from model.tasks.metrics.entity_metrics import entities
+from model.tasks.metrics import entities
 from model.tasks.problems import load_problem, read_split, wanted_columns
 from model.tasks.tagging import Tagging
 from model.tasks.task_table import TaskTable, select

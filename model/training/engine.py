@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from artifacts.errors import UsageError
 from model.config import MEASURING, OptimizerConfig, TrainingMachine
-from model.data.batch import PackedBatch
-from model.data.micro_batches import empty_micro_batch
+from model.data.batch import PackedBatch, empty_micro_batch
 from model.encoder.operations.dropout import Noise
 from model.encoder.pretraining_losses import PretrainingSums
 from model.training.checkpoints import ParameterState

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.config import EncoderConfig, PhaseConfig
+from model.data.batch import empty_micro_batch
 from model.data.dynamic_masking import DynamicMasking
 from model.data.micro_batches import (
     BatchSource,
@@ -19,7 +20,6 @@ from model.data.micro_batches import (
     Prefetcher,
     Share,
     StepBatch,
-    empty_micro_batch,
     plan_micro_batches,
 )
 from model.data.order import Curriculum, LengthOrder
