@@ -18,7 +18,7 @@ from model.config import PretrainStage, TrainingMachine
 from model.data.batch import pack
 from model.data.micro_batches import GpuSource, Prefetcher, StepBatch
 from model.data.order import BatchAddress
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.training.checkpoints import Checkpoints
 from model.training.cuda_graphs import StepGraphs
 from model.training.distributed import join_world

@@ -48,7 +48,7 @@ from benchmarks.workload import (
 )
 from model.config import EncoderConfig, PretrainConfig, TrainingMachine
 from model.data.batch import Example, pack
-from model.encoder.encoder import Encoder
+from model.encoder.models import Encoder
 from model.encoder.operations.native_kernels import kernels_in_use
 from model.training.waiting import patient_threads
 
@@ -63,7 +63,7 @@ Step = Callable[[Sequence[Example], int], object]
 def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
     """The trainer's engine: ZeRO 0, one rank."""
     # imported here to keep our code out of the other side's process
-    from model.encoder.pretraining import PretrainingModel
+    from model.encoder.models import PretrainingModel
     from model.training.distributed import join_world
     from model.training.engine import Engine
     from model.training.pretrain import cpu_token_budget

@@ -141,6 +141,13 @@ class PackedBatch:
         starts: npt.NDArray[np.int64] = self.cu_seqlens.cpu().numpy().astype(np.int64)
         return starts[1:] - starts[:-1]
 
+    def reversal(self) -> Tensor:
+        """[T] int64: the position of each token when every sequence is reversed."""
+        places = torch.arange(self.tokens, device=self.input_ids.device)
+        starts = self.cu_seqlens.long()
+        sequence = torch.searchsorted(starts[1:], places, right=True)
+        return starts[sequence] + starts[sequence + 1] - 1 - places
+
     def filled(self) -> "PackedBatch":
         """The batch with padding sequences at its end, so that T and M are on the ladder.
 

@@ -22,10 +22,9 @@ from artifacts.errors import UsageError
 from artifacts.rng import address
 from model.config import EncoderConfig
 from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, Shape, empty_micro_batch
-from model.data.dynamic_masking import DynamicMasking
-from model.data.next_token import NextToken
 from model.data.order import BatchAddress, Curriculum
 from model.data.shards import Examples, ExampleShards, Int64, Sizes
+from model.data.targets import DynamicMasking, NextToken
 
 # N examples of a global batch
 

@@ -22,8 +22,8 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateStage, TrainingMachine
-from model.data.next_token import NextToken
-from model.encoder.pretraining import PretrainingModel
+from model.data.targets import NextToken
+from model.encoder.models import PretrainingModel
 from model.evaluation.language_model import LanguageModels, held_out, score_held_out
 from model.evaluation.masked_sentences import (
     HeldOutSentence,
@@ -33,7 +33,7 @@ from model.evaluation.masked_sentences import (
 )
 from model.evaluation.ngram import NgramModel, read_training_tokens, training_frequencies
 from model.evaluation.scores import glue_average, task_scores
-from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.training.distributed import training_device
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.monitoring.health import entropy

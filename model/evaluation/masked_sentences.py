@@ -24,7 +24,7 @@ from artifacts.rng import address
 from artifacts.store import Artifact
 from artifacts.tokenizer import MASK, SubwordTokenizer
 from model.data.batch import Example, pack
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.evaluation.language_model import LanguageModels
 from model.evaluation.ngram import NOTHING, TOKENS_FILE, TRAIN_SPLIT, token_batches
 

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from artifacts.errors import UsageError
 from model.config import MEASURING, OptimizerConfig, TrainingMachine
 from model.data.batch import PackedBatch, empty_micro_batch
+from model.encoder.losses import PretrainingSums
 from model.encoder.operations.dropout import Noise
-from model.encoder.pretraining_losses import PretrainingSums
 from model.training.checkpoints import ParameterState
 from model.training.distributed import GradientBuckets, World, gradient_buckets
 from model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip

@@ -13,7 +13,6 @@ from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.config import EncoderConfig, PhaseConfig
 from model.data.batch import empty_micro_batch
-from model.data.dynamic_masking import DynamicMasking
 from model.data.micro_batches import (
     BatchSource,
     CostModel,
@@ -24,6 +23,7 @@ from model.data.micro_batches import (
 )
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards, Sizes
+from model.data.targets import DynamicMasking
 from tests.model.training.training_fixtures import TOKENIZER, examples_artifact
 
 MASKING = DynamicMasking(TOKENIZER.mask_id, TOKENIZER.size, 0.8, 0.1)

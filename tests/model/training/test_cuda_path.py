@@ -24,11 +24,11 @@ from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
 from model.data.micro_batches import GpuSource, Prefetcher, Share, StepBatch
 from model.data.sources import heldout_sources, read_inputs, training_source
-from model.encoder import encoder as encoder_module
+from model.encoder import models as encoder_module
+from model.encoder.losses import masked_lm_loss
+from model.encoder.models import PretrainingModel
 from model.encoder.operations import grouped_attention
 from model.encoder.operations.dropout import DeviceNoise, Draws, Noise
-from model.encoder.pretraining import PretrainingModel
-from model.encoder.pretraining_losses import masked_lm_loss
 from model.training.checkpoints import Checkpoints, HostCopies
 from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World
