@@ -64,7 +64,13 @@ def trainer(
     model = PretrainingModel(stage.encoder, VOCABULARY, fp8=precision == "fp8").to(world.device)
     if compiled:
         model.encoder.compile_layers()
-    engine = Engine(model, world=world, machine=machine, recipe=stage.pretrain)
+    engine = Engine(
+        model,
+        world=world,
+        machine=machine,
+        optimizer=stage.pretrain.optimizer,
+        precision=stage.pretrain.precision,
+    )
     return Trainer(
         stage=stage,
         machine=machine,

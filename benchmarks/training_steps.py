@@ -46,7 +46,7 @@ from benchmarks.workload import (
     cut,
     encoder_config,
 )
-from model.config import EncoderConfig, PretrainConfig, TrainingMachine
+from model.config import EncoderConfig, OptimizerConfig, TrainingMachine
 from model.data.batch import Example, pack
 from model.encoder.models import Encoder
 from model.encoder.operations.native_kernels import kernels_in_use
@@ -73,7 +73,8 @@ def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
         PretrainingModel(config, VOCABULARY),
         world=join_world(threads=torch.get_num_threads(), timeout=60.0),
         machine=machine,
-        recipe=PretrainConfig(precision=PRECISION),
+        optimizer=OptimizerConfig(),
+        precision=PRECISION,
     )
     budget = MICRO_TOKENS if config.family == "modern" else cpu_token_budget(config)
 

@@ -88,7 +88,13 @@ def engine(name: str, stage: PretrainStage, inputs: Inputs, world: World) -> Eng
     """The trainer's engine around a model drawn from the seed."""
     torch.manual_seed(stage.seed)
     model = PretrainingModel(stage.encoder, inputs.tokenizer.size, fp8=name != "bf16")
-    return Engine(model, world=world, machine=TrainingMachine(), recipe=stage.pretrain)
+    return Engine(
+        model,
+        world=world,
+        machine=TrainingMachine(),
+        optimizer=stage.pretrain.optimizer,
+        precision=stage.pretrain.precision,
+    )
 
 
 @contextlib.contextmanager

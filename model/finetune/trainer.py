@@ -197,14 +197,6 @@ class LocalOptimizer:
         self._optimizer.zero_grad(set_to_none=True)
 
 
-@dataclass(frozen=True)
-class EngineRecipe:
-    """The settings of a trial that the engine needs."""
-
-    optimizer: OptimizerConfig
-    precision: str
-
-
 class DistributedOptimizer:
     """The optimizer of a trial whose batches the ranks share, with DeepSpeed's engine.
 
@@ -225,7 +217,7 @@ class DistributedOptimizer:
         self._schedule, self._steps = schedule, steps
 
         def compute(batch: PackedBatch, positions: Tensor | None, seed: int | None) -> Tensor:
-            logits: Tensor = engine.compute(batch, positions, seed, training=seed is not None)
+            logits: Tensor = engine.forward(batch, positions, dropout=seed)
             return logits
 
         approach.call = compute
@@ -265,8 +257,9 @@ def shared_optimizer(
     if not isinstance(approach, FineTuning):
         return LocalOptimizer(approach, schedule, steps)
     whole = machine.model_copy(update={"zero_stage": 0})
-    recipe = EngineRecipe(schedule, precision)
-    engine = Engine(approach.module, world=world, machine=whole, recipe=recipe)
+    engine = Engine(
+        approach.module, world=world, machine=whole, optimizer=schedule, precision=precision
+    )
     return DistributedOptimizer(approach, engine, world, schedule, steps=steps)
 
 

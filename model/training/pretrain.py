@@ -281,7 +281,13 @@ def start_engine(
         state = dict(resumed.parameters(shapes))
         # Before DeepSpeed takes the model: its bf16 weights must be the rounded masters.
         model.load_state_dict({name: kept.master for name, kept in state.items()})
-    engine = Engine(model.to(world.device), world=world, machine=machine, recipe=stage.pretrain)
+    engine = Engine(
+        model.to(world.device),
+        world=world,
+        machine=machine,
+        optimizer=stage.pretrain.optimizer,
+        precision=stage.pretrain.precision,
+    )
     if resumed is not None:
         engine.restore(state, updates=resumed.state["updates"])
     if world.is_first:

@@ -124,7 +124,13 @@ def _trainer(
     ).to(device)
     inputs = read_inputs(artifact, stage)
     share = Share(0, 1, where.token_budget)
-    engine = Engine(model, world=world, machine=where, recipe=stage.pretrain)
+    engine = Engine(
+        model,
+        world=world,
+        machine=where,
+        optimizer=stage.pretrain.optimizer,
+        precision=stage.pretrain.precision,
+    )
     return Trainer(
         stage=stage,
         machine=where,
@@ -540,7 +546,7 @@ def test_lengths_known_on_the_host_are_not_read_from_a_gpu(
 
 
 def test_deepspeed_does_not_wait_for_the_device_to_measure_itself(cuda: StrictCuda) -> None:
-    ours = engine_configuration(TrainingMachine(), _stage().pretrain)
+    ours = engine_configuration(TrainingMachine(), _stage().pretrain.optimizer, precision="bf16")
 
     def reads(configuration: dict[str, Any]) -> int:
         cuda.reset()

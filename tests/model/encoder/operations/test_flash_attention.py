@@ -20,7 +20,7 @@ from model.encoder.layers.bert import FeedForward, Layer
 from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations import attention as attention_module
 from model.encoder.operations import products
-from model.encoder.operations.attention import BACKENDS, FlashAttention, reversal
+from model.encoder.operations.attention import BACKENDS, FlashAttention
 from model.encoder.operations.dropout import DeviceNoise
 from model.encoder.operations.native_kernels import choose_kernels
 from model.training.precision import Rounded
@@ -185,7 +185,7 @@ def test_on_cuda_the_flash_kernel_is_chosen_and_shapes_fit(
 
 def test_reversal_turns_every_sequence_round() -> None:
     batch = pack([Example([2, 7, 8, 3]), Example([4]), Example([5, 6])])
-    there = reversal(batch)
+    there = batch.reversal()
     assert batch.input_ids[there].tolist() == [3, 8, 7, 2, 4, 6, 5]
     assert torch.equal(there[there], torch.arange(7))
 
