@@ -109,7 +109,7 @@ class InitialModel:
     @cached_property
     def files(self) -> "EncoderFiles":
         """Read and check the whole model, as training does."""
-        from model.hugging_face.model_files import read_encoder_files
+        from model.hugging_face.model_files import read_encoder_files  # imports torch
 
         files = read_encoder_files(self.directory)
         if files.config.attention_direction != "bidirectional":

@@ -46,8 +46,8 @@ from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.environment import restart_prepared, threads_per_rank
-from model.training.faults import FaultHook, no_fault
 from model.training.loop import Trainer
+from model.training.monitoring.faults import FaultHook, no_fault
 from model.training.monitoring.health import Alarms, Stop, Watchdog, entropy
 from model.training.monitoring.telemetry import (
     Curve,

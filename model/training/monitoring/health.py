@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.progress import say
-from model.training.faults import FaultHook, no_fault
+from model.training.monitoring.faults import FaultHook, no_fault
 from model.training.monitoring.telemetry import StepRecord
 
 SILENCE = 500
