@@ -12,7 +12,6 @@ not depend on them.
 """
 
 import os
-from functools import partial
 from itertools import count, takewhile
 
 import torch
@@ -32,7 +31,7 @@ from artifacts.store import (
     put_json,
 )
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
-from model.finetune.trainer import shared_optimizer
+from model.finetune.trainer import share_batches
 from model.finetune.trial_plan import TrialGroup, plan_trials, take_over
 from model.finetune.trials import TrialRunner
 from model.finetune.workers import Worker, run_workers
@@ -92,7 +91,7 @@ def finetune(table: StageTable, engine_options: list[str]) -> Artifact:
             writes=world.is_first or not shared,
         )
         if shared:
-            runner.make_optimizer = partial(shared_optimizer, world=world, machine=machine)
+            runner.make_optimizer = share_batches(world, machine)
         logged = groups if shared else groups[world.rank :: world.ranks]
         steps = sum(group.steps for group in logged)
         worker.progress = Progress("finetune", steps, unit="steps")

@@ -241,26 +241,24 @@ class DistributedOptimizer:
         return self._world.sum_tensor(whole)
 
 
-def shared_optimizer(
-    approach: Approach,
-    schedule: OptimizerConfig,
-    steps: int,
-    precision: str,
-    *,
-    world: World,
-    machine: TrainingMachine,
-) -> TrialOptimizer:
-    """The optimizer of a trial that all ranks run together.
+def share_batches(world: World, machine: TrainingMachine) -> MakeOptimizer:
+    """Optimizers for trials that all ranks run together.
 
     The head of a frozen encoder is so small that each rank trains it alone.
     """
-    if not isinstance(approach, FineTuning):
-        return LocalOptimizer(approach, schedule, steps)
     whole = machine.model_copy(update={"zero_stage": 0})
-    engine = Engine(
-        approach.module, world=world, machine=whole, optimizer=schedule, precision=precision
-    )
-    return DistributedOptimizer(approach, engine, world, schedule, steps=steps)
+
+    def make(
+        approach: Approach, schedule: OptimizerConfig, steps: int, precision: str
+    ) -> TrialOptimizer:
+        if not isinstance(approach, FineTuning):
+            return LocalOptimizer(approach, schedule, steps)
+        engine = Engine(
+            approach.module, world=world, machine=whole, optimizer=schedule, precision=precision
+        )
+        return DistributedOptimizer(approach, engine, world, schedule, steps=steps)
+
+    return make
 
 
 class Trainer:
