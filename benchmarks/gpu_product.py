@@ -18,7 +18,7 @@ from model.config import PretrainStage, TrainingMachine
 from model.data.batch import pack
 from model.data.micro_batches import GpuSource, Prefetcher, StepBatch
 from model.data.order import BatchAddress
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.training.checkpoints import Checkpoints
 from model.training.cuda_graphs import StepGraphs
 from model.training.distributed import join_world
@@ -64,7 +64,13 @@ def trainer(
     model = PretrainingModel(stage.encoder, VOCABULARY, fp8=precision == "fp8").to(world.device)
     if compiled:
         model.encoder.compile_layers()
-    engine = Engine(model, world=world, machine=machine, recipe=stage.pretrain)
+    engine = Engine(
+        model,
+        world=world,
+        machine=machine,
+        optimizer=stage.pretrain.optimizer,
+        precision=stage.pretrain.precision,
+    )
     return Trainer(
         stage=stage,
         machine=machine,

@@ -46,9 +46,9 @@ from benchmarks.workload import (
     cut,
     encoder_config,
 )
-from model.config import EncoderConfig, PretrainConfig, TrainingMachine
+from model.config import EncoderConfig, OptimizerConfig, TrainingMachine
 from model.data.batch import Example, pack
-from model.encoder.encoder import Encoder
+from model.encoder.models import Encoder
 from model.encoder.operations.native_kernels import kernels_in_use
 from model.training.waiting import patient_threads
 
@@ -63,7 +63,7 @@ Step = Callable[[Sequence[Example], int], object]
 def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
     """The trainer's engine: ZeRO 0, one rank."""
     # imported here to keep our code out of the other side's process
-    from model.encoder.pretraining import PretrainingModel
+    from model.encoder.models import PretrainingModel
     from model.training.distributed import join_world
     from model.training.engine import Engine
     from model.training.pretrain import cpu_token_budget
@@ -73,7 +73,8 @@ def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
         PretrainingModel(config, VOCABULARY),
         world=join_world(threads=torch.get_num_threads(), timeout=60.0),
         machine=machine,
-        recipe=PretrainConfig(precision=PRECISION),
+        optimizer=OptimizerConfig(),
+        precision=PRECISION,
     )
     budget = MICRO_TOKENS if config.family == "modern" else cpu_token_budget(config)
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     from model.data.torch_dataset import PretrainingBatches
-    from model.inference.load import Model, Precision
+    from model.inference.load import Model
     from model.inference.predict import Predictor
+    from model.training.precision import Precision
 
     class LoadOptions(TypedDict, total=False):
         """How to load an encoder; the defaults are those of `model.inference.load.load`."""

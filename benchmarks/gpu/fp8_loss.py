@@ -33,10 +33,10 @@ from benchmarks.measuring import arguments_of, machine, read_result, write_resul
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import Prefetcher, Share, StepBatch
 from model.data.sources import Inputs, read_inputs, training_source
-from model.encoder.layers import feed_forward, self_attention
+from model.encoder.layers import bert
+from model.encoder.models import PretrainingModel
 from model.encoder.operations.fp8_products import fp8_affine
 from model.encoder.operations.products import affine
-from model.encoder.pretraining import PretrainingModel
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.optimizer import learning_rate
@@ -88,17 +88,20 @@ def engine(name: str, stage: PretrainStage, inputs: Inputs, world: World) -> Eng
     """The trainer's engine around a model drawn from the seed."""
     torch.manual_seed(stage.seed)
     model = PretrainingModel(stage.encoder, inputs.tokenizer.size, fp8=name != "bf16")
-    return Engine(model, world=world, machine=TrainingMachine(), recipe=stage.pretrain)
+    return Engine(
+        model,
+        world=world,
+        machine=TrainingMachine(),
+        optimizer=stage.pretrain.optimizer,
+        precision=stage.pretrain.precision,
+    )
 
 
 @contextlib.contextmanager
 def products_of(name: str) -> Iterator[None]:
     """Within it, `composed` computes FP8's products in bf16."""
     product = affine if name == "composed" else fp8_affine
-    with (
-        mock.patch.object(self_attention, "fp8_affine", product),
-        mock.patch.object(feed_forward, "fp8_affine", product),
-    ):
+    with mock.patch.object(bert, "fp8_affine", product):
         yield
 
 

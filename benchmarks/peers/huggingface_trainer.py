@@ -36,7 +36,7 @@ from artifacts.store import open_artifact
 from model.config import OptimizerConfig, PretrainStage
 from model.data.order import LengthOrder
 from model.data.shards import Examples, ExampleShards
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 from model.training.optimizer import learning_rate, parameter_groups
 

@@ -86,10 +86,10 @@ def our_trainer(
     """This project's trainer for a task, from the pre-trained model."""
     import torch
 
+    from model.encoder.models import SentenceModel, TaskModel
     from model.finetune.approaches import FineTuning
-    from model.finetune.heads import SentenceModel, TaskModel
     from model.finetune.trainer import Recipe, Trainer
-    from model.hugging_face.encoder_files import read_encoder_files
+    from model.hugging_face.model_files import read_encoder_files
     from model.tasks.problems import load_problem, load_tables
 
     initial = read_encoder_files(weights())

@@ -94,7 +94,7 @@ def _check_training(run: RunConfig, machine: MachineConfig) -> None:
 
 def _check_initial_encoder(run: RunConfig, vocabulary: str) -> None:
     """Check the initial encoder's shape and tokenizer; `vocabulary`: the artifact, if reused."""
-    from model.hugging_face.encoder_files import read_shape, refuse_another_shape  # imports torch
+    from model.hugging_face.source import read_shape, refuse_another_shape  # imports torch
 
     where, path = f"pretrain.init = {run.pretrain.init}", run.vocabulary.path
     shape, tokenizer = read_shape(located(run.pretrain.init))

@@ -87,7 +87,7 @@ def export_model(
         finetuned = model_directory(model, place.space(), stage="finetune")
         written = export_task(finetuned, directory, task=task)
     else:
-        from model.hugging_face.encoder_files import read_encoder_files
+        from model.hugging_face.model_files import read_encoder_files
         from model.inference.export import export
 
         written = export(read_encoder_files(model_directory(model, place.space())), directory)

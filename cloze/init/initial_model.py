@@ -20,7 +20,7 @@ from flows.workspace import Workspace
 from model.config import FAMILY_PRESETS, SIZE_NAMES, EncoderConfig
 
 if TYPE_CHECKING:
-    from model.hugging_face.encoder_files import EncoderFiles
+    from model.hugging_face.model_files import EncoderFiles
 
 MINUTES = 10.0
 """Default training time."""
@@ -109,7 +109,7 @@ class InitialModel:
     @cached_property
     def files(self) -> "EncoderFiles":
         """Read and check the whole model, as training does."""
-        from model.hugging_face.encoder_files import read_encoder_files  # imports torch
+        from model.hugging_face.model_files import read_encoder_files  # imports torch
 
         files = read_encoder_files(self.directory)
         if files.config.attention_direction != "bidirectional":

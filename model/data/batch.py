@@ -141,6 +141,13 @@ class PackedBatch:
         starts: npt.NDArray[np.int64] = self.cu_seqlens.cpu().numpy().astype(np.int64)
         return starts[1:] - starts[:-1]
 
+    def reversal(self) -> Tensor:
+        """[T] int64: the position of each token when every sequence is reversed."""
+        places = torch.arange(self.tokens, device=self.input_ids.device)
+        starts = self.cu_seqlens.long()
+        sequence = torch.searchsorted(starts[1:], places, right=True)
+        return starts[sequence] + starts[sequence + 1] - 1 - places
+
     def filled(self) -> "PackedBatch":
         """The batch with padding sequences at its end, so that T and M are on the ladder.
 
@@ -281,6 +288,20 @@ def pack(examples: Sequence[Example]) -> PackedBatch:
         masked_lm_ids=_joined([example.masked_lm_ids for example in examples]),
         next_sentence_label=torch.tensor([example.next_sentence_label for example in examples]),
     )
+
+
+def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
+    """One [CLS] [SEP] without predictions, for a rank without examples: its losses are 0."""
+    return pack([Example([cls_id, sep_id])])
+
+
+def ragged_indices(
+    starts: npt.NDArray[np.int64] | int, lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """`start, start + 1, …` for each row, concatenated; [sum of lengths]."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
 
 
 def padded(packed_T: Tensor, batch: PackedBatch, *, fill: float = 0.0) -> Tensor:

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from artifacts.errors import UsageError
 from artifacts.rng import address
 from model.config import EncoderConfig
-from model.data.batch import NO_NEXT_SENTENCE, Example, PackedBatch, Shape, pack
-from model.data.dynamic_masking import DynamicMasking
-from model.data.next_token import NextToken
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, Shape, empty_micro_batch
 from model.data.order import BatchAddress, Curriculum
 from model.data.shards import Examples, ExampleShards, Int64, Sizes
+from model.data.targets import DynamicMasking, NextToken
 
 # N examples of a global batch
 
@@ -140,11 +139,6 @@ def pack_examples(examples: Examples) -> PackedBatch:
             np.repeat(examples.next_sentence_labels, examples.document_counts)
         ),
     )
-
-
-def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
-    """One [CLS] [SEP] without predictions, for a rank without examples: its losses are 0."""
-    return pack([Example([cls_id, sep_id])])
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
 from artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_schema
+from model.data.batch import ragged_indices
 
 Int64 = NDArray[np.int64]
 Ids = NDArray[np.integer]
@@ -224,13 +225,6 @@ def select(examples: Examples, order: Int64) -> Examples:
         masked_lm_positions=examples.masked_lm_positions[masked],
         masked_lm_ids=examples.masked_lm_ids[masked],
     )
-
-
-def ragged_indices(starts: Int64 | int, lengths: Int64) -> Int64:
-    """`start, start + 1, …` for each row, concatenated; [sum of lengths]."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
 
 
 def _extents(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:

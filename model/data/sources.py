@@ -14,11 +14,10 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
 from artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage
-from model.data.dynamic_masking import DynamicMasking
 from model.data.micro_batches import BatchSource, CostModel, Share
-from model.data.next_token import next_token
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards
+from model.data.targets import DynamicMasking, next_token
 
 HELDOUT = "heldout"
 """The split used for evaluation during training."""

@@ -22,18 +22,17 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, open_artifact, put_json
 from model.config import EvaluateStage, TrainingMachine
-from model.data.next_token import NextToken
-from model.encoder.pretraining import PretrainingModel
+from model.data.targets import NextToken
+from model.encoder.models import PretrainingModel
 from model.evaluation.language_model import LanguageModels, held_out, score_held_out
 from model.evaluation.masked_sentences import (
-    HeldOutSentence,
     fill_sentences,
     heldout_sentences,
     sentence_neighbours,
 )
 from model.evaluation.ngram import NgramModel, read_training_tokens, training_frequencies
 from model.evaluation.scores import glue_average, task_scores
-from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
+from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.training.distributed import training_device
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.monitoring.health import entropy
@@ -118,10 +117,10 @@ def _evaluate_language_model(
     )
     tokens = open_artifact(table.input_path("tokens"))
     frequencies = training_frequencies(tokens)
-    drawn: tuple[HeldOutSentence, ...] = ()
-    if not config.masked_sentences and next_token is None:  # a next-token encoder fills no masks
-        drawn = heldout_sentences(tokens, tokenizer, seed=stage.seed)
-    texts = config.masked_sentences or tuple(sentence.text for sentence in drawn)
+    sentences = tuple(MaskedSentence(sentence=text, guesses=()) for text in config.masked_sentences)
+    if not sentences and next_token is None:  # a next-token encoder fills no masks
+        sentences = heldout_sentences(tokens, tokenizer, seed=stage.seed)
+    texts = [sentence.sentence for sentence in sentences]
     contexts = [(part.masked.left, part.masked.right) for part in parts]
     random_seed = address(stage.seed, "random encoder") >> 2
     models = LanguageModels(
@@ -139,12 +138,7 @@ def _evaluate_language_model(
     progress.advance(1, "n-gram baseline")
     scores = tuple(score_held_out(part, models, parts) for part in parts)
     progress.advance(1, "held-out loss")
-    sentences = fill_sentences(texts, models, tokenizer, count=config.guesses)
-    if drawn:
-        sentences = tuple(
-            filled.model_copy(update={"answer": sentence.answer})
-            for filled, sentence in zip(sentences, drawn, strict=True)
-        )
+    sentences = fill_sentences(sentences, models, tokenizer, count=config.guesses)
     progress.advance(1, "masked sentences")
     return scores, sentences
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from artifacts.results import GENERAL, LanguageModelScore
 from artifacts.store import Artifact
-from model.data.batch import NO_NEXT_SENTENCE
+from model.data.batch import NO_NEXT_SENTENCE, ragged_indices
 from model.data.micro_batches import pack_examples
-from model.data.next_token import NextToken
-from model.data.shards import Examples, ExampleShards, ragged_indices, select
-from model.encoder.pretraining import PretrainingModel
+from model.data.shards import Examples, ExampleShards, select
+from model.data.targets import NextToken
+from model.encoder.models import PretrainingModel
 from model.evaluation.ngram import NOTHING, TRAIN_SPLIT, NgramModel
 from model.tasks.features import batches_by_length, tokens_at_once
 

@@ -11,7 +11,6 @@ digests, each with a word masked by a counter-based random number.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, zip_longest
 
 import numpy as np
@@ -24,7 +23,7 @@ from artifacts.rng import address
 from artifacts.store import Artifact
 from artifacts.tokenizer import MASK, SubwordTokenizer
 from model.data.batch import Example, pack
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.evaluation.language_model import LanguageModels
 from model.evaluation.ngram import NOTHING, TOKENS_FILE, TRAIN_SPLIT, token_batches
 
@@ -45,18 +44,13 @@ Int64 = NDArray[np.int64]
 Ids = NDArray[np.integer]
 
 
-@dataclass(frozen=True)
-class HeldOutSentence:
-    """A sentence with one [MASK], and the word that it replaces."""
-
-    text: str
-    answer: str
-
-
 def heldout_sentences(
     tokens: Artifact, tokenizer: SubwordTokenizer, *, seed: int
-) -> tuple[HeldOutSentence, ...]:
-    """Up to `SENTENCES` sentences of the first held-out split; empty if nothing is held out."""
+) -> tuple[MaskedSentence, ...]:
+    """Up to `SENTENCES` sentences of the first held-out split, without predictions yet.
+
+    Empty if nothing is held out.
+    """
     by_document = [
         list(islice(_sentences(digest, sentences, tokenizer, seed=seed), SENTENCES))
         for digest, sentences in islice(_documents(tokens), DOCUMENTS)
@@ -80,7 +74,7 @@ def _documents(tokens: Artifact) -> Iterator[tuple[str, list[Ids]]]:
 
 def _sentences(
     digest: str, sentences: list[Ids], tokenizer: SubwordTokenizer, *, seed: int
-) -> Iterator[HeldOutSentence]:
+) -> Iterator[MaskedSentence]:
     """A document's sentences of suitable length, each with a word masked."""
     for number, ids in enumerate(sentences):
         pieces = [tokenizer.vocabulary[index] for index in ids.tolist()]
@@ -98,23 +92,25 @@ def _sentences(
             continue
         place = words[address(seed, digest, number, "gap") % len(words)]
         masked = " ".join([*pieces[:place], MASK, *pieces[place + 1 :]]).replace(" ##", "")
-        yield HeldOutSentence(_NO_SPACE.sub(r"\1", masked), pieces[place])
+        text = _NO_SPACE.sub(r"\1", masked)
+        yield MaskedSentence(sentence=text, guesses=(), answer=pieces[place])
 
 
 def fill_sentences(
-    sentences: Sequence[str],
+    sentences: Sequence[MaskedSentence],
     models: LanguageModels,
     tokenizer: SubwordTokenizer,
     *,
     count: int,
 ) -> tuple[MaskedSentence, ...]:
-    """The `count` most probable tokens of every model for every sentence."""
+    """The sentences with the `count` most probable tokens of every model."""
     if not sentences:
         return ()
+    texts = [sentence.sentence for sentence in sentences]
     rows_by_system = {
-        "random": _encoder_rows(sentences, models.random, tokenizer),
-        "count": models.ngram.probabilities(*sentence_neighbours(sentences, tokenizer)),
-        "pretrained": _encoder_rows(sentences, models.pretrained, tokenizer),
+        "random": _encoder_rows(texts, models.random, tokenizer),
+        "count": models.ngram.probabilities(*sentence_neighbours(texts, tokenizer)),
+        "pretrained": _encoder_rows(texts, models.pretrained, tokenizer),
     }
     filled = []
     for number, sentence in enumerate(sentences):
@@ -128,7 +124,7 @@ def fill_sentences(
                     probabilities=tuple(float(rows[number][index]) for index in best),
                 )
             )
-        filled.append(MaskedSentence(sentence=sentence, guesses=tuple(guesses)))
+        filled.append(sentence.model_copy(update={"guesses": tuple(guesses)}))
     return tuple(filled)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from artifacts.errors import IntegrityError
 from artifacts.store import Artifact
-from model.data.shards import ragged_indices
+from model.data.batch import ragged_indices
 from model.tasks.features import offsets_of
 
 TRAIN_SPLIT = "train"

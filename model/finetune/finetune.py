@@ -4,13 +4,14 @@ In:  an encoder artifact, and labelled data: a labels artifact, or files.
 Out: one record per trial with its predictions, `fits.json` with the scores of all trials, and the
      weights of each task's best trial unless configured otherwise.
 
-One process loads torch once and runs all trials; several ranks or workers share them. Trials that
-an interrupted attempt has finished are not run again. Wall-clock times go to the records, so that
-the artifact's bytes do not depend on them.
+One process loads torch once and runs all trials; several ranks (`deepspeed --module
+model.finetune.finetune …`) or workers share them. If there are fewer trials than ranks, all ranks
+share the batches of each trial, with the engine of pre-training. Trials that an interrupted attempt
+has finished are not run again. Wall-clock times go to the records, so that the artifact's bytes do
+not depend on them.
 """
 
 import os
-from collections.abc import Callable
 from itertools import count, takewhile
 
 import torch
@@ -30,13 +31,12 @@ from artifacts.store import (
     put_json,
 )
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
-from model.finetune.earlier_trials import take_over
-from model.finetune.trainer import MakeOptimizer
-from model.finetune.trial_plan import TrialGroup, plan_trials
+from model.finetune.trainer import share_batches
+from model.finetune.trial_plan import TrialGroup, plan_trials, take_over
 from model.finetune.trials import TrialRunner
 from model.finetune.workers import Worker, run_workers
-from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
 from model.hugging_face.layout import encoder_config
+from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.hugging_face.source import open_source
 from model.tasks.base import Problem
 from model.tasks.baselines import baselines
@@ -55,14 +55,9 @@ SMALL_WIDTH = 256
 LONGEST_WAIT = 7 * 24 * 3600.0
 """Seconds that a rank waits for the trials of the others."""
 
-ShareBatches = Callable[[World, TrainingMachine], MakeOptimizer]
-"""Makes optimizers for ranks that share the batches of every trial."""
 
-
-def finetune(
-    table: StageTable, engine_options: list[str], *, share_batches: ShareBatches | None = None
-) -> Artifact:
-    """Run the stage. With `share_batches`, ranks share batches if they outnumber the trials."""
+def finetune(table: StageTable, engine_options: list[str]) -> Artifact:
+    """Run the stage."""
     config = parse(FinetuneStage, table.config, source="stage table").finetune
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     encoder = table.input_path("encoder")
@@ -80,7 +75,7 @@ def finetune(
     quiet = not world.is_first
     loaded = [load_task(task, encoders[0], labels, quiet=quiet) for task in config.tasks]
     groups = plan_trials(config, [problem for problem, _ in loaded])
-    shared = share_batches is not None and world.ranks > len(groups)
+    shared = world.ranks > len(groups)
 
     def run_share(worker: Worker) -> TrialRunner:
         """Run this process's share of the trials; ranks and workers do not communicate."""
@@ -95,7 +90,7 @@ def finetune(
             token_budget=machine.token_budget or DEFAULT_TOKEN_BUDGET,
             writes=world.is_first or not shared,
         )
-        if share_batches is not None and shared:
+        if shared:
             runner.make_optimizer = share_batches(world, machine)
         logged = groups if shared else groups[world.rank :: world.ranks]
         steps = sum(group.steps for group in logged)

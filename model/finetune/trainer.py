@@ -6,7 +6,7 @@ Out: `TrialResult`: scores by epoch, predictions of the selected epoch.
 The seed determines the order of the data, the head's initialisation, and dropout; nothing else is
 random. The optimizer is AdamW with linear warm-up and decay and gradients clipped by their global
 norm (paper, A.3; reference: optimization.py). A single process does without DeepSpeed, whose engine
-would only copy every gradient back and forth; `finetune_ranks` has its counterpart for several.
+would only copy every gradient back and forth; ranks that share the batches of a trial use it.
 
 A loss that compares every text of a batch with all others is trained with cached gradients
 (GradCache, Gao et al. 2021): the vectors of all micro-batches and ranks are computed without a
@@ -28,10 +28,13 @@ from torch import Tensor
 from artifacts.errors import ClozeError
 from artifacts.results import EpochRecord
 from artifacts.rng import address, permutation
-from model.config import OptimizerConfig, TaskConfig
+from model.config import OptimizerConfig, TaskConfig, TrainingMachine
+from model.data.batch import PackedBatch
 from model.finetune.approaches import Approach, FineTuning, split_logits
 from model.tasks.base import Logits, Prediction, Problem
 from model.tasks.features import Places, cut_by_budget
+from model.training.distributed import World
+from model.training.engine import Engine
 from model.training.environment import give_back_memory
 from model.training.optimizer import AdamW, build_optimizer, clip, learning_rate
 
@@ -192,6 +195,70 @@ class LocalOptimizer:
             )
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+
+
+class DistributedOptimizer:
+    """The optimizer of a trial whose batches the ranks share, with DeepSpeed's engine.
+
+    Losses are already divided by the counts of the global batch, so ranks sum their gradients.
+    """
+
+    def __init__(
+        self,
+        approach: FineTuning,
+        engine: Engine,
+        world: World,
+        schedule: OptimizerConfig,
+        *,
+        steps: int,
+    ) -> None:
+        self.rank, self.ranks = world.rank, world.ranks
+        self._world, self._engine = world, engine
+        self._schedule, self._steps = schedule, steps
+
+        def compute(batch: PackedBatch, positions: Tensor | None, seed: int | None) -> Tensor:
+            logits: Tensor = engine.forward(batch, positions, dropout=seed)
+            return logits
+
+        approach.call = compute
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of this rank's part of a loss."""
+        self._engine.backward(loss)
+
+    def step(self, number: int) -> None:
+        """Sum over ranks, clip, update. `number` counts from 0."""
+        self._engine.step(learning_rate(number, steps=self._steps, optimizer=self._schedule))
+
+    def sum(self, value: float) -> float:
+        """The value summed over ranks."""
+        return self._world.sum([value])[0]
+
+    def gather(self, rows: Tensor, *, first: int, total: int) -> Tensor:
+        """[total, D]: the rows of all ranks; those of this rank begin at `first`."""
+        whole = rows.new_zeros(total, rows.shape[1])
+        whole[first : first + len(rows)] = rows
+        return self._world.sum_tensor(whole)
+
+
+def share_batches(world: World, machine: TrainingMachine) -> MakeOptimizer:
+    """Optimizers for trials that all ranks run together.
+
+    The head of a frozen encoder is so small that each rank trains it alone.
+    """
+    whole = machine.model_copy(update={"zero_stage": 0})
+
+    def make(
+        approach: Approach, schedule: OptimizerConfig, steps: int, precision: str
+    ) -> TrialOptimizer:
+        if not isinstance(approach, FineTuning):
+            return LocalOptimizer(approach, schedule, steps)
+        engine = Engine(
+            approach.module, world=world, machine=whole, optimizer=schedule, precision=precision
+        )
+        return DistributedOptimizer(approach, engine, world, schedule, steps=steps)
+
+    return make
 
 
 class Trainer:

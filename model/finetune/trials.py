@@ -19,17 +19,10 @@ from artifacts.results import UNTOUCHED, Baseline, TaskRecord, Trial
 from artifacts.rng import address
 from artifacts.store import WORK, Artifact, finished_file, put_bytes, put_json
 from model.config import FeatureConfig, FinetuneConfig
-from model.finetune.approaches import (
-    Approach,
-    FeatureBased,
-    FeatureCache,
-    FineTuning,
-    split_logits,
-)
-from model.finetune.earlier_trials import earlier_model
+from model.encoder.models import SentenceModel, TaskModel
+from model.finetune.approaches import Approach, FineTuning, split_logits
 from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
-from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
-from model.finetune.saved import save_model
+from model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
 from model.finetune.trainer import (
     Advance,
     LocalOptimizer,
@@ -40,9 +33,9 @@ from model.finetune.trainer import (
     decoded,
     missed_decay,
 )
-from model.finetune.trial_plan import TrialGroup, TrialPlan
+from model.finetune.trial_plan import TrialGroup, TrialPlan, earlier_model
 from model.finetune.workers import Worker
-from model.hugging_face.encoder_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
+from model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles, save_model
 from model.tasks.base import Problem
 
 Weights = dict[str, Tensor]

@@ -1,7 +1,9 @@
 """The files of a model: an artifact of Cloze, or a folder in Hugging Face's layout.
 
 In:  the directory or URL of an artifact, or a local folder.
-Out: `Source`: the files by name, and the tensors. Artifacts are verified against their manifest.
+Out: `Source`: the files by name. From them, each checked: the encoder's configuration, the
+     tokenizer, the tensors, and `SentenceModules`, sentence-transformers' modules after the encoder
+     (`modules.json` and the files it refers to). Artifacts are verified against their manifest.
 
 A safetensors file holds nothing but numbers. Formats that can execute code when loaded (pickle and
 its containers) are refused, whether or not a manifest lists them.
@@ -12,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from pydantic import JsonValue
@@ -23,9 +26,18 @@ from artifacts import filesystem
 from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME, Manifest
+from artifacts.progress import say
 from artifacts.store import Artifact, open_artifact
-from model.hugging_face.layout import LAYOUTS, Layout
+from artifacts.tokenizer import (
+    SubwordTokenizer,
+    WordPieceTokenizer,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
+from model.config import EncoderConfig
+from model.hugging_face.layout import LAYOUTS, Layout, encoder_config
 
+CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 EXECUTABLE = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras", ".msgpack")
@@ -33,7 +45,28 @@ EXECUTABLE = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".keras"
 parser.
 """
 
+NOT_IN_THE_WEIGHTS = {
+    "preset",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+}
+"""Fields in which a run may differ from its initial checkpoint."""
+
+NOT_IN_MODERN_WEIGHTS = {"max_position_embeddings", "global_rope_theta"}
+"""Further such fields without a position table, so that a second phase can train on longer
+sequences.
+"""
+
+MODULES = "modules.json"
+LIMITS = "sentence_bert_config.json"
+POOLING_MODES: dict[str, Literal["mean", "cls"]] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
+_MODULE_TYPES = "sentence_transformers.models."
+_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -87,6 +120,81 @@ def artifact_source(artifact: Artifact, *, folder: str = "") -> Source:
     )
     return Source(
         artifact.directory, names, lambda name: staged.path(folder + name), artifact.manifest
+    )
+
+
+def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, SubwordTokenizer]:
+    """Configuration and tokenizer of the model at `location`, without reading its weights."""
+    source = location if isinstance(location, Source) else open_source(location)
+    if CONFIG not in source.names:
+        raise UsageError(
+            f"{source.directory}: no config.json; expected an artifact of Cloze or Hugging Face's "
+            "layout (config.json, model.safetensors, tokenizer.json or vocab.txt)"
+        )
+    table = source.read_table(CONFIG)
+    return encoder_config(table, source=f"{source.directory}/{CONFIG}"), read_tokenizer(source)
+
+
+def refuse_another_shape(given: EncoderConfig, wanted: EncoderConfig, *, where: str) -> None:
+    """Refuse an initial checkpoint `where` whose weights do not fit the configured encoder."""
+    compared = set(EncoderConfig.model_fields) - NOT_IN_THE_WEIGHTS
+    if not wanted.has_position_table:
+        compared -= NOT_IN_MODERN_WEIGHTS
+    if given.family != wanted.family:
+        compared = {"family"}  # sizes of two families are not comparable
+    changed = [
+        f"{name}: it has {getattr(given, name)}, wanted {getattr(wanted, name)}"
+        for name in sorted(compared)
+        if getattr(given, name) != getattr(wanted, name)
+    ]
+    if changed:
+        raise UsageError(f"{where}: another shape ({'; '.join(changed)}); set [encoder] to its own")
+
+
+def read_tokenizer(source: Source) -> SubwordTokenizer:
+    """The tokenizer beside the weights: tokenizer.json, else vocab.txt."""
+    settings: dict[str, JsonValue] = {}
+    where = f"{source.directory}/tokenizer_config.json"
+    if "tokenizer_config.json" in source.names:
+        settings = source.read_table("tokenizer_config.json")
+    if settings.get("do_basic_tokenize", True) is False or settings.get("never_split"):
+        raise UsageError(
+            f"{where}: do_basic_tokenize = false and never_split are not honoured; save the model "
+            "with a fast tokenizer, whose tokenizer.json has every setting"
+        )
+    if "tokenizer.json" in source.names:
+        tokenizer = read_tokenizer_json(source.path("tokenizer.json"))
+        if not isinstance(tokenizer, WordPieceTokenizer):
+            return tokenizer  # its class in transformers has no such options
+        strips = tokenizer.strip_accents
+        in_use = {
+            "do_lower_case": tokenizer.lowercase,
+            "strip_accents": tokenizer.lowercase if strips is None else strips,
+            "tokenize_chinese_chars": tokenizer.split_chinese,
+        }
+        for name, value in in_use.items():
+            if settings.get(name) not in (None, value):
+                raise UsageError(
+                    f"{where}: {name} is {settings[name]}, but tokenizer.json says {value}; "
+                    "correct one of the two"
+                )
+        return tokenizer
+    if "vocab.txt" not in source.names:
+        raise UsageError(
+            f"{source.directory}: no tokenizer.json and no vocab.txt; put the one it was trained "
+            "with beside the weights"
+        )
+    if "added_tokens.json" in source.names:
+        raise UsageError(
+            f"{source.directory}/added_tokens.json: words beyond vocab.txt; save the model with a "
+            "fast tokenizer, whose tokenizer.json has them"
+        )
+    strip_accents = settings.get("strip_accents")
+    return read_vocab_txt(
+        source.path("vocab.txt"),
+        lowercase=bool(settings.get("do_lower_case", True)),
+        strip_accents=None if strip_accents is None else bool(strip_accents),
+        split_chinese=bool(settings.get("tokenize_chinese_chars", True)),
     )
 
 
@@ -155,3 +263,75 @@ def check_tied(tensors: Mapping[str, Tensor], layout: Layout, *, source: str) ->
                 f"{source}: {repeated} differs from {original}; only models whose output layer is "
                 "tied to the word embeddings can be read"
             )
+
+
+@dataclass(frozen=True)
+class SentenceModules:
+    """How a text's vector is computed from the encoder's outputs."""
+
+    pooling: Literal["mean", "cls"]
+    normalize: bool
+    """Whether vectors are scaled to length 1."""
+
+    max_seq_length: int
+    """Maximum number of tokens, special ones included; longer texts are truncated."""
+
+    def files(self, *, width: int) -> dict[str, bytes]:
+        """The files for sentence-transformers; `width`: the encoder's hidden size."""
+        kinds = ["Transformer", "Pooling", *(["Normalize"] if self.normalize else [])]
+        modules: list[JsonValue] = [
+            {
+                "idx": n,
+                "name": str(n),
+                "path": f"{n}_{kind}" if n else "",
+                "type": _MODULE_TYPES + kind,
+            }
+            for n, kind in enumerate(kinds)
+        ]
+        pooling: dict[str, JsonValue] = {
+            mode: name == self.pooling for mode, name in POOLING_MODES.items()
+        }
+        return {
+            MODULES: _json(modules),
+            LIMITS: _json({"max_seq_length": self.max_seq_length, "do_lower_case": False}),
+            "1_Pooling/config.json": _json({"word_embedding_dimension": width, **pooling}),
+        }
+
+
+def read_sentence_modules(source: Source, *, positions: int) -> SentenceModules | None:
+    """The modules of `source`, whose encoder has `positions` positions.
+
+    None if there are none or, with a warning, if one is not supported.
+    """
+    if MODULES not in source.names:
+        return None
+    where = f"{source.directory}/{MODULES}"
+    try:
+        modules = json.loads(source.read_text(MODULES))
+        kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+        folder = str(modules[kinds.index("Pooling")]["path"])
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        raise UsageError(
+            f"{where}: not a list of sentence-transformers' modules with a Pooling; copy the model "
+            "again, or remove the file to use the encoder alone"
+        ) from None
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        say(f"warning: {where}: {', '.join(kinds)} is not supported; only the encoder is used")
+        return None
+    if not _PLAIN_FOLDER.fullmatch(folder):
+        raise UsageError(f"{where}: {folder!r} is not a folder name")
+    table = source.read_table(f"{folder}/config.json")
+    in_use = [name for name, value in table.items() if "pooling_mode" in name and value]
+    mode = table.get("pooling_mode")  # as written by version 6
+    chosen = f"pooling_mode_{mode}_token" if isinstance(mode, str) else "".join(in_use)
+    pooling = POOLING_MODES.get(chosen) or POOLING_MODES.get(f"{chosen}s")
+    if pooling is None:
+        say(f"warning: {where}: {chosen} is not supported; only the encoder is used")
+        return None
+    limit = source.read_table(LIMITS).get("max_seq_length") if LIMITS in source.names else None
+    longest = min(limit, positions) if isinstance(limit, int) and limit > 2 else positions
+    return SentenceModules(pooling, "Normalize" in kinds, longest)
+
+
+def _json(value: JsonValue) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()

@@ -26,11 +26,16 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, Store, commit, open_artifact, put_bytes
 from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, SubwordTokenizer
 from model.config import EncoderConfig
-from model.finetune.heads import SentenceModel
-from model.finetune.saved import read_model, saved_source
-from model.hugging_face.encoder_files import CARD, EncoderFiles, read_encoder_files
+from model.encoder.models import SentenceModel
 from model.hugging_face.layout import hugging_face_config, special_ids
-from model.hugging_face.sentence_modules import SentenceModules
+from model.hugging_face.model_files import (
+    CARD,
+    EncoderFiles,
+    read_encoder_files,
+    read_model,
+    saved_source,
+)
+from model.hugging_face.source import SentenceModules
 from model.inference.model_card import is_ours, model_card, task_card
 
 IMPORT = "import"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +25,12 @@ from artifacts.store import open_artifact
 from artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from model.config import EncoderConfig
 from model.data.batch import Example, pack
-from model.encoder.encoder import Pooling, shapes_alone
-from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.encoder_files import EncoderFiles, read_encoder_files
-from model.hugging_face.sentence_modules import MODULES, SentenceModules
-from model.hugging_face.source import Source, artifact_source
+from model.encoder.initialisation import shapes_alone
+from model.encoder.models import Pooling, PretrainingModel
+from model.hugging_face.model_files import EncoderFiles, read_encoder_files
+from model.hugging_face.source import MODULES, SentenceModules, Source, artifact_source
 from model.tasks.features import batches_by_length, tokens_at_once
-
-Precision = Literal["auto", "fp32", "bf16"]
-"""`auto`: bf16 on a GPU, where fp32 has neither FlashAttention nor fast products; else fp32."""
+from model.training.precision import Precision, placed
 
 WINDOW = 2048
 """Number of texts tokenised and sorted at once."""
@@ -256,16 +253,6 @@ def load(
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
     fills_masks = files.has_heads and files.objective == "masked_lm"
     return Model(module, files.tokenizer, fills_masks, files.has_pooler, files.modules)
-
-
-def placed(device: str, precision: str) -> tuple[torch.device, str]:
-    """Resolve `auto`: the device, and the precision used there."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    where = torch.device(device)
-    if precision == "auto":
-        precision = "fp32" if where.type == "cpu" else "bf16"
-    return where, precision
 
 
 def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> PretrainingModel:

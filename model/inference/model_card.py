@@ -14,9 +14,8 @@ from typing import TypeGuard
 from artifacts.manifest import Manifest
 from artifacts.results import Trial
 from model.config import EncoderConfig, Family
-from model.finetune.heads import SentenceModel, TaskModel
-from model.finetune.saved import SavedTask
-from model.hugging_face.encoder_files import EncoderFiles
+from model.encoder.models import SentenceModel, TaskModel
+from model.hugging_face.model_files import EncoderFiles, SavedTask
 
 TAG = "- cloze\n"
 """Marks the header of every card written here."""

@@ -24,10 +24,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from artifacts.errors import UsageError
-from model.finetune.saved import BILSTM
-from model.hugging_face.encoder_files import CONFIG, read_shape
-from model.hugging_face.sentence_modules import SentenceModules, read_sentence_modules
-from model.hugging_face.source import open_source
+from model.hugging_face.model_files import BILSTM
+from model.hugging_face.source import (
+    CONFIG,
+    SentenceModules,
+    open_source,
+    read_sentence_modules,
+    read_shape,
+)
 
 GRAPH, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")

@@ -23,12 +23,10 @@ from artifacts.errors import UsageError
 from artifacts.rng import address
 from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import Example, PackedBatch, pack, padded
-from model.hugging_face.encoder_files import CONFIG, read_shape
-from model.hugging_face.sentence_modules import MODULES
-from model.hugging_face.source import open_source
+from model.hugging_face.source import CONFIG, MODULES, open_source, read_shape
 from model.inference.predict import load_predictor
 from model.tasks.features import batches_by_length
-from model.tasks.metrics.ranking_metrics import measure_ranking
+from model.tasks.metrics import measure_ranking
 from model.tasks.retrieval import best_passages
 
 # B sequences, T tokens of all sequences, S tokens of the longest, N texts, H width

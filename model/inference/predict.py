@@ -25,16 +25,16 @@ from artifacts.errors import UsageError
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import open_artifact
 from artifacts.tokenizer import SubwordTokenizer
+from model.encoder.models import SentenceModel
 from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.heads import SentenceModel
-from model.finetune.saved import SavedTask, read_model, saved_source
+from model.hugging_face.model_files import SavedTask, read_model, saved_source
 from model.hugging_face.source import open_source
-from model.inference.load import placed
 from model.tasks.classification import Classification
-from model.tasks.metrics.entity_metrics import entities
+from model.tasks.metrics import entities
 from model.tasks.problems import load_problem, read_split, wanted_columns
 from model.tasks.tagging import Tagging
 from model.tasks.task_table import TaskTable, select
+from model.training.precision import placed
 
 WINDOW = 2048
 WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")

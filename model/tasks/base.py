@@ -21,7 +21,7 @@ from torch import Tensor
 
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
-from model.data.shards import ragged_indices
+from model.data.batch import ragged_indices
 from model.tasks.features import Places, Ragged, Sequences
 from model.tasks.task_table import TaskTable
 

@@ -28,7 +28,7 @@ from model.data.batch import on
 from model.glue import submission_name
 from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, pair_sequences, single_sequences
-from model.tasks.metrics.classification_metrics import measure, precision_recall_f1
+from model.tasks.metrics import measure, precision_recall_f1
 from model.tasks.task_table import TaskTable
 
 STS_B_RANGE = (0.0, 5.0)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from artifacts.tokenizer import SubwordTokenizer
-from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
-from model.data.shards import ragged_indices
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on, ragged_indices
 
 CPU_TOKENS = 2048
 GPU_TOKENS = 65_536

@@ -25,7 +25,7 @@ from model.config import TaskConfig
 from model.data.batch import on
 from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from model.tasks.features import Places, offsets_of, single_sequences
-from model.tasks.metrics.ranking_metrics import DEPTH, METRICS, measure_ranking
+from model.tasks.metrics import DEPTH, RANKING_METRICS, measure_ranking
 from model.tasks.task_table import TaskTable
 
 QUERIES_AT_ONCE = 1024
@@ -96,10 +96,10 @@ class Retrieval(GroupedProblem):
         self.config = config
         for name in self.config.metrics:
             metric, _, count = name.partition("@")
-            if metric not in METRICS or not count.isdigit() or not 1 <= int(count) <= DEPTH:
+            if metric not in RANKING_METRICS or not count.isdigit() or not 1 <= int(count) <= DEPTH:
                 raise UsageError(
                     f"task {self.config.name}: metric {name}; expected one of "
-                    f"{', '.join(f'{known}@K' for known in METRICS)}, K from 1 to {DEPTH}"
+                    f"{', '.join(f'{known}@K' for known in RANKING_METRICS)}, K from 1 to {DEPTH}"
                 )
         self._texts = {name: RetrievalTexts(table) for name, table in tables.items()}
         self._first = {

@@ -24,8 +24,7 @@ from torch.nn import functional
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import TaskConfig
-from model.data.batch import on
-from model.data.shards import ragged_indices
+from model.data.batch import on, ragged_indices
 from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import (
     Places,
@@ -37,7 +36,7 @@ from model.tasks.features import (
     ragged,
     tokenize,
 )
-from model.tasks.metrics.squad_metrics import (
+from model.tasks.metrics import (
     best_null_threshold,
     by_answerability,
     f1_v2,

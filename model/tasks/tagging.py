@@ -21,12 +21,10 @@ from torch.nn import functional
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.config import TaskConfig
-from model.data.batch import on
-from model.data.shards import ragged_indices
+from model.data.batch import on, ragged_indices
 from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, tokenize
-from model.tasks.metrics.classification_metrics import measure
-from model.tasks.metrics.entity_metrics import count_entities, is_entity_scheme
+from model.tasks.metrics import count_entities, is_entity_scheme, measure
 from model.tasks.task_table import TaskTable
 
 ENTITY_F1 = "entity_f1"

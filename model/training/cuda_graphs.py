@@ -20,6 +20,7 @@ from torch import Tensor
 from artifacts.errors import UsageError
 from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch, Shape
+from model.encoder.losses import PretrainingSums
 from model.encoder.operations.attention import backend_name
 from model.encoder.operations.dropout import DeviceNoise
 from model.training.distributed import World
@@ -110,7 +111,7 @@ class StepGraphs:
             graph = torch.cuda.CUDAGraph()
             # Work queued meanwhile by other threads (copies of the next batches) is not captured.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                sums = self._engine.forward(inputs, dropout=DeviceNoise())
+                sums: PretrainingSums = self._engine.forward(inputs, dropout=DeviceNoise())
                 self._engine.backward(sums.loss(*divisor_values.unbind()))
                 written = torch.stack([value.detach().float() for value in sums])
             self._graphs[shape] = _Graph(graph, inputs, divisor_values, written)

@@ -17,17 +17,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from artifacts.errors import UsageError
 from model.config import MEASURING, OptimizerConfig, TrainingMachine
-from model.data.batch import PackedBatch
-from model.data.micro_batches import empty_micro_batch
+from model.data.batch import PackedBatch, empty_micro_batch
+from model.encoder.losses import PretrainingSums
 from model.encoder.operations.dropout import Noise
-from model.encoder.pretraining_losses import PretrainingSums
 from model.training.checkpoints import ParameterState
 from model.training.distributed import GradientBuckets, World, gradient_buckets
 from model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip
@@ -56,18 +55,6 @@ def deepspeed() -> ModuleType:
     return library
 
 
-class Recipe(Protocol):
-    """The part of a recipe, for pre-training or for a trial, that the engine uses."""
-
-    @property
-    def optimizer(self) -> OptimizerConfig:
-        """Moments, decay, clipping."""
-
-    @property
-    def precision(self) -> str:
-        """`bf16` or `fp32`; the engine treats `fp8` as bf16."""
-
-
 class StepOutcome(NamedTuple):
     """The result of an optimizer step, the same on all ranks."""
 
@@ -82,10 +69,10 @@ class StepOutcome(NamedTuple):
 
 
 def engine_configuration(
-    machine: TrainingMachine, recipe: Recipe, *, on_gpu: bool = False
+    machine: TrainingMachine, optimizer: OptimizerConfig, *, precision: str, on_gpu: bool = False
 ) -> dict[str, object]:
     """DeepSpeed's configuration, derived from ours and overridden by `machine.deepspeed`."""
-    bf16 = recipe.precision != "fp32" and machine.zero_stage > 0
+    bf16 = precision != "fp32" and machine.zero_stage > 0
     zero: dict[str, object] = {"stage": machine.zero_stage, "overlap_comm": False}
     if on_gpu and machine.zero_stage > 1:  # at 1 it reduces in `step`: nothing overlaps
         # The default of 500 million would buffer all of BERT-large until the end.
@@ -96,9 +83,9 @@ def engine_configuration(
                 "training.offload_optimizer with training.zero_stage 0: only ZeRO 1 to 3 can "
                 "offload the optimizer's state; set zero_stage = 1, 2 or 3"
             )
-        if recipe.optimizer.name in MEASURING:
+        if optimizer.name in MEASURING:
             raise UsageError(
-                f"optimizer {recipe.optimizer.name} with training.offload_optimizer: its update "
+                f"optimizer {optimizer.name} with training.offload_optimizer: its update "
                 "reduces over ranks and needs the masters on the GPU; remove offload_optimizer"
             )
         zero["offload_optimizer"] = {"device": "cpu"}
@@ -107,7 +94,7 @@ def engine_configuration(
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,  # we determine where a step ends
-        "gradient_clipping": recipe.optimizer.max_grad_norm if machine.zero_stage else 0.0,
+        "gradient_clipping": optimizer.max_grad_norm if machine.zero_stage else 0.0,
         "bf16": {"enabled": bf16, **({"check_grad_overflow": True} if bf16 else {})},
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
@@ -175,27 +162,29 @@ class Engine:
         *,
         world: World,
         machine: TrainingMachine,
-        recipe: Recipe,
+        optimizer: OptimizerConfig,
+        precision: str,
     ) -> None:
+        """`precision`: `bf16` or `fp32`; the engine treats `fp8` as bf16."""
         self.model = model
         self.updates = 0
         self._world = world
         self._zero_stage = machine.zero_stage
         self._optimizer = build_optimizer(
             model.named_parameters(),
-            config=recipe.optimizer,
+            config=optimizer,
             zero_stage=machine.zero_stage,
-            precision=recipe.precision,
+            precision=precision,
         )
-        self._max_grad_norm = recipe.optimizer.max_grad_norm
+        self._max_grad_norm = optimizer.max_grad_norm
         buckets = gradient_buckets(model.parameters())
         reduced = not machine.zero_stage and world.ranks > 1
         self._reduction = GradientBuckets(buckets) if reduced else None
         masters = {name: p.detach().clone() for name, p in model.named_parameters()}
-        rounded = not machine.zero_stage and recipe.precision != "fp32"
+        rounded = not machine.zero_stage and precision != "fp32"
         computed = Rounded(model, buckets if reduced else None) if rounded else model
         on_gpu = world.device.type == "cuda"
-        configuration = engine_configuration(machine, recipe, on_gpu=on_gpu)
+        configuration = engine_configuration(machine, optimizer, precision=precision, on_gpu=on_gpu)
         self._engine: Any = OneRank(computed, self._optimizer)
         if world.ranks > 1 or machine.zero_stage or machine.deepspeed:
             with contextlib.redirect_stdout(sys.stderr):
@@ -216,24 +205,22 @@ class Engine:
             self._optimizer.slices = Slices(parts, sizes, world)
         self._set_masters(masters)  # DeepSpeed created its own from weights rounded to bf16
 
-    def forward(self, batch: PackedBatch, *, dropout: int | Noise | None) -> PretrainingSums:
-        """Loss sums of a micro-batch; without a seed, in evaluation mode and without gradients."""
-        there, training = batch.to(self._world.device), dropout is not None
-        sums: PretrainingSums = self.compute(there, dropout, training=training)
-        return sums
-
     def keep_gradients(self) -> None:
         """From now on, zero gradients in place instead of freeing them."""
         if not isinstance(self._engine, OneRank):
             raise AssertionError("DeepSpeed's engine has gradients of its own")
         self._engine = replace(self._engine, keeps_gradients=True)
 
-    def compute(self, *arguments: object, training: bool) -> Any:
-        """The output of the model, in training mode, or without dropout and gradients."""
+    def forward(self, batch: PackedBatch, *arguments: object, dropout: int | Noise | None) -> Any:
+        """The output of the model: in training mode, or without `dropout` and gradients.
+
+        `arguments` of the model stand between the batch and its dropout.
+        """
+        training = dropout is not None
         if self.model.training != training:
             self._engine.train(training)
         with torch.set_grad_enabled(training):
-            return self._engine(*arguments)
+            return self._engine(batch.to(self._world.device), *arguments, dropout)
 
     def backward(self, loss: Tensor, *, last: bool = False) -> None:
         """Accumulate the gradient of `loss`, this rank's part of a sum over ranks.
@@ -307,7 +294,7 @@ class Engine:
         if updates:
             # The wrapped optimizers create and link their state in their first step only. A step
             # with rate 0 on a loss of 0 changes nothing.
-            nothing = self.forward(empty_micro_batch(0, 0), dropout=0)
+            nothing: PretrainingSums = self.forward(empty_micro_batch(0, 0), dropout=0)
             self.backward((nothing.masked_lm_loss + nothing.next_sentence_loss) * 0.0)
             self.step(0.0)
             for name, parameter in self.model.named_parameters():

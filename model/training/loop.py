@@ -20,6 +20,7 @@ from artifacts.runtime.program import Terminated
 from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
 from model.data.micro_batches import BatchSource, GpuSource, Prefetcher, StepBatch
+from model.encoder.losses import PretrainingSums
 from model.training.checkpoints import Checkpoints, Identity, RunState
 from model.training.continuation import Continuation
 from model.training.cuda_graphs import Divisors, StepGraphs
@@ -180,7 +181,7 @@ class Trainer:
             if replayed is not None:
                 self.watchdog.reached("after_backward", batch.step)
                 return replayed
-        sums = self.engine.forward(micro_batch, dropout=seed)
+        sums: PretrainingSums = self.engine.forward(micro_batch, dropout=seed)
         self.watchdog.reached("after_forward", batch.step)
         loss = sums.loss(*divisors)
         self.engine.backward(loss, last=micro + 1 == len(batch.micro_batches))
@@ -202,7 +203,7 @@ class Trainer:
             heldout = make(number)
             heldout.wait_for_copies()
             for micro_batch in heldout.micro_batches:
-                found = self.engine.forward(micro_batch, dropout=None)
+                found: PretrainingSums = self.engine.forward(micro_batch, dropout=None)
                 sums += torch.stack([value.double() for value in found])
             masked += heldout.masked
             labelled += heldout.labelled

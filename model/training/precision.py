@@ -14,7 +14,7 @@ gradient would take as long as the update.
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from artifacts.errors import UsageError
 from model.encoder.operations.autograd import apply
 
 M = TypeVar("M", bound=nn.Module)
+
+Precision = Literal["auto", "fp32", "bf16"]
+"""`auto`: bf16 on a GPU, where fp32 has neither FlashAttention nor fast products; else fp32."""
 
 FP8_CAPABILITY = (8, 9)
 """Ada, Hopper and later GPUs support FP8 products."""
@@ -41,6 +44,16 @@ def require_fp8(device: torch.device) -> None:
         f'pretrain.precision = "fp8" on {found}: FP8 products require an NVIDIA GPU of compute '
         'capability 8.9 or higher; use "bf16", or "auto"'
     )
+
+
+def placed(device: str, precision: str) -> tuple[torch.device, str]:
+    """Resolve `auto`: the device, and the precision used there."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    where = torch.device(device)
+    if precision == "auto":
+        precision = "fp32" if where.type == "cpu" else "bf16"
+    return where, precision
 
 
 def rounded(module: M) -> M:

@@ -35,14 +35,11 @@ from model.data.sources import (
     read_inputs,
     training_source,
 )
+from model.encoder.models import PretrainingModel
 from model.encoder.operations.attention import backend_name
-from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.encoder_files import (
-    EncoderFiles,
-    read_encoder_files,
-    refuse_another_shape,
-)
 from model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
+from model.hugging_face.model_files import EncoderFiles, read_encoder_files
+from model.hugging_face.source import refuse_another_shape
 from model.training.checkpoints import Checkpoints, Identity, ParameterState, Resumed, resume
 from model.training.continuation import continuation_of, finished_state, keep_final_state
 from model.training.cuda_graphs import StepGraphs, require_graphs
@@ -50,7 +47,8 @@ from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.environment import restart_prepared, threads_per_rank
 from model.training.loop import Trainer
-from model.training.monitoring.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
+from model.training.monitoring.faults import FaultHook, no_fault
+from model.training.monitoring.health import Alarms, Stop, Watchdog, entropy
 from model.training.monitoring.telemetry import (
     Curve,
     Telemetry,
@@ -283,7 +281,13 @@ def start_engine(
         state = dict(resumed.parameters(shapes))
         # Before DeepSpeed takes the model: its bf16 weights must be the rounded masters.
         model.load_state_dict({name: kept.master for name, kept in state.items()})
-    engine = Engine(model.to(world.device), world=world, machine=machine, recipe=stage.pretrain)
+    engine = Engine(
+        model.to(world.device),
+        world=world,
+        machine=machine,
+        optimizer=stage.pretrain.optimizer,
+        precision=stage.pretrain.precision,
+    )
     if resumed is not None:
         engine.restore(state, updates=resumed.state["updates"])
     if world.is_first:

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 TOKENIZER = WordPieceTokenizer(

@@ -29,7 +29,7 @@ def test_parameters_are_those_of_the_published_models_with_their_heads(
 
 @pytest.mark.parametrize("kind", [{}, LSTM, MODERN])
 def test_parameters_are_those_of_the_real_model(kind: dict[str, Any]) -> None:
-    from model.encoder.pretraining import PretrainingModel
+    from model.encoder.models import PretrainingModel
 
     shape = EncoderConfig(preset="tiny", max_position_embeddings=64, **kind)
     model = PretrainingModel(shape, 1000)

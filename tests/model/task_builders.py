@@ -16,7 +16,7 @@ from artifacts.store import Artifact, commit, put_bytes, put_file, put_json
 from artifacts.tables import examples_name, examples_schema, tokens_name, tokens_schema
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 SENTENCE = "the a new array of given shape returns list int str value name error raised if ,"

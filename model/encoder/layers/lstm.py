@@ -1,4 +1,4 @@
-"""Unidirectional LSTM layers: the encoder of ELMo's language models.
+"""LSTM layers: unidirectional in the encoders of ELMo's language models, bidirectional in heads.
 
 In:  [T, H]; the sequence lengths and the reading direction.
 Out: [T, H].
@@ -19,10 +19,11 @@ from torch.nn.utils.rnn import (
 
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch
-from model.encoder.operations.attention import reversal
 from model.encoder.operations.dropout import Noise, dropout
 
-# T tokens of all sequences, B sequences, S tokens of the longest, H width
+# T tokens of all sequences, P positions among them, B sequences, S tokens of the longest, H width
+
+BILSTM_LAYERS = 2
 
 
 class Reading:
@@ -31,7 +32,7 @@ class Reading:
     def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
         self.sizes = batch.lengths.tolist()
         self.backwards = config.attention_direction == "right_to_left"
-        self.reversal = reversal(batch) if self.backwards else None
+        self.reversal = batch.reversal() if self.backwards else None
 
     def __call__(self, lstm: nn.LSTM, hidden_TH: Tensor) -> Tensor:
         """[T, H]: the output of `lstm`, each sequence read in the encoder's direction."""
@@ -66,3 +67,19 @@ class LstmLayer(nn.Module):
     def forward(self, hidden_TH: Tensor, reading: Reading, noise: Noise | None) -> Tensor:
         """[T, H]."""
         return hidden_TH + dropout(reading(self.lstm, hidden_TH), self.dropout_prob, noise)
+
+
+class BiLSTM(nn.Module):
+    """Two bidirectional layers over one sequence at a time (sections 5.1 and 5.3)."""
+
+    def __init__(self, width: int, hidden_size: int) -> None:
+        """`hidden_size`: of both directions together. Initialised from torch's global generator."""
+        super().__init__()
+        self.width = hidden_size // 2 * 2
+        self.lstm = nn.LSTM(
+            width, hidden_size // 2, num_layers=BILSTM_LAYERS, bidirectional=True, batch_first=True
+        )
+
+    def forward(self, values_PH: Tensor, sizes: list[int]) -> Tensor:
+        """[P, width] of consecutive sequences of `sizes` positions, each processed separately."""
+        return run_lstm(self.lstm, values_PH, sizes)

@@ -1,6 +1,6 @@
 """ModernBERT's layer and prediction head (Warner et al. 2024).
 
-In:  [T, H]; the attention functions of the batch.
+In:  [T, H]; the attention function of the batch.
 Out: [T, H]; the inputs of classifiers and of the vocabulary logits, [P, H].
 
 Differences from BERT's layer: pre-norm instead of post-norm, and no norm before the first
@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.layers.feed_forward import activation
-from model.encoder.operations.attention import Attend, LayerAttention
+from model.encoder.operations.activation import activation, gated_gelu
 from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
-from model.encoder.operations.native_kernels import kernels_for
+from model.encoder.operations.grouped_attention import Attend
 from model.encoder.operations.products import product, weight_gradient
 from model.encoder.operations.residual import ResidualNorm, layer_norm, norm, norm_gradients
 
@@ -33,16 +32,14 @@ from model.encoder.operations.residual import ResidualNorm, layer_norm, norm, no
 class ModernLayer(nn.Module):
     """x + attention(LN(x)), then the same with the feed-forward layer; [T, H] to [T, H]."""
 
-    def __init__(self, config: EncoderConfig, number: int) -> None:
-        """`number`, from 0, decides whether attention is local and whether a norm precedes it."""
+    def __init__(self, config: EncoderConfig, *, is_first: bool) -> None:
+        """The first layer's attention needs no norm before it."""
         super().__init__()
-        self.is_local = number % config.global_attn_every_n_layers != 0
-        self.attention = PreNormAttention(config, has_norm=number > 0)
+        self.attention = PreNormAttention(config, has_norm=not is_first)
         self.feed_forward = GatedFeedForward(config)
 
-    def forward(self, hidden_TH: Tensor, attention: LayerAttention, noise: Noise | None) -> Tensor:
+    def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
         """[T, H]."""
-        attend = attention.local if self.is_local else attention.full
         attended_TH = self.attention(hidden_TH, attend, noise)
         output_TH: Tensor = self.feed_forward(attended_TH)
         return output_TH
@@ -134,15 +131,6 @@ def norm_product(
     return functional.linear(read_TH, weight_OH), hidden_TH
 
 
-def gated_gelu(inner_T2I: Tensor, name: str) -> Tensor:
-    """GELU of the first half times the second half, [T, I]."""
-    if kernels_for(inner_T2I) is not None:
-        is_kept = torch.is_grad_enabled() and inner_T2I.requires_grad
-        return apply(_GatedGelu, inner_T2I, name, is_kept)
-    inner_TI, gate_TI = inner_T2I.chunk(2, dim=-1)
-    return activation(inner_TI, name) * gate_TI
-
-
 def residual_product(
     residual_TH: Tensor,
     x_TI: Tensor,
@@ -194,31 +182,6 @@ class _NormProduct(torch.autograd.Function):
             product(gradient_TO, weight_OH), ResidualNorm(*kept), norm_weight_H, residual_TH
         )
         return dhidden_TH, dnorm_weight_H, dweight_OH, None
-
-
-class _GatedGelu(torch.autograd.Function):
-    """Native kernels; if the input is saved, it is overwritten with the factors of the gradient."""
-
-    @staticmethod
-    def forward(ctx: Context, inner_T2I: Tensor, name: str, is_kept: bool) -> Tensor:
-        ctx.save_for_backward(inner_T2I)
-        tokens, width = inner_T2I.shape
-        gated_TI = inner_T2I.new_empty(tokens, width // 2)
-        native = kernels_for(inner_T2I)
-        assert native is not None
-        flags = (name == "gelu_tanh", is_kept)
-        native("geglu_forward", *gated_TI.shape, inner_T2I, gated_TI, *flags)
-        return gated_TI
-
-    @staticmethod
-    def backward(ctx: Context, gradient_TI: Tensor) -> tuple[Tensor, None, None]:
-        (factors_T2I,) = ctx.saved_tensors
-        dinner_T2I = torch.empty_like(factors_T2I)
-        native = kernels_for(gradient_TI)
-        assert native is not None
-        gradient_TI = gradient_TI.contiguous()
-        native("geglu_backward", *gradient_TI.shape, gradient_TI, factors_T2I, dinner_T2I)
-        return dinner_T2I, None, None
 
 
 class _ResidualContext(Context):

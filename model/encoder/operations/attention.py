@@ -11,7 +11,7 @@ tokens in place, without padding. The CPU backend is in grouped_attention.py.
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from model.config import EncoderConfig
 from model.data.batch import PackedBatch, on
 from model.encoder.operations.dropout import Draws, Noise
 from model.encoder.operations.grouped_attention import (
+    Attend,
     GroupedAttention,
     differentiable,
     scaled_product,
@@ -31,9 +32,6 @@ from model.encoder.operations.products import wide
 
 # T tokens of all sequences, A heads, K width of a head. Block attention: M blocks per head, N over
 # all heads, Q queries and S keys of a block, R rows of all heads
-
-Attend = Callable[[Tensor, Noise | None], Tensor]
-"""Query, key and value [T, 3, A, K] → context vectors [T, A, K]; dropout if there is noise."""
 
 HEAD_MULTIPLE = 8
 """CUDA kernels need head widths that are multiples of this; other heads are zero-padded."""
@@ -45,23 +43,18 @@ LONG = 1024
 """Length from which a sequence is processed on its own."""
 
 
-class LayerAttention(NamedTuple):
-    """The two kinds of attention over one batch, for the layers of a modern encoder."""
+def layer_attention(batch: PackedBatch, config: EncoderConfig, *, backend: str) -> list[Attend]:
+    """The attention of each layer of a modern encoder over one batch.
 
-    full: Attend
-    """Every token sees its whole sequence."""
-
-    local: Attend
-    """Every token sees `local_attention / 2` neighbours to each side."""
-
-
-def layer_attention(batch: PackedBatch, config: EncoderConfig, *, backend: str) -> LayerAttention:
-    """Both kinds for one batch, with rotary positions unless positions are learned."""
+    In every `global_attn_every_n_layers`-th layer, from the first, every token sees its whole
+    sequence; in the others `local_attention / 2` neighbours to each side. Positions are rotary
+    unless they are learned.
+    """
+    full = _attention(batch, config, backend, theta=config.global_rope_theta)
     reach = config.local_attention // 2
-    return LayerAttention(
-        _attention(batch, config, backend, theta=config.global_rope_theta),
-        _attention(batch, config, backend, theta=config.local_rope_theta, reach=reach),
-    )
+    local = _attention(batch, config, backend, theta=config.local_rope_theta, reach=reach)
+    every = config.global_attn_every_n_layers
+    return [local if number % every else full for number in range(config.num_hidden_layers)]
 
 
 def _attention(
@@ -129,7 +122,7 @@ class FlashAttention:
         # An upper bound is enough; rounding it up avoids recompiling the layers.
         self.max_seqlen = 1 << (batch.max_seqlen - 1).bit_length()
         self.is_causal = config.attention_direction != "bidirectional"
-        self.reversal = reversal(batch) if config.attention_direction == "right_to_left" else None
+        self.reversal = batch.reversal() if config.attention_direction == "right_to_left" else None
         self.reach = reach
         self.width = config.hidden_size // config.num_attention_heads
 
@@ -204,14 +197,6 @@ class VarlenAttention(FlashAttention):
             window_size=(reach, 0 if self.is_causal else reach),
         )
         return cast(Tensor, context_TAK)
-
-
-def reversal(batch: PackedBatch) -> Tensor:
-    """[T] int64: the position of each token when every sequence is reversed."""
-    places = torch.arange(batch.tokens, device=batch.input_ids.device)
-    starts = batch.cu_seqlens.long()
-    sequence = torch.searchsorted(starts[1:], places, right=True)
-    return starts[sequence] + starts[sequence + 1] - 1 - places
 
 
 class BlockAttention:

@@ -199,6 +199,10 @@ vectors, and the log-sum-exps [A, T]. Otherwise: query, key and value in groups 
 attention probabilities of all groups before and after dropout, unscaled."""
 
 
+Attend = Callable[[Tensor, Noise | None], Tensor]
+"""Query, key and value [T, 3, A, K] → context vectors [T, A, K]; dropout if there is noise."""
+
+
 class Differentiable(Protocol):
     """Attention with its own backward pass."""
 
@@ -224,7 +228,7 @@ class GroupedAttention:
         *,
         reach: int | None = None,
         rotation: tuple[Tensor, Tensor] | None = None,
-        otherwise: Callable[[Tensor, Noise | None], Tensor] | None = None,
+        otherwise: Attend | None = None,
     ) -> None:
         """`reach`: visible distance to each side; groups still compute all scores.
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -24,30 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.progress import say
+from model.training.monitoring.faults import FaultHook, no_fault
 from model.training.monitoring.telemetry import StepRecord
-
-SITES = (
-    "after_forward",
-    "after_backward",
-    "before_step",
-    "after_step",
-    "checkpoint.begin",
-    "checkpoint.mid_file",
-    "checkpoint.after_file",
-    "checkpoint.before_commit",
-    "checkpoint.after_commit",
-    "checkpoint.purge",
-)
-"""Named points of a run, reported for a hanging rank, and used by tests to inject faults."""
-
-FaultHook = Callable[[str, int], None]
-"""Called with a site and a step. Tests kill, stop, sleep or raise in it; production code never
-reads an environment variable for it."""
-
-
-def no_fault(site: str, step: int) -> None:
-    """The hook outside of tests."""
-
 
 SILENCE = 500
 """Minimum number of steps between two warnings of the same kind."""

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 from tests.cloze.tiny_model import CONFIG
 

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from artifacts.errors import UsageError
 from artifacts.store import Artifact
 from model.config import EncoderConfig, PhaseConfig
-from model.data.dynamic_masking import DynamicMasking
+from model.data.batch import empty_micro_batch
 from model.data.micro_batches import (
     BatchSource,
     CostModel,
     Prefetcher,
     Share,
     StepBatch,
-    empty_micro_batch,
     plan_micro_batches,
 )
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards, Sizes
+from model.data.targets import DynamicMasking
 from tests.model.training.training_fixtures import TOKENIZER, examples_artifact
 
 MASKING = DynamicMasking(TOKENIZER.mask_id, TOKENIZER.size, 0.8, 0.1)

@@ -9,11 +9,11 @@ import torch
 from artifacts.store import Artifact
 from model.config import EncoderConfig, PhaseConfig
 from model.data.batch import Example, pack
-from model.data.dynamic_masking import DynamicMasking
 from model.data.micro_batches import BatchSource, CostModel, Share, pack_examples
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import Examples, ExampleShards, select
-from model.encoder.pretraining import PretrainingModel
+from model.data.targets import DynamicMasking
+from model.encoder.models import PretrainingModel
 from pipeline.examples import make_examples
 from tests.model.encoder.encoder_builders import small_config
 from tests.pipeline.synthetic_tokens import (

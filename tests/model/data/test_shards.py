@@ -9,7 +9,8 @@ import pytest
 
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
-from model.data.shards import ExampleShards, ragged_indices, select
+from model.data.batch import ragged_indices
+from model.data.shards import ExampleShards, select
 from tests.model.training.training_fixtures import WORDS, examples_artifact
 
 

@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForPreTraining
 
 from model.config import EncoderConfig
 from model.data.batch import Example
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 VOCABULARY = 300

@@ -7,10 +7,9 @@ import torch
 
 from artifacts.errors import UsageError
 from model.data.batch import Example, pack, padded
-from model.encoder.encoder import Encoder
+from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations.attention import backend_name
 from model.encoder.operations.dropout import Noise, draw, dropout
-from model.encoder.pretraining import PretrainingModel
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,

@@ -8,9 +8,8 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 from artifacts.errors import UsageError
 from model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
 from model.data.batch import Example, pack
-from model.encoder.encoder import Encoder
+from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations.attention import BlockAttention, LongAttention, is_long
-from model.encoder.pretraining import PretrainingModel
 from model.hugging_face.layout import (
     from_hugging_face,
     hugging_face_config,

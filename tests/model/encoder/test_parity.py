@@ -8,8 +8,7 @@ from transformers import BertModel
 from artifacts.tokenizer import read_vocab_txt
 from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
-from model.encoder.encoder import Encoder
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.hugging_face.layout import to_hugging_face
 from model.inference.load import load
 from tests.model.encoder.encoder_builders import (

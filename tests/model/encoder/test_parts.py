@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.encoder.encoder import look_up
+from model.encoder.layers.embeddings import look_up
+from model.encoder.losses import hits, masked_lm_loss
 from model.encoder.operations.grouped_attention import cuts, group_sequences
 from model.encoder.operations.native_kernels import choose_kernels
 from model.encoder.operations.products import transposed, weight_gradient
-from model.encoder.pretraining_losses import hits, masked_lm_loss
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ def test_each_document_gives_sentences_in_turn_and_the_masked_word_is_the_answer
     assert len(found) == 3
     for sentence in found:
         assert sentence.answer in ("town", "market", "lies", "river")
-        assert sentence.text.replace(MASK, sentence.answer) == LONG.lower()
+        assert sentence.sentence.replace(MASK, sentence.answer) == LONG.lower()
         assert "towns" not in sentence.answer
     assert heldout_sentences(artifact, TOKENIZER, seed=1) == found
 

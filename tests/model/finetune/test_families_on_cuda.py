@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from model.config import OptimizerConfig, TaskConfig
-from model.encoder.encoder import Encoder
+from model.encoder.models import Encoder, SentenceModel, TaskModel
 from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.heads import SentenceModel, TaskModel
 from model.finetune.trainer import Recipe, Trainer
 from model.tasks.base import Problem
 from model.tasks.problems import load_problem, load_tables

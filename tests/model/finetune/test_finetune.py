@@ -13,8 +13,7 @@ from artifacts.store import Artifact
 from model.evaluation.evaluate import evaluate
 from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.finetune import finetune
-from model.finetune.saved import read_model
-from model.hugging_face.encoder_files import read_encoder_files
+from model.hugging_face.model_files import read_encoder_files, read_model
 from model.hugging_face.source import artifact_source
 from model.inference.export import export_task
 from model.inference.predict import load_predictor

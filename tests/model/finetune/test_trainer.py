@@ -14,12 +14,12 @@ from artifacts.results import Trials
 from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
 from model.config import EncoderConfig, FeatureConfig, OptimizerConfig, TaskConfig
-from model.encoder.encoder import Encoder
-from model.finetune.approaches import FeatureCache, FineTuning, split_logits
+from model.encoder.models import Encoder, SentenceModel, TaskModel
+from model.finetune.approaches import FineTuning, split_logits
+from model.finetune.feature_based import LAYERS, FeatureCache, FeatureHead
 from model.finetune.finetune import finetune
-from model.finetune.heads import LAYERS, FeatureHead, SentenceModel, TaskModel
 from model.finetune.trainer import LocalOptimizer, Recipe, Trainer, TrialResult
-from model.hugging_face.encoder_files import read_encoder_files
+from model.hugging_face.model_files import read_encoder_files
 from model.tasks.base import Problem
 from model.tasks.problems import load_problem, load_tables
 from tests.model.task_builders import (
@@ -330,10 +330,10 @@ def test_cached_gradients_know_the_dropout_of_the_vectors(tmp_path: Path) -> Non
     assert not torch.equal(first, other)
 
 
-def on_two_ranks(module: str, table: Path) -> None:
-    """Run a stage program as two ranks on one machine."""
+def on_two_ranks(table: Path) -> None:
+    """Run the stage as two ranks on one machine."""
     port = free_port()
-    command = [*(sys.executable, "-m", module), *("--config", str(table))]
+    command = [*(sys.executable, "-m", "model.finetune.finetune"), *("--config", str(table))]
     ranks = [
         subprocess.Popen(
             command,
@@ -349,13 +349,8 @@ def on_two_ranks(module: str, table: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seeds", "module"),
-    [([0, 1, 2], "model.finetune.finetune"), ([0], "model.finetune.finetune_ranks")],
-)
-def test_two_ranks_share_the_fits_or_the_batches(
-    tmp_path: Path, seeds: list[int], module: str
-) -> None:
+@pytest.mark.parametrize("seeds", [[0, 1, 2], [0]])
+def test_two_ranks_share_the_fits_or_the_batches(tmp_path: Path, seeds: list[int]) -> None:
     path = write_lines(tmp_path / "a.jsonl", texts(9))
     task = {"name": "t", "kind": "classification", "train": path, "dev": path, "epochs": 3}
     task |= {"max_seq_length": 32, "batch_size": 4, "learning_rate": 1e-3}
@@ -373,7 +368,7 @@ def test_two_ranks_share_the_fits_or_the_batches(
 
     alone = finetune(table("alone"), [])
     write_stage_table(table("shared"), tmp_path / "table.json")
-    on_two_ranks(module, tmp_path / "table.json")
+    on_two_ranks(tmp_path / "table.json")
     shared = open_artifact(str(tmp_path / "shared"))
     if len(seeds) > 1:
         assert shared.digest == alone.digest
@@ -399,7 +394,7 @@ def test_two_ranks_compare_the_texts_of_both(tmp_path: Path) -> None:
 
     alone = finetune(table("alone"), [])
     write_stage_table(table("shared"), tmp_path / "table.json")
-    on_two_ranks("model.finetune.finetune_ranks", tmp_path / "table.json")
+    on_two_ranks(tmp_path / "table.json")
     shared = open_artifact(str(tmp_path / "shared"))
     assert losses(shared) == pytest.approx(losses(alone), abs=1e-4)
 

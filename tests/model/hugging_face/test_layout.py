@@ -15,9 +15,9 @@ from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, put_file
 from model.data.batch import Example, pack, padded
-from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.encoder_files import read_encoder_files
+from model.encoder.models import PretrainingModel
 from model.hugging_face.layout import from_hugging_face, to_hugging_face
+from model.hugging_face.model_files import read_encoder_files
 from model.inference.export import export, import_encoder
 from model.inference.load import load
 from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files

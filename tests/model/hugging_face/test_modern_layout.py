@@ -20,7 +20,7 @@ from artifacts.store import Store
 from cloze.init.initial_model import shape_table
 from model.config import EncoderConfig
 from model.data.batch import Example, pack
-from model.hugging_face.encoder_files import read_encoder_files
+from model.hugging_face.model_files import read_encoder_files
 from model.inference.export import export, import_encoder
 from model.inference.load import load
 from tests.model.hugging_face.tiny_encoder import TOKENIZER

@@ -4,8 +4,8 @@ import torch
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
-from model.encoder.pretraining import PretrainingModel
-from model.hugging_face.encoder_files import EncoderFiles
+from model.encoder.models import PretrainingModel
+from model.hugging_face.model_files import EncoderFiles
 
 WORDS = ("the", "a", "new", "array", "of", "given", "shape", "returns", "list", "[", "]", "mask")
 TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *WORDS, "##s"), lowercase=True)

@@ -15,7 +15,7 @@ from artifacts.store import Artifact
 from model.config import EncoderConfig
 from model.data.batch import Example, pack
 from model.finetune.finetune import finetune
-from model.finetune.saved import read_model
+from model.hugging_face.model_files import read_model
 from model.hugging_face.source import open_source
 from model.inference import predict
 from model.inference.export import export_task

@@ -11,8 +11,9 @@ from model.data.shards import ExampleShards
 from model.evaluation.language_model import evaluate_encoder
 from model.finetune.finetune import finetune
 from model.inference.export import import_encoder
-from model.inference.load import load, placed
+from model.inference.load import load
 from model.inference.predict import load_predictor
+from model.training.precision import placed
 from tests.model.strict_cuda import CUDA, strict_cuda
 from tests.model.task_builders import (
     encoder_artifact,

@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 
 from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
-from model.encoder.pretraining import PretrainingModel
+from model.encoder.models import PretrainingModel
 from model.training.distributed import GradientBuckets, World, gradient_buckets, join_world
 from model.training.precision import Rounded
 

@@ -24,11 +24,11 @@ from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
 from model.data.micro_batches import GpuSource, Prefetcher, Share, StepBatch
 from model.data.sources import heldout_sources, read_inputs, training_source
-from model.encoder import encoder as encoder_module
+from model.encoder import models as encoder_module
+from model.encoder.losses import masked_lm_loss
+from model.encoder.models import PretrainingModel
 from model.encoder.operations import grouped_attention
 from model.encoder.operations.dropout import DeviceNoise, Draws, Noise
-from model.encoder.pretraining import PretrainingModel
-from model.encoder.pretraining_losses import masked_lm_loss
 from model.training.checkpoints import Checkpoints, HostCopies
 from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World
@@ -124,7 +124,13 @@ def _trainer(
     ).to(device)
     inputs = read_inputs(artifact, stage)
     share = Share(0, 1, where.token_budget)
-    engine = Engine(model, world=world, machine=where, recipe=stage.pretrain)
+    engine = Engine(
+        model,
+        world=world,
+        machine=where,
+        optimizer=stage.pretrain.optimizer,
+        precision=stage.pretrain.precision,
+    )
     return Trainer(
         stage=stage,
         machine=where,
@@ -540,7 +546,7 @@ def test_lengths_known_on_the_host_are_not_read_from_a_gpu(
 
 
 def test_deepspeed_does_not_wait_for_the_device_to_measure_itself(cuda: StrictCuda) -> None:
-    ours = engine_configuration(TrainingMachine(), _stage().pretrain)
+    ours = engine_configuration(TrainingMachine(), _stage().pretrain.optimizer, precision="bf16")
 
     def reads(configuration: dict[str, Any]) -> int:
         cuda.reset()

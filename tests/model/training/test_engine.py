@@ -2,17 +2,20 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from model.config import PretrainConfig, TrainingMachine
+from model.config import OptimizerConfig, TrainingMachine
 from model.training.engine import engine_configuration
 
-RECIPE = PretrainConfig(precision="bf16")
+
+def configuration(machine: TrainingMachine, *, on_gpu: bool = False) -> dict[str, Any]:
+    return engine_configuration(machine, OptimizerConfig(), precision="bf16", on_gpu=on_gpu)
 
 
 def test_zero_0_is_a_plain_fp32_engine_that_leaves_clipping_to_us() -> None:
-    found = engine_configuration(TrainingMachine(zero_stage=0), RECIPE)
+    found = configuration(TrainingMachine(zero_stage=0))
     assert found["bf16"] == {"enabled": False}
     assert found["gradient_clipping"] == 0.0
     assert found["zero_optimization"]["stage"] == 0
@@ -20,7 +23,7 @@ def test_zero_0_is_a_plain_fp32_engine_that_leaves_clipping_to_us() -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_sliced_engines_hold_bf16_weights_and_clip(stage: int) -> None:
-    found = engine_configuration(TrainingMachine(zero_stage=stage), RECIPE)
+    found = configuration(TrainingMachine(zero_stage=stage))
     assert found["bf16"] == {"enabled": True, "check_grad_overflow": True}
     assert found["gradient_clipping"] == 1.0
     assert found["data_types"] == {"grad_accum_dtype": "fp32"}
@@ -31,7 +34,7 @@ def test_raw_keys_win_at_any_depth_and_leave_the_others() -> None:
         zero_stage=2,
         deepspeed={"zero_optimization": {"reduce_bucket_size": 5}, "wall_clock_breakdown": True},
     )
-    found = engine_configuration(machine, RECIPE)
+    found = configuration(machine)
     assert found["zero_optimization"] == {
         "stage": 2,
         "overlap_comm": False,
@@ -50,7 +53,7 @@ def test_nothing_of_deepspeed_speaks_on_standard_output() -> None:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_sliced_gradients_are_reduced_beside_the_backward_pass_on_a_gpu(stage: int) -> None:
     machine = TrainingMachine(zero_stage=stage)
-    on_cpu, on_gpu = (engine_configuration(machine, RECIPE, on_gpu=on) for on in (False, True))
+    on_cpu, on_gpu = (configuration(machine, on_gpu=on) for on in (False, True))
     assert on_cpu["zero_optimization"] == {"stage": stage, "overlap_comm": False}
     # DeepSpeed rejects it at stage 1, where gradients are reduced in the step.
     assert on_gpu["zero_optimization"]["overlap_comm"] is (stage > 1)

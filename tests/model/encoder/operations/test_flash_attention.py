@@ -4,6 +4,7 @@ Tests marked `gpu` cover the rest.
 """
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,16 +15,15 @@ from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
-from model.encoder import encoder as encoder_module
-from model.encoder.encoder import Encoder, Layer
-from model.encoder.layers import feed_forward, modern, self_attention
-from model.encoder.layers.feed_forward import FeedForward
+from model.encoder import models as encoder_module
+from model.encoder.layers import bert, embeddings, modern
+from model.encoder.layers.bert import FeedForward, Layer
+from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations import attention as attention_module
 from model.encoder.operations import products
-from model.encoder.operations.attention import BACKENDS, FlashAttention, reversal
+from model.encoder.operations.attention import BACKENDS, FlashAttention
 from model.encoder.operations.dropout import DeviceNoise
 from model.encoder.operations.native_kernels import choose_kernels
-from model.encoder.pretraining import PretrainingModel
 from model.training.precision import Rounded
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
@@ -126,13 +126,13 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     # The GPU code path on a CPU: its attention, noise, dropout and layers.
     monkeypatch.setitem(BACKENDS, "grouped", FlashAttention)
     monkeypatch.setattr(encoder_module, "noise_from", lambda seed, device: DeviceNoise())
-    monkeypatch.setattr(attention_module, "BlockAttention", FlashAttention)
+    monkeypatch.setattr(attention_module, "BlockAttention", partial(FlashAttention, reach=64))
     monkeypatch.setattr(attention_module, "GroupedAttention", lambda *_, otherwise, **__: otherwise)
     monkeypatch.setattr(products, "_has_bf16_products", lambda: False)
-    for module in (feed_forward, self_attention, modern):
+    for module in (bert, modern):
         monkeypatch.setattr(module, "dropout", lambda x, p, noise: functional.dropout(x, p))
     monkeypatch.setattr(FeedForward, "forward", FeedForward.composed)
-    monkeypatch.setattr(encoder_module, "dropout", lambda x, p, noise: x)
+    monkeypatch.setattr(embeddings, "dropout", lambda x, p, noise: x)
     choose_kernels("torch")
     torch._dynamo.reset()
     config = small_config(**DROPPING)
@@ -186,7 +186,7 @@ def test_on_cuda_the_flash_kernel_is_chosen_and_shapes_fit(
 
 def test_reversal_turns_every_sequence_round() -> None:
     batch = pack([Example([2, 7, 8, 3]), Example([4]), Example([5, 6])])
-    there = reversal(batch)
+    there = batch.reversal()
     assert batch.input_ids[there].tolist() == [3, 8, 7, 2, 4, 6, 5]
     assert torch.equal(there[there], torch.arange(7))
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from model.data.batch import pack
+from model.encoder.models import PretrainingModel
 from model.encoder.operations.fp8_products import Scaled, fp8_affine, scaled
-from model.encoder.pretraining import PretrainingModel
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,

@@ -14,17 +14,17 @@ import torch
 from artifacts import rng
 from artifacts.errors import UsageError
 from model.data.batch import pack
-from model.encoder.layers.feed_forward import activate_, activation_gradients
-from model.encoder.layers.modern import gated_gelu, norm_product
+from model.encoder.layers.modern import norm_product
+from model.encoder.losses import native_softmax_gradient
 from model.encoder.operations import native_kernels as native
 from model.encoder.operations import products
+from model.encoder.operations.activation import activate_, activation_gradients, gated_gelu
 from model.encoder.operations.attention import layer_attention
 from model.encoder.operations.dropout import Noise, draw, dropped
 from model.encoder.operations.grouped_attention import GroupedAttention
 from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
 from model.encoder.operations.products import bias_gradient, product, transposed
 from model.encoder.operations.residual import residual_norm, residual_norm_gradients
-from model.encoder.pretraining_losses import native_softmax_gradient
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     random_examples,

@@ -3,16 +3,19 @@ import random
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import f1_score, matthews_corrcoef
+from sklearn.metrics import f1_score, matthews_corrcoef, ndcg_score
 
-from model.tasks.metrics.classification_metrics import measure
-from model.tasks.metrics.entity_metrics import count_entities, entities, is_entity_scheme
-from model.tasks.metrics.squad_metrics import (
+from model.tasks.metrics import (
     best_null_threshold,
     by_answerability,
+    count_entities,
+    entities,
     exact_match,
     f1_v1,
     f1_v2,
+    is_entity_scheme,
+    measure,
+    measure_ranking,
     normalize_answer,
     score_v1,
     score_v2,
@@ -155,3 +158,34 @@ def test_classes_of_words_are_no_entities() -> None:
 
 def test_no_entities_anywhere_score_zero() -> None:
     assert count_entities([["O"]], [["O"]]).f1 == 0.0
+
+
+def test_a_single_query_scores_what_paper_and_pencil_say() -> None:
+    found = measure_ranking(
+        ["ndcg@3", "recall@1", "recall@3", "mrr@10", "mrr@1"], [[7, 3, 5, 9]], [{3, 9}]
+    )
+    assert found == {
+        "ndcg@3": pytest.approx((1 / np.log2(3)) / (1 + 1 / np.log2(3))),
+        "recall@1": 0.0,
+        "recall@3": 0.5,
+        "mrr@10": 0.5,
+        "mrr@1": 0.0,
+    }
+
+
+def test_ndcg_is_scikit_learns_for_any_ranking_and_any_number_of_right_ones() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(50, 40))
+    gold = np.zeros((50, 40))
+    for row in gold:
+        row[rng.choice(40, rng.integers(1, 15), replace=False)] = 1
+    ranked = np.argsort(-scores, axis=1).tolist()
+    found = measure_ranking(["ndcg@10"], ranked, [set(np.flatnonzero(row)) for row in gold])
+    assert found["ndcg@10"] == pytest.approx(ndcg_score(gold, scores, k=10))
+
+
+def test_fewer_candidates_than_ranks_are_asked_for_are_all_there_is() -> None:
+    assert measure_ranking(["ndcg@10", "recall@100"], [[0], [0]], [{0}, {1}]) == {
+        "ndcg@10": 0.5,
+        "recall@100": 0.5,
+    }

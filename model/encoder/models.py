@@ -1,0 +1,405 @@
+"""The encoder, and the models that put heads on it.
+
+In:  `PackedBatch`.
+Out: `Encoder`: one vector per token, and one per sequence. `PretrainingModel`: `PretrainingSums`,
+     summed losses and correct predictions of masked tokens and, for BERT, next sentences.
+     `TaskModel`: fp32 logits of a linear layer. `SentenceModel`: vectors of whole sequences.
+
+The encoder is BERT's (Devlin et al. 2019), that of the modern family, or an LSTM. Pre-training
+heads are as in the reference (run_pretraining.py:240-305). Summing lets the trainer divide by the
+counts of the global batch, so the loss does not depend on how a batch is split (a documented
+departure: the reference averages per replica).
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from artifacts.errors import UsageError
+from model.config import EncoderConfig
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
+from model.encoder.initialisation import initialise
+from model.encoder.layers.bert import Layer, Pooler
+from model.encoder.layers.embeddings import Embeddings, TokenEmbeddings
+from model.encoder.layers.lstm import BiLSTM, LstmLayer, Reading
+from model.encoder.layers.modern import ModernLayer, PredictionHead
+from model.encoder.losses import PretrainingSums, hits, masked_lm_loss
+from model.encoder.operations.activation import activation
+from model.encoder.operations.attention import BACKENDS, backend_name, layer_attention
+from model.encoder.operations.dropout import Noise, dropout, noise_from
+from model.encoder.operations.grouped_attention import Attend, attention_kernel
+from model.encoder.operations.products import wide
+from model.encoder.operations.residual import layer_norm
+
+# T tokens of all sequences, P positions among them, M of them masked, B sequences, V vocabulary,
+# H width
+
+COMPILATIONS = 32
+"""Maximum number of compilations of the layers; beyond it, torch runs them eagerly."""
+
+HEAD_DROPOUT = 0.1
+"""Before a classifier's head (reference: run_classifier.py:598)."""
+
+HEAD_PLACE = 1 << 20
+"""Address of the head's dropout, distinct from those of the encoder's layers."""
+
+Pooling = Literal["mean", "cls", "pooler"]
+
+Mixing = Attend | Reading
+"""How the tokens of a batch interact in one layer: attention, or an LSTM."""
+
+
+class Encoder(nn.Module):
+    """Embeddings, layers, pooler. Parameters are initialised from torch's global generator."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        vocabulary_size: int,
+        *,
+        attention: str = "auto",
+        checkpoint_activations: bool = False,
+        fp8: bool = False,
+    ) -> None:
+        """`attention` names a backend; `checkpoint_activations` trades time for memory.
+
+        `fp8` computes the products of the layers in FP8 (fp8_products.py); the encoder must be
+        bfloat16.
+        """
+        super().__init__()
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        self.attention = attention
+        self.checkpoint_activations = checkpoint_activations
+        self._is_compiled = False
+        self.embeddings: Embeddings | TokenEmbeddings
+        self.pooler: Pooler | PredictionHead
+        self.layer_norm: nn.LayerNorm | None = None
+        depth = range(config.num_hidden_layers)
+        if config.family == "modern":
+            self.embeddings = TokenEmbeddings(config, vocabulary_size)
+            self.layers = nn.ModuleList(
+                ModernLayer(config, is_first=not number) for number in depth
+            )
+            self.layer_norm = nn.LayerNorm(
+                config.hidden_size, eps=config.layer_norm_eps, bias=False
+            )
+            self.pooler = PredictionHead(config)
+        else:
+            self.embeddings = Embeddings(config, vocabulary_size)
+            self.layers = nn.ModuleList(
+                LstmLayer(config) if config.layer_type == "lstm" else Layer(config, fp8=fp8)
+                for _ in depth
+            )
+            self.pooler = Pooler(config.hidden_size)
+        initialise(self, config)
+
+    @property
+    def attention_backend(self) -> str:
+        """Name of the attention backend used on the device of the parameters."""
+        if self.config.layer_type == "lstm":
+            return "none"
+        words = self.embeddings.word_embeddings.weight
+        return backend_name(self.attention, device=words.device, dtype=words.dtype)
+
+    def attention_facts(self, dtype: torch.dtype) -> str:
+        """The attention kernels used for `dtype` here, and the number of layers of each."""
+        config = self.config
+        if config.layer_type == "lstm":
+            return "attention=none"
+        device = self.embeddings.word_embeddings.weight.device
+        name = local_name = backend_name(self.attention, device=device, dtype=dtype)
+        if name == "grouped":
+            width = config.hidden_size // config.num_attention_heads
+            has_kernel = attention_kernel(device, dtype, width=width) is not None
+            name, local_name = ("kernel", "kernel") if has_kernel else ("grouped", "blocks")
+        if config.family == "bert":
+            return f"attention={name} layers={config.num_hidden_layers}"
+        local = config.num_hidden_layers - config.global_layers
+        return (
+            f"attention={name} layers={config.global_layers} "
+            f"local_attention={local_name} "
+            f"reach={config.local_attention // 2} local_layers={local}"
+        )
+
+    def forward(self, batch: PackedBatch, dropout: int | Noise | None = None) -> Tensor:
+        """Vectors of the last layer, [T, H].
+
+        In training mode, dropout depends only on the seed `dropout` (from 0 to 2^63-1) or on that
+        noise; without either, a seed is drawn from torch's global generator.
+        """
+        return self.hidden_states(batch, dropout)[-1]
+
+    def hidden_states(self, batch: PackedBatch, dropout: int | Noise | None = None) -> list[Tensor]:
+        """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
+
+        The last one of a modern encoder is normalised. Padding sequences are appended to the batch,
+        so that few distinct shapes occur.
+        """
+        if batch.max_seqlen > self.config.max_position_embeddings:
+            raise UsageError(
+                f"a sequence of {batch.max_seqlen} tokens, but the encoder has "
+                f"{self.config.max_position_embeddings} positions; truncate the input, or "
+                "raise encoder.max_position_embeddings"
+            )
+        noise = None
+        if self.training:
+            seed = int(torch.randint(1 << 62, ())) if dropout is None else dropout
+            device = self.embeddings.word_embeddings.weight.device
+            noise = seed if isinstance(seed, Noise) else noise_from(seed, device)
+        tokens = batch.tokens
+        batch = batch.filled()
+        mixings: Sequence[Mixing]
+        if self.config.layer_type == "lstm":
+            mixings = [Reading(batch, self.config)] * len(self.layers)
+        elif self.config.family == "modern":
+            mixings = layer_attention(batch, self.config, backend=self.attention_backend)
+        else:
+            attend = BACKENDS[self.attention_backend](batch, self.config)
+            mixings = [attend] * len(self.layers)
+        if self._is_compiled:
+            held = [value for mixing in set(mixings) for value in vars(mixing).values()]
+            _let_vary(batch.cu_seqlens, *(value for value in held if isinstance(value, Tensor)))
+        states = [self.embeddings(batch, noise and noise.at(0))]
+        for number, (layer, mixing) in enumerate(zip(self.layers, mixings, strict=True), start=1):
+            states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
+        if self.layer_norm is not None:
+            norm = self.layer_norm
+            states[-1] = layer_norm(states[-1], norm.weight, None, norm.eps)
+        return [state[:tokens] for state in states] if batch.tokens > tokens else states
+
+    def compile_layers(self) -> None:
+        """Compile the layers with torch: one compilation for all layers and lengths.
+
+        Worthwhile on a GPU; on a CPU, each half of a layer is already a single function. Only the
+        number of tokens is dynamic: matrix products come from libraries anyway, other kernels use
+        it only for their grid, and compiling for every rung of the ladder would take a minute.
+        """
+        self._is_compiled = True
+        # The default of 8 is too low for kinds of layers × gradients on or off × lengths.
+        torch._dynamo.config.recompile_limit = COMPILATIONS
+        for layer in self.layers:
+            layer.compile()
+
+    def pooled(
+        self, hidden_TH: Tensor, batch: PackedBatch, *, pooling: Pooling = "pooler"
+    ) -> Tensor:
+        """One vector per sequence, [B, H], computed from its token vectors.
+
+        `mean` averages them in fp32, `cls` takes the first, `pooler` applies the trained layer to
+        it.
+        """
+        if pooling == "mean":
+            lengths_B = on(hidden_TH.device, torch.from_numpy(batch.lengths))
+            sequence_T = torch.repeat_interleave(lengths_B, output_size=batch.tokens)
+            sums_BH = hidden_TH.new_zeros(len(lengths_B), hidden_TH.shape[1], dtype=torch.float32)
+            sums_BH = sums_BH.index_add(0, sequence_T, hidden_TH.float())
+            return sums_BH / lengths_B[:, None]
+        first_BH = hidden_TH[batch.cu_seqlens[:-1].long()]
+        if pooling == "cls":
+            return first_BH
+        pooled_BH: Tensor = self.pooler(first_BH)
+        return pooled_BH
+
+    def read_tokens(self, hidden_PH: Tensor) -> Tensor:
+        """Inputs of token-level heads, [P, H]; `modern` applies its prediction head first."""
+        if self.config.family == "bert":
+            return hidden_PH
+        read_PH: Tensor = self.pooler(hidden_PH)
+        return read_PH
+
+    def _run(
+        self, layer: nn.Module, hidden_TH: Tensor, mixing: Mixing, noise: Noise | None
+    ) -> Tensor:
+        if self.checkpoint_activations and self.training and torch.is_grad_enabled():
+            # Pass the current parameters: the rounded copies are gone by the time of the backward
+            # pass.
+            again: Tensor = checkpoint(
+                torch.func.functional_call,
+                layer,
+                dict(layer.named_parameters()),
+                (hidden_TH, mixing, noise),
+                use_reentrant=False,
+            )
+            return again
+        if self._is_compiled:
+            _let_vary(hidden_TH)
+        output_TH: Tensor = layer(hidden_TH, mixing, noise)
+        return output_TH
+
+
+def _let_vary(*tensors: Tensor) -> None:
+    """Tell torch's compiler that the first dimension of each tensor is dynamic."""
+    for tensor in tensors:
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
+
+
+class PretrainingModel(nn.Module):
+    """The encoder with pre-training heads: `BertForPreTraining` or `ModernBertForMaskedLM`."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        vocabulary_size: int,
+        *,
+        attention: str = "auto",
+        checkpoint_activations: bool = False,
+        fp8: bool = False,
+    ) -> None:
+        """Arguments as for `Encoder`."""
+        super().__init__()
+        self.encoder = Encoder(
+            config,
+            vocabulary_size,
+            attention=attention,
+            checkpoint_activations=checkpoint_activations,
+            fp8=fp8,
+        )
+        self.masked_lm: MaskedLanguageModelHead | TiedDecoder
+        self.next_sentence: NextSentenceHead | None = None
+        if config.family == "modern":
+            self.masked_lm = TiedDecoder(vocabulary_size)
+        else:
+            self.masked_lm = MaskedLanguageModelHead(config, vocabulary_size)
+            self.next_sentence = NextSentenceHead(config.hidden_size)
+        for head in (self.masked_lm, self.next_sentence):
+            if head is not None:
+                initialise(head, config)
+
+    def forward(self, batch: PackedBatch, dropout: int | Noise | None = None) -> PretrainingSums:
+        """Summed losses and correct predictions of a batch; M and B may be 0."""
+        filled = batch.filled()
+        hidden_TH = self.encoder(filled, dropout)
+        loss, correct = masked_lm_loss(
+            self._transformed(hidden_TH[filled.masked_lm_positions]),
+            self.encoder.embeddings.word_embeddings.weight,
+            self.masked_lm.output_bias,
+            filled.masked_lm_ids,
+        )
+        if self.next_sentence is None:
+            nothing = torch.zeros((), device=hidden_TH.device)
+            return PretrainingSums(loss, nothing, correct, nothing.long())
+        next_logits_B2 = self.next_sentence(self.encoder.pooled(hidden_TH, batch))
+        return PretrainingSums(
+            masked_lm_loss=loss,
+            next_sentence_loss=functional.cross_entropy(
+                wide(next_logits_B2),
+                batch.next_sentence_label,
+                ignore_index=NO_NEXT_SENTENCE,
+                reduction="sum",
+            ),
+            masked_lm_correct=correct,
+            next_sentence_correct=hits(next_logits_B2, batch.next_sentence_label),
+        )
+
+    def masked_lm_logits(self, hidden_TH: Tensor, positions_M: Tensor) -> Tensor:
+        """Vocabulary logits at the given positions among the T tokens, [M, V]."""
+        words_VH = self.encoder.embeddings.word_embeddings.weight
+        transformed_MH = self._transformed(hidden_TH[positions_M])
+        return functional.linear(transformed_MH, words_VH, self.masked_lm.output_bias)
+
+    def _transformed(self, hidden_MH: Tensor) -> Tensor:
+        """The vectors that are compared with the word embeddings, [M, H]."""
+        return self.masked_lm.transformed(self.encoder.read_tokens(hidden_MH))
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """Dense, GELU, layer norm; the output weights are tied to the word embeddings."""
+
+    def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
+        super().__init__()
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
+        self.activation = config.hidden_act
+
+    def transformed(self, hidden_MH: Tensor) -> Tensor:
+        """The vectors that are compared with the word embeddings, [M, H]."""
+        dense_MH = activation(self.transform(hidden_MH), self.activation)
+        return layer_norm(
+            dense_MH, self.layer_norm.weight, self.layer_norm.bias, self.layer_norm.eps
+        )
+
+
+class TiedDecoder(nn.Module):
+    """Output bias of the modern family, whose transform is part of the encoder."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        super().__init__()
+        self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
+
+    def transformed(self, hidden_MH: Tensor) -> Tensor:
+        """The input unchanged, [M, H]."""
+        return hidden_MH
+
+
+class NextSentenceHead(nn.Module):
+    """Classifies the second segment: 0 is the next one, 1 a random one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(width, 2)
+
+    def forward(self, pooled_BH: Tensor) -> Tensor:
+        """Logits [B, 2]."""
+        logits_B2: Tensor = self.output(pooled_BH)
+        return logits_B2
+
+
+class TaskModel(nn.Module):
+    """The encoder and one linear layer, optionally with a BiLSTM between them.
+
+    The head is initialised from torch's global generator.
+    """
+
+    def __init__(
+        self, encoder: Encoder, *, outputs: int, head_dropout: bool = True, bilstm: bool = False
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(encoder.config.hidden_size, outputs)
+        self.head_dropout = HEAD_DROPOUT if head_dropout else 0.0
+        initialise(self.head, encoder.config)
+        width = encoder.config.hidden_size
+        self.bilstm = BiLSTM(width, width) if bilstm else None
+
+    def forward(
+        self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None = None
+    ) -> Tensor:
+        """Logits of the pooled sequences, or of the tokens at `positions`; [rows, outputs] fp32."""
+        hidden_TH = self.encoder(batch, dropout_seed)
+        if self.bilstm is not None:
+            hidden_TH = self.bilstm(hidden_TH, batch.lengths.tolist())
+        if positions is not None:
+            read = self.encoder.read_tokens(hidden_TH[positions])
+        elif self.encoder.config.attention_direction != "left_to_right":
+            read = self.encoder.pooled(hidden_TH, batch)
+        else:  # only the last token attends to the whole sequence, as in OpenAI GPT
+            read = self.encoder.pooler(hidden_TH[batch.cu_seqlens[1:].long() - 1])
+        noise = Noise((dropout_seed, HEAD_PLACE)) if dropout_seed is not None else None
+        logits: Tensor = self.head(dropout(read, self.head_dropout, noise))
+        return logits.float()
+
+
+class SentenceModel(nn.Module):
+    """The encoder alone, for comparing vectors of whole sequences (Reimers, Gurevych 2019)."""
+
+    bilstm = None
+
+    def __init__(self, encoder: Encoder, *, pooling: Literal["mean", "cls"] = "mean") -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooling: Literal["mean", "cls"] = pooling
+
+    def forward(
+        self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None = None
+    ) -> Tensor:
+        """Vectors of length 1, [B, H] fp32; `positions` is None."""
+        hidden_TH = self.encoder(batch, dropout_seed)
+        return functional.normalize(
+            self.encoder.pooled(hidden_TH, batch, pooling=self.pooling).float(), dim=-1
+        )

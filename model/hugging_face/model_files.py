@@ -1,0 +1,387 @@
+"""Models read from and written to files: pre-trained encoders and fine-tuned models.
+
+In:  a directory: an artifact of Cloze or a model in Hugging Face's layout; the weights of a trial,
+     and its task.
+Out: `EncoderFiles`, an encoder that can be exported, imported, and turned into fresh modules for
+     fine-tuning and evaluation: pre-trained, or randomly initialised with the same shape.
+     `models/TASK/`, a fine-tuned model: model.safetensors with the parameter names of the task's
+     Hugging Face class, config.json with the sections `cloze` and `cloze_task`, tokenizer.json; for
+     a model of sentence vectors also sentence-transformers' modules.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import JsonValue
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from artifacts.config import GrownConfig, parse
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.manifest import FileEntry, Manifest
+from artifacts.store import Artifact, put_bytes, put_json
+from artifacts.tokenizer import SubwordTokenizer
+from model.config import EncoderConfig, Family, Objective, TaskConfig
+from model.encoder.initialisation import initialise_parameter, shapes_alone
+from model.encoder.models import Encoder, PretrainingModel, SentenceModel, TaskModel
+from model.hugging_face.layout import (
+    LAYOUTS,
+    Layout,
+    from_hugging_face,
+    hugging_face_config,
+    hugging_face_name,
+    special_ids,
+    to_hugging_face,
+)
+from model.hugging_face.source import (
+    CONFIG,
+    SentenceModules,
+    Source,
+    artifact_source,
+    check_tied,
+    open_source,
+    read_sentence_modules,
+    read_shape,
+    read_tokenizer,
+    read_weights,
+)
+from model.tasks.base import Problem
+from model.tasks.features import Places
+
+CARD = "README.md"
+ENCODER_PREFIX = "encoder."
+WORD_EMBEDDINGS = "embeddings.word_embeddings.weight"
+PADDED_TO = (8, 16, 32, 64, 128)
+"""Vocabularies are padded to multiples of these for faster matrix products."""
+
+MODELS = "models/"
+HEAD = "head."
+BILSTM = "bilstm."
+"""Prefixes of our parameters besides the encoder's. No Hugging Face class has a BiLSTM, so its
+names are kept.
+"""
+
+_CLASSES = {
+    "classification": "ForSequenceClassification",
+    "pair_classification": "ForSequenceClassification",
+    "multi_label_classification": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "tagging": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+    "retrieval": "Model",
+}
+
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """A trained encoder: its weights and everything that describes them."""
+
+    config: EncoderConfig
+    tokenizer: SubwordTokenizer
+    parameters: dict[str, Tensor]
+    """float32 parameters of `PretrainingModel`, by our names; pooler and heads may be missing."""
+
+    missing: tuple[str, ...] = ()
+    """Parameters of pooler and heads that the source lacks, by Hugging Face's names."""
+
+    ignored: tuple[str, ...] = ()
+    """Tensors of the source that are not part of the encoder, such as a task's head."""
+
+    card: str | None = None
+    """The model card of the source."""
+
+    manifest: Manifest | None = None
+    """How the source was made, if it is an artifact of Cloze."""
+
+    objective: Objective = "masked_lm"
+    """Pre-training objective."""
+
+    modules: SentenceModules | None = None
+    """How sentence-transformers computes vectors with it, if it came with such modules."""
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters under Hugging Face's names."""
+        return to_hugging_face(self.parameters, self.config.family)
+
+    @property
+    def layout(self) -> Layout:
+        """Hugging Face's names of its parts."""
+        return LAYOUTS[self.config.family]
+
+    @property
+    def licence(self) -> str:
+        """The licence lines of the model card's header."""
+        header = (self.card or "").removeprefix("---").partition("\n---")[0]
+        lines = re.findall(r"^(license(?:_name|_link)?: *\S.*)$", header, re.MULTILINE)
+        return "".join(f"{line.rstrip()}\n" for line in lines)
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether it has a trained pooler."""
+        return not any(name.startswith(self.layout.pooler) for name in self.missing)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether it has its pre-training heads: masked LM and, for BERT, next sentence."""
+        return not any(name.startswith(self.layout.heads) for name in self.missing)
+
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it was trained as a masked language model and has that head."""
+        return "masked_lm.output_bias" in self.parameters and self.objective == "masked_lm"
+
+    @property
+    def pooling(self) -> Literal["mean", "cls"]:
+        """The pooling that it was trained with, else the mean."""
+        return self.modules.pooling if self.modules else "mean"
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters of the encoder with both pre-training heads."""
+        with shapes_alone():
+            model = PretrainingModel(self.config, self.tokenizer.size)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    def reaching(self, positions: int) -> "EncoderFiles":
+        """The same encoder for at least `positions` tokens, unless it has a position table."""
+        if self.config.has_position_table or self.config.max_position_embeddings >= positions:
+            return self
+        longer = self.config.model_copy(update={"max_position_embeddings": positions})
+        return replace(self, config=longer)
+
+    def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
+        """The encoder with both pre-training heads, fp32; missing weights are initialised."""
+        with shapes_alone():
+            model = PretrainingModel(self.config, self.tokenizer.size)
+        self._fill(model, pretrained=pretrained, seed=seed)
+        return model
+
+    def encoder(self, *, pretrained: bool, seed: int, used_ids: Places | None = None) -> Encoder:
+        """The encoder alone, fp32, with the word embeddings of `used_ids` only, if given.
+
+        Random weights, and a missing pooler, are initialised from `seed`.
+        """
+        size = self.tokenizer.size if used_ids is None else len(used_ids)
+        with shapes_alone():
+            encoder = Encoder(self.config, size)
+        self._fill(
+            encoder, pretrained=pretrained, seed=seed, prefix=ENCODER_PREFIX, used_ids=used_ids
+        )
+        return encoder
+
+    def _fill(
+        self,
+        module: nn.Module,
+        *,
+        pretrained: bool,
+        seed: int,
+        prefix: str = "",
+        used_ids: Places | None = None,
+    ) -> None:
+        """Materialise a module on the meta device: every parameter gets a value."""
+        torch.manual_seed(seed)
+        values = {}
+        for name, parameter in sorted(module.named_parameters()):
+            if pretrained and prefix + name in self.parameters:
+                whole = self.parameters[prefix + name]
+                pruned = used_ids is not None and name == WORD_EMBEDDINGS
+                values[name] = whole[torch.from_numpy(used_ids)] if pruned else whole.clone()
+            else:
+                values[name] = torch.empty(parameter.shape)
+                initialise_parameter(prefix + name, values[name], self.config)
+        module.load_state_dict(values, assign=True)
+
+
+def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
+    """Read and check the model at `location`."""
+    source = location if isinstance(location, Source) else open_source(location)
+    config, tokenizer = read_shape(source)
+    layout = LAYOUTS[config.family]
+    tensors = read_weights(source, layout)
+    check_tied(tensors, layout, source=source.directory)
+    # Some vocabularies are padded (30,528 rows for 30,522 tokens): drop the unused rows. Any number
+    # of rows that padding cannot explain means another vocabulary, which is refused below.
+    words = tensors.get(layout.word_embeddings)
+    rows = tokenizer.size if words is None else len(words)
+    if rows in {-(-tokenizer.size // multiple) * multiple for multiple in PADDED_TO}:
+        for name in layout.over_vocabulary:
+            if name in tensors:
+                tensors[name] = tensors[name][: tokenizer.size]
+    with shapes_alone():
+        model = PretrainingModel(config, tokenizer.size)
+    ours = model.state_dict()
+    wanted = to_hugging_face(ours, config.family)
+    missing = tuple(name for name in wanted if name not in tensors)
+    essential = [name for name in missing if not name.startswith((layout.pooler, *layout.heads))]
+    if essential:
+        raise IntegrityError(
+            f"{source.directory}: no tensor {essential[0]} ({len(essential)} missing); config.json "
+            f"and weights do not belong together, or the weights are not {layout.classes}'s"
+        )
+    for name, parameter in wanted.items():
+        if name in tensors and tensors[name].shape != parameter.shape:
+            raise IntegrityError(
+                f"{source.directory}: {name} is {list(tensors[name].shape)}, config.json and "
+                f"tokenizer say {list(parameter.shape)}; the files do not belong together"
+            )
+    present = [name for name in ours if hugging_face_name(name, config.family) in tensors]
+    is_next_token = source.read_table(CONFIG).get("cloze_objective") == "next_token"
+    return EncoderFiles(
+        config=config,
+        tokenizer=tokenizer,
+        parameters=from_hugging_face(tensors, present, config.family),
+        missing=missing,
+        ignored=tuple(sorted(set(tensors) - {*wanted, *layout.tied, *layout.extras})),
+        card=source.read_text(CARD) if CARD in source.names else None,
+        manifest=source.manifest,
+        objective="next_token" if is_next_token else "masked_lm",
+        modules=read_sentence_modules(source, positions=config.max_position_embeddings),
+    )
+
+
+class SavedTask(GrownConfig):
+    """The section `cloze_task` of a fine-tuned model's `config.json`."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"licence"})
+
+    task: TaskConfig
+    """The task as trained, with its labels and thresholds."""
+
+    outputs: int
+    """Width of the head."""
+
+    head_dropout: bool
+    """Whether it was trained with dropout before the head."""
+
+    licence: str = ""
+    """The licence lines of the initial encoder's model card."""
+
+    def architecture(self, family: Family) -> str:
+        """The equivalent class of `transformers`."""
+        return LAYOUTS[family].classes + _CLASSES[self.task.kind]
+
+    def head(self, family: Family) -> str:
+        """Prefix of the head's parameter names in that class."""
+        return "qa_outputs." if (family, self.task.kind) == ("bert", "span") else "classifier."
+
+
+def save_model(
+    output: str,
+    problem: Problem,
+    task: TaskConfig,
+    weights: Mapping[str, Tensor],
+    initial: EncoderFiles,
+) -> list[FileEntry]:
+    """Write `models/TASK/…` into an unfinished artifact; `task`: as returned by `calibrated`."""
+    family = initial.config.family
+    saved = SavedTask(
+        task=task,
+        outputs=problem.outputs,
+        head_dropout=problem.head_dropout,
+        licence=initial.licence,
+    )
+    inner = {name: value for name, value in weights.items() if name.startswith(ENCODER_PREFIX)}
+    outer = {name: value for name, value in weights.items() if name not in inner}
+    tensors = {
+        **to_hugging_face(inner, family),
+        **_renamed(outer, HEAD, saved.head(family)),
+    }
+    config: dict[str, JsonValue] = {
+        **hugging_face_config(initial.config, initial.tokenizer.size),
+        **special_ids(family, initial.tokenizer),
+        "architectures": [saved.architecture(family)],
+        "cloze_task": saved.model_dump(mode="json"),
+    }
+    # Hugging Face derives the number of outputs from the label map.
+    labels = ("score",) if problem.config.kind == "regression" else problem.labels
+    if labels:
+        config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        config["label2id"] = {label: number for number, label in enumerate(labels)}
+    if not problem.exclusive:
+        config["problem_type"] = "multi_label_classification"  # the default is a softmax
+    folder = f"{MODELS}{problem.config.name}"
+    contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
+    tokenizer = initial.tokenizer.tokenizer_json().encode()
+    modules = {}
+    if problem.reads == "vectors":
+        described = SentenceModules(initial.pooling, True, task.max_seq_length)
+        modules = described.files(width=initial.config.hidden_size)
+    return [
+        put_bytes(
+            output,
+            save(contiguous, metadata={"format": "pt"}),
+            name=f"{folder}/model.safetensors",
+        ),
+        put_json(output, config, name=f"{folder}/config.json"),
+        put_bytes(output, tokenizer, name=f"{folder}/tokenizer.json"),
+        *(put_bytes(output, file, name=f"{folder}/{name}") for name, file in modules.items()),
+    ]
+
+
+def saved_source(artifact: Artifact, task: str) -> Source:
+    """Files of the model of `task`, or of the only model in a finetune artifact."""
+    names = [entry.name for entry in artifact.manifest.files if entry.name.startswith(MODELS)]
+    known = sorted({name.removeprefix(MODELS).split("/")[0] for name in names})
+    if task not in known and (task or len(known) != 1):
+        found = ", ".join(known) or "none; fine-tune without save = 'none'"
+        raise UsageError(
+            f"{artifact.directory}: no model of task {task!r}, it has {found}"
+            if task or not known
+            else f"{artifact.directory}: has the tasks {found}; name one of them"
+        )
+    return artifact_source(artifact, folder=f"{MODELS}{task or known[0]}/")
+
+
+def read_model(
+    source: Source,
+) -> tuple[TaskModel | SentenceModel, SavedTask, SubwordTokenizer]:
+    """The fine-tuned model that `save_model` wrote, in fp32 and evaluation mode, with its task.
+
+    For a model in an artifact, see `saved_source`.
+    """
+    config = source.read_table("config.json")
+    where = f"{source.directory}/config.json"
+    if "cloze" not in config or "cloze_task" not in config:
+        raise UsageError(f"{where}: no cloze_task; expected a model saved by finetune")
+    saved = parse(SavedTask, config["cloze_task"], source=where)
+    encoder_config = parse(EncoderConfig, config["cloze"], source=where)
+    family = encoder_config.family
+    tokenizer, tensors = read_tokenizer(source), read_weights(source, LAYOUTS[family])
+    with shapes_alone():
+        encoder = Encoder(encoder_config, tokenizer.size)
+        model: TaskModel | SentenceModel
+        if saved.task.kind == "retrieval":
+            positions = encoder_config.max_position_embeddings
+            modules = read_sentence_modules(source, positions=positions)
+            model = SentenceModel(encoder, pooling=modules.pooling if modules else "mean")
+        else:
+            model = TaskModel(
+                encoder,
+                outputs=saved.outputs,
+                head_dropout=saved.head_dropout,
+                bilstm=any(name.startswith(BILSTM) for name in tensors),
+            )
+    names = [name for name in model.state_dict() if name.startswith(ENCODER_PREFIX)]
+    # A modern encoder's own head has the same prefix as ours, so select before renaming.
+    prefix = saved.head(family)
+    own = {name: value for name, value in tensors.items() if name.startswith((prefix, BILSTM))}
+    outer = _renamed(own, prefix, HEAD)
+    try:
+        model.load_state_dict({**from_hugging_face(tensors, names, family), **outer}, assign=True)
+    except KeyError as error:
+        raise IntegrityError(f"{source.directory}: no tensor {error.args[0]}") from None
+    return model.eval(), saved, tokenizer
+
+
+def _renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> dict[str, Tensor]:
+    """The tensors, with the prefix `old` of their names replaced by `new`."""
+    return {
+        new + name.removeprefix(old) if name.startswith(old) else name: value
+        for name, value in tensors.items()
+    }
