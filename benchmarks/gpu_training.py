@@ -45,9 +45,9 @@ from benchmarks.measuring import PRECISION, ROOT, arguments_of, markdown, write_
 from benchmarks.transformers_steps import Inputs, collated, divided, hugging_face_model, update_of
 from benchmarks.workload import DISTINCT, Workload, encoder_config
 from model.config import TrainingMachine
+from model.encoder.operations.products import matrix_rate
 from model.training.cuda_graphs import MOST_TOKENS
 from model.training.environment import training_environment
-from model.training.monitoring.telemetry import matrix_rate
 from model.training.precision import require_fp8
 
 GOALS = {

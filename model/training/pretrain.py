@@ -37,6 +37,7 @@ from model.data.sources import (
 )
 from model.encoder.models import PretrainingModel
 from model.encoder.operations.attention import backend_name
+from model.encoder.operations.products import matrix_rate
 from model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
 from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.hugging_face.source import refuse_another_shape
@@ -52,7 +53,6 @@ from model.training.monitoring.health import Alarms, Stop, Watchdog, entropy
 from model.training.monitoring.telemetry import (
     Curve,
     Telemetry,
-    matrix_rate,
     metrics_log,
     start_trackers,
 )

@@ -11,6 +11,7 @@ same orientation.
 In float32 on AMD's processors, whose cores MKL uses badly, products are our own kernel's.
 """
 
+import time
 from functools import cache
 
 import torch
@@ -128,3 +129,15 @@ def transposed(x_TN: Tensor) -> Tensor:
     result[:, :whole].view(width, whole // TILE, TILE).copy_(tiles.transpose(0, 1))
     result[:, whole:].copy_(x_TN[whole:].mT)
     return result
+
+
+def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float = 0.2) -> float:
+    """FLOP/s of square matrix products on this rank, the best of several measurements."""
+    size = 8192 if device.type == "cuda" else 1024
+    left = torch.randn(size, size, device=device).to(precision)
+    best, until = 0.0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        started = time.perf_counter()
+        float(product(left, left)[0, 0])  # reading a value synchronises
+        best = max(best, 2.0 * size**3 / (time.perf_counter() - started))
+    return best

@@ -33,7 +33,6 @@ from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import clock, say
 from artifacts.stage import StageTable
 from model.config import EncoderConfig, TrainingMachine
-from model.encoder.operations.products import product
 
 CURVE_POINTS = 2000
 """Maximum number of points; in longer runs each is a mean over several steps."""
@@ -273,18 +272,6 @@ def training_flops(
     attention = 12.0 * width * encoder.attended(tokens=tokens, squared=squared)
     head = 6.0 * (width * vocabulary_size + width**2) * masked
     return 6.0 * weights * tokens + attention + head
-
-
-def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float = 0.2) -> float:
-    """FLOP/s of square matrix products on this rank, the best of several measurements."""
-    size = 8192 if device.type == "cuda" else 1024
-    left = torch.randn(size, size, device=device).to(precision)
-    best, until = 0.0, time.monotonic() + seconds
-    while time.monotonic() < until:
-        started = time.perf_counter()
-        float(product(left, left)[0, 0])  # reading a value synchronises
-        best = max(best, 2.0 * size**3 / (time.perf_counter() - started))
-    return best
 
 
 def peak_memory(device: torch.device) -> int:
