@@ -221,9 +221,10 @@ class Work:
             for phase, count in zip(recipe.phases, sequences_to_read(self.run), strict=True)
         )
         if recipe.optimizer.name == "muon":
-            # five iterations of three products per matrix
+            # five iterations of three products per matrix; in fp32, halves of symmetric ones
             encoder = self.encoder
-            matrices = 25.0 * encoder.num_hidden_layers * encoder.hidden_size
+            each = 12.0 if recipe.precision == "fp32" else 25.0
+            matrices = each * encoder.num_hidden_layers * encoder.hidden_size
             trained += sum(steps) * (matrices * encoder.layer_weights)
         evaluations = sum(steps) // recipe.evaluate_every if recipe.evaluate_every else 0
         evaluated = evaluations * recipe.evaluation_examples

@@ -25,6 +25,7 @@ from cloze.options import TARGET, ConfigPath, Target
 from flows.ablation.variants import Variant, mean_figures, variants
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
+from flows.expected import ExpectedTime, expected_times
 from flows.locks.on_disk import locked
 from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server, secret_file
@@ -32,6 +33,8 @@ from flows.report.figures import read_summary, terminal_lines
 from flows.workspace import RunRecord, Workspace, writable_workspace
 
 GIB = 1 << 30
+WORTH_ANNOUNCING = 120.0
+"""Expected seconds from which on a run says how long it will take."""
 
 WithoutPrefect = Annotated[
     bool,
@@ -77,7 +80,10 @@ def run(
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=configuration.name), watching():
         for one in runs:  # report contradictions before anything starts
-            refuse_contradictions(one, machine, plan(one, workspace=space))
+            planned = plan(one, workspace=space)
+            refuse_contradictions(one, machine, planned)
+            to_run = [stage.stage for stage in planned if stage.action == "run"]
+            _announce(expected_times(one, machine, to_run, space=space))
         if without_prefect:
             records = [execute(one, machine) for one in runs]
         else:
@@ -96,6 +102,17 @@ def run(
         f"report: {filesystem.join(folder, 'report.html')}",
     ]
     return Answer(record.model_dump(mode="json"), "\n".join(lines), target.json)
+
+
+def _announce(expected: Sequence[ExpectedTime]) -> None:
+    """Log how long a run of some minutes will take: a slow machine should be no surprise."""
+    total = sum(each.seconds for each in expected)
+    if total > WORTH_ANNOUNCING:
+        longest = max(expected, key=lambda each: each.seconds)
+        say(
+            f"expected on this machine: {clock(total)}, of which {longest.stage} "
+            f"{clock(longest.seconds)} ({longest.basis}); `cloze plan` shows every stage"
+        )
 
 
 def _run_with_prefect(
