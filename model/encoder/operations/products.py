@@ -1,7 +1,7 @@
 """Matrix products of the encoder, with gradients that are fast on a CPU.
 
 In:  x [T, in], a weight, a bias.
-Out: x W + b [T, out]; in the backward pass, the three gradients.
+Out: x W + b [T, out]; in the backward pass, the three gradients; the rate of products here.
 
 The gradient of a weight is a product over all tokens, x^T dy. CPU libraries multiply a transposed
 bfloat16 left operand at about half speed, so the smaller of x and dy is transposed first. That
