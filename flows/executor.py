@@ -1,7 +1,8 @@
 """The executor: runs the stages of a run in order and reuses the artifacts that already exist.
 
 In:  the configurations of a run and a machine.
-Out: the run's record, rewritten after every stage, and an error if the run fails.
+Out: the run's record, rewritten after every stage, and an error if the run fails. A finished run of
+     this name with other settings is kept under another.
 
     execute → Executor.ensure → run_job → launcher.start ⇒ supervisor ⇒ the stage's program
 

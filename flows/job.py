@@ -1,7 +1,8 @@
 """One job: the command of a stage, its launcher, and following it until it exits.
 
-In:  a stage's configuration, the file of its stage table, and the machine.
-Out: `JobResult`, or `StageFailed` with whether to retry.
+In:  a stage's configuration, the file and key of its stage table, and the machine.
+Out: `JobResult`, or `StageFailed` with whether to retry; `attempts.json` beside the log, which adds
+     up the time of all attempts at one artifact.
 
 Anything that interrupts the wait (Ctrl-C, cancellation, an error) also ends the program.
 """

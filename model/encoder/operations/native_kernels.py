@@ -53,7 +53,7 @@ _SIGNATURES = {
     "muon_momentum": "-npppppff",
     "muon_move": "-nppppff",
 }
-"""Argument types of each function in kernels.c."""
+"""Argument types of the functions that both libraries have."""
 
 _FLOAT32_SIGNATURES = {"product": "-nnnpnnpnnpiipn"}
 """Those of the functions that only the library for float32 has."""
@@ -74,7 +74,10 @@ class Kernels:
         self._functions = {name: getattr(library, name) for name in names}
 
     def __call__(self, name: str, *arguments: Tensor | float | None) -> None:
-        """Call a function with the addresses of contiguous tensors, and numbers."""
+        """Call a function with numbers and the addresses of tensors.
+
+        Tensors are contiguous, except where their strides are passed too.
+        """
         self._functions[name](
             *(
                 argument.data_ptr() if isinstance(argument, Tensor) else argument
