@@ -7,8 +7,12 @@ DATAFLOW := .venv-dataflow
 DOCS := .venv-docs
 TRACKERS := build/trackers
 CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
+# Without bf16 matrix products a step takes six times as long, so the demo then makes fewer of them.
+# The processor decides, not a measurement: the same command must find the same artifacts again.
+PRECISION = $(shell $(BIN)/python -P -c 'from model.hardware import machine_precision as p; print(p()[0])')
+STEPS ?= $(if $(CORPUS),,$(if $(filter fp32,$(PRECISION)),2500))
 # CORPUS is passed as a shell variable in a TOML literal, since folder names may contain spaces and quotes.
-SETTINGS := $(if $(CORPUS),--set "corpus.sources.0.path='''$$CORPUS'''") $(if $(STEPS),--set pretrain.steps=$(STEPS))
+SETTINGS = $(if $(CORPUS),--set "corpus.sources.0.path='''$$CORPUS'''") $(if $(STEPS),--set pretrain.steps=$(STEPS))
 
 # DeepSpeed must not compile operators during installation.
 export DS_BUILD_OPS := 0
@@ -30,7 +34,7 @@ setup: $(VENV)/.installed ## create .venv and install the pinned packages
 
 setup-dev: $(VENV)/.installed-dev ## the same, with the packages for tests and checks
 
-demo: $(VENV)/.installed ## run everything on the docstrings of installed packages, or on CORPUS=folder; STEPS=2000 for a short run
+demo: $(VENV)/.installed ## run everything on the docstrings of installed packages, or on CORPUS=folder; STEPS=8000 to choose the steps
 	$(BIN)/cloze run $(CONFIG) $(SETTINGS)
 
 test: $(VENV)/.installed-dev ## run the tests, in under 10 minutes on 2 cores

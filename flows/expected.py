@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 
 from artifacts import filesystem
 from artifacts.digests import cache_directory
-from artifacts.errors import ClozeError
+from artifacts.errors import ClozeError, UsageError
 from artifacts.filesystem import is_local, located
 from flows.config import MachineConfig, RunConfig
 from flows.external_inputs import read_model_config
@@ -108,7 +108,9 @@ def expected_times(
     work = Work(run)
     earlier = []  # (run, stage, work, seconds) of every stage with a recorded duration
     for run_name in list_runs(space):
-        record = find_record(space, run_name)
+        record = None
+        with suppress(UsageError):  # another run's damaged record concerns nobody here
+            record = find_record(space, run_name)
         if record is None:
             continue
         with suppress(ValidationError):  # the configuration is of another version

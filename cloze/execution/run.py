@@ -79,11 +79,12 @@ def run(
     runs = [run for variant in chosen for run in variant.runs]
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=configuration.name), watching():
-        for one in runs:  # report contradictions before anything starts
-            planned = plan(one, workspace=space)
-            refuse_contradictions(one, machine, planned)
-            to_run = [stage.stage for stage in planned if stage.action == "run"]
-            _announce(expected_times(one, machine, to_run, space=space))
+        planned = [plan(one, workspace=space) for one in runs]
+        for one, stages in zip(runs, planned, strict=True):  # before anything starts
+            refuse_contradictions(one, machine, stages)
+        to_run = [stage.stage for stage in planned[0] if stage.action == "run"]
+        if to_run and machine.jobs.launcher == "local":
+            _announce(expected_times(runs[0], machine, to_run, space=space))
         if without_prefect:
             records = [execute(one, machine) for one in runs]
         else:
@@ -105,7 +106,10 @@ def run(
 
 
 def _announce(expected: Sequence[ExpectedTime]) -> None:
-    """Log how long a run of some minutes will take: a slow machine should be no surprise."""
+    """Log how long a run of some minutes will take: a slow machine should be no surprise.
+
+    Of several seeds or sweeps only the first counts, since the others share its stages.
+    """
     total = sum(each.seconds for each in expected)
     if total > WORTH_ANNOUNCING:
         longest = max(expected, key=lambda each: each.seconds)

@@ -277,6 +277,7 @@ def test_an_unreadable_record_hides_no_run_stops_none_and_prevents_deletion(
         deleting = cloze("gc", "--delete")
         assert "broken/run.json: not a run's record" in error_line(deleting.stderr)
         assert "until then nothing is deleted" in deleting.stderr
+        assert cloze("plan", "try.toml").returncode == 0
     again = cloze("vocabulary", "try.toml", "--set", "name=broken")
     assert "not a run's record" in again.stderr
     assert json.loads(broken.read_bytes())["stages"]["vocabulary"]["state"] == "reused"

@@ -1,6 +1,7 @@
-/* Fused element-wise operations and attention for the encoder; each tensor is read and written once.
+/* Fused element-wise operations and attention for the encoder, each of which reads and writes a
+ * tensor once; in float32 also matrix products.
  *
- * In:  addresses of contiguous arrays, sizes.
+ * In:  addresses of contiguous arrays, or with strides for products; sizes.
  * Out: written in place of the arrays named in the comments.
  *
  * Every function has a plain torch counterpart, which is used in tests for comparison and as the
@@ -1293,8 +1294,7 @@ void product(idx rows, idx columns, idx depth, float *a_at, idx a_down, idx a_ac
     idx side = quotient_up(quotient_up(columns, across), WIDTH) * WIDTH;
     idx most = quotient_up(depth, quotient_up(depth, DEPTH));
 #pragma omp parallel num_threads(threads)
-    {
-        idx me = omp_get_thread_num();
+    for (idx me = omp_get_thread_num(); me < threads; me += omp_get_num_threads()) {
         idx left_end = me % across * side, right_end = minimum(columns, left_end + side);
         float lines[BAND * DEPTH];
         float *panels = aligned_alloc(64, sizeof(float) * side * most);

@@ -85,9 +85,8 @@ import torch
 import model.evaluation.evaluate, model.finetune.finetune, model.inference.load
 import model.training.pretrain
 from model.config import EncoderConfig, OptimizerConfig
-from model.encoder.encoder import Encoder, initialise, shapes_alone
-from model.encoder.pretraining import PretrainingModel
-from model.finetune.heads import TaskModel
+from model.encoder.initialisation import initialise, shapes_alone
+from model.encoder.models import Encoder, PretrainingModel, TaskModel
 from model.training.optimizer import build_optimizer
 
 for family in ("bert", "modern"):
