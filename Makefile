@@ -34,7 +34,7 @@ setup: $(VENV)/.installed ## create .venv and install the pinned packages
 
 setup-dev: $(VENV)/.installed-dev ## the same, with the packages for tests and checks
 
-demo: $(VENV)/.installed ## run everything on the docstrings of installed packages, or on CORPUS=folder; STEPS=8000 to choose the steps
+demo: $(VENV)/.installed ## run everything on the docstrings of installed packages, or on CORPUS=folder; STEPS=… sets the steps of pre-training
 	$(BIN)/cloze run $(CONFIG) $(SETTINGS)
 
 test: $(VENV)/.installed-dev ## run the tests, in under 10 minutes on 2 cores

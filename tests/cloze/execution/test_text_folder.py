@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.config import override, read_toml
+from model import hardware
 from tests.conftest import PROJECT, cloze
 from tests.waiting import PATIENCE
 
@@ -68,17 +69,17 @@ def test_a_folder_of_any_number_of_documents_ends_with_held_out_figures_and_sent
     assert "No text was held out" not in page
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
-@pytest.mark.parametrize("name", ["My Documents", "Bob's", "2024", '50 $ "a" day', "tomes/*.txt"])
-def test_make_demo_takes_a_folder_of_any_name(tmp_path: Path, name: str) -> None:
-    program = tmp_path / "bin" / "cloze"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\nimport json, sys; print(json.dumps(sys.argv[1:]))\n")
-    program.chmod(0o755)
-    (tmp_path / ".installed").touch()
-    given = name.replace("$", "$$")  # make's escape for a dollar sign
+def made_demo(environment: Path, *variables: str) -> list[str]:
+    """The arguments with which `make demo` calls `cloze` in a fake environment."""
+    programs = environment / "bin"
+    programs.mkdir(parents=True)
+    fake = f"#!{sys.executable}\nimport json, sys; print(json.dumps(sys.argv[1:]))\n"
+    (programs / "cloze").write_text(fake)
+    (programs / "cloze").chmod(0o755)
+    (programs / "python").symlink_to(sys.executable)
+    (environment / ".installed").touch()
     done = subprocess.run(
-        ["make", "--silent", "demo", f"VENV={tmp_path}", f"CORPUS={given}", "STEPS=7"],
+        ["make", "--silent", "demo", f"VENV={environment}", *variables],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -86,7 +87,29 @@ def test_make_demo_takes_a_folder_of_any_name(tmp_path: Path, name: str) -> None
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
-    command, config, *settings = json.loads(done.stdout)
+    arguments: list[str] = json.loads(done.stdout)
+    return arguments
+
+
+needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+
+
+@needs_make
+@pytest.mark.skipif(hardware.DRIVER.exists(), reason="a GPU here, which has bf16 products")
+def test_make_demo_makes_fewer_steps_without_bf16_products(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert made_demo(tmp_path / "a") == ["run", "configs/demo.toml", "--set", "pretrain.steps=2500"]
+    assert made_demo(tmp_path / "b", "STEPS=8000")[-1] == "pretrain.steps=8000"
+
+
+@needs_make
+@pytest.mark.parametrize("name", ["My Documents", "Bob's", "2024", '50 $ "a" day', "tomes/*.txt"])
+def test_make_demo_takes_a_folder_of_any_name(tmp_path: Path, name: str) -> None:
+    given = name.replace("$", "$$")  # make's escape for a dollar sign
+    command, config, *settings = made_demo(tmp_path, f"CORPUS={given}", "STEPS=7")
     assert (command, config) == ("run", "configs/text_folder.toml")
     assert settings[::2] == ["--set", "--set"]
     table = override(read_toml(PROJECT / config), settings[1::2])
