@@ -101,7 +101,7 @@ def test_make_demo_makes_fewer_steps_without_bf16_products(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert made_demo(tmp_path / "a") == ["run", "configs/demo.toml", "--set", "pretrain.steps=2500"]
+    assert made_demo(tmp_path / "a") == ["run", "configs/demo.toml", "--set", "pretrain.steps=2000"]
     assert made_demo(tmp_path / "b", "STEPS=8000")[-1] == "pretrain.steps=8000"
 
 
