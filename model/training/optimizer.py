@@ -381,21 +381,26 @@ def orthogonal(matrices_NIO: Tensor) -> Tensor:
 def _orthogonaliser(x_IO: Tensor) -> Tensor:
     """Q with Q X = U V^T, [I, I], where X has at least as many columns as rows.
 
-    The iteration X <- P X, with P a polynomial of the Gram matrix G = X X^T, leaves the span of G:
-    it needs only Q <- P Q and G <- P G P, which are square and, since all of them commute,
-    symmetric. bfloat16 is too coarse for it, as the singular values are squared.
+    Every iteration multiplies X by a polynomial P of its Gram matrix G = X X^T, so it suffices to
+    keep Q <- P Q and G <- P G P. These are square and, as they all commute, symmetric. bfloat16 is
+    too coarse for G, whose eigenvalues are squares.
     """
-    first, third, fifth = NEWTON_SCHULZ
     gram_II = product(x_IO, x_IO.mT, is_symmetric=True)
-    total_II = torch.eye(len(x_IO))
-    for step in range(NEWTON_SCHULZ_STEPS):
-        factor_II = product(gram_II, gram_II, is_symmetric=True)
-        factor_II.mul_(fifth).add_(gram_II, alpha=third).diagonal().add_(first)
-        total_II = product(factor_II, total_II, is_symmetric=True) if step else factor_II
-        if step < NEWTON_SCHULZ_STEPS - 1:
-            half_II = product(factor_II, gram_II, is_symmetric=True)
-            gram_II = product(half_II, factor_II, is_symmetric=True)
+    total_II = factor_II = _polynomial(gram_II)
+    for _ in range(NEWTON_SCHULZ_STEPS - 1):
+        half_II = product(factor_II, gram_II, is_symmetric=True)
+        gram_II = product(half_II, factor_II, is_symmetric=True)
+        factor_II = _polynomial(gram_II)
+        total_II = product(factor_II, total_II, is_symmetric=True)
     return total_II
+
+
+def _polynomial(gram_II: Tensor) -> Tensor:
+    """The factor of one iteration, [I, I]."""
+    first, third, fifth = NEWTON_SCHULZ
+    factor_II = product(gram_II, gram_II, is_symmetric=True)
+    factor_II.mul_(fifth).add_(gram_II, alpha=third).diagonal().add_(first)
+    return factor_II
 
 
 @dataclass(frozen=True)
