@@ -26,9 +26,13 @@ def test_a_transposed_copy_is_the_transpose(shape: tuple[int, int]) -> None:
     assert torch.equal(transposed(values), values.mT)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("outputs", [5, 24])
 @pytest.mark.parametrize("input_first", [True, False])
-def test_weight_gradients_come_in_the_weights_own_orientation(input_first: bool) -> None:
-    x, dy = torch.randn(70, 8), torch.randn(70, 5)
+def test_weight_gradients_come_in_the_weights_own_orientation(
+    input_first: bool, outputs: int, dtype: torch.dtype
+) -> None:
+    x, dy = torch.randn(70, 8).to(dtype), torch.randn(70, outputs).to(dtype)
     weight = weight_gradient(x, dy, input_first=input_first)
     torch.testing.assert_close(weight, x.mT @ dy if input_first else dy.mT @ x)
 
