@@ -5,8 +5,8 @@ Out: x W + b [T, out]; in the backward pass, the three gradients; the rate of pr
 
 The gradient of a weight is a product over all tokens, x^T dy. CPU libraries multiply a transposed
 bfloat16 left operand at about half speed, so the smaller of x and dy is transposed first. That
-determines whether the gradient comes out as [in, out] or [out, in]. BERT's weights are stored in
-the same orientation; where a weight is not, its gradient is transposed, which is smaller still.
+determines whether the gradient comes out as [in, out] or [out, in], and the weight is stored in the
+same orientation.
 
 In float32 on AMD's processors, whose cores MKL uses badly, products are our own kernel's.
 """
@@ -98,8 +98,6 @@ def _has_bf16_products() -> bool:
 def weight_gradient(x_TI: Tensor, dy_TO: Tensor, *, input_first: bool = False) -> Tensor:
     """Gradient of the weight, in the weight's orientation."""
     left, right = (x_TI, dy_TO) if input_first else (dy_TO, x_TI)
-    if left.dtype == torch.bfloat16 and left.shape[1] > right.shape[1]:
-        return transposed(product(transposed(right), left))
     return product(transposed(left), right)
 
 
