@@ -130,7 +130,7 @@ class Size:
 
 
 TOY = """\
-# Little text: a small encoder, in about ten minutes on two processor cores.
+# Little text: a small encoder, which two processor cores can train.
 [vocabulary]
 size = 8192
 
