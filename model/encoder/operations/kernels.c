@@ -331,12 +331,13 @@ void geglu_backward(idx rows, idx width, const real *gradient, const real *facto
     }
 }
 
-/* Transpose [rows <= TILE, width] into [width, stride] from column `first`, in whole output lines
- * */
+/* Transpose [rows <= TILE, width] into columns of a matrix whose lines are `stride` apart. The lines
+ * of a cache are written whole: with 4,096 rows, all output lines fall into the same few sets. */
 static void transpose_tile(idx rows, idx width, const real *in, real *out, idx stride) {
     idx column = 0;
 #if defined(__SSE2__) && !defined(FLOAT32)
-    for (; rows == TILE && column + 8 <= width; column += 8)
+    for (; rows == TILE && column + 8 <= width; column += 8) {
+        real turned[8][TILE] __attribute__((aligned(64)));
         for (idx row = 0; row < TILE; row += 8) {
             const real *p = in + row * width + column;
             __m128i a[8], b[8];
@@ -351,11 +352,15 @@ static void transpose_tile(idx rows, idx width, const real *in, real *out, idx s
                     a[4 * i + 2 * j + 1] = _mm_unpackhi_epi32(b[4 * i + j], b[4 * i + j + 2]);
                 }
             for (int i = 0; i < 4; i++) {
-                real *q = out + (column + 2 * i) * stride + row;
-                _mm_storeu_si128((__m128i *)q, _mm_unpacklo_epi64(a[i], a[i + 4]));
-                _mm_storeu_si128((__m128i *)(q + stride), _mm_unpackhi_epi64(a[i], a[i + 4]));
+                __m128i *even = (__m128i *)(turned[2 * i] + row);
+                __m128i *odd = (__m128i *)(turned[2 * i + 1] + row);
+                _mm_store_si128(even, _mm_unpacklo_epi64(a[i], a[i + 4]));
+                _mm_store_si128(odd, _mm_unpackhi_epi64(a[i], a[i + 4]));
             }
         }
+        for (int i = 0; i < 8; i++)
+            memcpy(out + (column + i) * stride, turned[i], sizeof turned[i]);
+    }
 #endif
     for (; column < width; column++)
         for (idx row = 0; row < rows; row++) out[column * stride + row] = in[row * width + column];
@@ -441,7 +446,13 @@ void residual_norm_backward(idx rows, idx width, const real *gradient, const rea
  * of a tile fall into different cache sets */
 #define LINE (SIDE + 16 * PAIR)
 #define ROW (SIDE + 16)
+/* rows multiplied at a time: enough sums to hide the latency of a product, few enough for the
+ * registers */
+#if defined(__AVX512F__)
+#define ROWS 8
+#else
 #define ROWS 4
+#endif
 typedef uint32_t pair __attribute__((may_alias));
 typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t integers __attribute__((vector_size(4 * LANES)));
@@ -550,14 +561,14 @@ static void multiply(idx rows, idx columns, idx depth, const real *a, const pair
                 /* keep in registers instead of reloading ROWS times */
                 __asm__("" : "+x"(first), "+x"(second));
 #endif
-#pragma GCC unroll 4
+#pragma GCC unroll 8
                 for (int r = 0; r < ROWS; r++) {
                     pair x = ((const pair *)(a + (i + r) * LINE))[k];
                     left[r] = add_products(left[r], x, first);
                     right[r] = add_products(right[r], x, second);
                 }
             }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) {
                 lanes *line = (lanes *)(c + (i + r) * ROW + j);
                 if (is_added) left[r] += line[0], right[r] += line[1];
