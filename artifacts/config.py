@@ -37,6 +37,8 @@ JsonObject = dict[str, Any]
 LONGEST_FILE = 1 << 20
 """Most bytes of a configuration file; a real one has a few thousand."""
 
+TOO_LARGE = "integers are limited to 64 bits; use a smaller number"
+
 SHOWN_ERRORS = 10
 SHOWN_CHARACTERS = 80
 """Characters of an invalid value shown in a message."""
@@ -71,7 +73,7 @@ class Config(BaseModel):
     @classmethod
     def _has_64_bits(cls, value: FieldT) -> FieldT:
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise ValueError("integers are limited to 64 bits; use a smaller number")
+            raise ValueError(TOO_LARGE)
         return value
 
 
@@ -207,12 +209,15 @@ def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden":
         *above, name = detail["loc"]
         known = _known_names(model.model_json_schema(), above)
-        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}?" if close else f"known are: {', '.join(known)}"
+        likely = difflib.get_close_matches(str(name), known, n=1, cutoff=0.8)
+        close = likely or difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known are: {', '.join(known)}"
         return f"unknown key {place}, {hint}"
     if detail["type"] == "missing":
         return f"{place} is missing"
     message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "int_parsing_size":
+        message = TOO_LARGE
     if place and not isinstance(detail["input"], dict):
         given = repr(detail["input"])
         given = given if len(given) <= SHOWN_CHARACTERS else f"{given[:SHOWN_CHARACTERS]}…"

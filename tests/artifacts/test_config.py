@@ -36,6 +36,16 @@ def test_an_unknown_key_is_named_at_any_depth(table: dict[str, object]) -> None:
         parse(Outer, table, source="run.toml")
 
 
+def test_an_unknown_key_names_every_field_it_may_mean() -> None:
+    class Encoder(Config):
+        hidden_act: str = ""
+        hidden_size: int = 1
+        layers: int = 1
+
+    with pytest.raises(UsageError, match=r"hiden, did you mean hidden_act or hidden_size\?"):
+        parse(Encoder, {"hiden": 1}, source="run.toml")
+
+
 def test_a_key_like_no_other_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="known are: needed, optional, pretrain, tasks"):
         parse(Outer, {"zzzz": 1}, source="run.toml")
@@ -44,6 +54,11 @@ def test_a_key_like_no_other_lists_the_known_ones() -> None:
 def test_a_wrong_type_says_what_was_given() -> None:
     with pytest.raises(UsageError, match="pretrain.steps: .* got 'many'"):
         parse(Outer, {"pretrain": {"steps": "many"}}, source="run.toml")
+
+
+def test_a_number_too_large_for_an_integer_says_so() -> None:
+    with pytest.raises(UsageError, match="pretrain.steps: integers are limited to 64 bits"):
+        parse(Outer, {"pretrain": {"steps": 1e20}}, source="run.toml")
 
 
 def test_all_mistakes_are_named_on_one_line() -> None:
