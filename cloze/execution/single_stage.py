@@ -25,6 +25,9 @@ BEAM = {*PREPARE, "dedup"}
 ENGINES = {*BEAM, "pretrain"}
 """Stages that run on Beam or through DeepSpeed's launcher."""
 
+PARSE_LAUNCHER_OPTIONS = "from deepspeed.launcher.runner import parse_args; parse_args()"
+"""A program of its own, as the import takes seconds; ends with code 2 for an unknown option."""
+
 
 def _account(directory: str, run: str) -> list[str]:
     """How many documents were kept and dropped, from the tokens artifact's statistics."""
@@ -65,7 +68,7 @@ def _command(*stages: str) -> Callable[..., Answer]:
             refuse_unknown(options)
         if options and "pretrain" in stages:
             # checked here too, since DeepSpeed's launcher starts after hours of preparation
-            program = (sys.executable, "-P", "-m", "model.training.launcher_options", *options)
+            program = (sys.executable, "-P", "-c", PARSE_LAUNCHER_OPTIONS, *options, "program")
             done = subprocess.run(program, capture_output=True, text=True, check=False)
             if done.returncode:
                 reason = (done.stderr.strip() or "no reason given").rpartition("error: ")[2]
