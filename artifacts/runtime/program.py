@@ -32,12 +32,10 @@ class Terminated(BaseException):
 
 
 def run_program(stage: StageFunction, arguments: list[str] | None = None) -> NoReturn:
-    """Run `stage` on the stage table given by `--config`, and exit."""
-    sys.exit(exit_code(stage, sys.argv[1:] if arguments is None else arguments))
+    """Run `stage` on the stage table given by `--config`, and exit.
 
-
-def exit_code(stage: StageFunction, arguments: list[str]) -> int:
-    """Run `stage`; any outcome other than a bug becomes one line and an exit code."""
+    Any outcome other than a bug becomes one line and an exit code.
+    """
     launcher = os.getppid()
 
     def terminate(signum: int, frame: FrameType | None) -> NoReturn:
@@ -59,19 +57,19 @@ def exit_code(stage: StageFunction, arguments: list[str]) -> int:
         artifact = stage(table, [option for option in engine_options if option != "--"])
     except ClozeError as error:
         say(f"error: {error}")
-        return error.exit_code
+        sys.exit(error.exit_code)
     except (OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.filename is None:
             raise  # for example a broken connection between workers: the traceback shows where
         say(f"error: {explained(error)}")
-        return 1
+        sys.exit(1)
     except KeyboardInterrupt:
         say("interrupted; finished parts are kept, run the same command to resume")
-        return 130
+        sys.exit(130)
     except Terminated:
         say("terminated; finished parts are kept, run the same command to resume")
-        return 143
+        sys.exit(143)
     took = clock(time.monotonic() - started)
     say(f"{table.stage} finished in {took}, digest {artifact.digest[:12]}")
     print(artifact.digest, flush=True)
-    return 0
+    sys.exit(0)

@@ -12,11 +12,11 @@ import sys
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.runtime.program import exit_code
+from artifacts.runtime.program import run_program
 from pipeline.config.settings import PipelineMachine
 from pipeline.runner.graph import Build, Step, Worker, WorkQueue
 
@@ -55,7 +55,7 @@ def _work(item: Any) -> list[Any]:
     return [made] if step.kind == "map" else list(made)
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Run one stage."""
     stage = sys.argv[1]
     module = vars(import_module(f"pipeline.{stage}"))
@@ -66,8 +66,8 @@ def main() -> int:
             items = done(step, items, workers=machine.workers)
 
     module["run_graph"] = run_graph
-    return exit_code(module[f"make_{stage}"], sys.argv[2:])
+    run_program(module[f"make_{stage}"], sys.argv[2:])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,7 @@ import pytest
 
 from artifacts.errors import ClozeError, UsageError
 from artifacts.runtime.processes import ProcessId
-from artifacts.runtime.program import exit_code
+from artifacts.runtime.program import StageFunction, run_program
 from artifacts.stage import StageTable, read_stage_table, write_stage_table
 from artifacts.store import Artifact, commit
 from tests.waiting import wait_for
@@ -28,12 +28,19 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
+def code_of(stage: StageFunction, arguments: list[str]) -> object:
+    """The exit code of a program of `stage`."""
+    with pytest.raises(SystemExit) as ended:
+        run_program(stage, arguments)
+    return ended.value.code
+
+
 def finish(table: StageTable, options: list[str]) -> Artifact:
     return commit(table, [], statistics={"options": options})
 
 
 def test_success_prints_the_digest_and_passes_engine_options(table: Path, capsys) -> None:
-    assert exit_code(finish, ["--config", str(table), "--runner=FlinkRunner"]) == 0
+    assert code_of(finish, ["--config", str(table), "--runner=FlinkRunner"]) == 0
     manifest = json.loads((Path(read_stage_table(table).output) / "manifest.json").read_text())
     assert manifest["statistics"] == {"options": ["--runner=FlinkRunner"]}
     assert len(capsys.readouterr().out.strip()) == 64
@@ -47,7 +54,7 @@ def test_failures_are_one_line_and_a_code(table: Path, capsys, error, code: int)
     def fail(table: StageTable, options: list[str]) -> Artifact:
         raise error
 
-    assert exit_code(fail, ["--config", str(table)]) == code
+    assert code_of(fail, ["--config", str(table)]) == code
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert str(error) in lines[0]
@@ -58,7 +65,7 @@ def test_a_wrong_stage_table_is_a_usage_error(tmp_path: Path, content: str | Non
     path = tmp_path / "table.json"
     if content is not None:
         path.write_text(content)
-    assert exit_code(finish, ["--config", str(path)]) == 2
+    assert code_of(finish, ["--config", str(path)]) == 2
     assert str(path) in capsys.readouterr().err
 
 

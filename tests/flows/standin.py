@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -57,4 +56,4 @@ def behave(
 
 
 if __name__ == "__main__":
-    sys.exit(run_program(stage))
+    run_program(stage)
