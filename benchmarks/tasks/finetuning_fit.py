@@ -105,6 +105,7 @@ def our_trainer(
 
 def ours(arguments: argparse.Namespace) -> Fit:
     """One fit by this project."""
+    import sklearn.metrics  # noqa: F401  # the metrics' library, which the fit would import
     import torch
 
     from model.training.waiting import patient_threads
