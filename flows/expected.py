@@ -6,25 +6,25 @@ Out: `ExpectedTime` for each stage: seconds, and the basis of the estimate.
 If a run of this workspace has made the stage, its duration beyond the program's start-up is scaled
 by the amount of work, in bytes of text or FLOPs. Otherwise, or if those runs did little more than
 start up, the estimate uses rates: those of preparation (flows/forecast.py) and, without a GPU, this
-machine's speed of matrix products, measured now. The constants below were measured on two otherwise
-idle cores of an AVX-512 processor, where the estimates for all stages of configs/smoke.toml and
-configs/demo.toml are within a factor of 1.5.
+machine's speed of matrix products, measured now. With the constants below the demo's training,
+fine-tuning and evaluation take what is estimated within a factor of 1.5 on two otherwise idle cores
+with AMX, with AVX-512 BF16 and with AVX2.
 """
 
 import json
 import math
 import os
-import time
+import subprocess
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 
-import numpy as np
 from pydantic import ValidationError
-from threadpoolctl import threadpool_limits
 
 from artifacts import filesystem
 from artifacts.digests import cache_directory
@@ -44,7 +44,6 @@ from flows.forecast import (
 )
 from flows.workspace import Workspace, find_record, list_runs
 from model.config import SIZE_NAMES, EncoderConfig, TaskConfig
-from model.hardware import machine_precision
 
 START_SECONDS = {
     **{"dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0, "examples": 0.7, "labels": 0.9},
@@ -68,17 +67,18 @@ TEXT_PER_SOURCE_BYTE = 0.16
 CPU_STEP_SECONDS = 0.004
 """Overhead of each optimizer step on CPUs, for any size of encoder."""
 
-CPU_SHARE = 0.42
-"""Training speed as a share of the speed of large matrix products on one core times the cores."""
+PRODUCT_SHARE = 0.75
+"""Speed of an encoder's matrix products as a share of that of large ones."""
 
-BF16_GAIN = {"AMX": 3.5, "AVX-512 BF16": 1.9}
-"""Speed-up of training in bf16 over fp32, by the instruction set that `model.hardware` finds. Large
-products are seven times as fast with AMX, but encoders trained on CPUs have small ones."""
+ELEMENT_SECONDS = 2e-10
+"""Seconds that one core needs for everything but products, per FLOP of an encoder one unit wide and
+per byte of a number: the work grows with the width, the FLOPs with its square."""
 
-MATRIX = 768
-"""Rows and columns of the measured product: the width of BERT-base."""
+ASSUMED_RATE = 2e11
+"""FLOP/s where torch is not installed, so that nothing can be measured or trained."""
 
-MEASURING_SECONDS = 0.2
+TAGGED_TOKENS, PAIR_TOKENS = 19.3, 29.3
+"""Mean tokens of the sentences and pairs that the stage `labels` makes of docstrings."""
 
 SPECIAL_TOKENS = 3
 """Special tokens of an example: [CLS], and a [SEP] after each of two texts."""
@@ -166,10 +166,15 @@ def seconds_by_rates(stage: str, work: "Work", machine: MachineConfig) -> tuple[
         return counting + seconds, f"{rate:g} TFLOP/s (rates.gpu_tflops)"
     recipe = work.run.finetune if stage == "finetune" else work.run.pretrain
     precision = "fp32" if stage == "evaluate" else recipe.precision
-    rate = matrix_rate() * (bf16_gain() if precision == "bf16" else 1.0)
-    steps = sum(steps_to_do(work.run)) if stage == "pretrain" else 0
-    seconds = counting + amount / (CPU_SHARE * rate) + CPU_STEP_SECONDS * steps
-    return seconds, f"no GPU; {rate / 1e9:,.0f} GFLOP/s measured on this machine"
+    pretraining = sum(steps_to_do(work.run)) if stage == "pretrain" else 0
+    steps = work.fine_tuning[1] if stage == "finetune" else pretraining
+    rates = matrix_rates()
+    rate = rates.get(precision, rates.get("fp32", ASSUMED_RATE))
+    elements = ELEMENT_SECONDS * (4 if precision == "fp32" else 2) / work.encoder.hidden_size
+    each = 1 / (PRODUCT_SHARE * rate) + elements / cores()
+    how = "measured on this machine" if rates else "assumed, since torch is not installed"
+    seconds = counting + amount * each + CPU_STEP_SECONDS * steps
+    return seconds, f"no GPU; {rate / 1e9:,.0f} GFLOP/s {how}"
 
 
 class Work:
@@ -207,7 +212,7 @@ class Work:
             "examples": self.text_bytes * examples.copies * len(examples.max_seq_lengths),
             "labels": float(sum(map(_source_bytes, labelled))),
             "pretrain": self._pretraining_flops(),
-            "finetune": self._finetuning_flops(),
+            "finetune": self.fine_tuning[0],
             # forward passes of the encoder and of a random one; tasks are only scored
             "evaluate": 2 / 3 * heldout * length_flops(self.run, self._longest()),
         }.get(stage, 0.0)
@@ -232,18 +237,20 @@ class Work:
         evaluated = evaluations * recipe.evaluation_examples
         return trained + evaluated * length_flops(self.run, self._longest()) / 3
 
-    def _finetuning_flops(self) -> float:
-        config, total = self.run.finetune, 0.0
+    @cached_property
+    def fine_tuning(self) -> tuple[float, float]:
+        """FLOPs and optimizer steps of all trials."""
+        config, flops, steps = self.run.finetune, 0.0, 0.0
         for task in config.tasks:
             examples, tokens = self._labelled(task)
             one = example_flops(self.encoder, self.run.vocabulary.size, tokens=tokens, masked=0.0)
-            epochs = task.epochs * len(config.seeds) * len(config.initialisations)
-            if config.grid:
-                epochs += sum(config.grid.epochs) * (
-                    len(config.grid.batch_sizes) * len(config.grid.learning_rates)
-                )
-            total += epochs * examples * one
-        return total
+            trials = len(config.seeds) * len(config.initialisations)
+            recipes = [(task.epochs, task.batch_size)] * trials
+            if grid := config.grid:
+                recipes += [*product(grid.epochs, grid.batch_sizes)] * len(grid.learning_rates)
+            flops += examples * one * sum(epochs for epochs, _ in recipes)
+            steps += examples * sum(epochs / batch_size for epochs, batch_size in recipes)
+        return flops, steps
 
     def _labelled(self, task: TaskConfig) -> tuple[int, float]:
         """Number of training examples of a task, and tokens per example.
@@ -261,10 +268,12 @@ class Work:
             tokens = min(text + SPECIAL_TOKENS, task.max_seq_length)
         elif self.run.labels and task.kind == "tagging":
             examples = self.run.labels.tagging_train_sentences
+            tokens = min(TAGGED_TOKENS, task.max_seq_length)
         elif self.run.pairs and not task.train:
             examples, tokens = self.run.pairs.train_pairs, 2 * tokens
         elif self.run.labels:
             examples = self.run.labels.pair_train_examples
+            tokens = min(PAIR_TOKENS, task.max_seq_length)
         return task.train_examples or examples or LABELLED_EXAMPLES, tokens
 
 
@@ -287,26 +296,20 @@ def has_gpu() -> bool:
     return Path("/proc/driver/nvidia/version").exists()
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @cache
-def matrix_rate() -> float:
-    """FLOP/s of fp32 matrix products on all cores of this machine, from the best of several.
+def matrix_rates() -> dict[str, float]:
+    """FLOP/s of matrix products on all cores of this machine by precision; empty without torch.
 
-    Measured in CPU time, so that programs running now do not inflate the estimate, and with a
-    single thread, since several would spin while waiting for each other on a busy machine.
+    bf16 is missing if the machine has no products for it. Measured in the processor time of one
+    thread, so that programs running now do not inflate the estimate, and in a process of its own,
+    which takes two seconds to import torch.
     """
-    matrix = np.ones((MATRIX, MATRIX), np.float32)
-    best, until = math.inf, time.perf_counter() + MEASURING_SECONDS
-    with threadpool_limits(1, user_api="blas"):
-        while best == math.inf or time.perf_counter() < until:
-            started = time.process_time()
-            matrix @ matrix
-            best = min(best, time.process_time() - started)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return 2 * MATRIX**3 / best * (cores or 1)
-
-
-def bf16_gain() -> float:
-    """Speed-up of training in bf16 on this machine; 1 if fp32 is faster."""
-    precision, reason = machine_precision()
-    gains = (gain for name, gain in BF16_GAIN.items() if reason.endswith(name))
-    return next(gains, 1.0) if precision == "bf16" else 1.0
+    program = (sys.executable, "-P", "-m", "model.encoder.operations.products")
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    measured = (cores() * float(line) for line in done.stdout.split())
+    return dict(zip(("fp32", "bf16"), measured, strict=False))

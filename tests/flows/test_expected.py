@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,57 @@ import pytest
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.expected import (
-    BF16_GAIN,
-    CPU_SHARE,
+    CPU_STEP_SECONDS,
+    ELEMENT_SECONDS,
+    PRODUCT_SHARE,
     START_SECONDS,
     ExpectedTime,
     Work,
     expected_times,
-    matrix_rate,
+    matrix_rates,
 )
 from flows.workspace import read_record, workspace, write_record
+from model.hardware import machine_precision
 from tests.conftest import PROJECT
 
-MEASURED = {
-    "smoke": {
-        **{"vocabulary": 1.67, "tokens": 1.28, "examples": 0.92, "pretrain": 7.5},
-        **{"labels": 1.56, "finetune": 6.9, "evaluate": 4.3, "report": 1.8},
-    },
-    "demo": {
-        **{"vocabulary": 7.1, "tokens": 2.6, "examples": 1.7, "pretrain": 424.0},
-        **{"labels": 12.6, "finetune": 139.0, "evaluate": 22.0, "report": 2.5},
-    },
-}
-"""Seconds on two idle cores of an AVX-512 BF16 processor, for the demo as it was then: with five
-seeds and an encoder of half the width."""
 
-MEASURED_WITH_AMX = {"pretrain": 386.0, "finetune": 69.0, "evaluate": 26.0}
-"""Seconds for the current demo on two cores with AMX, at 370 GFLOP/s in fp32."""
+@dataclass(frozen=True)
+class Measured:
+    """Seconds that the stages of a configuration took on two otherwise idle cores."""
+
+    config: str
+    precision: str
+    rates: dict[str, float]
+    steps: int
+    seconds: dict[str, float]
+
+
+MEASURED = {
+    "AMX": Measured(
+        *("demo", "bf16", {"fp32": 370e9, "bf16": 2800e9}, 8000),
+        {"pretrain": 386.0, "finetune": 69.0, "evaluate": 26.0},
+    ),
+    "AVX-512 BF16": Measured(
+        *("demo", "bf16", {"fp32": 487e9, "bf16": 996e9}, 8000),
+        {
+            **{"tokens": 2.4, "examples": 1.5, "pretrain": 480.2, "finetune": 74.7},
+            **{"evaluate": 17.4, "report": 2.0},
+        },
+    ),
+    "AVX2": Measured(
+        *("demo", "fp32", {"fp32": 252e9}, 2000),
+        {
+            **{"vocabulary": 5.5, "tokens": 2.2, "examples": 1.4, "pretrain": 316.0},
+            **{"finetune": 189.7, "evaluate": 25.3, "report": 2.2},
+        },
+    ),
+    "little": Measured(
+        *("smoke", "bf16", {"fp32": 487e9, "bf16": 996e9}, 40),
+        {"vocabulary": 1.2, "finetune": 6.6, "evaluate": 4.1, "report": 2.0},
+    ),
+}
+"""With AVX-512 BF16 and AVX2, on a Zen 5 of 2026-11-27, in the second case limited to AVX2."""
+
 
 TRAINED = ("pretrain", "finetune")
 PRETRAIN = {"steps": 40, "batch_size": 16, "phases": [{"max_seq_length": 128, "share": 1.0}]}
@@ -93,71 +119,57 @@ def test_a_run_that_hardly_did_more_than_start_says_nothing_of_more_work(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
-    monkeypatch.setattr("flows.expected.matrix_rate", lambda: 50e9)
+    monkeypatch.setattr("flows.expected.matrix_rates", lambda: {"fp32": 5e10})
     longer = {**small, "finetune": {**small["finetune"], "seeds": list(range(500))}}
     found = expected(longer, machine, "finetune")["finetune"]
     assert found.basis.startswith("no GPU")
     assert found.seconds > 2 * START_SECONDS["finetune"]
 
 
-def test_every_stage_of_smoke_and_demo_takes_what_it_took_within_a_factor_of_one_and_a_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("measured", MEASURED.values(), ids=MEASURED)
+def test_every_stage_takes_what_it_took_within_a_factor_of_one_and_a_half(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     megabytes = {"fsspec": 0.8, "networkx": 6.47, "joblib": 0.86, "numpy": 9.12, "scipy": 20.76}
     megabytes |= {"pandas": 24.54, "scikit-learn": 13.44, "statsmodels": 15.34, "xarray": 6.94}
     others = 172.4 / 15  # the demo's other packages have 268.6 together
     monkeypatch.setattr("flows.expected._source_bytes", lambda p: 1e6 * megabytes.get(p, others))
     monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
-    monkeypatch.setattr("flows.expected.matrix_rate", lambda: 216e9)
-    monkeypatch.setattr("flows.expected.bf16_gain", lambda: 1.9)
+    monkeypatch.setattr("flows.expected.cores", lambda: 2)
+    monkeypatch.setattr("flows.expected.matrix_rates", lambda: measured.rates)
     monkeypatch.setattr("flows.expected.parsed_distributions", lambda: 1000)
     machine = MachineConfig.model_validate({"pipeline": {"workers": 2}, "workspace": str(tmp_path)})
-    space = workspace(machine.workspace)
-    for name, seconds in MEASURED.items():
-        table = tomllib.loads((PROJECT / "configs" / f"{name}.toml").read_text())
-        for part in TRAINED:  # as `auto` was decided on that machine
-            table[part].setdefault("precision", "bf16")
-        if name == "demo":
-            table["finetune"]["seeds"] = list(range(5))
-            table["encoder"] |= {"hidden_size": 128, "num_attention_heads": 2}
-            table["encoder"] |= {"intermediate_size": 512}
-        run = RunConfig.model_validate(table)
-        for found in expected_times(run, machine, seconds, space=space):
-            share = found.seconds / seconds[found.stage]
-            assert 1 / 1.5 < share < 1.5, (name, found, seconds[found.stage])
-
-
-def test_the_demo_takes_with_amx_what_it_took_within_a_factor_of_one_and_a_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flows.expected._source_bytes", lambda p: 20e6)
-    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
-    monkeypatch.setattr("flows.expected.matrix_rate", lambda: 370e9)
-    monkeypatch.setattr("flows.expected.bf16_gain", lambda: BF16_GAIN["AMX"])
-    machine = MachineConfig.model_validate({"pipeline": {"workers": 2}, "workspace": str(tmp_path)})
-    table = tomllib.loads((PROJECT / "configs" / "demo.toml").read_text())
-    for part in TRAINED:
-        table[part].setdefault("precision", "bf16")
-    for stage, found in zip(
-        MEASURED_WITH_AMX, expected(table, machine, *MEASURED_WITH_AMX).values(), strict=True
-    ):
-        assert 1 / 1.5 < found.seconds / MEASURED_WITH_AMX[stage] < 1.5, found
+    table = tomllib.loads((PROJECT / "configs" / f"{measured.config}.toml").read_text())
+    for part in TRAINED:  # as `auto` was decided on that machine
+        table[part]["precision"] = measured.precision
+    table["pretrain"]["steps"] = measured.steps
+    for stage, found in expected(table, machine, *measured.seconds).items():
+        assert 1 / 1.5 < found.seconds / measured.seconds[stage] < 1.5, found
 
 
 def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
-    monkeypatch.setattr("flows.expected.matrix_rate", lambda: 50e9)
-    monkeypatch.setattr("flows.expected.bf16_gain", lambda: 2.0)
+    monkeypatch.setattr("flows.expected.cores", lambda: 2)
+    monkeypatch.setattr("flows.expected.matrix_rates", lambda: {"fp32": 5e10, "bf16": 1e11})
     small = {**small, **{part: {**small[part], "precision": "bf16"} for part in TRAINED}}
     found = expected(small, machine, "vocabulary", "pretrain", "finetune", "evaluate")
     assert found["pretrain"].basis == "no GPU; 100 GFLOP/s measured on this machine"
     flops = Work(RunConfig.model_validate(small)).of("pretrain")
-    steps = 40 * 0.004
-    start = START_SECONDS["pretrain"]
-    assert found["pretrain"].seconds == pytest.approx(start + steps + flops / (CPU_SHARE * 100e9))
+    steps, elements = 40 * CPU_STEP_SECONDS, 2 * ELEMENT_SECONDS / 128 / 2
+    wanted = START_SECONDS["pretrain"] + steps + flops * (1 / (PRODUCT_SHARE * 1e11) + elements)
+    assert found["pretrain"].seconds == pytest.approx(wanted)
     assert all(one.seconds > START_SECONDS[one.stage] for one in found.values())
+
+
+def test_without_torch_a_rate_is_assumed(
+    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("flows.expected.matrix_rates", dict)
+    found = expected(small, machine, "pretrain")["pretrain"]
+    assert found.basis == "no GPU; 200 GFLOP/s assumed, since torch is not installed"
 
 
 def test_the_work_of_fine_tuning_a_given_encoder_is_that_of_its_shape(tmp_path: Path) -> None:
@@ -209,5 +221,7 @@ def test_seeds_and_initialisations_multiply_the_work_of_fine_tuning(small: dict[
     assert flops(seeds=[0, 1], initialisations=both) == pytest.approx(4 * flops(seeds=[0]))
 
 
-def test_the_measured_rate_is_one_that_a_processor_can_have() -> None:
-    assert 1e8 < matrix_rate() < 1e14
+def test_the_measured_rates_are_some_that_a_processor_can_have() -> None:
+    precision, _ = machine_precision()
+    assert {"fp32", precision} == matrix_rates().keys()
+    assert all(1e8 < rate < 1e14 for rate in matrix_rates().values())

@@ -9,9 +9,14 @@ determines whether the gradient comes out as [in, out] or [out, in], and the wei
 same orientation.
 
 In float32 on AMD's processors, whose cores MKL uses badly, products are our own kernel's.
+
+    python -P -m model.encoder.operations.products
+
+prints the FLOP/s of one core's products in float32 and, if it has them, in bfloat16.
 """
 
 import time
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -19,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.encoder.operations.native_kernels import Kernels, kernels_for
-from model.hardware import has_fast_fp32_library
+from model.hardware import has_fast_fp32_library, machine_precision
 
 # T tokens, I inputs of a product, O outputs; M rows, K depth, N columns of any product
 
@@ -131,13 +136,31 @@ def transposed(x_TN: Tensor) -> Tensor:
     return result
 
 
-def matrix_rate(device: torch.device, *, precision: torch.dtype, seconds: float = 0.2) -> float:
-    """FLOP/s of square matrix products on this rank, the best of several measurements."""
+def matrix_rate(
+    device: torch.device,
+    *,
+    precision: torch.dtype,
+    seconds: float = 0.2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """FLOP/s of square matrix products on this rank, the best of several measurements.
+
+    A single thread can be timed by `time.process_time`, whatever else is running.
+    """
     size = 8192 if device.type == "cuda" else 1024
     left = torch.randn(size, size, device=device).to(precision)
     best, until = 0.0, time.monotonic() + seconds
     while time.monotonic() < until:
-        started = time.perf_counter()
+        started = clock()
         float(product(left, left)[0, 0])  # reading a value synchronises
-        best = max(best, 2.0 * size**3 / (time.perf_counter() - started))
+        best = max(best, 2.0 * size**3 / (clock() - started))
     return best
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    found = [torch.float32]
+    if machine_precision()[0] == "bf16":
+        found.append(torch.bfloat16)
+    for dtype in found:
+        print(matrix_rate(torch.device("cpu"), precision=dtype, clock=time.process_time))
