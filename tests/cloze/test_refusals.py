@@ -28,7 +28,7 @@ VALUES = {
     f"seed={HUGE}": "seed: Input should be less than",
     f"pretrain.steps={HUGE}": "pretrain.steps: Input should be less than or equal to",
     f"cleaning.min_words={HUGE}": "cleaning.min_words: integers are limited to 64 bits",
-    "pretrain.steps=" + "9" * 5000: "pretrain.steps: Unable to parse input string as an integer",
+    "pretrain.steps=" + "9" * 5000: "pretrain.steps: integers are limited to 64 bits",
     "encoder.hidden_size=1000000000": "encoder.hidden_size: Input should be less than or equal",
     "vocabulary.size=1000000000": "vocabulary.size: Input should be less than or equal",
     "encoder={preset='tiny',num_attention_heads=-1}": "greater than or equal to 0",
