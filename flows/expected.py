@@ -75,7 +75,7 @@ ELEMENT_SECONDS = 2e-10
 per byte of a number: the work grows with the width, the FLOPs with its square."""
 
 ASSUMED_RATE = 2e11
-"""FLOP/s where torch is not installed, so that nothing can be measured or trained."""
+"""FLOP/s where none can be measured, for example because torch is not installed."""
 
 TAGGED_TOKENS, PAIR_TOKENS = 19.3, 29.3
 """Mean tokens of the sentences and pairs that the stage `labels` makes of docstrings."""
@@ -166,14 +166,12 @@ def seconds_by_rates(stage: str, work: "Work", machine: MachineConfig) -> tuple[
         return counting + seconds, f"{rate:g} TFLOP/s (rates.gpu_tflops)"
     recipe = work.run.finetune if stage == "finetune" else work.run.pretrain
     precision = "fp32" if stage == "evaluate" else recipe.precision
-    pretraining = sum(steps_to_do(work.run)) if stage == "pretrain" else 0
-    steps = work.fine_tuning[1] if stage == "finetune" else pretraining
     rates = matrix_rates()
     rate = rates.get(precision, rates.get("fp32", ASSUMED_RATE))
     elements = ELEMENT_SECONDS * (4 if precision == "fp32" else 2) / work.encoder.hidden_size
     each = 1 / (PRODUCT_SHARE * rate) + elements / cores()
-    how = "measured on this machine" if rates else "assumed, since torch is not installed"
-    seconds = counting + amount * each + CPU_STEP_SECONDS * steps
+    how = "measured on this machine" if rates else "assumed, since torch could not be run"
+    seconds = counting + amount * each + CPU_STEP_SECONDS * work.steps(stage)
     return seconds, f"no GPU; {rate / 1e9:,.0f} GFLOP/s {how}"
 
 
@@ -207,15 +205,23 @@ class Work:
         examples, labels = self.run.examples, self.run.labels
         labelled = (*labels.packages, *labels.test_packages) if labels else ()
         heldout = self.run.evaluate.examples if self.run.corpus else 0
+        flops, _ = self._fine_tuning
         return {
             **dict.fromkeys(("dedup", "vocabulary", "tokens"), self.text_bytes),
             "examples": self.text_bytes * examples.copies * len(examples.max_seq_lengths),
             "labels": float(sum(map(_source_bytes, labelled))),
             "pretrain": self._pretraining_flops(),
-            "finetune": self.fine_tuning[0],
+            "finetune": flops,
             # forward passes of the encoder and of a random one; tasks are only scored
             "evaluate": 2 / 3 * heldout * length_flops(self.run, self._longest()),
         }.get(stage, 0.0)
+
+    def steps(self, stage: str) -> float:
+        """Optimizer steps of `stage`."""
+        if stage == "finetune":
+            _, steps = self._fine_tuning
+            return steps
+        return sum(steps_to_do(self.run)) if stage == "pretrain" else 0
 
     def _longest(self) -> int:
         return max(self.run.examples.max_seq_lengths)
@@ -238,7 +244,7 @@ class Work:
         return trained + evaluated * length_flops(self.run, self._longest()) / 3
 
     @cached_property
-    def fine_tuning(self) -> tuple[float, float]:
+    def _fine_tuning(self) -> tuple[float, float]:
         """FLOPs and optimizer steps of all trials."""
         config, flops, steps = self.run.finetune, 0.0, 0.0
         for task in config.tasks:
@@ -303,11 +309,11 @@ def cores() -> int:
 
 @cache
 def matrix_rates() -> dict[str, float]:
-    """FLOP/s of matrix products on all cores of this machine by precision; empty without torch.
+    """FLOP/s of matrix products on all cores of this machine, by precision.
 
-    bf16 is missing if the machine has no products for it. Measured in the processor time of one
-    thread, so that programs running now do not inflate the estimate, and in a process of its own,
-    which takes two seconds to import torch.
+    Empty if torch cannot be run; without bf16 if the machine has no products for it. Measured in
+    the processor time of one thread, so that programs running now do not inflate the estimate, and
+    in a process of its own, which takes two seconds to import torch.
     """
     program = (sys.executable, "-P", "-m", "model.encoder.operations.products")
     done = subprocess.run(program, capture_output=True, text=True, check=False)

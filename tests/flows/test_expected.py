@@ -169,7 +169,7 @@ def test_without_torch_a_rate_is_assumed(
     monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
     monkeypatch.setattr("flows.expected.matrix_rates", dict)
     found = expected(small, machine, "pretrain")["pretrain"]
-    assert found.basis == "no GPU; 200 GFLOP/s assumed, since torch is not installed"
+    assert found.basis == "no GPU; 200 GFLOP/s assumed, since torch could not be run"
 
 
 def test_the_work_of_fine_tuning_a_given_encoder_is_that_of_its_shape(tmp_path: Path) -> None:

@@ -331,8 +331,8 @@ void geglu_backward(idx rows, idx width, const real *gradient, const real *facto
     }
 }
 
-/* Transpose [rows <= TILE, width] into columns of a matrix whose lines are `stride` apart. The lines
- * of a cache are written whole: with 4,096 rows, all output lines fall into the same few sets. */
+/* Transpose [rows <= TILE, width] into columns of a matrix whose lines are `stride` apart. Cache
+ * lines are written whole: with 4,096 rows, all output lines fall into the same few sets. */
 static void transpose_tile(idx rows, idx width, const real *in, real *out, idx stride) {
     idx column = 0;
 #if defined(__SSE2__) && !defined(FLOAT32)
