@@ -30,7 +30,7 @@ from torch.nn import functional
 from model.data.batch import NOT_PREDICTED
 from model.encoder.operations.autograd import Context
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import affine, product, transposed, wide
+from model.encoder.operations.products import affine, product, transposed_product, wide
 
 # M masked tokens, V vocabulary, H width
 
@@ -173,11 +173,10 @@ class _NativeCrossEntropy(torch.autograd.Function):
     def backward(ctx: Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
         vectors_MH, words_VH, gradient_VM, factors_M = ctx.saved_tensors
         kind, factors_M1 = vectors_MH.dtype, (factors_M * upstream)[:, None]
-        # A transposed left operand halves the speed of a product, so the smaller one is copied.
-        if words_VH.shape[1] < len(factors_M):
-            dvectors_MH = product(transposed(words_VH), gradient_VM).mT
+        if words_VH.shape[1] < len(factors_M):  # the smaller of the two is transposed
+            dvectors_MH = transposed_product(words_VH, gradient_VM).mT
         else:
-            dvectors_MH = product(transposed(gradient_VM), words_VH)
+            dvectors_MH = transposed_product(gradient_VM, words_VH)
         return (
             (wide(dvectors_MH) * factors_M1).to(kind),
             product(gradient_VM, (wide(vectors_MH) * factors_M1).to(kind)),

@@ -387,49 +387,43 @@ void transpose(idx rows, idx width, const real *in, real *out) {
 }
 
 /* Backward pass of residual_norm_forward. gradient, sum: [rows, width]. Out: residual [rows,
- * width]; dense [rows, width] and optionally its transpose; sums [threads, 3, width]: partial
- * column sums of the gradients of weight, bias and dense. */
+ * width]; dense [rows, width]; sums [threads, 3, width]: partial column sums of the gradients of
+ * weight, bias and dense. */
 void residual_norm_backward(idx rows, idx width, const real *gradient, const real *sum, idx stream,
                             int limit, float scale, const float *weight, const float *mean,
                             const float *deviation, real *residual, real *dense,
-                            real *dense_transposed, float *sums, int threads) {
-    idx tiles = (rows + TILE - 1) / TILE;
+                            float *sums, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *of_weight = sums + thread * 3 * width;
         float *of_bias = of_weight + width, *of_dense = of_bias + width;
         memset(of_weight, 0, sizeof(float) * 3 * width);
-        for (idx tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; tile++) {
-            idx first = tile * TILE, count = rows - first < TILE ? rows - first : TILE;
-            for (idx row = first; row < first + count; row++) {
-                const real *g = gradient + row * width, *s = sum + row * width;
-                real *r = residual + row * width, *d = dense + row * width;
-                float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
-                for (idx i = 0; i < width; i++) {
-                    float weighted = wide(g[i]) * weight[i];
-                    level += weighted;
-                    along += weighted * (wide(s[i]) - average);
-                }
-                along *= inverse / width;
-                level /= width;
-                for (idx i = 0; i < width; i++) {
-                    float one = wide(g[i]), normal = (wide(s[i]) - average) * inverse;
-                    of_weight[i] += one * normal;
-                    of_bias[i] += one;
-                    r[i] = narrow(inverse * (one * weight[i] - level - normal * along));
-                }
-                if (!limit) memcpy(d, r, sizeof(real) * width);
-                for (idx from = 0; limit && from < width; from += DRAWN) {
-                    uint64_t words[DRAWN / 4 + 2];
-                    idx some = width - from < DRAWN ? width - from : DRAWN;
-                    const draw *x = drawn(stream, row * width + from, some, words);
-                    for (idx i = 0; i < some; i++)
-                        d[from + i] = narrow(kept(x[i], limit) ? scale * wide(r[from + i]) : 0.0f);
-                }
-                for (idx i = 0; i < width; i++) of_dense[i] += wide(d[i]);
+        for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
+            const real *g = gradient + row * width, *s = sum + row * width;
+            real *r = residual + row * width, *d = dense + row * width;
+            float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
+            for (idx i = 0; i < width; i++) {
+                float weighted = wide(g[i]) * weight[i];
+                level += weighted;
+                along += weighted * (wide(s[i]) - average);
             }
-            if (dense_transposed)
-                transpose_tile(count, width, dense + first * width, dense_transposed + first, rows);
+            along *= inverse / width;
+            level /= width;
+            for (idx i = 0; i < width; i++) {
+                float one = wide(g[i]), normal = (wide(s[i]) - average) * inverse;
+                of_weight[i] += one * normal;
+                of_bias[i] += one;
+                r[i] = narrow(inverse * (one * weight[i] - level - normal * along));
+            }
+            if (!limit) memcpy(d, r, sizeof(real) * width);
+            for (idx from = 0; limit && from < width; from += DRAWN) {
+                uint64_t words[DRAWN / 4 + 2];
+                idx some = width - from < DRAWN ? width - from : DRAWN;
+                const draw *x = drawn(stream, row * width + from, some, words);
+                for (idx i = 0; i < some; i++)
+                    d[from + i] = narrow(kept(x[i], limit) ? scale * wide(r[from + i]) : 0.0f);
+            }
+            for (idx i = 0; i < width; i++) of_dense[i] += wide(d[i]);
         }
     }
 }
@@ -505,8 +499,41 @@ static void use_tiles(void) {
     _tile_loadconfig(&tiles);
 }
 
+/* c = a b for a depth of at most two tiles: those of a stay in registers for all columns */
+static void multiply_shallow_tiles(idx rows, idx columns, idx depth, const real *a, const pair *b,
+                                   float *c) {
+    for (idx i = 0; i < rows; i += TILE) {
+        const real *left = a + i * LINE;
+        _tile_loadd(2, left, 2 * LINE);
+        _tile_loadd(3, left + 16 * LINE, 2 * LINE);
+        if (depth > TILE) {
+            _tile_loadd(4, left + TILE, 2 * LINE);
+            _tile_loadd(5, left + 16 * LINE + TILE, 2 * LINE);
+        }
+        for (idx j = 0; j < columns; j += 16) {
+            float *out = c + i * ROW + j;
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_loadd(6, b + j, 4 * ROW);
+            _tile_dpbf16ps(0, 2, 6);
+            _tile_dpbf16ps(1, 3, 6);
+            if (depth > TILE) {
+                _tile_loadd(7, b + TILE / 2 * ROW + j, 4 * ROW);
+                _tile_dpbf16ps(0, 4, 7);
+                _tile_dpbf16ps(1, 5, 7);
+            }
+            _tile_stored(0, out, 4 * ROW);
+            _tile_stored(1, out + 16 * ROW, 4 * ROW);
+        }
+    }
+}
+
 static void multiply_tiles(idx rows, idx columns, idx depth, const real *a, const pair *b,
                            int is_added, float *c) {
+    if (depth <= 2 * TILE && !is_added) {
+        multiply_shallow_tiles(rows, columns, depth, a, b, c);
+        return;
+    }
     for (idx j = 0; j < columns; j += TILE)
         for (idx i = 0; i < rows; i += TILE) {
             const real *left = a + i * LINE;
@@ -611,6 +638,26 @@ static void pair_lines(idx rows, idx width, const real *in, pair *out) {
             out[row / PAIR * ROW + i] = paired(in[row * LINE + i], in[(row + PAIR - 1) * LINE + i]);
 }
 
+/* Transpose in place */
+static inline __attribute__((always_inline)) void turn(pairs line[LANES]) {
+    /* Swap the bits of line and column numbers one by one. */
+#pragma GCC unroll 4
+    for (int bit = 1; bit < LANES; bit *= 2) {
+        pairs first, second;
+        for (int i = 0; i < LANES; i++) {
+            first[i] = i & bit ? LANES + i - bit : i;
+            second[i] = i & bit ? LANES + i : i + bit;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            if (!(i & bit)) {
+                pairs low = line[i], high = line[i + bit];
+                line[i] = __builtin_shuffle(low, high, first);
+                line[i + bit] = __builtin_shuffle(low, high, second);
+            }
+    }
+}
+
 /* out [columns, rows] is the transpose of in [rows, columns], in multiples of LANES */
 static void transpose_pairs(idx rows, idx columns, const pair *in, idx stride, pair *out,
                        idx out_stride) {
@@ -619,22 +666,7 @@ static void transpose_pairs(idx rows, idx columns, const pair *in, idx stride, p
             pairs line[LANES];
             for (int i = 0; i < LANES; i++)
                 line[i] = *(const pairs *)(in + (row + i) * stride + column);
-            /* Swap the bits of line and column numbers one by one. */
-#pragma GCC unroll 4
-            for (int bit = 1; bit < LANES; bit *= 2) {
-                pairs first, second;
-                for (int i = 0; i < LANES; i++) {
-                    first[i] = i & bit ? LANES + i - bit : i;
-                    second[i] = i & bit ? LANES + i : i + bit;
-                }
-#pragma GCC unroll 16
-                for (int i = 0; i < LANES; i++)
-                    if (!(i & bit)) {
-                        pairs low = line[i], high = line[i + bit];
-                        line[i] = __builtin_shuffle(low, high, first);
-                        line[i + bit] = __builtin_shuffle(low, high, second);
-                    }
-            }
+            turn(line);
             for (int i = 0; i < LANES; i++)
                 *(pairs *)(out + (column + i) * out_stride + row) = line[i];
         }
@@ -1183,6 +1215,173 @@ void attention_backward(idx sequences, idx heads, idx width, const int64_t *plac
         }
         release_workspace(w);
     }
+}
+
+#if defined(MAY_HAVE_TILES)
+/* Products of a transposed matrix by the tile unit. Both operands are rearranged for it in the
+ * cache, STEPS * TILE rows at a time. */
+#define STEPS 8
+/* Sums that stay in the second level of the cache, beside the operands */
+#define SUMS (384 * 1024)
+/* [TILE, TILE] values: of an operand as two tiles, of sums as four */
+#define SQUARE (TILE * TILE)
+
+/* Pairs of lines of in [rows, TILE]: line `at` with the next, zero where there is none. Of eight
+ * columns each, low takes the first four, high the others. */
+static inline void interleave(idx rows, const real *in, idx stride, idx at, __m512i *low,
+                              __m512i *high) {
+    __m512i zero = _mm512_setzero_si512(), even = zero, odd = zero;
+    if (at < rows) even = _mm512_loadu_si512(in + at * stride);
+    if (at + 1 < rows) odd = _mm512_loadu_si512(in + (at + 1) * stride);
+    *low = _mm512_unpacklo_epi16(even, odd);
+    *high = _mm512_unpackhi_epi16(even, odd);
+}
+
+/* The column of the i-th value in low or high */
+static inline idx interleaved(idx i, int is_high) { return i / 4 * 8 + i % 4 + 4 * is_high; }
+
+/* out [TILE, TILE] is the transpose of in [rows, TILE] */
+static void tile_left(idx rows, const real *in, idx stride, real *out) {
+    pairs low[LANES], high[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        interleave(rows, in, stride, 2 * i, (__m512i *)(low + i), (__m512i *)(high + i));
+    turn(low);
+    turn(high);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        *(pairs *)(out + interleaved(i, 0) * TILE) = low[i];
+        *(pairs *)(out + interleaved(i, 1) * TILE) = high[i];
+    }
+}
+
+/* out: a tile with the low columns of in [rows, TILE], and one with the high ones */
+static void tile_right(idx rows, const real *in, idx stride, real *out) {
+    for (idx i = 0; i < LANES; i++)
+        interleave(rows, in, stride, 2 * i, (__m512i *)(out + i * TILE),
+                   (__m512i *)(out + SQUARE / 2 + i * TILE));
+}
+
+/* sums = a b, or sums += a b if is_added */
+static void add_steps(idx steps, const real *a, const real *b, int is_added, float *sums) {
+    if (is_added) {
+        _tile_loadd(0, sums, 64);
+        _tile_loadd(1, sums + SQUARE / 4, 64);
+        _tile_loadd(2, sums + SQUARE / 2, 64);
+        _tile_loadd(3, sums + 3 * SQUARE / 4, 64);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (idx step = 0; step < steps; step++, a += SQUARE, b += SQUARE) {
+        _tile_loadd(4, a, 64);
+        _tile_loadd(5, a + SQUARE / 2, 64);
+        _tile_loadd(6, b, 64);
+        _tile_loadd(7, b + SQUARE / 2, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + SQUARE / 4, 64);
+    _tile_stored(2, sums + SQUARE / 2, 64);
+    _tile_stored(3, sums + 3 * SQUARE / 4, 64);
+}
+
+/* out [TILE, TILE] = sums */
+static void round_sums(const float *sums, real *out, idx stride) {
+    uint16_t places[TILE];
+    for (int i = 0; i < TILE; i++) places[interleaved(i % LANES, i / LANES)] = i;
+    __m512i order = _mm512_loadu_si512(places);
+    for (idx row = 0; row < TILE; row++) {
+        const float *low = sums + row / LANES * (SQUARE / 2) + row % LANES * LANES;
+        __m512bh both = _mm512_cvtne2ps_pbh(_mm512_load_ps(low + SQUARE / 4), _mm512_load_ps(low));
+        _mm512_storeu_si512(out + row * stride, _mm512_permutexvar_epi16(order, (__m512i)both));
+    }
+}
+
+/* out [TILE, TILE] is the transpose of sums */
+static void round_turned_sums(const float *sums, real *out, idx stride) {
+    for (int tile = 0; tile < 4; tile++) {
+        pairs line[LANES];
+        memcpy(line, sums + tile * SQUARE / 4, sizeof line);
+        turn(line);
+        for (int i = 0; i < LANES; i++) {
+            __m256bh row = _mm512_cvtneps_pbh((__m512)line[i]);
+            memcpy(out + interleaved(i, tile % 2) * stride + tile / 2 * LANES, &row, sizeof row);
+        }
+    }
+}
+
+/* A panel of `side` columns of transposed_product, for a operand that has no more columns than b */
+static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_stride, const real *b,
+                           idx b_stride, int is_turned, real *out, idx stride) {
+    idx down = rows / TILE, across = side / TILE;
+    real *left = aligned_alloc(64, sizeof(real) * STEPS * SQUARE * down);
+    real *right = aligned_alloc(64, sizeof(real) * STEPS * SQUARE * across);
+    float *sums = aligned_alloc(64, sizeof(float) * rows * side);
+    for (idx begin = 0; begin < depth; begin += STEPS * TILE) {
+        idx steps = minimum(STEPS, padded(depth - begin) / TILE);
+        for (idx step = 0; step < steps; step++) {
+            idx at = begin + step * TILE, left_over = depth - at;
+            for (idx i = 0; i < down; i++)
+                tile_left(left_over, a + at * a_stride + i * TILE, a_stride,
+                          left + (i * steps + step) * SQUARE);
+            for (idx j = 0; j < across; j++)
+                tile_right(left_over, b + at * b_stride + j * TILE, b_stride,
+                           right + (j * steps + step) * SQUARE);
+        }
+        for (idx j = 0; j < across; j++)
+            for (idx i = 0; i < down; i++)
+                add_steps(steps, left + i * steps * SQUARE, right + j * steps * SQUARE, begin > 0,
+                          sums + (j * down + i) * SQUARE);
+    }
+    for (idx j = 0; j < across; j++)
+        for (idx i = 0; i < down; i++) {
+            const float *square = sums + (j * down + i) * SQUARE;
+            if (is_turned) round_turned_sums(square, out + (j * stride + i) * TILE, stride);
+            else round_sums(square, out + (i * stride + j) * TILE, stride);
+        }
+    free(left);
+    free(right);
+    free(sums);
+}
+
+/* out [rows, columns] = transpose of a [depth, rows], times b [depth, columns]. rows and columns are
+ * multiples of TILE. Threads divide the wider operand. */
+void transposed_product(idx depth, idx rows, idx columns, const real *a, const real *b, real *out) {
+    int is_turned = rows > columns;
+    idx narrow = minimum(rows, columns), wide = maximum(rows, columns);
+    const real *left = is_turned ? b : a, *right = is_turned ? a : b;
+    idx threads = omp_get_max_threads(), most = maximum(SUMS / narrow / TILE * TILE, TILE);
+    idx panels = (wide + most * threads - 1) / (most * threads) * threads;
+    idx side = padded((wide + panels - 1) / panels);
+#pragma omp parallel
+    {
+        use_tiles();
+#pragma omp for schedule(dynamic)
+        for (idx at = 0; at < wide; at += side)
+            multiply_panel(depth, narrow, minimum(side, wide - at), left, narrow, right + at, wide,
+                           is_turned, out + at * (is_turned ? columns : 1), columns);
+        _tile_release();
+    }
+}
+#else
+void transposed_product(idx depth, idx rows, idx columns, const real *a, const real *b, real *out) {
+    (void)depth, (void)rows, (void)columns, (void)a, (void)b, (void)out;
+}
+#endif
+
+/* Whether the processor has a tile unit, which transposed_product requires, and grants its use */
+int may_use_tiles(void) {
+#if defined(MAY_HAVE_TILES)
+    return has_tiles();
+#else
+    return 0;
+#endif
 }
 
 #if defined(FLOAT32)

@@ -38,7 +38,7 @@ _SIGNATURES = {
     "gelu_forward": "-nppi",
     "gelu_backward": "-nnpppi",
     "residual_norm_forward": "-nnppnifppfppp",
-    "residual_norm_backward": "-nnppnifpppppppi",
+    "residual_norm_backward": "-nnppnifppppppi",
     "norm_forward": "-nnppfppp",
     "norm_backward": "-nnppppppppi",
     "geglu_forward": "-nnppii",
@@ -47,6 +47,8 @@ _SIGNATURES = {
     "column_sums": "-nnppi",
     "attention_forward": "-nnnpnnnpppnifpp",
     "attention_backward": "-nnnpnnnpppnifpppp",
+    "transposed_product": "-nnnppp",
+    "may_use_tiles": "i",
     "cross_entropy": "-nnpppppp",
     "squared_gradients": "-npppp",
     "adamw": "-npppppppffffff",
@@ -72,6 +74,8 @@ class Kernels:
 
     def __init__(self, library: ctypes.CDLL, names: Iterable[str]) -> None:
         self._functions = {name: getattr(library, name) for name in names}
+        self.has_tiles = bool(library.may_use_tiles())
+        """Whether `transposed_product` is available: the processor has a tile unit (AMX)."""
 
     def __call__(self, name: str, *arguments: Tensor | float | None) -> None:
         """Call a function with numbers and the addresses of tensors.

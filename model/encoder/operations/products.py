@@ -6,7 +6,8 @@ Out: x W + b [T, out]; in the backward pass, the three gradients; the rate of pr
 The gradient of a weight is a product over all tokens, x^T dy. CPU libraries multiply a transposed
 bfloat16 left operand at about half speed, so the smaller of x and dy is transposed first. That
 determines whether the gradient comes out as [in, out] or [out, in], and the weight is stored in the
-same orientation.
+same orientation. On processors with AMX, our own kernel computes such products: it rearranges both
+operands for the tile unit within the cache.
 
 In float32 on AMD's processors, whose cores MKL uses badly, products are our own kernel's.
 
@@ -29,6 +30,11 @@ from model.hardware import has_fast_fp32_library, machine_precision
 # T tokens, I inputs of a product, O outputs; M rows, K depth, N columns of any product
 
 TILE = 32
+"""Rows per tile of a transposition; for AMX, sizes are multiples of this."""
+
+MOST_SUMS = 3 << 19
+"""Values of a weight gradient up to which our kernel for AMX beats the library's: beyond, its
+float32 sums fall out of the cache."""
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -102,8 +108,20 @@ def _has_bf16_products() -> bool:
 
 def weight_gradient(x_TI: Tensor, dy_TO: Tensor, *, input_first: bool = False) -> Tensor:
     """Gradient of the weight, in the weight's orientation."""
-    left, right = (x_TI, dy_TO) if input_first else (dy_TO, x_TI)
-    return product(transposed(left), right)
+    return transposed_product(x_TI, dy_TO) if input_first else transposed_product(dy_TO, x_TI)
+
+
+def transposed_product(left_TM: Tensor, right_TN: Tensor) -> Tensor:
+    """left^T right, [M, N], without autograd."""
+    (tokens, rows), columns = left_TM.shape, right_TN.shape[1]
+    native = kernels_for(left_TM, right_TN)
+    fits = rows * columns <= MOST_SUMS and not rows % TILE and not columns % TILE
+    if native is None or not native.has_tiles or not fits:
+        return product(transposed(left_TM), right_TN)
+    result_MN = left_TM.new_empty(rows, columns)
+    left_TM, right_TN = left_TM.contiguous(), right_TN.contiguous()
+    native("transposed_product", tokens, rows, columns, left_TM, right_TN, result_MN)
+    return result_MN
 
 
 def bias_gradient(dy_TO: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, keep_
 from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import transposed, wide
+from model.encoder.operations.products import wide
 
 # T tokens, H width
 
@@ -26,11 +26,10 @@ _NOTHING_DROPPED = (0, 0, 1.0)
 
 @dataclass(frozen=True)
 class ResidualGradients:
-    """Gradients at the end of a sub-layer. The first three may share memory."""
+    """Gradients at the end of a sub-layer. The first two may share memory."""
 
     residual_TH: Tensor
     dense_TH: Tensor
-    dense_transposed_HT: Tensor
     dense_bias_H: Tensor
     """The column sums of `dense_TH`."""
 
@@ -133,7 +132,6 @@ def residual_norm_gradients(
         return ResidualGradients(
             residual_TH,
             dense_TH,
-            transposed(dense_TH),
             dense_TH.sum(0),
             _norm_weight_gradient(gradient_TH, kept),
             gradient_TH.sum(0),
@@ -141,18 +139,15 @@ def residual_norm_gradients(
     tokens, width = gradient_TH.shape
     threads = torch.get_num_threads()
     residual_TH, dense_TH = torch.empty_like(gradient_TH), torch.empty_like(gradient_TH)
-    is_turned = gradient_TH.dtype == torch.bfloat16  # see `transposed`
-    turned_HT = gradient_TH.new_empty(width, tokens) if is_turned else dense_TH.mT
     sums = torch.empty(threads, 3, width)
     dropping = (draws.stream, draws.limit, draws.scale) if draws else _NOTHING_DROPPED
     native(
         "residual_norm_backward",
         *(tokens, width, gradient_TH, kept.sum_TH, *dropping, wide(norm_weight_H)),
-        *(kept.mean_T, kept.deviation_T, residual_TH, dense_TH),
-        *(turned_HT if is_turned else None, sums, threads),
+        *(kept.mean_T, kept.deviation_T, residual_TH, dense_TH, sums, threads),
     )
     weight_H, bias_H, dense_H = sums.sum(0).to(gradient_TH.dtype)
-    return ResidualGradients(residual_TH, dense_TH, turned_HT, dense_H, weight_H, bias_H)
+    return ResidualGradients(residual_TH, dense_TH, dense_H, weight_H, bias_H)
 
 
 def _norm_input_gradient(gradient_TH: Tensor, kept: ResidualNorm, norm_weight_H: Tensor) -> Tensor:

@@ -23,7 +23,12 @@ from model.encoder.operations.attention import layer_attention
 from model.encoder.operations.dropout import Noise, draw, dropped
 from model.encoder.operations.grouped_attention import GroupedAttention
 from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
-from model.encoder.operations.products import bias_gradient, product, transposed
+from model.encoder.operations.products import (
+    bias_gradient,
+    product,
+    transposed,
+    transposed_product,
+)
 from model.encoder.operations.residual import residual_norm, residual_norm_gradients
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
@@ -181,6 +186,35 @@ def test_a_compiled_transpose_is_the_transpose(shape: tuple[int, int]) -> None:
     assert torch.equal(transposed(values), values.mT)
 
 
+@needs_compiler
+@both_types
+@pytest.mark.parametrize("rows_and_columns", [(64, 96), (96, 64), (32, 32), (288, 544), (7, 40)])
+@pytest.mark.parametrize("tokens", [1, 33, 300, 1024])
+def test_a_transposed_product_is_rounded_once_for_any_number_of_tokens_and_threads(
+    tokens: int,
+    rows_and_columns: tuple[int, int],
+    dtype: torch.dtype,
+    torch_threads: Callable[[int], None],
+) -> None:
+    rows, columns = rows_and_columns
+    left = random_values(tokens, rows, dtype=dtype)
+    right = random_values(tokens, columns, seed=1, dtype=dtype)
+    exact = left.double().mT @ right.double()
+    for threads in (1, 2, 3):
+        torch_threads(threads)
+        found = transposed_product(left, right)
+        torch.testing.assert_close(found.double(), exact, rtol=ROUNDING[dtype] / 2, atol=1e-4)
+
+
+@needs_compiler
+@both_types
+def test_a_transposed_product_shows_a_value_that_is_not_finite(dtype: torch.dtype) -> None:
+    left, right = torch.ones(300, 64, dtype=dtype), torch.ones(300, 96, dtype=dtype)
+    left[200, 5] = torch.nan
+    found = transposed_product(left, right)
+    assert found[5].isnan().all() and found.isnan().sum() == 96
+
+
 @pytest.fixture
 def own_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our kernel multiplies float32 matrices, on every processor."""
@@ -286,7 +320,7 @@ def test_a_whole_model_is_as_near_to_float32_as_with_torch(
 
 @needs_compiler
 @pytest.mark.parametrize("direction", ["bidirectional", "left_to_right", "right_to_left"])
-@pytest.mark.parametrize("width", [16, 32, 64, 40])
+@pytest.mark.parametrize("width", [16, 32, 64, 40, 80])
 @pytest.mark.parametrize("longest", [64, 128, 150, 700])
 def test_the_kernel_for_attention_equals_products_over_groups(
     direction: str, width: int, longest: int
