@@ -57,12 +57,17 @@ def load(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDL
     if isinstance(found, Unavailable):
         say(f"{source.name} was not compiled ({found.reason}); using a slower implementation")
         return None
-    loaded = ctypes.CDLL(str(found))
+    library = ctypes.CDLL(str(found))
+    declare(library, signatures)
+    return library
+
+
+def declare(library: ctypes.CDLL, signatures: Mapping[str, str]) -> None:
+    """Give functions their signatures, as in `load`."""
     for name, signature in signatures.items():
-        function = getattr(loaded, name)
+        function = getattr(library, name)
         function.restype = _TYPES.get(signature[0])
         function.argtypes = [_TYPES[letter] for letter in signature[1:]]
-    return loaded
 
 
 def address(array: npt.NDArray[np.generic]) -> int:

@@ -55,6 +55,19 @@ static inline real narrow(float x) {
 #endif
 #endif
 
+/* Memory of this thread, overwritten by its next call: from the heap that tensors share, it would be
+ * other memory each time, out of the cache */
+static void *scratch(size_t bytes) {
+    static _Thread_local void *kept;
+    static _Thread_local size_t size;
+    if (bytes > size) {
+        free(kept);
+        size = (bytes + 4095) / 4096 * 4096;
+        kept = aligned_alloc(4096, size);
+    }
+    return kept;
+}
+
 /* float32 vectors of the processor's width */
 #if defined(__AVX512F__)
 #define LANES 16
@@ -962,14 +975,13 @@ static Workspace *take_workspace(idx length, size_t block) {
 #if defined(MAY_HAVE_TILES)
     if (has_tiles()) use_tiles();
 #endif
-    return aligned_alloc(64, sizeof(Workspace) + block * ((length + SIDE - 1) / SIDE));
+    return scratch(sizeof(Workspace) + block * ((length + SIDE - 1) / SIDE));
 }
 
-static void release_workspace(Workspace *workspace) {
+static void release_workspace(void) {
 #if defined(MAY_HAVE_TILES)
     if (has_tiles()) _tile_release();
 #endif
-    free(workspace);
 }
 
 static idx longest_of(const Attention *a) {
@@ -1078,7 +1090,7 @@ void attention_forward(idx sequences, idx heads, idx width, const int64_t *place
                 head_forward(&h, begin, minimum(end, h.length), w, (Keys *)(w + 1), out + h.first,
                              log_sums + h.statistics);
         }
-        release_workspace(w);
+        release_workspace();
     }
 }
 
@@ -1213,7 +1225,7 @@ void attention_backward(idx sequences, idx heads, idx width, const int64_t *plac
             head_backward(&h, w, (Block *)(w + 1), out + h.first, log_sums + h.statistics,
                           gradient + h.first, dparts + (h.query - parts));
         }
-        release_workspace(w);
+        release_workspace();
     }
 }
 
@@ -1262,8 +1274,9 @@ static void tile_right(idx rows, const real *in, idx stride, real *out) {
                    (__m512i *)(out + SQUARE / 2 + i * TILE));
 }
 
-/* sums = a b, or sums += a b if is_added */
-static void add_steps(idx steps, const real *a, const real *b, int is_added, float *sums) {
+/* sums = a b, or sums += a b if is_added. Lines of a are `stride` apart, its steps `next`. */
+static inline void add_steps(idx steps, const real *a, idx stride, idx next, const real *b,
+                             int is_added, float *sums) {
     if (is_added) {
         _tile_loadd(0, sums, 64);
         _tile_loadd(1, sums + SQUARE / 4, 64);
@@ -1275,9 +1288,9 @@ static void add_steps(idx steps, const real *a, const real *b, int is_added, flo
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (idx step = 0; step < steps; step++, a += SQUARE, b += SQUARE) {
-        _tile_loadd(4, a, 64);
-        _tile_loadd(5, a + SQUARE / 2, 64);
+    for (idx step = 0; step < steps; step++, a += next, b += SQUARE) {
+        _tile_loadd(4, a, 2 * stride);
+        _tile_loadd(5, a + LANES * stride, 2 * stride);
         _tile_loadd(6, b, 64);
         _tile_loadd(7, b + SQUARE / 2, 64);
         _tile_dpbf16ps(0, 4, 6);
@@ -1320,9 +1333,8 @@ static void round_turned_sums(const float *sums, real *out, idx stride) {
 static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_stride, const real *b,
                            idx b_stride, int is_turned, real *out, idx stride) {
     idx down = rows / TILE, across = side / TILE;
-    real *left = aligned_alloc(64, sizeof(real) * STEPS * SQUARE * down);
-    real *right = aligned_alloc(64, sizeof(real) * STEPS * SQUARE * across);
-    float *sums = aligned_alloc(64, sizeof(float) * rows * side);
+    float *sums = scratch(sizeof(float) * rows * side + sizeof(real) * STEPS * TILE * (rows + side));
+    real *left = (real *)(sums + rows * side), *right = left + STEPS * TILE * rows;
     for (idx begin = 0; begin < depth; begin += STEPS * TILE) {
         idx steps = minimum(STEPS, padded(depth - begin) / TILE);
         for (idx step = 0; step < steps; step++) {
@@ -1336,8 +1348,8 @@ static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_s
         }
         for (idx j = 0; j < across; j++)
             for (idx i = 0; i < down; i++)
-                add_steps(steps, left + i * steps * SQUARE, right + j * steps * SQUARE, begin > 0,
-                          sums + (j * down + i) * SQUARE);
+                add_steps(steps, left + i * steps * SQUARE, TILE, SQUARE, right + j * steps * SQUARE,
+                          begin > 0, sums + (j * down + i) * SQUARE);
     }
     for (idx j = 0; j < across; j++)
         for (idx i = 0; i < down; i++) {
@@ -1345,9 +1357,6 @@ static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_s
             if (is_turned) round_turned_sums(square, out + (j * stride + i) * TILE, stride);
             else round_sums(square, out + (i * stride + j) * TILE, stride);
         }
-    free(left);
-    free(right);
-    free(sums);
 }
 
 /* out [rows, columns] = transpose of a [depth, rows], times b [depth, columns]. rows and columns are
@@ -1369,13 +1378,69 @@ void transposed_product(idx depth, idx rows, idx columns, const real *a, const r
         _tile_release();
     }
 }
-#else
-void transposed_product(idx depth, idx rows, idx columns, const real *a, const real *b, real *out) {
-    (void)depth, (void)rows, (void)columns, (void)a, (void)b, (void)out;
+/* out: the transpose of in [TILE, TILE] in pairs of lines, as two tiles */
+static void tile_turned(const real *in, idx stride, real *out) {
+    for (int half = 0; half < 2; half++) {
+        pairs line[LANES];
+        for (int i = 0; i < LANES; i++)
+            line[i] = *(const pairs *)(in + (half * LANES + i) * stride);
+        turn(line);
+        for (int i = 0; i < LANES; i++)
+            *(pairs *)(out + half * SQUARE / 2 + i * TILE) = line[i];
+    }
+}
+
+static inline __m512 wide_line(const real *in) {
+    __m256i line = _mm256_loadu_si256((const __m256i *)in);
+    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(line), 16);
+}
+
+/* c [rows, columns] = a b + bias [columns], if any, or c += a b if is_added, for lines of a, columns of
+ * b and lines of c that are contiguous. All sizes are multiples of TILE. Threads divide the
+ * columns. */
+void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_across, const real *b,
+             idx b_down, idx b_across, const real *bias, int is_added, int is_symmetric, real *c,
+             idx stride) {
+    (void)a_across, (void)b_down, (void)is_symmetric;
+    idx threads = omp_get_max_threads(), side = padded((columns + threads - 1) / threads);
+    idx down = rows / TILE;
+#pragma omp parallel
+    {
+        use_tiles();
+        float *sums = scratch(sizeof(float) * rows * side + sizeof(real) * STEPS * TILE * side);
+        real *right = (real *)(sums + rows * side);
+#pragma omp for schedule(dynamic)
+        for (idx first = 0; first < columns; first += side) {
+            idx across = minimum(side, columns - first) / TILE;
+            for (idx begin = 0; begin < depth; begin += STEPS * TILE) {
+                idx steps = minimum(STEPS, (depth - begin) / TILE);
+                for (idx j = 0; j < across; j++)
+                    for (idx step = 0; step < steps; step++)
+                        tile_turned(b + (first + j * TILE) * b_across + begin + step * TILE, b_across,
+                                    right + (j * steps + step) * SQUARE);
+                for (idx j = 0; j < across; j++)
+                    for (idx i = 0; i < down; i++)
+                        add_steps(steps, a + i * TILE * a_down + begin, a_down, TILE,
+                                  right + j * steps * SQUARE, begin > 0,
+                                  sums + (j * down + i) * SQUARE);
+            }
+            for (idx row = 0; row < rows; row++)
+                for (idx j = 0; j < across; j++) {
+                    const float *at = sums + (j * down + row / TILE) * SQUARE;
+                    at += row % TILE / LANES * (SQUARE / 2) + row % LANES * LANES;
+                    __m512 low = _mm512_load_ps(at), high = _mm512_load_ps(at + SQUARE / 4);
+                    real *to = c + row * stride + first + j * TILE;
+                    const real *more = is_added ? to : bias + first + j * TILE;
+                    if (is_added || bias) low += wide_line(more), high += wide_line(more + LANES);
+                    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+                }
+        }
+        _tile_release();
+    }
 }
 #endif
 
-/* Whether the processor has a tile unit, which transposed_product requires, and grants its use */
+/* Whether the processor has a tile unit, and grants its use, for transposed_product and product */
 int may_use_tiles(void) {
 #if defined(MAY_HAVE_TILES)
     return has_tiles();
@@ -1507,7 +1572,7 @@ void product(idx rows, idx columns, idx depth, float *a_at, idx a_down, idx a_ac
     for (idx me = omp_get_thread_num(); me < threads; me += omp_get_num_threads()) {
         idx left_end = me % across * side, right_end = minimum(columns, left_end + side);
         float lines[BAND * DEPTH];
-        float *panels = aligned_alloc(64, sizeof(float) * side * most);
+        float *panels = scratch(sizeof(float) * side * most);
         for (idx begin = 0; begin < depth && left_end < right_end; begin += most) {
             idx some = minimum(most, depth - begin);
             const float *start = is_added || begin ? c : bias;
@@ -1536,7 +1601,6 @@ void product(idx rows, idx columns, idx depth, float *a_at, idx a_down, idx a_ac
                 if (is_symmetric && begin + some == depth) mirror(rows, top, end, c, stride);
             }
         }
-        free(panels);
     }
 }
 #endif

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from artifacts.errors import UsageError
-from artifacts.runtime.native import load
+from artifacts.runtime.native import declare, load
 
 SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = (
@@ -47,7 +47,6 @@ _SIGNATURES = {
     "column_sums": "-nnppi",
     "attention_forward": "-nnnpnnnpppnifpp",
     "attention_backward": "-nnnpnnnpppnifpppp",
-    "transposed_product": "-nnnppp",
     "may_use_tiles": "i",
     "cross_entropy": "-nnpppppp",
     "squared_gradients": "-npppp",
@@ -57,14 +56,12 @@ _SIGNATURES = {
 }
 """Argument types of the functions that both libraries have."""
 
-_FLOAT32_SIGNATURES = {"product": "-nnnpnnpnnpiipn"}
-"""Those of the functions that only the library for float32 has."""
+_FLOAT32_PRODUCTS = {"product": "-nnnpnnpnnpiipn"}
+_TILE_PRODUCTS = {**_FLOAT32_PRODUCTS, "transposed_product": "-nnnppp"}
+"""Those of the products in float32, and of the ones for the tile unit (AMX) in bfloat16."""
 
-_TYPES = {
-    torch.bfloat16: (_SIGNATURES, ()),
-    torch.float32: (_SIGNATURES | _FLOAT32_SIGNATURES, ("-DFLOAT32",)),
-}
-"""Functions and compiler flags per dtype; the libraries differ in nothing else."""
+_FLAGS = {torch.bfloat16: (), torch.float32: ("-DFLOAT32",)}
+"""Compiler flags per dtype."""
 
 _choice: list[Choice] = ["auto"]
 
@@ -72,10 +69,10 @@ _choice: list[Choice] = ["auto"]
 class Kernels:
     """The compiled functions of kernels.c, callable with tensors."""
 
-    def __init__(self, library: ctypes.CDLL, names: Iterable[str]) -> None:
+    def __init__(self, library: ctypes.CDLL, names: Iterable[str], *, has_tiles: bool) -> None:
+        """`has_tiles`: the products in bfloat16 are available."""
         self._functions = {name: getattr(library, name) for name in names}
-        self.has_tiles = bool(library.may_use_tiles())
-        """Whether `transposed_product` is available: the processor has a tile unit (AMX)."""
+        self.has_tiles = has_tiles
 
     def __call__(self, name: str, *arguments: Tensor | float | None) -> None:
         """Call a function with numbers and the addresses of tensors.
@@ -92,7 +89,7 @@ class Kernels:
 
 def kernels(dtype: torch.dtype = torch.bfloat16) -> Kernels | None:
     """The kernels for tensors of `dtype`; None if unavailable or disabled."""
-    return None if _choice[0] == "torch" or dtype not in _TYPES else _compiled(dtype)
+    return None if _choice[0] == "torch" or dtype not in _FLAGS else _compiled(dtype)
 
 
 def kernels_for(*tensors: Tensor) -> Kernels | None:
@@ -118,6 +115,10 @@ def kernels_in_use() -> Literal["native", "torch"]:
 
 @cache
 def _compiled(dtype: torch.dtype) -> Kernels | None:
-    signatures, flags = _TYPES[dtype]
-    library = load(SOURCE, signatures, *FLAGS, *flags)
-    return None if library is None else Kernels(library, signatures)
+    library = load(SOURCE, _SIGNATURES, *FLAGS, *_FLAGS[dtype])
+    if library is None:
+        return None
+    has_tiles = bool(library.may_use_tiles())
+    products = _FLOAT32_PRODUCTS if dtype == torch.float32 else _TILE_PRODUCTS if has_tiles else {}
+    declare(library, products)
+    return Kernels(library, (*_SIGNATURES, *products), has_tiles=has_tiles)

@@ -32,6 +32,10 @@ from model.hardware import has_fast_fp32_library, machine_precision
 TILE = 32
 """Rows per tile of a transposition; for AMX, sizes are multiples of this."""
 
+FEW_ROWS, DEEP = 900, 3
+"""Up to that many rows, and from that ratio of depth to columns on, oneDNN gives the threads uneven
+shares of a product, and ours for AMX is faster."""
+
 MOST_SUMS = 3 << 19
 """Values of a weight gradient up to which our kernel for AMX beats the library's: beyond, its
 float32 sums fall out of the cache."""
@@ -50,13 +54,13 @@ def affine(x_TI: Tensor, weight: Tensor, bias_O: Tensor, *, input_first: bool = 
     """
     weight_OI = weight.mT if input_first else weight
     if x_TI.device.type == "cpu" and not torch.is_grad_enabled():
+        if _own_product(x_TI, weight_OI.mT):
+            return product(x_TI, weight_OI.mT, bias_N=bias_O)
         if x_TI.dtype == torch.bfloat16 and _has_bf16_products():
             y_TO: Tensor = torch.ops.mkldnn._linear_pointwise(
                 x_TI, weight_OI, bias_O, "none", [], ""
             )
             return y_TO
-        if _own_product(x_TI, weight_OI):
-            return product(x_TI, weight_OI.mT, bias_N=bias_O)
     return functional.linear(x_TI, weight_OI, bias_O)
 
 
@@ -94,10 +98,21 @@ def product(
 
 def _own_product(left_MK: Tensor, right_KN: Tensor) -> Kernels | None:
     """The library with our product of these operands, where it is faster than torch's."""
-    if left_MK.dtype != torch.float32 or right_KN.dtype != torch.float32:
+    native = kernels_for(left_MK, right_KN)
+    if native is None:
         return None
-    is_slow = has_fast_fp32_library() or not (left_MK.numel() and right_KN.numel())
-    return None if is_slow else kernels_for(left_MK, right_KN)
+    (rows, depth), columns = left_MK.shape, right_KN.shape[1]
+    if left_MK.dtype == torch.float32:
+        is_fast = not has_fast_fp32_library() and rows and depth and columns
+    else:
+        is_fast = (
+            native.has_tiles
+            and 0 < rows <= FEW_ROWS
+            and depth >= DEEP * columns
+            and not (rows | depth | columns) % TILE
+            and left_MK.stride(1) == right_KN.stride(0) == 1
+        )
+    return native if is_fast else None
 
 
 @cache

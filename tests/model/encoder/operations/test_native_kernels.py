@@ -24,6 +24,7 @@ from model.encoder.operations.dropout import Noise, draw, dropped
 from model.encoder.operations.grouped_attention import GroupedAttention
 from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
 from model.encoder.operations.products import (
+    affine,
     bias_gradient,
     product,
     transposed,
@@ -259,6 +260,30 @@ def test_our_product_equals_torchs_for_any_shape_and_layout(
             torch.testing.assert_close(one.double(), expected, rtol=1e-5, atol=1e-4)
         found.append(plain)
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "shape", [(32, 96, 32), (416, 1536, 384), (896, 3072, 64), (416, 1000, 32)]
+)
+def test_a_deep_product_of_few_rows_is_rounded_once(
+    shape: tuple[int, int, int], torch_threads: Callable[[int], None]
+) -> None:
+    rows, depth, columns = shape
+    left, weight = random_values(rows, depth), random_values(columns, depth, seed=1)
+    bias, start = random_values(columns, seed=2), random_values(rows, columns, seed=3)
+    exact = left.double() @ weight.double().mT
+    for threads in (1, 2, 3):
+        torch_threads(threads)
+        plain = product(left, weight.mT)
+        with torch.no_grad():
+            biased = affine(left, weight, bias)
+        total = start.clone()
+        assert product(left, weight.mT, added_to_MN=total) is total
+        for one, expected in zip(
+            (plain, biased, total), (exact, exact + bias, exact + start), strict=True
+        ):
+            torch.testing.assert_close(one.double(), expected, rtol=2.0**-8, atol=1e-3)
 
 
 @needs_compiler
