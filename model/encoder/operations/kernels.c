@@ -1230,8 +1230,9 @@ void attention_backward(idx sequences, idx heads, idx width, const int64_t *plac
 }
 
 #if defined(MAY_HAVE_TILES)
-/* Products of a transposed matrix by the tile unit. Both operands are rearranged for it in the
- * cache, STEPS * TILE rows at a time. */
+/* Matrix products by the tile unit, for those that a library computes slowly (products.py). Operands
+ * are rearranged for it in the cache, STEPS * TILE of the depth at a time. Every sum has the same
+ * order for any number of threads. */
 #define STEPS 8
 /* Sums that stay in the second level of the cache, beside the operands */
 #define SUMS (384 * 1024)
@@ -1329,7 +1330,7 @@ static void round_turned_sums(const float *sums, real *out, idx stride) {
     }
 }
 
-/* A panel of `side` columns of transposed_product, for a operand that has no more columns than b */
+/* `side` columns of transposed_product, where b is at least as wide as a */
 static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_stride, const real *b,
                            idx b_stride, int is_turned, real *out, idx stride) {
     idx down = rows / TILE, across = side / TILE;
@@ -1363,21 +1364,22 @@ static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_s
  * multiples of TILE. Threads divide the wider operand. */
 void transposed_product(idx depth, idx rows, idx columns, const real *a, const real *b, real *out) {
     int is_turned = rows > columns;
-    idx narrow = minimum(rows, columns), wide = maximum(rows, columns);
+    idx height = minimum(rows, columns), width = maximum(rows, columns);
     const real *left = is_turned ? b : a, *right = is_turned ? a : b;
-    idx threads = omp_get_max_threads(), most = maximum(SUMS / narrow / TILE * TILE, TILE);
-    idx panels = (wide + most * threads - 1) / (most * threads) * threads;
-    idx side = padded((wide + panels - 1) / panels);
+    idx threads = omp_get_max_threads(), most = maximum(SUMS / height / TILE * TILE, TILE);
+    idx panels = (width + most * threads - 1) / (most * threads) * threads;
+    idx side = padded((width + panels - 1) / panels);
 #pragma omp parallel
     {
         use_tiles();
 #pragma omp for schedule(dynamic)
-        for (idx at = 0; at < wide; at += side)
-            multiply_panel(depth, narrow, minimum(side, wide - at), left, narrow, right + at, wide,
+        for (idx at = 0; at < width; at += side)
+            multiply_panel(depth, height, minimum(side, width - at), left, height, right + at, width,
                            is_turned, out + at * (is_turned ? columns : 1), columns);
         _tile_release();
     }
 }
+
 /* out: the transpose of in [TILE, TILE] in pairs of lines, as two tiles */
 static void tile_turned(const real *in, idx stride, real *out) {
     for (int half = 0; half < 2; half++) {
@@ -1430,8 +1432,8 @@ void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_
                     at += row % TILE / LANES * (SQUARE / 2) + row % LANES * LANES;
                     __m512 low = _mm512_load_ps(at), high = _mm512_load_ps(at + SQUARE / 4);
                     real *to = c + row * stride + first + j * TILE;
-                    const real *more = is_added ? to : bias + first + j * TILE;
-                    if (is_added || bias) low += wide_line(more), high += wide_line(more + LANES);
+                    const real *more = is_added ? to : bias ? bias + first + j * TILE : NULL;
+                    if (more) low += wide_line(more), high += wide_line(more + LANES);
                     _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
                 }
         }

@@ -130,7 +130,7 @@ def transposed_product(left_TM: Tensor, right_TN: Tensor) -> Tensor:
     """left^T right, [M, N], without autograd."""
     (tokens, rows), columns = left_TM.shape, right_TN.shape[1]
     native = kernels_for(left_TM, right_TN)
-    fits = rows * columns <= MOST_SUMS and not rows % TILE and not columns % TILE
+    fits = tokens and 0 < rows * columns <= MOST_SUMS and not (rows | columns) % TILE
     if native is None or not native.has_tiles or not fits:
         return product(transposed(left_TM), right_TN)
     result_MN = left_TM.new_empty(rows, columns)

@@ -207,6 +207,16 @@ def test_a_transposed_product_is_rounded_once_for_any_number_of_tokens_and_threa
         torch.testing.assert_close(found.double(), exact, rtol=ROUNDING[dtype] / 2, atol=1e-4)
 
 
+@both_types
+@pytest.mark.parametrize("shape", [(0, 32, 64), (40, 0, 64), (40, 64, 0)])
+def test_a_transposed_product_of_nothing_is_zero_or_empty(
+    shape: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    tokens, rows, columns = shape
+    left, right = torch.ones(tokens, rows, dtype=dtype), torch.ones(tokens, columns, dtype=dtype)
+    assert torch.equal(transposed_product(left, right), torch.zeros(rows, columns, dtype=dtype))
+
+
 @needs_compiler
 @both_types
 def test_a_transposed_product_shows_a_value_that_is_not_finite(dtype: torch.dtype) -> None:
