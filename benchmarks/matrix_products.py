@@ -1,6 +1,6 @@
 """Our matrix products against torch's library: all of a step in fp32, weight gradients in bf16.
 
-    python benchmarks/products.py [--precision bf16] [--seconds 50] [--threads 2]
+    python benchmarks/matrix_products.py [--precision bf16] [--seconds 50] [--threads 2]
 
 In:  nothing: the operands are drawn from a seed; six of each, so that they do not stay in cache.
 Out: benchmarks/results/products_bf16.json or products_fp32.json, by this machine's precision, and a
