@@ -108,7 +108,7 @@ def _own_product(left_MK: Tensor, right_KN: Tensor) -> Kernels | None:
         is_fast = (
             native.has_tiles
             and 0 < rows <= FEW_ROWS
-            and depth >= DEEP * columns
+            and 0 < DEEP * columns <= depth
             and not (rows | depth | columns) % TILE
             and left_MK.stride(1) == right_KN.stride(0) == 1
         )

@@ -215,6 +215,17 @@ def test_a_transposed_product_of_nothing_is_zero_or_empty(
     tokens, rows, columns = shape
     left, right = torch.ones(tokens, rows, dtype=dtype), torch.ones(tokens, columns, dtype=dtype)
     assert torch.equal(transposed_product(left, right), torch.zeros(rows, columns, dtype=dtype))
+    assert torch.equal(product(left.mT, right), torch.zeros(rows, columns, dtype=dtype))
+
+
+@both_types
+@pytest.mark.parametrize("shape", [(0, 96, 32), (32, 96, 0), (0, 96, 0)])
+def test_a_product_without_rows_or_columns_is_empty(
+    shape: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    rows, depth, columns = shape
+    left, weight = torch.ones(rows, depth, dtype=dtype), torch.ones(columns, depth, dtype=dtype)
+    assert product(left, weight.mT).shape == (rows, columns)
 
 
 @needs_compiler
