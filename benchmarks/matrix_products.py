@@ -1,4 +1,4 @@
-"""Our matrix products against torch's library: all of a step in fp32, weight gradients in bf16.
+"""Our matrix products against torch's library: all of a step in fp32; in bf16 those of our kernels.
 
     python benchmarks/matrix_products.py [--precision bf16] [--seconds 50] [--threads 2]
 
@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -21,6 +22,50 @@ from torch import Tensor
 
 from benchmarks.measuring import PRECISION, arguments_of, machine, markdown, write_result
 from model.encoder.operations.products import product, transposed, transposed_product
+
+COPIES = 6
+SIDES = ("torch", "ours")
+Pairs = list[tuple[Tensor, Tensor]]
+Multiply = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Products that take their operands in the same layout."""
+
+    operands: Callable[[int, int, int], Pairs]
+    sides: tuple[Multiply, Multiply]
+    """torch's, ours."""
+
+    shapes: dict[str, tuple[int, int, int]]
+    """Rows, depth and columns."""
+
+
+def of_a_step(rows: int, depth: int, columns: int) -> Pairs:
+    """Operands in float32, the left one transposed if it is a gradient's, as in training."""
+    is_turned = depth > max(rows, columns)
+    left = torch.randn(COPIES, depth, rows).mT if is_turned else torch.randn(COPIES, rows, depth)
+    return list(zip(left, torch.randn(COPIES, depth, columns), strict=True))
+
+
+def over_tokens(rows: int, depth: int, columns: int) -> Pairs:
+    """Both operands of a gradient, [T, M] and [T, N], in bfloat16."""
+    left, right = torch.randn(COPIES, depth, rows), torch.randn(COPIES, depth, columns)
+    return list(zip(left.bfloat16(), right.bfloat16(), strict=True))
+
+
+def with_a_weight(rows: int, depth: int, columns: int) -> Pairs:
+    """[M, K] and a weight [N, K], transposed, in bfloat16."""
+    left, weight = torch.randn(COPIES, rows, depth), torch.randn(COPIES, columns, depth)
+    return list(zip(left.bfloat16(), weight.bfloat16().mT, strict=True))
+
+
+def library_gradient(left_TM: Tensor, right_TN: Tensor) -> Tensor:
+    """left^T right, [M, N], by torch: it multiplies a transposed copy of the narrower operand."""
+    if left_TM.shape[1] > right_TN.shape[1]:
+        return (transposed(right_TN) @ left_TM).mT
+    return transposed(left_TM) @ right_TN
+
 
 TOKENS, MASKED, WIDTH, WORDS = 1856, 300, 256, 8192
 DEMO = {
@@ -32,8 +77,6 @@ DEMO = {
     "their gradient": (WIDTH, WORDS, MASKED),
     "the vocabulary's gradient": (WORDS, MASKED, WIDTH),
 }
-"""Rows, depth and columns of the products in a step of the demo, in fp32."""
-
 GRADIENTS = {
     "L4 H256, query, key and value": (256, 6656, 768),
     "L4 H256, attention's output": (256, 6656, 256),
@@ -45,49 +88,43 @@ GRADIENTS = {
     "base, attention's output": (768, 3400, 768),
     "base, feed-forward part": (768, 3400, 3072),
 }
-"""Those of products over all tokens or words."""
-
-COPIES = 6
-Sides = dict[str, Callable[[Tensor, Tensor], Tensor]]
-
-
-def library_gradient(left_TM: Tensor, right_TN: Tensor) -> Tensor:
-    """left^T right, [M, N], by torch: it multiplies a transposed copy of the narrower operand."""
-    if left_TM.shape[1] > right_TN.shape[1]:
-        return (transposed(right_TN) @ left_TM).mT
-    return transposed(left_TM) @ right_TN
-
-
-def operands(rows: int, depth: int, columns: int) -> list[tuple[Tensor, Tensor]]:
-    """Left and right operands, the left one transposed if it is a gradient's, as in training."""
-    is_turned = depth > max(rows, columns)
-    left = torch.randn(COPIES, depth, rows).mT if is_turned else torch.randn(COPIES, rows, depth)
-    return list(zip(left, torch.randn(COPIES, depth, columns), strict=True))
+DEEP = {
+    "MiniLM, out of the feed-forward part": (416, 1536, 384),
+    "the same, 640 tokens": (640, 1536, 384),
+    "the same, 800 tokens": (800, 1536, 384),
+    "gradient of its attention's input": (416, 1152, 384),
+}
+KINDS = {
+    "fp32": (Kind(of_a_step, (torch.mm, product), DEMO),),
+    "bf16": (
+        Kind(over_tokens, (library_gradient, transposed_product), GRADIENTS),
+        Kind(with_a_weight, (torch.mm, product), DEEP),
+    ),
+}
+"""A step of the demo in fp32; in bf16, weight gradients and deep products of few rows."""
 
 
 def main() -> None:
     """Read the arguments, compare, write."""
     parser = arguments_of(__doc__, output=f"products_{PRECISION}.json")
-    parser.add_argument("--precision", default=PRECISION, choices=("bf16", "fp32"))
+    parser.add_argument("--precision", default=PRECISION, choices=tuple(KINDS))
     parser.add_argument("--seconds", type=float, default=50.0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     facts = machine()
-    shapes, sides = DEMO, Sides(torch=torch.mm, ours=product)
-    if arguments.precision == "bf16":
-        shapes, sides = GRADIENTS, Sides(torch=library_gradient, ours=transposed_product)
-    given = {name: operands(*shape) for name, shape in shapes.items()}
-    if arguments.precision == "bf16":
-        given = {
-            name: [(left.mT.bfloat16(), right.bfloat16()) for left, right in pairs]
-            for name, pairs in given.items()
-        }
+    kinds = KINDS[arguments.precision]
+    shapes = {name: shape for kind in kinds for name, shape in kind.shapes.items()}
+    turns = [
+        (name, dict(zip(SIDES, kind.sides, strict=True)), kind.operands(*shape))
+        for kind in kinds
+        for name, shape in kind.shapes.items()
+    ]
     seconds: dict[tuple[str, str], list[float]] = {}
     until = time.monotonic() + arguments.seconds
     while time.monotonic() < until:
-        for name, pairs in given.items():
+        for name, sides, pairs in turns:
             for side, multiply in sides.items():
                 started = time.perf_counter()
                 for left, right in pairs:
@@ -95,9 +132,9 @@ def main() -> None:
                 took = (time.perf_counter() - started) / COPIES
                 seconds.setdefault((name, side), []).append(took)
     medians = {key: statistics.median(found) for key, found in seconds.items()}
-    sums = {side: sum(medians[name, side] for name in shapes) for side in sides}
+    sums = {side: sum(medians[name, side] for name in shapes) for side in SIDES}
     gflops = {
-        name: {side: 2e-9 * rows * depth * columns / medians[name, side] for side in sides}
+        name: {side: 2e-9 * rows * depth * columns / medians[name, side] for side in SIDES}
         for name, (rows, depth, columns) in shapes.items()
     }
     times = sums["torch"] / sums["ours"]
@@ -114,7 +151,7 @@ def main() -> None:
             "times_torch_in_sum": round(times, 3),
         },
     )
-    header = ("rows × depth × columns", *sides)
+    header = ("rows × depth × columns", *SIDES)
     rows = [
         (
             f"{' × '.join(f'{n:,}' for n in shapes[name])}, {name}",

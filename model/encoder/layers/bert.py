@@ -21,7 +21,6 @@ from model.encoder.operations.products import (
     affine,
     bias_gradient,
     product,
-    transposed_product,
     weight_gradient,
 )
 from model.encoder.operations.residual import (
@@ -204,7 +203,7 @@ class _SelfAttention(torch.autograd.Function):
         hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
         attend, inside, outside = ctx.attend, tuple(kept[:3]), ResidualNorm(*kept[3:])
         end = residual_norm_gradients(gradient_TH, outside, norm_weight_H, ctx.draws[1])
-        doutput_weight_HH = transposed_product(end.dense_TH, context_TH)
+        doutput_weight_HH = weight_gradient(context_TH, end.dense_TH)
         dcontext_TH = product(end.dense_TH, output_weight_HH)
         dparts = attend.backward(
             dcontext_TH.view(len(hidden_TH), attend.heads, -1), inside, ctx.draws[0]
@@ -259,7 +258,7 @@ class _FeedForward(torch.autograd.Function):
             ctx.saved_tensors
         )
         end = residual_norm_gradients(gradient_TH, ResidualNorm(*kept), norm_weight_H, ctx.draws)
-        dout_weight_HI = transposed_product(end.dense_TH, active_TI)
+        dout_weight_HI = weight_gradient(active_TI, end.dense_TH)
         dinner_TI, din_bias_I = activation_gradients(
             product(end.dense_TH, out_weight_HI), kept_TI, ctx.gelu
         )

@@ -404,8 +404,8 @@ void transpose(idx rows, idx width, const real *in, real *out) {
  * weight, bias and dense. */
 void residual_norm_backward(idx rows, idx width, const real *gradient, const real *sum, idx stream,
                             int limit, float scale, const float *weight, const float *mean,
-                            const float *deviation, real *residual, real *dense,
-                            float *sums, int threads) {
+                            const float *deviation, real *residual, real *dense, float *sums,
+                            int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *of_weight = sums + thread * 3 * width;

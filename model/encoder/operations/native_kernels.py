@@ -69,10 +69,13 @@ _choice: list[Choice] = ["auto"]
 class Kernels:
     """The compiled functions of kernels.c, callable with tensors."""
 
-    def __init__(self, library: ctypes.CDLL, names: Iterable[str], *, has_tiles: bool) -> None:
-        """`has_tiles`: the products in bfloat16 are available."""
+    def __init__(self, library: ctypes.CDLL, names: Iterable[str]) -> None:
         self._functions = {name: getattr(library, name) for name in names}
-        self.has_tiles = has_tiles
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether the processor's tile unit (AMX) computes products in bfloat16."""
+        return "transposed_product" in self._functions
 
     def __call__(self, name: str, *arguments: Tensor | float | None) -> None:
         """Call a function with numbers and the addresses of tensors.
@@ -118,7 +121,8 @@ def _compiled(dtype: torch.dtype) -> Kernels | None:
     library = load(SOURCE, _SIGNATURES, *FLAGS, *_FLAGS[dtype])
     if library is None:
         return None
-    has_tiles = bool(library.may_use_tiles())
-    products = _FLOAT32_PRODUCTS if dtype == torch.float32 else _TILE_PRODUCTS if has_tiles else {}
+    products = _FLOAT32_PRODUCTS if dtype == torch.float32 else {}
+    if library.may_use_tiles():  # never in float32
+        products = _TILE_PRODUCTS
     declare(library, products)
-    return Kernels(library, (*_SIGNATURES, *products), has_tiles=has_tiles)
+    return Kernels(library, (*_SIGNATURES, *products))
