@@ -112,7 +112,31 @@ class Kept:
         """By parameter; the next forward pass creates missing ones."""
 
         self.gradients: dict[Tensor, Tensor] = {}
-        """By parameter, from the last backward pass."""
+        """By parameter, from the last backward pass; dense."""
+
+        self._tables: dict[Tensor, tuple[Tensor, Tensor]] = {}
+        """By parameter with sparse gradients: a dense tensor, and its rows that are not 0."""
+
+    def put(self, parameter: Tensor, gradient: Tensor | None) -> None:
+        """Keep a gradient, or 0 for a parameter that was not used."""
+        if gradient is not None and gradient.is_sparse:
+            self.gradients[parameter] = self._table(parameter, gradient.coalesce())
+        elif gradient is not None:
+            self.gradients[parameter] = gradient.contiguous()
+        else:
+            self.gradients[parameter] = torch.zeros_like(self.copies[parameter])
+
+    def _table(self, parameter: Tensor, gradient: Tensor) -> Tensor:
+        """A sparse gradient as a dense tensor, of which only the rows in use are written."""
+        rows = gradient.indices()[0]
+        if parameter in self._tables:
+            table, earlier = self._tables[parameter]
+            table[earlier] = 0
+        else:
+            table = torch.zeros_like(self.copies[parameter])
+        table[rows] = gradient.values()
+        self._tables[parameter] = table, rows
+        return table
 
     def settle(self, parameters: Iterable[Tensor]) -> None:
         """Accumulate the kept gradients of `parameters` in fp32."""
@@ -184,16 +208,14 @@ class _Round(torch.autograd.Function):
         if ctx.kept is not None:
             ctx.kept.settle(ctx.masters)
             for parameter, gradient in zip(ctx.masters, gradients, strict=True):
-                copy_ = ctx.kept.copies[parameter]
-                ctx.kept.gradients[parameter] = (
-                    torch.zeros_like(copy_) if gradient is None else gradient.contiguous()
-                )
+                ctx.kept.put(parameter, gradient)
             return (None, *(None for _ in gradients))
+        dense = [None if g is None else g.to_dense() for g in gradients]  # embeddings' are sparse
         exact = [
             torch.zeros_like(p) if g is None else torch.empty_like(g, dtype=torch.float32)
-            for p, g in zip(ctx.masters, gradients, strict=True)
+            for p, g in zip(ctx.masters, dense, strict=True)
         ]
-        pairs = zip(exact, gradients, strict=True)
+        pairs = zip(exact, dense, strict=True)
         there = [each for each, gradient in pairs if gradient is not None]
-        torch._foreach_copy_(there, [g for g in gradients if g is not None])
+        torch._foreach_copy_(there, [g for g in dense if g is not None])
         return (None, *exact)

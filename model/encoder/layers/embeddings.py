@@ -5,7 +5,8 @@ Out: [T, H].
 
 The gradient of an embedding row is summed over all tokens that use it; in bfloat16 such a sum stops
 growing after a few hundred terms (every token uses a segment row). On a CPU it is therefore
-computed in float32, and only for the rows in use.
+computed in float32, and only for the rows in use; it stays sparse if the table is a rounded copy of
+a parameter (precision.py), since the optimizers of leaves expect dense gradients.
 """
 
 import torch
@@ -77,14 +78,15 @@ def look_up(table_NH: Tensor, ids_T: Tensor) -> Tensor:
 
 
 class _LookUpContext(Context):
-    rows: int
+    shape: torch.Size
+    is_leaf: bool
 
 
 class _LookUp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _LookUpContext, table_NH: Tensor, ids_T: Tensor) -> Tensor:
         ctx.save_for_backward(ids_T)
-        ctx.rows = table_NH.shape[0]
+        ctx.shape, ctx.is_leaf = table_NH.shape, table_NH.is_leaf
         return functional.embedding(ids_T, table_NH)
 
     @staticmethod
@@ -94,6 +96,9 @@ class _LookUp(torch.autograd.Function):
         sums_UH = torch.ops.aten.embedding_dense_backward(
             wide(gradient_TH), place_T, len(used_U), -1, False
         )
-        table_gradient_NH = gradient_TH.new_zeros(ctx.rows, gradient_TH.shape[1])
-        table_gradient_NH[used_U] = sums_UH.to(gradient_TH.dtype)
-        return table_gradient_NH, None
+        table_gradient_NH = torch.sparse_coo_tensor(
+            *(used_U[None], sums_UH.to(gradient_TH.dtype), ctx.shape),
+            is_coalesced=True,
+            check_invariants=False,
+        )
+        return table_gradient_NH.to_dense() if ctx.is_leaf else table_gradient_NH, None

@@ -1,5 +1,6 @@
 """bf16 copies, fp32 masters; where FP8 is rejected."""
 
+import copy
 from contextlib import nullcontext
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 from artifacts.errors import UsageError
+from model.encoder.layers.embeddings import look_up
 from model.training.precision import Rounded, require_fp8
 
 
@@ -31,6 +33,41 @@ def test_gradients_add_up_in_fp32() -> None:
     for _ in range(300):  # in bf16 the sum would stop at 256
         rounded(torch.ones(1, 1).bfloat16()).float().sum().backward()
     assert float(module.weight.grad) == 300.0
+
+
+class TwoTables(nn.Module):
+    """A table that only look-ups use, and one that a product uses as well, like tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 4)
+        self.tied = nn.Embedding(20, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        vectors = look_up(self.words.weight, ids) + look_up(self.tied.weight, ids)
+        return vectors @ self.tied.weight.mT
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_gradients_of_tables_are_those_of_every_row_at_each_step(is_kept: bool) -> None:
+    torch.manual_seed(0)
+    module = TwoTables()
+    exact = copy.deepcopy(module).bfloat16()
+    rounded = Rounded(module)
+    kept = rounded.keep() if is_kept else None
+    for ids in ([3, 7, 7, 19], [0, 7], [5], []):  # a row of an earlier step must not remain
+        places = torch.tensor(ids, dtype=torch.int64)
+        for model in (rounded, exact):
+            model(places).float().square().sum().backward()
+        parameters = (module.words.weight, module.tied.weight)
+        expected = (exact.words.weight.grad, exact.tied.weight.grad)
+        for parameter, gradient in zip(parameters, expected, strict=True):
+            found = kept.gradients[parameter] if kept else parameter.grad
+            torch.testing.assert_close(found.float(), gradient.float(), atol=0.02, rtol=0.02)
+        for parameter in (*parameters, *exact.parameters()):
+            parameter.grad = None
+        if kept:
+            kept.gradients.clear()
 
 
 def test_parameters_keep_their_names_inside() -> None:
