@@ -696,24 +696,39 @@ static void transpose_lines(idx rows, idx width, const real *in, pair *pairs, re
     transpose_pairs(padded(rows) / PAIR, padded(width), pairs, ROW, (pair *)out, LINE / PAIR);
 }
 
-/* Convert values [rows, columns] into a right operand, rounding to nearest */
-static void pair_values(idx rows, idx columns, const float *in, pair *out) {
+/* Values rounded to the input type */
+static inline lanes rounded(lanes values) {
 #if defined(FLOAT32)
-    for (idx row = 0; row < rows; row++) memcpy(out + row * ROW, in + row * ROW, 4 * columns);
+    return values;
 #else
-    for (idx row = 0; row < rows; row += 2)
-        for (idx i = 0; i < columns; i += LANES) {
-            const float *at = in + row * ROW + i;
-            pairs low = *(const pairs *)at + 0x8000, high = *(const pairs *)(at + ROW) + 0x8000;
-            *(pairs *)(out + row / 2 * ROW + i) = low >> 16 | (high & 0xffff0000);
-        }
+    return (lanes)(((pairs)values + 0x8000) & 0xffff0000);
 #endif
+}
+
+/* A line of a right operand: PAIR lines of rounded values */
+static inline pairs paired_lines(const lanes values[PAIR]) {
+#if defined(FLOAT32)
+    return (pairs)values[0];
+#else
+    return (pairs)values[0] >> 16 | (pairs)values[1];
+#endif
+}
+
+/* Convert values [rows, columns] into a right operand */
+static void pair_values(idx rows, idx columns, const float *in, pair *out) {
+    for (idx row = 0; row < rows; row += PAIR)
+        for (idx i = 0; i < columns; i += LANES) {
+            lanes values[PAIR];
+            for (int k = 0; k < PAIR; k++)
+                values[k] = rounded(*(const lanes *)(in + (row + k) * ROW + i));
+            *(pairs *)(out + row / PAIR * ROW + i) = paired_lines(values);
+        }
 }
 
 /* out [rows, columns] = 0, in whole tiles */
 static void clear(idx rows, idx columns, float *out) {
     for (idx row = 0; row < padded(rows); row++)
-        memset(out + row * ROW, 0, sizeof(float) * padded(columns));
+        for (idx i = 0; i < padded(columns); i += LANES) *(lanes *)(out + row * ROW + i) = (lanes){0};
 }
 
 /* Convert values [rows, columns] into lines */
@@ -741,19 +756,19 @@ static inline lanes larger(lanes a, lanes b) {
 }
 
 /* 2^x; 0 for minus infinity, and NaN stays NaN. 2^n 2^r with a minimax polynomial for 2^r: for
- * bfloat16 on AVX-512 with error 3e-6, a thousandth of its resolution, otherwise as in
+ * bfloat16 on AVX-512 with error 9e-5, a twentieth of its resolution, otherwise as in
  * `exponential`. */
 static inline lanes power_of_two(lanes x) {
 #if defined(__AVX512F__) && !defined(FLOAT32)
     lanes r = (lanes)_mm512_reduce_ps((__m512)x, 1);
-    lanes p = 1.342669e-2f * r + 5.224246e-2f;
-    p = p * r + 2.4128021e-1f;
-    p = p * r + 6.9304484e-1f;
+    lanes p = 7.7067240e-2f * r + 2.2764498e-1f;
+    p = p * r + 6.9511663e-1f;
     p = p * r + 1.0f;
     return (lanes)_mm512_scalef_ps((__m512)p, (__m512)x);
 #else
     lanes lowest = (lanes){0} - 126.0f;
-    pairs n = (pairs)__builtin_convertvector(larger(x, lowest) + 126.5f, integers); /* n + 126 >= 0 */
+    lanes inside = -larger(-larger(x, lowest), lowest - 1.0f); /* beyond, the result is huge */
+    pairs n = (pairs)__builtin_convertvector(inside + 126.5f, integers); /* n + 126 >= 0 */
     lanes r = x - (__builtin_convertvector((integers)n, lanes) - 126.0f);
     lanes p = 1.3264727e-3f * r + 9.6715129e-3f;
     p = p * r + 5.5507337e-2f;
@@ -837,9 +852,9 @@ static void rotate_back(const Head *h, idx at, idx tokens, float factor, float *
 /* At most SIDE queries, and keys in whole tiles */
 typedef struct { idx query, queries, key, keys; } Part;
 
-/* The block of queries from `query`, and the keys visible to them in the block from `key` */
-static Part visible_part(const Head *h, idx query, idx key) {
-    idx queries = minimum(SIDE, h->length - query);
+/* At most `most` queries from `query`, and the keys visible to them in the block from `key` */
+static Part visible_part(const Head *h, idx query, idx most, idx key) {
+    idx queries = minimum(most, h->length - query);
     idx from = maximum(query - h->of->before - key, 0) / TILE * TILE;
     idx to = minimum(minimum(h->length, query + queries + h->of->after) - key, SIDE);
     return (Part){query, queries, key + from, maximum(padded(to) - from, 0)};
@@ -890,70 +905,64 @@ static void scale_strip(idx queries, const float *factors, float *values) {
         for (idx i = 0; i < padded(queries); i++) values[row * ROW + i] *= factors[row * ROW + i];
 }
 
-/* Running softmax of some queries: largest scores, in units of ln 2, and sums of 2^(score -
- * largest) */
-typedef struct { float largest[SIDE], sum[SIDE]; } Softmax;
+/* Running softmax of TILE queries: maxima in units of ln 2, and sums of 2^(score - maximum) */
+typedef struct { float largest[TILE], sum[TILE]; } Softmax;
 
-/* How far a score may exceed the current maximum before rescaling: 2^8 is far from float32's limit
- * */
-#define SLACK 8.0f
+/* Before its first key, a query has a maximum below every score */
+#define LOWEST -1e30f
+/* A maximum need not be that of all keys, as weights of any size have the same relative precision:
+ * it is raised when a sum gets halfway to float32's limit. */
+#define MOST 0x1p64f
 
-/* Whether factor * scores [TILE, queries] exceed the maximum plus SLACK; largest: the updated
- * maximum */
-static int exceeds(idx queries, float factor, const float *scores, const Softmax *softmax,
-                   float *largest) {
+/* Raise the maxima to those of factor * scores [TILE, queries], and rescale sums, and values [width,
+ * queries], accordingly */
+static void raise_maxima(idx queries, float factor, const float *scores, Softmax *softmax,
+                         idx width, float *values) {
+    for (idx i = 0; i < padded(queries); i += LANES) {
+        lanes *largest = (lanes *)(softmax->largest + i), before = *largest, found = before;
+        for (idx row = 0; row < TILE; row++)
+            found = larger(found, factor * *(const lanes *)(scores + row * ROW + i));
+        lanes shrink = power_of_two(before - found);
+        *largest = found;
+        *(lanes *)(softmax->sum + i) *= shrink;
+        for (idx row = 0; row < width; row++) *(lanes *)(values + row * ROW + i) *= shrink;
+    }
+}
+
+/* weights, a right operand [TILE, queries], = 2^(factor * scores - maximum), times `kept` if given;
+ * sums: the present ones plus the weights as rounded, before dropout. Fetches the keys that follow,
+ * from `next`. Returns whether a sum exceeds MOST, or is NaN. */
+static int exponentiate(idx queries, float factor, const float *scores, const float *kept,
+                        const Softmax *softmax, float *sums, pair *weights, const real *next) {
     pairs beyond = {0};
-    for (idx i = 0; i < padded(queries); i += 2 * LANES) {
-        lanes best[4]; /* two columns of lanes and two rows, to shorten the chain of dependent maxima */
-        for (int j = 0; j < 4; j++)
-            best[j] = *(const lanes *)(scores + j / 2 * ROW + i + j % 2 * LANES);
-        for (idx row = 2; row < TILE; row += 2)
-            for (int j = 0; j < 4; j++) {
-                const float *at = scores + (row + j / 2) * ROW + i + j % 2 * LANES;
-                best[j] = larger(best[j], *(const lanes *)at);
+    for (idx i = 0; i < padded(queries); i += LANES) {
+        lanes largest = *(const lanes *)(softmax->largest + i);
+        lanes sum = *(const lanes *)(softmax->sum + i);
+        for (idx row = 0; row < TILE; row += PAIR) {
+            lanes powers[PAIR];
+            for (idx part = 0; part < 2; part++)
+                __builtin_prefetch(next + (row + i / LANES) * LINE + part * TILE);
+            for (int k = 0; k < PAIR; k++) {
+                idx at = (row + k) * ROW + i;
+                powers[k] = rounded(power_of_two(factor * *(const lanes *)(scores + at) - largest));
+                sum += powers[k];
+                if (kept) powers[k] *= *(const lanes *)(kept + at);
             }
-        for (int j = 0; j < 2; j++) {
-            lanes found = factor * larger(best[j], best[j + 2]);
-            lanes before = *(const lanes *)(softmax->largest + i + j * LANES);
-            beyond |= (pairs)(found > before + SLACK);
-            *(lanes *)(largest + i + j * LANES) = larger(found, before);
+            *(pairs *)(weights + row / PAIR * ROW + i) = paired_lines(powers);
         }
+        *(lanes *)(sums + i) = sum;
+        beyond |= ~(pairs)(sum <= MOST);
     }
     pair any = 0;
     for (int i = 0; i < LANES; i++) any |= beyond[i];
     return any != 0;
 }
 
-/* Rescale sums, and values [width, queries], to a new maximum */
-static void rescale(idx queries, const float *largest, Softmax *softmax, idx width,
-                    float *values) {
-    for (idx i = 0; i < padded(queries); i += LANES) {
-        lanes now = *(const lanes *)(largest + i), *before = (lanes *)(softmax->largest + i);
-        lanes shrink = power_of_two(*before - now);
-        *before = now;
-        *(lanes *)(softmax->sum + i) *= shrink;
-        for (idx row = 0; row < width; row++) *(lanes *)(values + row * ROW + i) *= shrink;
-    }
-}
-
-/* scores [TILE, queries] become 2^(factor * scores - largest), added to the sums */
-static void exponentiate(idx queries, float factor, float *scores, Softmax *softmax) {
-    for (idx i = 0; i < padded(queries); i += LANES) {
-        lanes largest = *(lanes *)(softmax->largest + i), sum = *(lanes *)(softmax->sum + i);
-        for (idx row = 0; row < TILE; row++) {
-            lanes *s = (lanes *)(scores + row * ROW + i);
-            *s = power_of_two(factor * *s - largest);
-            sum += *s;
-        }
-        *(lanes *)(softmax->sum + i) = sum;
-    }
-}
-
 /* A block of queries as a right operand, and its accumulated context vectors, transposed */
 typedef struct {
     Pairs query;
     Matrix context;
-    Softmax softmax;
+    Softmax softmax[SIDE / TILE];
 } Queries;
 
 /* Blocks of queries (in the backward pass, of keys) that share one pass over the other blocks,
@@ -993,31 +1002,34 @@ static idx longest_of(const Attention *a) {
 /* Keys and values as left operands of scores and of context vectors */
 typedef struct { Lines key, value; } Keys;
 
-/* Accumulate one part for its queries. Products with old weights are added before a rescaling. */
+/* Accumulate one part for its queries, from the column `at` of their block on. Products with old
+ * weights are added before a rescaling. */
 static void part_forward(const Head *h, Part part, Workspace *w, const Keys *of_keys, idx key,
-                         Queries *q) {
+                         Queries *q, idx at) {
     idx width = h->of->width, queries = part.queries, skipped = part.key - key, summed = 0;
-    float factor = LOG2E / sqrtf(width), *scores = w->scores;
+    float factor = LOG2E / sqrtf(width), *scores = w->scores, *context = q->context + at;
+    float *kept = h->of->limit ? w->kept : NULL;
+    Softmax *softmax = q->softmax + at / TILE;
     for (idx from = 0; from < part.keys; from += TILE) {
         Part strip = strip_of(part, from);
-        float largest[SIDE];
-        multiply(TILE, queries, width, of_keys->key + (skipped + from) * LINE, q->query, 0, scores);
+        const real *keys = of_keys->key + (skipped + from) * LINE, *next = keys + TILE * LINE;
+        pair *weights = w->weights + from / PAIR * ROW;
+        float sums[TILE];
+        multiply(TILE, queries, width, keys, q->query + at, 0, scores);
         mask_scores(h, strip, scores);
-        if (exceeds(queries, factor, scores, &q->softmax, largest)) {
+        if (kept) draw_strip(h, strip, kept);
+        if (softmax->largest[0] == LOWEST ||
+            exponentiate(queries, factor, scores, kept, softmax, sums, weights, next)) {
             multiply(width, queries, from - summed, of_keys->value + skipped + summed,
-                     w->weights + summed / PAIR * ROW, 1, q->context);
+                     w->weights + summed / PAIR * ROW, 1, context);
             summed = from;
-            rescale(queries, largest, &q->softmax, padded(width), q->context);
+            raise_maxima(queries, factor, scores, softmax, padded(width), context);
+            exponentiate(queries, factor, scores, kept, softmax, sums, weights, next);
         }
-        exponentiate(queries, factor, scores, &q->softmax);
-        if (h->of->limit) {
-            draw_strip(h, strip, w->kept);
-            scale_strip(queries, w->kept, scores);
-        }
-        pair_values(TILE, padded(queries), scores, w->weights + from / PAIR * ROW);
+        memcpy(softmax->sum, sums, sizeof sums);
     }
     multiply(width, queries, part.keys - summed, of_keys->value + skipped + summed,
-             w->weights + summed / PAIR * ROW, 1, q->context);
+             w->weights + summed / PAIR * ROW, 1, context);
 }
 
 /* out [queries, width] of the queries [begin, end) */
@@ -1040,22 +1052,25 @@ static void head_forward(const Head *h, idx begin, idx end, Workspace *w, Keys *
             copy_rotated(h, query, queries, h->query, w->lines);
             pair_columns(queries, width, w->lines, q->query);
             clear(width, queries, q->context);
-            for (int i = 0; i < SIDE; i++) q->softmax.largest[i] = -1e30f, q->softmax.sum[i] = 0;
+            for (idx at = 0; at < queries; at += TILE)
+                for (int i = 0; i < TILE; i++)
+                    q->softmax[at / TILE].largest[i] = LOWEST, q->softmax[at / TILE].sum[i] = 0;
         }
         idx stop = minimum(group_end + h->of->after, h->length);
         for (idx key = maximum(group - h->of->before, 0) / SIDE * SIDE; key < stop; key += SIDE)
-            for (idx query = group; query < group_end; query += SIDE)
-                part_forward(h, visible_part(h, query, key), w, blocks + (key - first) / SIDE, key,
-                             w->queries + (query - group) / SIDE);
+            for (idx query = group; query < group_end; query += TILE)
+                part_forward(h, visible_part(h, query, TILE, key), w, blocks + (key - first) / SIDE,
+                             key, w->queries + (query - group) / SIDE, (query - group) % SIDE);
         for (idx query = group; query < group_end; query += SIDE) {
             Queries *q = w->queries + (query - group) / SIDE;
             idx queries = minimum(SIDE, h->length - query);
-            float *sum = q->softmax.sum;
+            float factors[SIDE];
             for (idx i = 0; i < queries; i++) {
-                log_sums[query + i] = q->softmax.largest[i] + log2f(sum[i]);
-                sum[i] = h->of->scale / sum[i];
+                const Softmax *softmax = q->softmax + i / TILE;
+                log_sums[query + i] = softmax->largest[i % TILE] + log2f(softmax->sum[i % TILE]);
+                factors[i] = h->of->scale / softmax->sum[i % TILE];
             }
-            round_transposed(queries, width, sum, q->context, w->scores, out + query * line, line);
+            round_transposed(queries, width, factors, q->context, w->scores, out + query * line, line);
         }
     }
 }
@@ -1182,13 +1197,13 @@ static void head_backward(const Head *h, Workspace *w, Block *blocks, const real
     for (idx group = 0; group < h->length; group += GROUP * SIDE) {
         idx end = minimum(group + GROUP * SIDE, h->length);
         for (idx key = group; key < end; key += SIDE) {
-            clear(SIDE, width, w->gradients[(key - group) / SIDE].key);
-            clear(SIDE, width, w->gradients[(key - group) / SIDE].value);
+            clear(minimum(SIDE, end - key), width, w->gradients[(key - group) / SIDE].key);
+            clear(minimum(SIDE, end - key), width, w->gradients[(key - group) / SIDE].value);
         }
         idx stop = minimum(end + h->of->before, h->length);
         for (idx query = maximum(group - h->of->after, 0) / SIDE * SIDE; query < stop; query += SIDE)
             for (idx key = group; key < end; key += SIDE)
-                part_backward(h, visible_part(h, query, key), w, blocks + query / SIDE,
+                part_backward(h, visible_part(h, query, SIDE, key), w, blocks + query / SIDE,
                               blocks + key / SIDE, key, w->gradients[(key - group) / SIDE].key,
                               w->gradients[(key - group) / SIDE].value);
         for (idx key = group; key < end; key += SIDE) {

@@ -1,5 +1,6 @@
 """Compiled kernels: the same numbers as plain torch, including NaNs; and no compiler at all."""
 
+import math
 import platform
 import subprocess
 import sys
@@ -448,6 +449,31 @@ def test_the_kernel_turns_queries_and_keys_by_their_places(longest: int, is_loca
         return context, torch.autograd.grad(context, given, upstream.to(dtype))[0]
 
     assert_rounded(both_ways)
+
+
+@needs_compiler
+@both_types
+@pytest.mark.parametrize("flags", ["", "-mno-amx-bf16", "-march=haswell"])
+@pytest.mark.parametrize("rise", [-900.0, 30.0, 900.0])
+def test_scores_may_rise_or_fall_by_hundreds_along_the_keys(
+    rise: float, flags: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOZE_KERNEL_FLAGS", flags if platform.machine() == "x86_64" else "")
+    monkeypatch.setattr(native, "_compiled", cache(native._compiled.__wrapped__))
+    tokens, width = 300, 16
+    attention = GroupedAttention(
+        pack(random_examples((tokens,))), small_config(hidden_size=width, num_attention_heads=1)
+    )
+    parts = random_values(tokens, 3, 1, width, dtype=dtype)
+    parts[:, 0, 0, 0] = math.sqrt(width)  # so that the first value of a key is added to its scores
+    parts[:, 1, 0, 0] = torch.linspace(0.0, rise, tokens)
+    query_TK, key_TK, value_TK = parts.double()[:, :, 0].unbind(1)
+    probabilities_TT = (query_TK @ key_TK.mT / math.sqrt(width)).softmax(-1)
+    context_TAK, _ = attention.forward(parts, None)
+    tolerance = 2**-7 if dtype == torch.bfloat16 else 1e-3  # scores of 900 have six digits
+    torch.testing.assert_close(
+        context_TAK[:, 0].double(), probabilities_TT @ value_TK, atol=tolerance, rtol=tolerance
+    )
 
 
 @needs_compiler
