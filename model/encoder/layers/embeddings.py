@@ -9,6 +9,8 @@ computed in float32, and only for the rows in use; it stays sparse if the table 
 a parameter (precision.py), since the optimizers of leaves expect dense gradients.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,10 +39,10 @@ class Embeddings(nn.Module):
 
     def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
         """[T, H]."""
-        embedded_TH = (
-            look_up(self.word_embeddings.weight, batch.input_ids)
-            + look_up(self.position_embeddings.weight, batch.position_ids)
-            + look_up(self.token_type_embeddings.weight, batch.token_type_ids)
+        embedded_TH = look_up(
+            (self.word_embeddings.weight, batch.input_ids),
+            (self.position_embeddings.weight, batch.position_ids),
+            (self.token_type_embeddings.weight, batch.token_type_ids),
         )
         norm = self.layer_norm
         normalised_TH = layer_norm(embedded_TH, norm.weight, norm.bias, norm.eps)
@@ -64,41 +66,59 @@ class TokenEmbeddings(nn.Module):
 
     def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
         """[T, H]; no dropout."""
-        embedded_TH = look_up(self.word_embeddings.weight, batch.input_ids)
+        tables = [(self.word_embeddings.weight, batch.input_ids)]
         if self.position_embeddings is not None:
-            embedded_TH = embedded_TH + look_up(self.position_embeddings.weight, batch.position_ids)
-        return layer_norm(embedded_TH, self.layer_norm.weight, None, self.layer_norm.eps)
+            tables.append((self.position_embeddings.weight, batch.position_ids))
+        return layer_norm(look_up(*tables), self.layer_norm.weight, None, self.layer_norm.eps)
 
 
-def look_up(table_NH: Tensor, ids_T: Tensor) -> Tensor:
-    """The rows `ids_T` of a table, [T, H]."""
-    if table_NH.device.type == "cpu":
-        return apply(_LookUp, table_NH, ids_T)
-    return functional.embedding(ids_T, table_NH)
+def look_up(*tables: tuple[Tensor, Tensor]) -> Tensor:
+    """The sum of rows of several tables, each [N, H] and given with the ids of its rows, [T, H]."""
+    if tables[0][0].device.type == "cpu":
+        return apply(_LookUp, *(tensor for pair in tables for tensor in pair))
+    return _sum_of_rows(tables)
+
+
+def _sum_of_rows(tables: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    first, *others = (functional.embedding(ids_T, table_NH) for table_NH, ids_T in tables)
+    for rows_TH in others:
+        first = first + rows_TH
+    return first
 
 
 class _LookUpContext(Context):
-    shape: torch.Size
-    is_leaf: bool
+    tables: list[tuple[torch.Size, bool]]
+    """The shape of each table, and whether it is a leaf."""
 
 
 class _LookUp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: _LookUpContext, table_NH: Tensor, ids_T: Tensor) -> Tensor:
-        ctx.save_for_backward(ids_T)
-        ctx.shape, ctx.is_leaf = table_NH.shape, table_NH.is_leaf
-        return functional.embedding(ids_T, table_NH)
+    def forward(ctx: _LookUpContext, *tensors: Tensor) -> Tensor:
+        tables, ids = tensors[::2], tensors[1::2]
+        ctx.save_for_backward(*ids)
+        ctx.tables = [(table_NH.shape, table_NH.is_leaf) for table_NH in tables]
+        return _sum_of_rows(zip(tables, ids, strict=True))
 
     @staticmethod
-    def backward(ctx: _LookUpContext, gradient_TH: Tensor) -> tuple[Tensor, None]:
-        (ids_T,) = ctx.saved_tensors
-        used_U, place_T = torch.unique(ids_T, return_inverse=True)
-        sums_UH = torch.ops.aten.embedding_dense_backward(
-            wide(gradient_TH), place_T, len(used_U), -1, False
-        )
-        table_gradient_NH = torch.sparse_coo_tensor(
-            *(used_U[None], sums_UH.to(gradient_TH.dtype), ctx.shape),
-            is_coalesced=True,
-            check_invariants=False,
-        )
-        return table_gradient_NH.to_dense() if ctx.is_leaf else table_gradient_NH, None
+    def backward(ctx: _LookUpContext, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
+        wide_TH = wide(gradient_TH)
+        found: list[Tensor | None] = []
+        for (shape, is_leaf), ids_T in zip(ctx.tables, ctx.saved_tensors, strict=True):
+            gradient_NH = _table_gradient(wide_TH, ids_T, shape, gradient_TH.dtype)
+            found += [gradient_NH.to_dense() if is_leaf else gradient_NH, None]
+        return tuple(found)
+
+
+def _table_gradient(
+    gradient_TH: Tensor, ids_T: Tensor, shape: torch.Size, dtype: torch.dtype
+) -> Tensor:
+    """The gradient of a table; sparse if it has more rows than there are tokens."""
+    sums = torch.ops.aten.embedding_dense_backward
+    if shape[0] <= len(ids_T):
+        dense_NH: Tensor = sums(gradient_TH, ids_T, shape[0], -1, False).to(dtype)
+        return dense_NH
+    used_U, place_T = torch.unique(ids_T, return_inverse=True)
+    sums_UH = sums(gradient_TH, place_T, len(used_U), -1, False).to(dtype)
+    return torch.sparse_coo_tensor(
+        used_U[None], sums_UH, shape, is_coalesced=True, check_invariants=False
+    )

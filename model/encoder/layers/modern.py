@@ -158,7 +158,7 @@ class _NormProduct(torch.autograd.Function):
         if norm_weight_H is None:
             ctx.save_for_backward(hidden_TH, weight_OH)
             return product(hidden_TH, weight_OH.mT), hidden_TH
-        read_TH, kept = norm(hidden_TH, norm_weight_H, eps)
+        read_TH, kept = norm(hidden_TH, norm_weight_H, None, eps)
         ctx.save_for_backward(
             *(read_TH, weight_OH, norm_weight_H, hidden_TH, kept.mean_T, kept.deviation_T)
         )
@@ -178,7 +178,7 @@ class _NormProduct(torch.autograd.Function):
                 None,
             )
         norm_weight_H, *kept = of_norm
-        dhidden_TH, dnorm_weight_H = norm_gradients(
+        dhidden_TH, dnorm_weight_H, _ = norm_gradients(
             product(gradient_TO, weight_OH), ResidualNorm(*kept), norm_weight_H, residual_TH
         )
         return dhidden_TH, dnorm_weight_H, dweight_OH, None

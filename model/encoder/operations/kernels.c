@@ -252,9 +252,9 @@ void residual_norm_forward(idx rows, idx width, real *dense, const real *residua
     }
 }
 
-/* out = layer norm of in, without bias; [rows, width]. mean, deviation: [rows]. */
-void norm_forward(idx rows, idx width, const real *in, const float *weight, float eps, real *out,
-                  float *mean, float *deviation) {
+/* out = layer norm of in, [rows, width]; bias may be NULL. mean, deviation: [rows]. */
+void norm_forward(idx rows, idx width, const real *in, const float *weight, const float *bias,
+                  float eps, real *out, float *mean, float *deviation) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
         const real *x = in + row * width;
@@ -268,24 +268,25 @@ void norm_forward(idx rows, idx width, const real *in, const float *weight, floa
         }
         float inverse = 1.0f / sqrtf(squares / width + eps);
         for (idx i = 0; i < width; i++)
-            y[i] = narrow((wide(x[i]) - average) * inverse * weight[i]);
+            y[i] = narrow((wide(x[i]) - average) * inverse * weight[i] + (bias ? bias[i] : 0.0f));
         mean[row] = average;
         deviation[row] = inverse;
     }
 }
 
-/* Backward pass of norm_forward: out = residual + gradient of in. sums [threads, width]: partial
- * column sums of the gradient of weight. out may alias gradient or residual. */
+/* Backward pass of norm_forward: out = gradient of in, plus residual if it is not NULL. sums
+ * [threads, 2, width]: partial column sums of the gradients of weight and bias. out may alias
+ * gradient or residual. */
 void norm_backward(idx rows, idx width, const real *gradient, const real *in, const float *weight,
                    const float *mean, const float *deviation, const real *residual, real *out,
                    float *sums, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
-        float *of_weight = sums + thread * width;
-        memset(of_weight, 0, sizeof(float) * width);
+        float *of_weight = sums + thread * 2 * width, *of_bias = of_weight + width;
+        memset(of_weight, 0, sizeof(float) * 2 * width);
         for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
             const real *g = gradient + row * width, *x = in + row * width;
-            const real *r = residual + row * width;
+            const real *r = residual ? residual + row * width : NULL;
             real *o = out + row * width;
             float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
             for (idx i = 0; i < width; i++) {
@@ -298,7 +299,9 @@ void norm_backward(idx rows, idx width, const real *gradient, const real *in, co
             for (idx i = 0; i < width; i++) {
                 float one = wide(g[i]), normal = (wide(x[i]) - average) * inverse;
                 of_weight[i] += one * normal;
-                o[i] = narrow(wide(r[i]) + inverse * (one * weight[i] - level - normal * along));
+                of_bias[i] += one;
+                o[i] = narrow((r ? wide(r[i]) : 0.0f) +
+                              inverse * (one * weight[i] - level - normal * along));
             }
         }
     }

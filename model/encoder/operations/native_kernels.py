@@ -39,7 +39,7 @@ _SIGNATURES = {
     "gelu_backward": "-nnpppi",
     "residual_norm_forward": "-nnppnifppfppp",
     "residual_norm_backward": "-nnppnifppppppi",
-    "norm_forward": "-nnppfppp",
+    "norm_forward": "-nnpppfppp",
     "norm_backward": "-nnppppppppi",
     "geglu_forward": "-nnppii",
     "geglu_backward": "-nnppp",
@@ -83,10 +83,7 @@ class Kernels:
         Tensors are contiguous, except where their strides are passed too.
         """
         self._functions[name](
-            *(
-                argument.data_ptr() if isinstance(argument, Tensor) else argument
-                for argument in arguments
-            )
+            *[each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
         )
 
 
@@ -98,8 +95,10 @@ def kernels(dtype: torch.dtype = torch.bfloat16) -> Kernels | None:
 def kernels_for(*tensors: Tensor) -> Kernels | None:
     """The kernels for `tensors`, if these share a dtype and are on the CPU."""
     dtype = tensors[0].dtype
-    fit = all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
-    return kernels(dtype) if fit else None
+    for tensor in tensors:
+        if not tensor.is_cpu or tensor.dtype != dtype:
+            return None
+    return kernels(dtype)
 
 
 def choose_kernels(choice: Choice) -> None:

@@ -47,37 +47,47 @@ def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
     return functional.layer_norm(x_TH, weight_H.shape, weight_H, bias_H, eps)
 
 
-def norm(x_TH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, "ResidualNorm"]:
-    """Layer norm without bias, and the tensors to save; no autograd."""
+def norm(
+    x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
+) -> tuple[Tensor, "ResidualNorm"]:
+    """Layer norm and the tensors to save; no autograd."""
     native = kernels_for(x_TH)
-    weight_H = wide(weight_H)
+    weight_H, bias_H = wide(weight_H), None if bias_H is None else wide(bias_H)
     if native is None:
-        output_TH, *statistics = torch.native_layer_norm(x_TH, weight_H.shape, weight_H, None, eps)
+        output_TH, *statistics = torch.native_layer_norm(
+            x_TH, weight_H.shape, weight_H, bias_H, eps
+        )
         return output_TH, ResidualNorm(x_TH, *statistics)
     x_TH, output_TH = x_TH.contiguous(), torch.empty_like(x_TH)
     mean_T, deviation_T = torch.empty(2, len(x_TH))
-    native("norm_forward", *x_TH.shape, x_TH, weight_H, eps, output_TH, mean_T, deviation_T)
+    native("norm_forward", *x_TH.shape, x_TH, weight_H, bias_H, eps, output_TH, mean_T, deviation_T)
     return output_TH, ResidualNorm(x_TH, mean_T, deviation_T)
 
 
 def norm_gradients(
-    gradient_TH: Tensor, kept: "ResidualNorm", weight_H: Tensor, residual_TH: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradients of x, with `residual_TH` added, and of the weight of `norm`."""
+    gradient_TH: Tensor, kept: "ResidualNorm", weight_H: Tensor, residual_TH: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `norm`: of x, with `residual_TH` added if given, of its weight and its bias."""
+    gradient_TH = gradient_TH.contiguous()
     native = kernels_for(gradient_TH, kept.sum_TH)
     if native is None:
         dx_TH = _norm_input_gradient(gradient_TH, kept, weight_H)
-        return dx_TH + residual_TH, _norm_weight_gradient(gradient_TH, kept)
-    gradient_TH, residual_TH = gradient_TH.contiguous(), residual_TH.contiguous()
+        return (
+            dx_TH if residual_TH is None else dx_TH + residual_TH,
+            _norm_weight_gradient(gradient_TH, kept),
+            gradient_TH.sum(0),
+        )
+    residual_TH = None if residual_TH is None else residual_TH.contiguous()
     dx_TH = torch.empty_like(gradient_TH)
     threads = torch.get_num_threads()
-    sums = torch.empty(threads, gradient_TH.shape[1])
+    sums = torch.empty(threads, 2, gradient_TH.shape[1])
     native(
         "norm_backward",
         *(*gradient_TH.shape, gradient_TH, kept.sum_TH, wide(weight_H), kept.mean_T),
         *(kept.deviation_T, residual_TH, dx_TH, sums, threads),
     )
-    return dx_TH, sums.sum(0).to(gradient_TH.dtype)
+    dweight_H, dbias_H = sums.sum(0).to(gradient_TH.dtype)
+    return dx_TH, dweight_H, dbias_H
 
 
 @dataclass(frozen=True)
@@ -175,27 +185,17 @@ class _Context(Context):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """torch's layer norm, except for the sums over tokens (`_norm_weight_gradient`)."""
-
     @staticmethod
     def forward(
         ctx: _Context, x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
     ) -> Tensor:
-        shift_H = None if bias_H is None else wide(bias_H)
-        output_TH, mean, deviation = torch.native_layer_norm(
-            x_TH, weight_H.shape, wide(weight_H), shift_H, eps
-        )
-        ctx.save_for_backward(weight_H, x_TH, mean, deviation)
+        output_TH, kept = norm(x_TH, weight_H, bias_H, eps)
+        ctx.save_for_backward(weight_H, kept.sum_TH, kept.mean_T, kept.deviation_T)
         ctx.has_bias = bias_H is not None
         return output_TH
 
     @staticmethod
     def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         weight_H, *kept = ctx.saved_tensors
-        gradient_TH = gradient_TH.contiguous()
-        return (
-            _norm_input_gradient(gradient_TH, ResidualNorm(*kept), weight_H),
-            _norm_weight_gradient(gradient_TH, ResidualNorm(*kept)),
-            gradient_TH.sum(0) if ctx.has_bias else None,
-            None,
-        )
+        dx_TH, dweight_H, dbias_H = norm_gradients(gradient_TH, ResidualNorm(*kept), weight_H)
+        return dx_TH, dweight_H, dbias_H if ctx.has_bias else None, None

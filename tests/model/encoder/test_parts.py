@@ -65,7 +65,7 @@ def test_groups_are_cut_where_lengths_fall_far() -> None:
 
 def test_a_tables_gradient_does_not_stop_growing_in_bfloat16() -> None:
     table = torch.zeros(2, 4, dtype=torch.bfloat16, requires_grad=True)
-    look_up(table, torch.zeros(3000, dtype=torch.long)).sum().backward()
+    look_up((table, torch.zeros(3000, dtype=torch.long))).sum().backward()
     assert table.grad[0, 0].item() == pytest.approx(3000, rel=0.01)
     assert not table.grad[1].any()
 
