@@ -20,8 +20,8 @@ from torch.nn import Parameter
 
 from artifacts.errors import UsageError
 from model.config import OptimizerConfig
-from model.encoder.operations.native_kernels import Kernels, kernels
-from model.encoder.operations.products import product
+from model.encoder.operations.native_kernels import Kernels, kernels, kernels_for
+from model.encoder.operations.products import TILE, product
 from model.training.distributed import World
 from model.training.precision import Kept, Rounded
 
@@ -362,10 +362,20 @@ def _zero_state(parameter: Tensor, *, count_on: torch.device | str = "cpu") -> d
 def orthogonal(matrices_NIO: Tensor) -> Tensor:
     """U V^T of each matrix's singular value decomposition U S V^T, approximately; zero stays zero.
 
-    Newton-Schulz iteration, which needs only matrix products, with Jordan's coefficients.
+    Newton-Schulz iteration, which needs only matrix products, with Jordan's coefficients. With AMX
+    each thread iterates on matrices of its own, which stay in its cache.
     """
     tall = matrices_NIO.shape[1] > matrices_NIO.shape[2]
     x = matrices_NIO.mT if tall else matrices_NIO
+    native = kernels_for(x)
+    count, *sizes = x.shape
+    is_whole = all(size and size % TILE == 0 for size in sizes)
+    if native is not None and native.has_tiles and is_whole and count >= torch.get_num_threads():
+        moves = torch.empty_like(x, memory_format=torch.contiguous_format)
+        native(
+            "orthogonalise", *x.shape, x.contiguous(), moves, NEWTON_SCHULZ_STEPS, *NEWTON_SCHULZ
+        )
+        return moves.mT if tall else moves
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     if x.device.type == "cpu" and x.dtype == torch.float32:
         moves = torch.stack([product(_orthogonaliser(wide_IO), wide_IO) for wide_IO in x])

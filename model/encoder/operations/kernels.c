@@ -1458,9 +1458,91 @@ void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_
         _tile_release();
     }
 }
+
+/* A right operand of in [TILE, TILE], as two tiles: pairs of its lines */
+static void tile_paired(const real *in, real *out) {
+    for (int i = 0; i < LANES; i++)
+        for (int half = 0; half < 2; half++) {
+            const __m256i *line = (const __m256i *)(in + 2 * i * TILE + half * LANES);
+            __m512i low = _mm512_cvtepu16_epi32(line[0]), high = _mm512_cvtepu16_epi32(line[2]);
+            _mm512_storeu_si512(out + half * SQUARE / 2 + i * TILE,
+                                _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+}
+
+/* out [TILE, TILE] = factor * sums + share * in; in may be NULL, or out */
+static void round_square(float factor, const float *sums, float share, const real *in, real *out) {
+    for (idx row = 0; row < TILE; row++) {
+        const float *at = sums + row / LANES * (SQUARE / 2) + row % LANES * LANES;
+        __m512 low = factor * _mm512_load_ps(at), high = factor * _mm512_load_ps(at + SQUARE / 4);
+        const real *more = in + row * TILE;
+        if (in) low += share * wide_line(more), high += share * wide_line(more + LANES);
+        _mm512_storeu_si512(out + row * TILE, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+}
+
+/* out = factor * a b + share * in, [down, across] squares of [TILE, TILE] each, where a has `depth`
+ * squares per row, and b is a right operand with as many per column. If the result is known to be
+ * symmetric, half of it is computed. */
+static void multiply_squares(idx down, idx across, idx depth, float factor, const real *a,
+                             const real *b, float share, const real *in, int is_symmetric,
+                             real *out) {
+    float sums[SQUARE] __attribute__((aligned(64)));
+    for (idx i = 0; i < down; i++)
+        for (idx j = is_symmetric ? i : 0; j < across; j++) {
+            idx at = (i * across + j) * SQUARE;
+            add_steps(depth, a + i * depth * SQUARE, TILE, SQUARE, b + j * depth * SQUARE, 0, sums);
+            round_square(factor, sums, share, in ? in + at : NULL, out + at);
+            if (is_symmetric && i < j)
+                tile_left(TILE, out + at, TILE, out + (j * across + i) * SQUARE);
+        }
+}
+
+/* Muon's Newton-Schulz iteration (optimizer.py) for matrices of [rows, columns], each by one thread
+ * and within its cache. Sizes are multiples of TILE. */
+void orthogonalise(idx matrices, idx rows, idx columns, const real *in, real *out, int steps,
+                   float first, float third, float fifth) {
+    idx down = rows / TILE, across = columns / TILE, size = rows * columns;
+#pragma omp parallel
+    {
+        use_tiles();
+        real *x = scratch(sizeof(real) * 2 * (size + rows * rows)), *right = x + size;
+        real *gram = right + size, *factor = gram + rows * rows;
+#pragma omp for schedule(dynamic)
+        for (idx m = 0; m < matrices; m++) {
+            const real *from = in + m * size;
+            float squares = 0.0f;
+            for (idx i = 0; i < size; i++) squares += wide(from[i]) * wide(from[i]);
+            float scale = 1.0f / fmaxf(sqrtf(squares), 1e-7f);
+            for (idx at = 0; at < size; at += TILE) {
+                idx row = at / columns, square = row / TILE * across + at % columns / TILE;
+                real *line = x + square * SQUARE + row % TILE * TILE;
+                for (int i = 0; i < TILE; i++) line[i] = narrow(scale * wide(from[at + i]));
+            }
+            for (int step = 0; step < steps; step++) {
+                for (idx i = 0; i < down * across; i++)
+                    tile_turned(x + i * SQUARE, TILE, right + i * SQUARE);
+                multiply_squares(down, down, across, 1.0f, x, right, 0.0f, NULL, 1, gram);
+                for (idx i = 0; i < down * down; i++)
+                    tile_turned(gram + i * SQUARE, TILE, right + i * SQUARE);
+                multiply_squares(down, down, down, fifth, gram, right, third, gram, 1, factor);
+                for (idx j = 0; j < across; j++)
+                    for (idx i = 0; i < down; i++)
+                        tile_paired(x + (i * across + j) * SQUARE, right + (j * down + i) * SQUARE);
+                multiply_squares(down, across, down, 1.0f, factor, right, first, x, 0, x);
+            }
+            for (idx at = 0; at < size; at += TILE) {
+                idx row = at / columns, square = row / TILE * across + at % columns / TILE;
+                memcpy(out + m * size + at, x + square * SQUARE + row % TILE * TILE,
+                       sizeof(real) * TILE);
+            }
+        }
+        _tile_release();
+    }
+}
 #endif
 
-/* Whether the processor has a tile unit, and grants its use, for transposed_product and product */
+/* Whether the processor has a tile unit, and grants its use, for the products above */
 int may_use_tiles(void) {
 #if defined(MAY_HAVE_TILES)
     return has_tiles();

@@ -57,7 +57,11 @@ _SIGNATURES = {
 """Argument types of the functions that both libraries have."""
 
 _FLOAT32_PRODUCTS = {"product": "-nnnpnnpnnpiipn"}
-_TILE_PRODUCTS = {**_FLOAT32_PRODUCTS, "transposed_product": "-nnnppp"}
+_TILE_PRODUCTS = {
+    **_FLOAT32_PRODUCTS,
+    "transposed_product": "-nnnppp",
+    "orthogonalise": "-nnnppifff",
+}
 """Those of the products in float32, and of the ones for the tile unit (AMX) in bfloat16."""
 
 _FLAGS = {torch.bfloat16: (), torch.float32: ("-DFLOAT32",)}

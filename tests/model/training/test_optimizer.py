@@ -192,6 +192,28 @@ def test_muon_in_fp32_survives_small_singular_values(shape: tuple[int, int]) -> 
     torch.testing.assert_close(found, left * values @ right.mT, rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(64, 96), (96, 64), (32, 32), (256, 1024), (40, 64)])
+def test_matrices_in_bf16_are_orthogonalised_as_in_float64_by_any_number_of_threads(
+    shape: tuple[int, int],
+) -> None:
+    torch.manual_seed(6)
+    given = torch.randn(4, *shape).bfloat16()
+    given[2] = 0.0
+    expected = orthogonal(given.double())
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(orthogonal(given))
+    torch.set_num_threads(before)
+    for each in found:
+        assert not each[2].any()
+        error = (each.double() - expected).norm() / expected.norm()
+        assert error < 0.02
+        native = kernels(given.dtype)
+        if native is not None and native.has_tiles and shape != (40, 64):
+            assert torch.equal(each, found[0])
+
+
 def test_muon_in_bf16_equals_torchs_own() -> None:
     shapes = {"layers.0.in": (32, 8), "layers.0.out": (8, 32), "layers.1.in": (32, 8)}
     optimizer, parameters = _muon(shapes, precision="bf16")
