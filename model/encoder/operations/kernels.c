@@ -1249,9 +1249,10 @@ void attention_backward(idx sequences, idx heads, idx width, const int64_t *plac
 
 #if defined(MAY_HAVE_TILES)
 /* Matrix products by the tile unit, for those that a library computes slowly (products.py). Operands
- * are rearranged for it in the cache, STEPS * TILE of the depth at a time. Every sum has the same
- * order for any number of threads. */
+ * are rearranged for it in the cache, STEPS * TILE of the depth at a time, or at once up to ONCE *
+ * TILE, so that sums need not be stored. Every sum has the same order for any number of threads. */
 #define STEPS 8
+#define ONCE 16
 /* Sums that stay in the second level of the cache, beside the operands */
 #define SUMS (384 * 1024)
 /* [TILE, TILE] values: of an operand as two tiles, of sums as four */
@@ -1351,13 +1352,16 @@ static void round_turned_sums(const float *sums, real *out, idx stride) {
 /* `side` columns of transposed_product, where b is at least as wide as a */
 static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_stride, const real *b,
                            idx b_stride, int is_turned, real *out, idx stride) {
-    idx down = rows / TILE, across = side / TILE;
-    float *sums = scratch(sizeof(float) * rows * side + sizeof(real) * STEPS * TILE * (rows + side));
-    real *left = (real *)(sums + rows * side), *right = left + STEPS * TILE * rows;
-    for (idx begin = 0; begin < depth; begin += STEPS * TILE) {
-        idx steps = minimum(STEPS, padded(depth - begin) / TILE);
+    idx down = rows / TILE, across = side / TILE, all = padded(depth) / TILE;
+    idx most = all <= ONCE ? all : STEPS, kept = all <= ONCE ? 0 : SQUARE;
+    real *left = scratch(sizeof(real) * most * TILE * (rows + side) +
+                         sizeof(float) * (SQUARE + kept * down * across));
+    real *right = left + most * TILE * rows;
+    float *sums = (float *)(right + most * TILE * side);
+    for (idx begin = 0; begin < all; begin += most) {
+        idx steps = minimum(most, all - begin);
         for (idx step = 0; step < steps; step++) {
-            idx at = begin + step * TILE, left_over = depth - at;
+            idx at = (begin + step) * TILE, left_over = depth - at;
             for (idx i = 0; i < down; i++)
                 tile_left(left_over, a + at * a_stride + i * TILE, a_stride,
                           left + (i * steps + step) * SQUARE);
@@ -1366,16 +1370,15 @@ static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_s
                            right + (j * steps + step) * SQUARE);
         }
         for (idx j = 0; j < across; j++)
-            for (idx i = 0; i < down; i++)
+            for (idx i = 0; i < down; i++) {
+                float *square = sums + (j * down + i) * kept;
                 add_steps(steps, left + i * steps * SQUARE, TILE, SQUARE, right + j * steps * SQUARE,
-                          begin > 0, sums + (j * down + i) * SQUARE);
+                          begin > 0, square);
+                if (begin + steps < all) continue;
+                if (is_turned) round_turned_sums(square, out + (j * stride + i) * TILE, stride);
+                else round_sums(square, out + (i * stride + j) * TILE, stride);
+            }
     }
-    for (idx j = 0; j < across; j++)
-        for (idx i = 0; i < down; i++) {
-            const float *square = sums + (j * down + i) * SQUARE;
-            if (is_turned) round_turned_sums(square, out + (j * stride + i) * TILE, stride);
-            else round_sums(square, out + (i * stride + j) * TILE, stride);
-        }
 }
 
 /* out [rows, columns] = transpose of a [depth, rows], times b [depth, columns]. rows and columns are
