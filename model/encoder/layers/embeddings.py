@@ -113,12 +113,12 @@ def _table_gradient(
     gradient_TH: Tensor, ids_T: Tensor, shape: torch.Size, dtype: torch.dtype
 ) -> Tensor:
     """The gradient of a table; sparse if it has more rows than there are tokens."""
-    sums = torch.ops.aten.embedding_dense_backward
+    sum_rows = torch.ops.aten.embedding_dense_backward
     if shape[0] <= len(ids_T):
-        dense_NH: Tensor = sums(gradient_TH, ids_T, shape[0], -1, False).to(dtype)
+        dense_NH: Tensor = sum_rows(gradient_TH, ids_T, shape[0], -1, False).to(dtype)
         return dense_NH
     used_U, place_T = torch.unique(ids_T, return_inverse=True)
-    sums_UH = sums(gradient_TH, place_T, len(used_U), -1, False).to(dtype)
+    sums_UH = sum_rows(gradient_TH, place_T, len(used_U), -1, False).to(dtype)
     return torch.sparse_coo_tensor(
         used_U[None], sums_UH, shape, is_coalesced=True, check_invariants=False
     )

@@ -1418,6 +1418,19 @@ static inline __m512 wide_line(const real *in) {
     return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(line), 16);
 }
 
+/* out [TILE, TILE] = factor * sums + share * in. in may be NULL, or out; its lines are in_stride apart,
+ * those of out `stride`. */
+static void round_square(float factor, const float *sums, float share, const real *in,
+                         idx in_stride, real *out, idx stride) {
+    for (idx row = 0; row < TILE; row++) {
+        const float *at = sums + row / LANES * (SQUARE / 2) + row % LANES * LANES;
+        __m512 low = factor * _mm512_load_ps(at), high = factor * _mm512_load_ps(at + SQUARE / 4);
+        const real *more = in + row * in_stride;
+        if (in) low += share * wide_line(more), high += share * wide_line(more + LANES);
+        _mm512_storeu_si512(out + row * stride, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+}
+
 /* c [rows, columns] = a b + bias [columns], if any, or c += a b if is_added, for lines of a, columns of
  * b and lines of c that are contiguous. All sizes are multiples of TILE. Threads divide the
  * columns. */
@@ -1447,22 +1460,19 @@ void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_
                                   right + j * steps * SQUARE, begin > 0,
                                   sums + (j * down + i) * SQUARE);
             }
-            for (idx row = 0; row < rows; row++)
-                for (idx j = 0; j < across; j++) {
-                    const float *at = sums + (j * down + row / TILE) * SQUARE;
-                    at += row % TILE / LANES * (SQUARE / 2) + row % LANES * LANES;
-                    __m512 low = _mm512_load_ps(at), high = _mm512_load_ps(at + SQUARE / 4);
-                    real *to = c + row * stride + first + j * TILE;
+            for (idx j = 0; j < across; j++)
+                for (idx i = 0; i < down; i++) {
+                    real *to = c + i * TILE * stride + first + j * TILE;
                     const real *more = is_added ? to : bias ? bias + first + j * TILE : NULL;
-                    if (more) low += wide_line(more), high += wide_line(more + LANES);
-                    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+                    round_square(1.0f, sums + (j * down + i) * SQUARE, 1.0f, more,
+                                 is_added ? stride : 0, to, stride);
                 }
         }
         _tile_release();
     }
 }
 
-/* A right operand of in [TILE, TILE], as two tiles: pairs of its lines */
+/* A right operand of in [TILE, TILE], as two tiles: pairs of its lines, columns in order */
 static void tile_paired(const real *in, real *out) {
     for (int i = 0; i < LANES; i++)
         for (int half = 0; half < 2; half++) {
@@ -1471,17 +1481,6 @@ static void tile_paired(const real *in, real *out) {
             _mm512_storeu_si512(out + half * SQUARE / 2 + i * TILE,
                                 _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
         }
-}
-
-/* out [TILE, TILE] = factor * sums + share * in; in may be NULL, or out */
-static void round_square(float factor, const float *sums, float share, const real *in, real *out) {
-    for (idx row = 0; row < TILE; row++) {
-        const float *at = sums + row / LANES * (SQUARE / 2) + row % LANES * LANES;
-        __m512 low = factor * _mm512_load_ps(at), high = factor * _mm512_load_ps(at + SQUARE / 4);
-        const real *more = in + row * TILE;
-        if (in) low += share * wide_line(more), high += share * wide_line(more + LANES);
-        _mm512_storeu_si512(out + row * TILE, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-    }
 }
 
 /* out = factor * a b + share * in, [down, across] squares of [TILE, TILE] each, where a has `depth`
@@ -1495,10 +1494,16 @@ static void multiply_squares(idx down, idx across, idx depth, float factor, cons
         for (idx j = is_symmetric ? i : 0; j < across; j++) {
             idx at = (i * across + j) * SQUARE;
             add_steps(depth, a + i * depth * SQUARE, TILE, SQUARE, b + j * depth * SQUARE, 0, sums);
-            round_square(factor, sums, share, in ? in + at : NULL, out + at);
+            round_square(factor, sums, share, in ? in + at : NULL, TILE, out + at, TILE);
             if (is_symmetric && i < j)
                 tile_left(TILE, out + at, TILE, out + (j * across + i) * SQUARE);
         }
+}
+
+/* Where the TILE values from value `at` of a matrix are, in a copy that is divided into squares */
+static inline idx place_in_squares(idx at, idx columns) {
+    idx row = at / columns, square = row / TILE * (columns / TILE) + at % columns / TILE;
+    return square * SQUARE + row % TILE * TILE;
 }
 
 /* Muon's Newton-Schulz iteration (optimizer.py) for matrices of [rows, columns], each by one thread
@@ -1518,8 +1523,7 @@ void orthogonalise(idx matrices, idx rows, idx columns, const real *in, real *ou
             for (idx i = 0; i < size; i++) squares += wide(from[i]) * wide(from[i]);
             float scale = 1.0f / fmaxf(sqrtf(squares), 1e-7f);
             for (idx at = 0; at < size; at += TILE) {
-                idx row = at / columns, square = row / TILE * across + at % columns / TILE;
-                real *line = x + square * SQUARE + row % TILE * TILE;
+                real *line = x + place_in_squares(at, columns);
                 for (int i = 0; i < TILE; i++) line[i] = narrow(scale * wide(from[at + i]));
             }
             for (int step = 0; step < steps; step++) {
@@ -1534,11 +1538,8 @@ void orthogonalise(idx matrices, idx rows, idx columns, const real *in, real *ou
                         tile_paired(x + (i * across + j) * SQUARE, right + (j * down + i) * SQUARE);
                 multiply_squares(down, across, down, 1.0f, factor, right, first, x, 0, x);
             }
-            for (idx at = 0; at < size; at += TILE) {
-                idx row = at / columns, square = row / TILE * across + at % columns / TILE;
-                memcpy(out + m * size + at, x + square * SQUARE + row % TILE * TILE,
-                       sizeof(real) * TILE);
-            }
+            for (idx at = 0; at < size; at += TILE)
+                memcpy(out + m * size + at, x + place_in_squares(at, columns), sizeof(real) * TILE);
         }
         _tile_release();
     }
