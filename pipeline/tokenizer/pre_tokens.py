@@ -1,8 +1,7 @@
 """Pre-tokens: the units that BERT's tokenizer processes independently.
 
 In:  cleaned UTF-8 text (pipeline/text/cleaning.py: no control characters but the line feed).
-Out: the bounds of runs of word bytes, punctuation marks and ideographs; short ones also as
-     integers, which NumPy can compare and sort.
+Out: runs of word bytes, punctuation marks and ideographs, as an Arrow array over the text.
 
 Bytes of non-ASCII characters count as word bytes. This is correct because `tokenizers` gets the
 whole pre-token and still splits it where it has to.
@@ -10,25 +9,18 @@ whole pre-token and still splits it where it has to.
 
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
-from artifacts.arrays import Mask, Offsets, UInt64s
+from artifacts.arrays import Mask, Offsets
 from artifacts.tokenizer import WordPieceTokenizer
-
-KEY_BYTES = 8
-MAX_KEY_BYTES = 2 * KEY_BYTES
-"""Longer pre-tokens are handled as Python bytes; they are rare."""
 
 SPACE, WORD, ALONE, LEAD = range(4)
 """Classes of bytes. Those of non-ASCII characters are `WORD`, or `LEAD` if they may begin a
 character that is a word by itself and has to be looked up."""
 
-LENGTH_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(KEY_BYTES + 1)], dtype=np.uint64)
-"""Masks of the bytes that a word of the given length occupies."""
 _LEADS = (0xE2, *range(0xE3, 0xEA), 0xEF)
-
 
 KINDS = bytes(
     SPACE
@@ -40,8 +32,6 @@ KINDS = bytes(
     else ALONE
     for byte in range(256)
 )
-PUNCTUATION = tuple(bytes([byte]) for byte in range(0x7F) if KINDS[byte] == ALONE)
-"""ASCII punctuation marks, each a pre-token by itself."""
 
 NONE_ISOLATED = np.zeros(1 << 16, dtype=np.bool_)
 
@@ -54,72 +44,15 @@ _UNIFIED_IDEOGRAPHS = range(0x4E00, 0xA000)
 """Always isolated (reference: tokenization.py:266-284)."""
 
 
-def folding(*, lowercase: bool) -> bytes:
-    """The translation table applied to text before pre-tokens are compared."""
-    return bytes(range(256)).lower() if lowercase else bytes(range(256))
+def split_pre_tokens(
+    text: bytes, *, lowercase: bool, isolated: Mask = NONE_ISOLATED
+) -> tuple[Offsets, pa.BinaryArray]:
+    """Where the pre-tokens of `text` begin, and their bytes with the white space after them.
 
-
-@dataclass(frozen=True)
-class PreTokens:
-    """The bounds of pre-tokens in a text, and the text they are compared in."""
-
-    folded: bytes
-    starts: Offsets
-    ends: Offsets
-
-    def words(self, which: Offsets) -> list[bytes]:
-        """The selected pre-tokens as bytes."""
-        bounds = zip(self.starts[which].tolist(), self.ends[which].tolist(), strict=True)
-        return [self.folded[start:end] for start, end in bounds]
-
-
-@dataclass(frozen=True)
-class PreTokenKeys:
-    """Pre-tokens as integers, by length.
-
-    first:  the first 8 bytes of every pre-token, zero-padded.
-    medium: indices of the pre-tokens of 9 to 16 bytes; `second` holds their remaining bytes.
-    long:   indices of longer pre-tokens.
+    Lower-cases ASCII letters only. `isolated` are the characters below U+10000 to split off.
     """
-
-    first: UInt64s
-    medium: Offsets
-    second: UInt64s
-    long: Offsets
-
-
-def keys_of(pre_tokens: PreTokens) -> PreTokenKeys:
-    """The pre-tokens as integers, by unaligned reads from the text."""
-    lengths = pre_tokens.ends - pre_tokens.starts
-    padded = pre_tokens.folded + bytes(MAX_KEY_BYTES)
-    at_byte: UInt64s = np.ndarray((len(pre_tokens.folded) + KEY_BYTES,), "<u8", padded, 0, (1,))
-    first = at_byte[pre_tokens.starts] & LENGTH_MASKS.take(lengths, mode="clip")
-    beyond = np.flatnonzero(lengths > KEY_BYTES)
-    is_long = lengths[beyond] > MAX_KEY_BYTES
-    medium = beyond[~is_long]
-    rest = LENGTH_MASKS[lengths[medium] - KEY_BYTES]
-    second = at_byte[pre_tokens.starts[medium] + KEY_BYTES] & rest
-    return PreTokenKeys(first, medium, second, beyond[is_long])
-
-
-def keys_of_words(words: list[bytes], width: int) -> list[UInt64s]:
-    """Words of at most 8 * width bytes as `width` columns of integers."""
-    padded = b"".join(word.ljust(width * KEY_BYTES, b"\0") for word in words)
-    rows = np.frombuffer(padded, dtype="<u8").reshape(-1, width)
-    return [np.ascontiguousarray(rows[:, column]) for column in range(width)]
-
-
-def words_of_keys(keys: list[UInt64s]) -> list[bytes]:
-    """The words that `keys_of_words` made these columns of."""
-    rows = np.stack(keys, axis=1).astype("<u8")
-    return [row.tobytes().rstrip(b"\0") for row in rows]
-
-
-def split_pre_tokens(text: bytes, fold: bytes, isolated: Mask) -> PreTokens:
-    """Split into runs of word bytes and single punctuation marks and ideographs."""
     kinds = np.frombuffer(text.translate(KINDS), dtype=np.uint8)
     begins = kinds != SPACE
-    single = not np.any(~(begins[1:] | begins[:-1]))
     word = kinds & 1 != 0  # WORD and LEAD
     begins[1:] &= ~(word[1:] & word[:-1])
     leads = np.flatnonzero(kinds == LEAD)
@@ -133,27 +66,18 @@ def split_pre_tokens(text: bytes, fold: bytes, isolated: Mask) -> PreTokens:
         after = places[places + 3 < len(kinds)] + 3
         begins[after] = kinds[after] != SPACE
     starts = np.flatnonzero(begins)
-    # a pre-token ends at the start of the next, or at the white space before it: usually one byte
-    ends = np.append(starts[1:], len(kinds)) if len(starts) else starts
-    while (white := kinds[ends - 1] == SPACE).any():
-        ends = ends - white
-        if single:
-            break
-    return PreTokens(text.translate(fold), starts, ends)
+    bounds = pa.py_buffer(np.append(starts, len(text)).astype(np.int32))
+    content = pa.py_buffer(text.lower() if lowercase else text)
+    return starts, pa.BinaryArray.from_buffers(pa.binary(), len(starts), [None, bounds, content])
 
 
 def count_pre_tokens(text: bytes, *, lowercase: bool) -> Counter[bytes]:
     """Count the pre-tokens in cleaned `text`."""
-    pre_tokens = split_pre_tokens(text, folding(lowercase=lowercase), NONE_ISOLATED)
-    keys = keys_of(pre_tokens)
-    short = np.ones(len(keys.first), dtype=np.bool_)
-    short[keys.medium] = short[keys.long] = False
+    _, pre_tokens = split_pre_tokens(text, lowercase=lowercase)
+    found, times = pre_tokens.value_counts().flatten()
     counts: Counter[bytes] = Counter()
-    found, times = np.unique(keys.first[short], return_counts=True)
-    for key, count in zip(found.tolist(), times.tolist(), strict=True):
-        counts[key.to_bytes(KEY_BYTES, "little").rstrip(b"\0")] = count
-    counts.update(pre_tokens.words(keys.medium))
-    counts.update(pre_tokens.words(keys.long))
+    for pre_token, count in zip(found.to_pylist(), times.to_pylist(), strict=True):
+        counts[pre_token.rstrip()] += count
     return counts
 
 

@@ -10,17 +10,18 @@ and cached. The cache is bounded, private to a worker, and cannot change an id.
 The loop over the text is C (wordpiece.c) and calls back for two things: the normalisation of a
 character it sees for the first time, and the ids of a pre-token whose characters depend on their
 neighbours. Both come from `tokenizers`, so no table of Unicode properties has to agree with it.
-Without a C compiler, numpy_wordpiece.py does the same at a fraction of the speed.
+Without a C compiler, `ArrowWordPiece` does the same at a fraction of the speed.
 """
 
 import ctypes
 import weakref
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from artifacts.arrays import Offsets, TokenIds
+from artifacts.arrays import Offsets, TokenIds, offsets
 from artifacts.runtime.native import address, load
 from artifacts.tables import id_type
 from artifacts.tokenizer import (
@@ -31,8 +32,14 @@ from artifacts.tokenizer import (
     WordPieceTokenizer,
 )
 from pipeline.tokenizer.byte_level import ByteLevel
-from pipeline.tokenizer.numpy_wordpiece import MAX_ENTRIES, MAX_POOL, NumpyWordPiece
-from pipeline.tokenizer.pre_tokens import Characters
+from pipeline.tokenizer.pre_tokens import Characters, split_pre_tokens
+
+MAX_ENTRIES = 1 << 19
+"""Pre-tokens to cache before clearing; 200 MB of Wikipedia has 554,000 distinct ones."""
+MAX_POOL = 1 << 23
+"""Ids to cache before clearing, in C."""
+MAX_CACHED_BYTES = 1 << 12
+"""Bytes; longer pre-tokens are not cached, since they hardly ever occur twice."""
 
 _DONE, _NEED_CHARACTER, _NEED_PRE_TOKEN, _NEED_ROOM, _NO_MEMORY = range(5)
 """Return values of `wordpiece_encode`."""
@@ -111,7 +118,58 @@ class CompiledWordPiece:
                 at[:2] = end, at[1] + len(found)
 
 
-Form = NumpyWordPiece | CompiledWordPiece | ByteLevel
+class ArrowWordPiece:
+    """WordPiece for machines without a C compiler: Arrow finds the distinct pre-tokens of a text.
+
+    Python looks up each of them once, in a cache. Not thread-safe: use one per worker.
+    """
+
+    def __init__(self, tokenizer: WordPieceTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._dtype = np.dtype(str(id_type(tokenizer.size)))  # the names are the same
+        self._model = tokenizer.backend.model
+        self._characters = Characters(tokenizer)
+        self._isolated = self._characters.isolated()
+        self._known: dict[bytes, list[int]] = {}
+
+    def encode(self, text: bytes, ends: Offsets) -> tuple[TokenIds, Offsets]:
+        """Ids of cleaned `text`, and the number of ids before each of the ascending `ends`.
+
+        No pre-token may span an end: each follows white space or is the end of the text.
+        """
+        starts, pre_tokens = split_pre_tokens(
+            text, lowercase=self._tokenizer.lowercase, isolated=self._isolated
+        )
+        encoded = pre_tokens.dictionary_encode()
+        # D distinct pre-tokens, N pre-tokens
+        ids_D = [self._ids(one.rstrip()) for one in encoded.dictionary.to_pylist()]
+        pool = np.fromiter(chain.from_iterable(ids_D), dtype=self._dtype)
+        places_D = offsets(np.fromiter(map(len, ids_D), dtype=np.int64))
+        which_N = encoded.indices.to_numpy()
+        counts_N = np.diff(places_D)[which_N]
+        places_N = offsets(counts_N)
+        shifts_N = places_D[which_N] - places_N[:-1]
+        ids = pool[np.repeat(shifts_N, counts_N) + np.arange(places_N[-1])]
+        return ids, places_N[np.searchsorted(starts, ends)]
+
+    def _ids(self, pre_token: bytes) -> list[int]:
+        found = self._known.get(pre_token)
+        if found is not None:
+            return found
+        text = pre_token.decode("utf-8", "replace")
+        words = [text] if text.isascii() else self._characters.words(text)
+        if words is None:
+            found = self._tokenizer.encode(text)
+        else:
+            found = [piece.id for word in words for piece in self._model.tokenize(word)]
+        if len(self._known) >= MAX_ENTRIES:
+            self._known.clear()
+        if len(pre_token) <= MAX_CACHED_BYTES:
+            self._known[pre_token] = found
+        return found
+
+
+Form = ArrowWordPiece | CompiledWordPiece | ByteLevel
 
 
 def form_for(tokenizer: SubwordTokenizer) -> Form:
@@ -122,5 +180,5 @@ def form_for(tokenizer: SubwordTokenizer) -> Form:
         raise TypeError(f"{type(tokenizer).__name__} is not supported")
     functions = library()
     return (
-        NumpyWordPiece(tokenizer) if functions is None else CompiledWordPiece(tokenizer, functions)
+        ArrowWordPiece(tokenizer) if functions is None else CompiledWordPiece(tokenizer, functions)
     )

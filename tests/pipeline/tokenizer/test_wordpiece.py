@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_vocab_txt
-from pipeline.tokenizer import numpy_wordpiece, wordpiece
-from pipeline.tokenizer.numpy_wordpiece import NumpyWordPiece
-from pipeline.tokenizer.wordpiece import CompiledWordPiece, Form, form_for
+from pipeline.tokenizer import wordpiece
+from pipeline.tokenizer.wordpiece import ArrowWordPiece, CompiledWordPiece, Form, form_for
 from tests.conftest import PROJECT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -52,12 +51,12 @@ def tokenizer(*, lowercase: bool) -> WordPieceTokenizer:
     return WordPieceTokenizer(tuple(dict.fromkeys(PIECES)), lowercase)
 
 
-NAMES = ("compiled", "numpy")
+NAMES = ("compiled", "arrow")
 
 
 def form(name: str, tokenizer: WordPieceTokenizer) -> Form:
-    if name == "numpy":
-        return NumpyWordPiece(tokenizer)
+    if name == "arrow":
+        return ArrowWordPiece(tokenizer)
     library = wordpiece.library()
     if library is None:
         pytest.skip("no gcc here to compile the kernel with")
@@ -157,9 +156,7 @@ def test_special_tokens_never_come_from_text(name: str) -> None:
 def test_ids_do_not_depend_on_what_was_met_before(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (wordpiece, numpy_wordpiece):
-        monkeypatch.setattr(module, "MAX_ENTRIES", 400)  # clears the cache again and again
-    monkeypatch.setattr(numpy_wordpiece, "STRIDE_BYTES", 256)
+    monkeypatch.setattr(wordpiece, "MAX_ENTRIES", 400)  # clears the cache again and again
     forgetful = form(name, tokenizer(lowercase=True))
     text = " ".join(
         f"w{number} x{number * 7}y internationalisation{number}" for number in range(3000)
@@ -202,10 +199,27 @@ def test_without_a_compiler_the_same_ids_come_slower(
     monkeypatch.setenv("PATH", str(tmp_path))
     wordpiece.library.cache_clear()
     try:
-        assert isinstance(form_for(tokenizer(lowercase=True)), NumpyWordPiece)
+        assert isinstance(form_for(tokenizer(lowercase=True)), ArrowWordPiece)
         assert "no gcc" in capsys.readouterr().err
     finally:
         wordpiece.library.cache_clear()
+
+
+SHORT = ("a", "##a", "##b", "ab", "##ab", "aba", "##ba", "##bab", "babababab", "##ababababa", "c")
+SHORT_TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *SHORT), lowercase=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(words=st.lists(st.text("abcd", min_size=1, max_size=16), min_size=1, max_size=80))
+@settings(max_examples=200)
+def test_the_longest_piece_is_taken_each_time(name: str, words: list[str]) -> None:
+    text = " ".join(words)
+    assert encode_text(form(name, SHORT_TOKENIZER), text) == SHORT_TOKENIZER.encode(text)
+
+
+def test_a_vocabulary_without_inner_pieces_knows_whole_words(name: str) -> None:
+    whole = WordPieceTokenizer((*SPECIAL_TOKENS, "whole"), lowercase=True)
+    assert encode_text(form(name, whole), "whole wholes") == [5, whole.unk_id]
 
 
 ATTACK = """
