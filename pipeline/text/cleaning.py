@@ -11,9 +11,8 @@ collapsed, and line breaks that merely wrap a paragraph become spaces. Hard-wrap
 documentation) is told from one paragraph per line by the line lengths of each document, so a
 document is cleaned the same way in any block.
 
-Whole blocks are processed at once: every byte is looked up in a table, the few bytes that change
-are rewritten by index arithmetic, and document ends are adjusted. With a C compiler the loops over
-bytes run in cleaning.c instead, with the same result.
+With a C compiler the loops over bytes run in cleaning.c, with the same result, except that invalid
+UTF-8 and the detection of hard-wrapped text are left to Python and NumPy.
 """
 
 import ctypes
@@ -21,6 +20,7 @@ import html
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from pipeline.readers.documents import DocumentBlock
 
 SPACE, LINE_FEED = 0x20, 0x0A
 
-REPLACEMENT = 0xFFFD
+REPLACEMENT = "\ufffd"
 """The replacement character for invalid bytes."""
 
 WRAPPED_WIDTH = 100
@@ -46,8 +46,6 @@ FULL_LINES_NEEDED = 0.5
 
 _NOT_UTF8 = -1
 """Returned by cleaning.c for a block with an invalid byte."""
-_DELETED = 0x00
-"""Marks a byte for deletion; the text itself contains no NUL."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,10 @@ def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = Fals
     if kernel is not None:
         size = kernel.clean_characters(
             *(address(text), len(text), address(ends), len(ends)),
-            *(address(table) for table in (_ONE, _LONGER[2], _LONGER[3], plain, moved, replaced)),
+            *(address(table) for table in (_ONE, _TWO, _THREE, plain, moved, replaced)),
         )
     if size == _NOT_UTF8:
-        text, ends, replaced = _plain_characters(*_valid_utf8(text, ends))
+        text, ends, replaced = _plain_characters(text, ends)
     else:
         text, ends = plain[:size], moved
     if from_html:
@@ -97,28 +95,6 @@ def library() -> ctypes.CDLL | None:
     return load(Path(__file__).with_name("cleaning.c"), signatures)
 
 
-def _valid_utf8(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
-    """`text` with invalid bytes replaced, document by document if there are any."""
-    raw = text.tobytes()
-    if raw.isascii():
-        return text, ends
-    begins = ends[:-1][ends[:-1] < len(text)]
-    try:
-        raw.decode("utf-8")
-        if not np.any((text[begins] & 0xC0) == 0x80):  # no character spans two documents
-            return text, ends
-    except UnicodeDecodeError:
-        pass
-    starts = [0, *ends[:-1].tolist()]
-    documents = [
-        raw[start:end].decode("utf-8", "replace").encode()
-        for start, end in zip(starts, ends.tolist(), strict=True)
-    ]
-    return np.frombuffer(b"".join(documents), dtype=np.uint8), np.cumsum(
-        [len(document) for document in documents], dtype=np.int64
-    )
-
-
 # Characters that cleaning replaces by a line feed, by a space, or removes.
 _LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
 _SPACES = "\t\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -127,64 +103,40 @@ _INVISIBLE = (
     + "\xad\ufeff"
     + "".join(map(chr, (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))))
 )
-
-_KEEP = 0
-_DELETE = 1
-"""Entries of the tables below; any other value is the replacement."""
-
-_ONE = np.zeros(256, dtype=np.uint8)
-_LONGER = {2: np.zeros(1 << 11, dtype=np.uint8), 3: np.zeros(1 << 16, dtype=np.uint8)}
-"""Replacements of single bytes and, by encoded length, of two- and three-byte characters."""
-for _group, _becomes in ((_LINE_ENDS, LINE_FEED), (_SPACES, SPACE), (_INVISIBLE, _DELETE)):
-    for _character in _group:
-        _size = len(_character.encode())
-        (_ONE if _size == 1 else _LONGER[_size])[ord(_character)] = _becomes
-_LEADS = {
-    2: sorted({chr(c).encode()[0] for c in np.flatnonzero(_LONGER[2])}),
-    3: sorted({chr(c).encode()[0] for c in np.flatnonzero(_LONGER[3])}),
+_PLAIN = {
+    "\r\n": "\n",
+    **dict.fromkeys(_LINE_ENDS, "\n"),
+    **dict.fromkeys(_SPACES, " "),
+    **dict.fromkeys(_INVISIBLE, ""),
 }
-_LEADS[3].append(chr(REPLACEMENT).encode()[0])
-_IS_LEAD = {size: np.isin(np.arange(256), leads) for size, leads in _LEADS.items()}
-_INTERESTING = bytes(
-    1 if _ONE[byte] or byte in _LEADS[2] or byte in _LEADS[3] else 0 for byte in range(256)
-)
+_NOT_PLAIN = re.compile(f"\r\n|[{re.escape(_LINE_ENDS + _SPACES + _INVISIBLE)}]")
+
+_DELETE = 1
+"""Entry of the tables below for a character to remove; 0 keeps it, others replace it."""
+_ONE = np.zeros(256, dtype=np.uint8)
+_TWO, _THREE = np.zeros(1 << 11, dtype=np.uint8), np.zeros(1 << 16, dtype=np.uint8)
+"""The same for cleaning.c, for characters of one, two and three bytes."""
+for _character, _plain in _PLAIN.items():
+    if len(_character) == 1:
+        _table = (_ONE, _TWO, _THREE)[len(_character.encode()) - 1]
+        _table[ord(_character)] = ord(_plain) if _plain else _DELETE
 
 
 def _plain_characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offsets]:
-    """Normalise white space to space and line feed and remove invisible characters.
+    """Normalise white space to space and line feed, remove invisible characters, replace bytes.
 
     Returns the text, its document ends and the number of U+FFFD in each document.
     """
     raw = text.tobytes()
-    places = np.flatnonzero(np.frombuffer(raw.translate(_INTERESTING), dtype=np.uint8))
-    if not len(places):
-        return text, ends, np.zeros(len(ends), dtype=np.int64)
-    text = text.copy()
-    lead = text[places]
-    deleted = [_rewrite(text, places, _ONE[lead], size=1)]
-    replaced = np.zeros(0, dtype=np.int64)
-    for size in _LEADS:
-        at = places[_IS_LEAD[size][lead]]
-        code = text[at].astype(np.int64) & (0x1F if size == 2 else 0x0F)
-        for byte in range(1, size):
-            code = (code << 6) | (text[at + byte] & 0x3F)
-        deleted.append(_rewrite(text, at, _LONGER[size][code], size=size))
-        replaced = at[code == REPLACEMENT]
-    # delete the line feed of each CR LF: the carriage return has already become one
-    after_return = places[lead == ord("\r")] + 1
-    after_return = after_return[after_return < len(text)]
-    deleted.append(after_return[np.frombuffer(raw, dtype=np.uint8)[after_return] == LINE_FEED])
-    counts = np.diff(np.searchsorted(replaced, ends), prepend=0)
-    return *_delete(text, ends, np.unique(np.concatenate(deleted))), counts
-
-
-def _rewrite(text: Bytes, at: Offsets, becomes: Bytes, *, size: int) -> Offsets:
-    """Replace the characters at `at` in place; returns the offsets of the bytes to delete."""
-    changed = becomes > _DELETE
-    text[at[changed]] = becomes[changed]
-    gone = at[becomes == _DELETE]
-    tails = at[becomes != _KEEP]
-    return np.concatenate((gone, *(tails + byte for byte in range(1, size))))
+    documents: list[bytes] = []
+    replaced: list[int] = []
+    for start, end in pairwise([0, *ends.tolist()]):
+        document = raw[start:end].decode("utf-8", "replace")
+        replaced.append(document.count(REPLACEMENT))
+        documents.append(_NOT_PLAIN.sub(lambda found: _PLAIN[found[0]], document).encode())
+    plain_ends = np.cumsum([len(document) for document in documents], dtype=np.int64)
+    plain = np.frombuffer(b"".join(documents), dtype=np.uint8)
+    return plain, plain_ends, np.array(replaced, dtype=np.int64)
 
 
 _HTML = re.compile(rb"<br ?/?>|&(?:[A-Za-z][A-Za-z0-9]{1,30}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
@@ -241,7 +193,9 @@ def _collapse(text: Bytes, ends: Offsets, line_break: LineBreak) -> tuple[Bytes,
     collapsed = text.copy()
     collapsed[feeds] = SPACE
     collapsed[kept] = LINE_FEED
-    return _delete(collapsed, ends, deleted)
+    collapsed[deleted] = 0  # the text itself contains no NUL
+    left = collapsed.tobytes().translate(None, b"\0")  # faster than a NumPy mask
+    return np.frombuffer(left, dtype=np.uint8), ends - np.searchsorted(deleted, ends)
 
 
 def _paragraph_ends(
@@ -270,13 +224,3 @@ def _paragraph_ends(
     stays_L = ~wrapped[document_L] | last_L | (feeds_L > 1) | (width_L < SHORT_LINE)
     kept: Offsets = at_L[stays_L]
     return kept
-
-
-def _delete(text: Bytes, ends: Offsets, places: Offsets) -> tuple[Bytes, Offsets]:
-    """Delete the bytes at the ascending `places` from NUL-free `text`; returns it and its ends."""
-    if not len(places):
-        return text, ends
-    text = text.copy()
-    text[places] = _DELETED
-    left = text.tobytes().translate(None, bytes([_DELETED]))  # faster than a NumPy mask
-    return np.frombuffer(left, dtype=np.uint8), ends - np.searchsorted(places, ends)
