@@ -27,7 +27,7 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes
 from pipeline.config.settings import PairsStage
 from pipeline.demo.packages import read_modules
-from pipeline.demo.pair_task import documented_functions
+from pipeline.demo.tasks import documented_functions
 from pipeline.readers.documents import MEGABYTE
 from pipeline.readers.input_shards import find_corpus
 from pipeline.text.passages import cut_passages, read_documents

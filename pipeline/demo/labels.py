@@ -27,10 +27,8 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
 from pipeline.config.settings import LabelsConfig, LabelsStage
-from pipeline.demo.packages import Module, read_modules
-from pipeline.demo.pair_task import PAIR_TASK, Pair, pairs
-from pipeline.demo.python_source import merged
-from pipeline.demo.tagging_task import TAGGING_TASK, Sentence, sentences
+from pipeline.demo.packages import Module, merged, read_modules
+from pipeline.demo.tasks import PAIR_TASK, TAGGING_TASK, Pair, Sentence, pairs, sentences
 
 DEV_SHARE = 0.15
 """Share of the training packages' modules used for development."""

@@ -26,8 +26,7 @@ from artifacts.filesystem import InputFile, write_bytes
 from pipeline import demo
 from pipeline.config.settings import SourceConfig
 from pipeline.demo.docstring_text import paragraphs
-from pipeline.demo.packages import module_files, record, trees
-from pipeline.demo.python_source import docstrings
+from pipeline.demo.packages import docstrings, module_files, record, trees
 from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
 
 REPEATABLE_WORDS = 8

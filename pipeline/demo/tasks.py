@@ -1,22 +1,29 @@
-"""The tagging task: find the words of a sentence that name parameters, types and functions.
+"""The labelled tasks of the demo: tag the names in a sentence, match summaries and signatures.
 
-In:  docstrings with the definitions they document, and the symbols of the packages.
-Out: sentences as words with one tag each: a parameter of the documented function, a type, an
-     exception, a function, or none of these.
+In:  the docstrings of one module with the definitions they document; the symbols of the packages.
+Out: tagging: sentences as words with one tag each: a parameter of the documented function, a type,
+     an exception, a function, or none of these;
+     pairs: a summary and a signature, half of which belong together.
 
 The labels come from signatures and syntax trees, which the text does not show, and the quotes that
 would give them away are removed: `weight` may be a parameter in one sentence and a plain word in
 the next. Ambiguous sentences, with a word that equals a parameter's name but was not set as code,
 are skipped. So are sentences with one-letter parameters, and Python's built-in types count as plain
 words, because their form alone would identify them.
+
+The signature of a negative pair comes from another function of the same module, the one that shares
+as many words with the summary as the true signature does; otherwise counting common words would
+solve the task. For this comparison, names are split (`addWeightedEdges` into add, weighted, edges)
+and words are stemmed.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from artifacts.rng import stream_seed
 from pipeline.demo.docstring_text import CODE_BEGIN, CODE_END, paragraphs
-from pipeline.demo.python_source import Docstring, Symbols
+from pipeline.demo.packages import Docstring, Symbols
 
 OUTSIDE = "O"
 TAGS = (OUTSIDE, "B-EXC", "B-FUNC", "B-PARAM", "B-TYPE")
@@ -30,7 +37,7 @@ TAGGING_TASK: dict[str, str | tuple[str, ...]] = {
     "described, a type, an exception or a function? Quotes and signature are hidden.",
 }
 
-MIN_WORDS, MAX_WORDS = 6, 40
+SENTENCE_WORDS = range(6, 41)
 """Length of the sentences to use."""
 
 MIN_WORD_SHARE = 0.7
@@ -44,6 +51,22 @@ _LABEL = re.compile(r"[\w*.]+(?:, [\w*.]+)*(?: ?\([^)]*\))? ?: ")
 _LETTER = re.compile(r"[A-Za-z]")
 _QUOTES = frozenset("'\"")
 _STOPS = frozenset(".!?")
+
+PAIR_LABELS = ("match", "other")
+PAIR_TASK: dict[str, str | tuple[str, ...]] = {
+    "name": "pairs",
+    "kind": "pair_classification",
+    "labels": PAIR_LABELS,
+    "description": "Does this summary belong to this signature, or to another one of its module "
+    "that shares as many words with it?",
+}
+
+SUMMARY_WORDS = range(4, 31)
+"""Length of the summaries to use."""
+
+_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+_ENDING = re.compile(r"(?<=...)(ations?|ings?|ions?|ers?|ies|ied|ed|es|ly|al|[sye])$")
 
 
 @dataclass(frozen=True)
@@ -114,7 +137,7 @@ def tagged_sentences(docstring: str, scope: Scope) -> Iterator[Sentence]:
         text = _LABEL.sub("", paragraph, count=1).replace("()", "")
         for tokens in _sentences(text):
             words = sum(_LETTER.match(token.text) is not None for token in tokens)
-            if words < MIN_WORD_SHARE * len(tokens) or not MIN_WORDS <= len(tokens) <= MAX_WORDS:
+            if words < MIN_WORD_SHARE * len(tokens) or len(tokens) not in SENTENCE_WORDS:
                 continue
             tags = [scope.tag(token) for token in tokens]
             known = tuple(tag for tag in tags if tag is not None)
@@ -150,3 +173,66 @@ def _tag_of_symbol(name: str, symbols: Symbols) -> str:
 def _looks_like_a_name(text: str) -> bool:
     """Whether a word looks like an identifier even if it was not set as code."""
     return "_" in text.strip("_") or (text[1:] != text[1:].lower() and text != text.upper())
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A summary, a signature, and whether they belong together."""
+
+    text_a: str
+    text_b: str
+    label: str
+    """`match` or `other`."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A documented function whose summary is unique in its module."""
+
+    summary: str
+    """The first sentence of its docstring."""
+    signature: str
+    summary_stems: frozenset[str]
+    signature_stems: frozenset[str]
+
+
+def pairs(docstrings: Sequence[Docstring], *, seed: int) -> Iterator[tuple[Pair, Pair]]:
+    """A positive and a negative pair with the same summary for each function of a module."""
+    functions = documented_functions(docstrings)
+    for function in functions:
+        others = [other for other in functions if other.signature != function.signature]
+        if others:
+            wanted = len(function.summary_stems & function.signature_stems)
+            other = min(
+                others,
+                key=lambda one: (
+                    abs(len(function.summary_stems & one.signature_stems) - wanted),
+                    int(stream_seed(seed, "pair", function.summary, one.signature)),
+                ),
+            )
+            yield (
+                Pair(function.summary, function.signature, "match"),
+                Pair(function.summary, other.signature, "other"),
+            )
+
+
+def stems(text: str) -> frozenset[str]:
+    """The stems of words of at least three letters, with names split."""
+    parts = (part.lower() for part in _PART.findall(text))
+    return frozenset(_ENDING.sub("", part) for part in parts if len(part) > 2)
+
+
+def documented_functions(docstrings: Sequence[Docstring]) -> list[Function]:
+    """The functions whose summaries are sentences, one per distinct summary."""
+    found: dict[str, Function] = {}
+    for docstring in docstrings:
+        own_name = docstring.name.rpartition(".")[2]
+        if not docstring.parameters or own_name.startswith("__"):
+            continue
+        first = next(iter(paragraphs(docstring.text)), "")
+        summary = _SENTENCE_END.split(first, maxsplit=1)[0]
+        if summary.count(" ") + 1 in SUMMARY_WORDS and summary not in found:
+            found[summary] = Function(
+                summary, docstring.signature, stems(summary), stems(docstring.signature)
+            )
+    return list(found.values())
