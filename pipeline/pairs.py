@@ -30,7 +30,7 @@ from pipeline.demo.packages import read_modules
 from pipeline.demo.tasks import documented_functions
 from pipeline.readers.documents import MEGABYTE
 from pipeline.readers.input_shards import find_corpus
-from pipeline.text.passages import cut_passages, read_documents
+from pipeline.text.texts import cut_passages, read_documents
 
 PAIRS_OF_A_PART = 10
 """About three pages at the default of 60 words per passage."""

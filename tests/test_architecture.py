@@ -35,7 +35,7 @@ ALLOWED = {
 BESIDES = {
     "flows": CONFIGS | {"model.hardware"},
     "cloze": CONFIGS
-    | {"pipeline.readers.compression", "pipeline.runner.beam", "pipeline.text.passages"},
+    | {"pipeline.readers.compression", "pipeline.runner.beam", "pipeline.text.texts"},
 }
 """The configurations; plans know what this machine's arithmetic is, and the face sees samples of a
 corpus in the streams that its readers see, and its passages, and asks Beam which options it

@@ -56,7 +56,7 @@ from model.inference.passage_index import (
 )
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
-from pipeline.text.passages import read_passages
+from pipeline.text.texts import read_passages
 
 OutputFile = Annotated[
     Path | None,

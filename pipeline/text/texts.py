@@ -2,7 +2,7 @@
 
 In:  an input shard.
 Out: `TextBlock`s: one sentence per line, with each document's digest and the reason if it is
-     dropped.
+     dropped. Of a whole corpus also its documents as sentences, or as passages to embed.
 
 The digest covers the text in this form, so whichever of two duplicates is kept yields the same
 tokens.
@@ -11,6 +11,9 @@ tokens.
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +24,7 @@ from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.compression import converted_from
 from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, pack
-from pipeline.readers.input_shards import READERS, InputShard
+from pipeline.readers.input_shards import READERS, InputShard, find_corpus, input_shards
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import Reason, Reasons, filter_documents
 from pipeline.text.sentences import split_sentences
@@ -85,8 +88,25 @@ def read_texts(
     reader = READERS[source.reader]
     from_html = reader.from_html if source.html is None else source.html
     line_break = source.line_break or reader.line_break
-    files = _FilesOfShard(shard, corpus)
-    for block, files_D in _evenly(files.blocks()):
+    converted: set[int] = set()
+    skipped: list[tuple[int, Reason]] = []  # at least in part
+
+    def blocks() -> Iterator[tuple[int, DocumentBlock]]:
+        """Blocks of raw text with the number of their file."""
+        for piece in shard.pieces:
+            try:
+                if reader.is_encoded and not piece.start and converted_from(piece.path):
+                    converted.add(piece.file)
+                for block in reader.read(piece, source):
+                    yield piece.file, block
+            except NotText:
+                skipped.append((piece.file, Reason.BINARY_FILE))
+            except (IntegrityError, UsageError):
+                if corpus.on_bad_file != "skip":
+                    raise
+                skipped.append((piece.file, Reason.BAD_FILE))
+
+    for block, files_D in _evenly(blocks()):
         cleaned = clean(block, line_break=line_break, from_html=from_html)
         text, ends_D = cleaned.text, cleaned.ends
         if line_break != "sentence":
@@ -105,58 +125,23 @@ def read_texts(
             files_D=files_D,
             positions_D=block.positions,
             damaged_D=cleaned.replaced > 0,
-            converted_D=np.isin(files_D, list(files.converted)),
+            converted_D=np.isin(files_D, list(converted)),
             source=shard.source,
         )
-    if files.left_out:
-        yield files.placeholders(shard.source)
-
-
-class _FilesOfShard:
-    """Reads the files of an input shard.
-
-    converted: numbers of the files converted from another encoding.
-    left_out:  numbers of the files that were skipped, at least in part, and why.
-    """
-
-    def __init__(self, shard: InputShard, corpus: CorpusConfig) -> None:
-        self._pieces = shard.pieces
-        self._source = corpus.sources[shard.source]
-        self._skips = corpus.on_bad_file == "skip"
-        self.converted: set[int] = set()
-        self.left_out: list[tuple[int, Reason]] = []
-
-    def blocks(self) -> Iterator[tuple[int, DocumentBlock]]:
-        """Blocks of raw text with the number of their file."""
-        reader = READERS[self._source.reader]
-        for piece in self._pieces:
-            try:
-                if reader.is_encoded and not piece.start and converted_from(piece.path):
-                    self.converted.add(piece.file)
-                for block in reader.read(piece, self._source):
-                    yield piece.file, block
-            except NotText:
-                self.left_out.append((piece.file, Reason.BINARY_FILE))
-            except (IntegrityError, UsageError):
-                if not self._skips:
-                    raise
-                self.left_out.append((piece.file, Reason.BAD_FILE))
-
-    def placeholders(self, source: int) -> TextBlock:
-        """An empty document for each skipped file, so that it is listed as dropped."""
-        files, reasons = zip(*self.left_out, strict=True)
+    if skipped:  # an empty document for each, so that it is listed as dropped
+        numbers, reasons = zip(*skipped, strict=True)
         digest = hashlib.blake2b(b"", digest_size=TOKEN_DIGEST_BYTES).digest()
-        zeros_D = np.zeros(len(files), dtype=np.int64)
-        return TextBlock(
+        zeros_D = np.zeros(len(skipped), dtype=np.int64)
+        yield TextBlock(
             text=np.zeros(0, dtype=np.uint8),
             ends_D=zeros_D,
-            digests=np.frombuffer(digest * len(files), dtype=np.uint8).reshape(len(files), -1),
+            digests=np.frombuffer(digest * len(skipped), dtype=np.uint8).reshape(len(skipped), -1),
             reasons_D=np.array(reasons, dtype=np.uint8),
-            files_D=np.array(files, dtype=np.uint32),
+            files_D=np.array(numbers, dtype=np.uint32),
             positions_D=zeros_D,
             damaged_D=zeros_D > 0,
             converted_D=zeros_D > 0,
-            source=source,
+            source=shard.source,
         )
 
 
@@ -214,3 +199,66 @@ def _joined(
         positions=np.concatenate([block.positions for block in blocks]),
     )
     return joined, files_D
+
+
+class Passage(NamedTuple):
+    """A few sentences of a document."""
+
+    file: str
+    position: int
+    """Position of its document in the file: a byte offset, row number or ordinal."""
+    text: str
+
+
+class Document(NamedTuple):
+    """A document that passed the filters."""
+
+    file: str
+    position: int
+    """Position in the file."""
+    digest: bytes
+    """Digest of its sentences."""
+    sentences: list[str]
+
+
+def read_passages(corpus: CorpusConfig, *, words: int) -> Iterator[Passage]:
+    """All passages of the corpus, of up to about `words` words."""
+    for document in read_documents(corpus, CleaningConfig()):
+        for text in cut_passages(document.sentences, words=words):
+            yield Passage(document.file, document.position, text)
+
+
+def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[Document]:
+    """The documents of the corpus, in file order."""
+    files = find_corpus(corpus)
+    read = partial(read_texts, corpus=corpus, cleaning=cleaning)
+    for block in chain.from_iterable(map(read, input_shards(corpus, files))):
+        start = 0
+        for end, file, position, digest, reason in zip(
+            block.ends_D.tolist(),
+            block.files_D.tolist(),
+            block.positions_D.tolist(),
+            block.digests,
+            block.reasons_D.tolist(),
+            strict=True,
+        ):
+            if reason == Reason.KEPT:
+                sentences = block.text[start:end].tobytes().decode().splitlines()
+                path = files[block.source][file].path
+                yield Document(path, position, digest.tobytes(), sentences)
+            start = end
+
+
+def cut_passages(sentences: list[str], *, words: int) -> Iterator[str]:
+    """Runs of whole sentences of at most `words` words; a longer sentence is a passage alone."""
+    waiting: list[str] = []
+    count = 0
+    for sentence in sentences:
+        size = len(sentence.split())
+        if waiting and count + size > words:
+            yield " ".join(waiting)
+            waiting, count = [], 0
+        waiting.append(sentence)
+        count += size
+    if count:
+        yield " ".join(waiting)

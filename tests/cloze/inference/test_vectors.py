@@ -16,7 +16,6 @@ import pytest
 import cloze as api
 from cloze.inference import input_texts
 from model.inference import passage_index
-from pipeline.text.passages import cut_passages
 from tests.cloze.tiny_model import write_model
 from tests.conftest import PROJECT
 
@@ -179,13 +178,6 @@ def test_a_missing_index_library_is_one_line_before_anything_is_embedded(
     assert done.returncode == 1
     assert done.stderr == "error: usearch is not installed; pip install 'cloze[index]'\n"
     assert not (searched / "runs" / "artifacts" / "vectors").exists()
-
-
-def test_passages_are_whole_sentences_and_lose_nothing() -> None:
-    sentences = ["one two three.", "four.", "five six.", "a b c d e f g.", "end."]
-    passages = list(cut_passages(sentences, words=4))
-    assert passages == ["one two three. four.", "five six.", "a b c d e f g.", "end."]
-    assert list(cut_passages([], words=4)) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers import documents
 from pipeline.readers.input_shards import input_shards
 from pipeline.text import texts
-from pipeline.text.texts import read_texts
+from pipeline.text.texts import cut_passages, read_texts
 
 WRAPPED = """The whale is the largest animal that has ever lived on this
 earth, and nobody who has seen one near a ship forgets how
@@ -87,3 +87,10 @@ def test_a_document_that_is_too_long_is_cut_in_a_table_as_in_a_file(
     assert all(len("\n".join(part).encode()) <= 1001 for part in parts)
     words = [" ".join(" ".join(part) for part in found).split() for found in (whole, parts)]
     assert words[0] == words[1]
+
+
+def test_passages_are_whole_sentences_and_lose_nothing() -> None:
+    sentences = ["one two three.", "four.", "five six.", "a b c d e f g.", "end."]
+    passages = list(cut_passages(sentences, words=4))
+    assert passages == ["one two three. four.", "five six.", "a b c d e f g.", "end."]
+    assert list(cut_passages([], words=4)) == []
