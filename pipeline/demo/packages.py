@@ -25,7 +25,7 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.progress import say
 
 LEFT_OUT_FOLDER = re.compile(
-    "_?tests?|test_data|_internal|_?vendor(ed)?|third_party|extern|_?externals?",
+    "_?tests?|test_data|_internal|_?vendor(ed)?|third_party|extern|_?externals?"
 )
 """Folders of tests and of vendored code, which would appear in several packages."""
 

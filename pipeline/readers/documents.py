@@ -88,7 +88,7 @@ class Reader:
     read: Callable[[Piece, SourceConfig], Iterator[DocumentBlock]]
     """Yields the documents of a piece, in file order."""
 
-    line_break: LineBreak
+    line_break: LineBreak = "detect"
     """Default meaning of a line break; `SourceConfig.line_break` overrides it."""
 
     splittable: bool = False
@@ -159,7 +159,7 @@ def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[D
             starts = starts[starts >= piece.start - base]
         starts, end = _until(starts, piece, base=base, size=len(buffer), inside=inside)
         last = at_end or end < len(buffer)
-        if cuttable:
+        if cuttable and len(buffer) > MAX_DOCUMENT_BYTES:
             starts = _with_cuts(buffer, starts, end)
         if last:
             yield from _blocks(buffer, starts, end, base=base)
@@ -237,7 +237,7 @@ def _blocks(buffer: bytes, starts: Offsets, end: int, *, base: int) -> Iterator[
     first = int(starts[0])
     text = np.frombuffer(buffer, dtype=np.uint8)[first:end]
     ends = np.append(starts[1:], end) - first
-    if np.all(text[ends - 1] == ord("\n")):
+    if len(text) and np.all(text[ends - 1] == ord("\n")):
         yield DocumentBlock(text=text, ends=ends, positions=starts + base)
         return
     bounds = zip(starts.tolist(), (ends + first).tolist(), strict=True)

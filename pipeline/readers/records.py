@@ -220,16 +220,10 @@ def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:
         raise UsageError(f"{path}: column {name!r} is {kind}, expected strings; it has: {known}")
 
 
-JSONL = Reader(read=read_jsonl, line_break="detect", splittable=True)
+JSONL = Reader(read=read_jsonl, splittable=True)
 PARQUET = Reader(
-    read=partial(_read, rows=parquet_rows, kind="Parquet"),
-    line_break="detect",
-    splittable=True,
-    is_encoded=False,
+    read=partial(_read, rows=parquet_rows, kind="Parquet"), splittable=True, is_encoded=False
 )
 ARROW = Reader(
-    read=partial(_read, rows=arrow_rows, kind="Arrow"),
-    line_break="detect",
-    splittable=True,
-    is_encoded=False,
+    read=partial(_read, rows=arrow_rows, kind="Arrow"), splittable=True, is_encoded=False
 )

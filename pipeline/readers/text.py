@@ -12,36 +12,19 @@ import numpy as np
 
 from artifacts.arrays import Offsets
 from pipeline.config.settings import SourceConfig
-from pipeline.readers.compression import stream
-from pipeline.readers.documents import (
-    MAX_DOCUMENT_BYTES,
-    DocumentBlock,
-    Piece,
-    Reader,
-    cut,
-    pack,
-    scan,
-)
+from pipeline.readers.documents import DocumentBlock, Piece, Reader, scan
 
 _LINE_FEED, _SPACE = 0x0A, 0x20
 
 
 def read_file(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The whole file as one document, or as several if it exceeds `MAX_DOCUMENT_BYTES`."""
+    yield from scan(piece, file_start, cuttable=True)
 
-    def parts() -> Iterator[tuple[int, bytes]]:
-        position = 0
-        rest = b""
-        for chunk in stream(piece.path):
-            rest += chunk
-            while len(rest) > MAX_DOCUMENT_BYTES:
-                end = cut(rest)
-                yield position, rest[:end]
-                position, rest = position + end, rest[end:]
-        if rest or not position:
-            yield position, rest
 
-    yield from pack(parts())
+def file_start(buffer: bytes, at_beginning: bool) -> Offsets:
+    """The beginning of the file."""
+    return np.zeros(int(at_beginning), dtype=np.int64)
 
 
 def read_blank_line_text(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
@@ -67,6 +50,6 @@ def block_starts(buffer: bytes, at_beginning: bool) -> Offsets:
     return starts[begins]
 
 
-TEXT = Reader(read=read_file, line_break="detect")
-BLANK_LINE_TEXT = Reader(read=read_blank_line_text, line_break="detect", splittable=True)
+TEXT = Reader(read=read_file)
+BLANK_LINE_TEXT = Reader(read=read_blank_line_text, splittable=True)
 SENTENCE_LINES = Reader(read=read_blank_line_text, line_break="sentence", splittable=True)

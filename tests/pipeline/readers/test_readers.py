@@ -22,7 +22,7 @@ import zstandard
 
 from artifacts.errors import IntegrityError, UsageError
 from pipeline.config.settings import CorpusConfig, SourceConfig
-from pipeline.readers import compression, documents, records, text
+from pipeline.readers import compression, documents, records
 from pipeline.readers.documents import DocumentBlock, Piece
 from pipeline.readers.input_shards import READERS
 from tests.conftest import PROJECT
@@ -283,8 +283,7 @@ def test_a_small_file_that_unpacks_to_a_giant_document_is_read_in_bounded_memory
 
 
 def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> None:
-    for module in (documents, text):
-        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 1000)
     words = " ".join(f"wört{number}" for number in range(2000))
     path = tmp_path / "giant.txt"
     path.write_text(words)
@@ -308,8 +307,7 @@ def test_a_record_too_long_to_be_held_is_refused_by_name(tmp_path: Path, monkeyp
 
 
 def test_a_giant_document_belongs_to_the_piece_it_begins_in(tmp_path: Path, monkeypatch) -> None:
-    for module in (documents, text):
-        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 500)
+    monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 500)
     monkeypatch.setattr(documents, "BLOCK_BYTES", 300)
     monkeypatch.setattr(documents, "LOOKBACK_BYTES", 100)
     monkeypatch.setattr(compression, "READ_BYTES", 128)
@@ -325,8 +323,7 @@ def test_a_giant_document_belongs_to_the_piece_it_begins_in(tmp_path: Path, monk
 def test_a_giant_word_without_any_space_is_cut_between_characters(
     tmp_path: Path, monkeypatch
 ) -> None:
-    for module in (documents, text):
-        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 1000)
     path = tmp_path / "word.txt"
     path.write_text("é" * 3000 + "€" * 3000)
     assert "".join(texts(path, "text")) == "é" * 3000 + "€" * 3000
