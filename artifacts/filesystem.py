@@ -40,10 +40,7 @@ ATTEMPTS = 6
 FIRST_PAUSE_SECONDS = 0.1
 """Pauses double: 0.1 s, 0.2 s, … 1.6 s before an object store's error is reported."""
 
-PERMANENT_ERRORS = (
-    *(FileNotFoundError, FileExistsError),
-    *(PermissionError, IsADirectoryError, NotADirectoryError),
-)
+PERMANENT_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 """Errors that a retry would not change."""
 
 OURS = ("builtins", "artifacts")

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import JsonValue
 from tokenizers import (
@@ -62,6 +62,9 @@ class AddedWord(NamedTuple):
 @dataclass(frozen=True)
 class SubwordTokenizer(ABC):
     """A vocabulary in id order, and how text is mapped to ids."""
+
+    spaces_count: ClassVar[bool] = False
+    """Whether a word's ids depend on a preceding space."""
 
     vocabulary: tuple[str, ...]
     """Readable tokens; those that continue a word begin with `##`."""
@@ -130,11 +133,6 @@ class SubwordTokenizer(ABC):
     @abstractmethod
     def prepares_corpora(self) -> bool:
         """Whether the stage `tokens` can compute the same ids."""
-
-    @property
-    def spaces_count(self) -> bool:
-        """Whether a word's ids depend on a preceding space."""
-        return False
 
     def running(self, parts: Sequence[str]) -> list[str]:
         """Parts of a text, prepared to be encoded one by one with the ids of the whole."""
@@ -253,6 +251,8 @@ class ByteLevelTokenizer(SubwordTokenizer):
     A token includes the space before its word, so word boundaries are visible in the tokens.
     """
 
+    spaces_count: ClassVar[bool] = True
+
     content: str
     """The content of `tokenizer.json`."""
 
@@ -273,11 +273,6 @@ class ByteLevelTokenizer(SubwordTokenizer):
     @property
     def prepares_corpora(self) -> bool:
         """Always: the stage uses `tokenizers` itself."""
-        return True
-
-    @property
-    def spaces_count(self) -> bool:
-        """Always: a token begins with the space before it."""
         return True
 
     @cached_property
@@ -413,21 +408,19 @@ def _not_berts(
     table: Mapping[str, Mapping[str, JsonValue]], added: Sequence[Mapping[str, JsonValue]]
 ) -> Iterator[str]:
     """The fields of a `tokenizer.json` that change ids in an unsupported way."""
-    expected: dict[str, dict[str, JsonValue]] = {
-        "model": {
-            "type": "WordPiece",
-            "unk_token": UNK,
-            "continuing_subword_prefix": CONTINUATION,
-            "max_input_chars_per_word": MAX_CHARACTERS_PER_WORD,
-        },
-        "normalizer": {"type": "BertNormalizer", "clean_text": True},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    expected: dict[tuple[str, str], JsonValue] = {
+        ("model", "type"): "WordPiece",
+        ("model", "unk_token"): UNK,
+        ("model", "continuing_subword_prefix"): CONTINUATION,
+        ("model", "max_input_chars_per_word"): MAX_CHARACTERS_PER_WORD,
+        ("normalizer", "type"): "BertNormalizer",
+        ("normalizer", "clean_text"): True,
+        ("pre_tokenizer", "type"): "BertPreTokenizer",
     }
-    for part, fields in expected.items():
-        for field, value in fields.items():
-            found = table[part].get(field, value)
-            if found != value:
-                yield f"{part}.{field} is {found!r}, expected {value!r}"
+    for (part, field), value in expected.items():
+        found = table[part].get(field, value)
+        if found != value:
+            yield f"{part}.{field} is {found!r}, expected {value!r}"
     for word in added:
         for option in ("single_word", "lstrip", "rstrip"):
             if word.get(option) and not word.get("special"):

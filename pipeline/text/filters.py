@@ -127,15 +127,9 @@ class Counts:
             found += self.places(places) > 0
         return found
 
-    @cached_property
-    def curly_brackets(self) -> Offsets:
-        """Opening curly brackets."""
-        return self.marks(self._text == ord("{"))
-
-    @cached_property
-    def lorem_ipsum(self) -> Offsets:
-        """Occurrences of `lorem ipsum`, in any case."""
-        matches = re.finditer(rb"lorem ipsum", self._text.tobytes(), re.IGNORECASE)
+    def matches(self, pattern: bytes) -> Offsets:
+        """Matches of a regular expression, in any case."""
+        matches = re.finditer(pattern, self._text.tobytes(), re.IGNORECASE)
         return self.places(np.array([match.start() for match in matches], dtype=np.int64))
 
     def marks(self, marks: Mask) -> Offsets:
@@ -193,8 +187,8 @@ RULES: tuple[Rule, ...] = (
         lambda of, limit: of.words_with_letters < limit * of.words,
     ),
     (Reason.FEW_STOP_WORDS, "min_stop_words", lambda of, limit: of.stop_words < limit),
-    (Reason.CURLY_BRACKET, "drop_curly_brackets", lambda of, _: of.curly_brackets > 0),
-    (Reason.LOREM_IPSUM, "drop_lorem_ipsum", lambda of, _: of.lorem_ipsum > 0),
+    (Reason.CURLY_BRACKET, "drop_curly_brackets", lambda of, _: of.matches(rb"{") > 0),
+    (Reason.LOREM_IPSUM, "drop_lorem_ipsum", lambda of, _: of.matches(rb"lorem ipsum") > 0),
 )
 """In the order in which they are applied."""
 
