@@ -149,8 +149,7 @@ def _function_parts(stage: PairsStage) -> Iterator[list[Pair]]:
     progress = Progress("pairs", len(packages), "packages")
     for package in packages:
         for module in read_modules(package):
-            found = documented_functions(module.docstrings)
-            yield [(one.summary, one.signature) for one in found]
+            yield list(documented_functions(module.docstrings).items())
         progress.advance(1, package)
 
 

@@ -20,6 +20,7 @@ and words are stemmed.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from artifacts.rng import stream_seed
 from pipeline.demo.docstring_text import CODE_BEGIN, CODE_END, paragraphs
@@ -185,46 +186,37 @@ class Pair:
     """`match` or `other`."""
 
 
-@dataclass(frozen=True)
-class Function:
-    """A documented function whose summary is unique in its module."""
-
-    summary: str
-    """The first sentence of its docstring."""
-    signature: str
-    summary_stems: frozenset[str]
-    signature_stems: frozenset[str]
-
-
 def pairs(docstrings: Sequence[Docstring], *, seed: int) -> Iterator[tuple[Pair, Pair]]:
     """A positive and a negative pair with the same summary for each function of a module."""
     functions = documented_functions(docstrings)
-    for function in functions:
-        others = [other for other in functions if other.signature != function.signature]
+    for summary, signature in functions.items():
+        others = [other for other in functions.values() if other != signature]
         if others:
-            wanted = len(function.summary_stems & function.signature_stems)
+            wanted = _common_stems(summary, signature)
             other = min(
                 others,
                 key=lambda one: (
-                    abs(len(function.summary_stems & one.signature_stems) - wanted),
-                    int(stream_seed(seed, "pair", function.summary, one.signature)),
+                    abs(_common_stems(summary, one) - wanted),
+                    int(stream_seed(seed, "pair", summary, one)),
                 ),
             )
-            yield (
-                Pair(function.summary, function.signature, "match"),
-                Pair(function.summary, other.signature, "other"),
-            )
+            yield Pair(summary, signature, "match"), Pair(summary, other, "other")
 
 
+def _common_stems(text: str, other: str) -> int:
+    return len(stems(text) & stems(other))
+
+
+@cache
 def stems(text: str) -> frozenset[str]:
     """The stems of words of at least three letters, with names split."""
     parts = (part.lower() for part in _PART.findall(text))
     return frozenset(_ENDING.sub("", part) for part in parts if len(part) > 2)
 
 
-def documented_functions(docstrings: Sequence[Docstring]) -> list[Function]:
-    """The functions whose summaries are sentences, one per distinct summary."""
-    found: dict[str, Function] = {}
+def documented_functions(docstrings: Sequence[Docstring]) -> dict[str, str]:
+    """The signatures of functions by their summaries, which are sentences and distinct."""
+    found: dict[str, str] = {}
     for docstring in docstrings:
         own_name = docstring.name.rpartition(".")[2]
         if not docstring.parameters or own_name.startswith("__"):
@@ -232,7 +224,5 @@ def documented_functions(docstrings: Sequence[Docstring]) -> list[Function]:
         first = next(iter(paragraphs(docstring.text)), "")
         summary = _SENTENCE_END.split(first, maxsplit=1)[0]
         if summary.count(" ") + 1 in SUMMARY_WORDS and summary not in found:
-            found[summary] = Function(
-                summary, docstring.signature, stems(summary), stems(docstring.signature)
-            )
-    return list(found.values())
+            found[summary] = docstring.signature
+    return found

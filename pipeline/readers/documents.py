@@ -14,6 +14,7 @@ cut into pieces; little more than a block is held in memory.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -42,6 +43,8 @@ MAX_MARK_BYTES = 16
 MAX_RECORD_BYTES = 1 << 26
 """Larger JSON objects and articles are refused: a record is held in memory whole, several times
 over while it is decoded, and a worker should fit into 1 GiB."""
+
+Item = TypeVar("Item")
 
 FindStarts = Callable[[bytes, bool], Offsets]
 """Ascending offsets in a buffer at which documents begin. The second argument is true if the buffer
@@ -102,6 +105,23 @@ class Reader:
 
     find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(source.path)
     """The source's files, sorted by path."""
+
+
+def grouped(
+    items: Iterable[Item], size_of: Callable[[Item], int], *, limit: int
+) -> Iterator[list[Item]]:
+    """Consecutive items in groups of a total size up to `limit`; a larger item is a group alone."""
+    group: list[Item] = []
+    size = 0
+    for item in items:
+        added = size_of(item)
+        if group and size + added > limit:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += added
+    if group:
+        yield group
 
 
 def pack(documents: Iterable[tuple[int, bytes]]) -> Iterator[DocumentBlock]:

@@ -23,7 +23,7 @@ from artifacts.store import FINISHED, WORK
 from pipeline.config.settings import CorpusConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES
 from pipeline.readers.docstrings import DOCSTRINGS
-from pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader
+from pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader, grouped
 from pipeline.readers.records import ARROW, JSONL, PARQUET
 from pipeline.readers.text import BLANK_LINE_TEXT, SENTENCE_LINES, TEXT
 from pipeline.readers.wikipedia import MEDIAWIKI, WIKIEXTRACTOR
@@ -66,7 +66,7 @@ class InputShard:
 
     @classmethod
     def of(
-        cls, source: int, pieces: list[Piece], size: int, files: list[InputFile]
+        cls, source: int, pieces: Sequence[Piece], size: int, files: list[InputFile]
     ) -> "InputShard":
         """The shard of these pieces of `files`, `size` bytes on disk."""
         rows = [[piece.path, piece.start, piece.stop, piece.file] for piece in pieces]
@@ -162,16 +162,10 @@ def input_shards(
     shards: list[InputShard] = []
     for ordinal, (source, files) in enumerate(zip(corpus.sources, found, strict=True)):
         splittable = READERS[source.reader].splittable
-        group: list[Piece] = []
-        size = 0
-        for piece, piece_size in _pieces(files, splittable=splittable):
-            if group and size + piece_size > wanted:
-                shards.append(InputShard.of(ordinal, group, size, files))
-                group, size = [], 0
-            group.append(piece)
-            size += piece_size
-        if group:
-            shards.append(InputShard.of(ordinal, group, size, files))
+        sized = _pieces(files, splittable=splittable)
+        for group in grouped(sized, lambda piece: piece[1], limit=wanted):
+            pieces, sizes = zip(*group, strict=True)
+            shards.append(InputShard.of(ordinal, pieces, sum(sizes), files))
     return shards
 
 

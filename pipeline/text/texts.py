@@ -23,7 +23,7 @@ from artifacts.errors import IntegrityError, NotText, UsageError
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.compression import converted_from
-from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, pack
+from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, grouped, pack
 from pipeline.readers.input_shards import READERS, InputShard, find_corpus, input_shards
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import Reason, Reasons, filter_documents
@@ -106,7 +106,8 @@ def read_texts(
                     raise
                 skipped.append((piece.file, Reason.BAD_FILE))
 
-    for block, files_D in _evenly(blocks()):
+    for group in grouped(_bounded(blocks()), lambda one: len(one[1].text), limit=STRIDE_BYTES):
+        block, files_D = _joined(group)
         cleaned = clean(block, line_break=line_break, from_html=from_html)
         text, ends_D = cleaned.text, cleaned.ends
         if line_break != "sentence":
@@ -145,12 +146,8 @@ def read_texts(
         )
 
 
-def _evenly(
-    blocks: Iterable[tuple[int, DocumentBlock]],
-) -> Iterator[tuple[DocumentBlock, npt.NDArray[np.uint32]]]:
-    """Regroup documents into blocks of about `STRIDE_BYTES`, with the file of each document."""
-    waiting: list[tuple[int, DocumentBlock]] = []
-    size = 0
+def _bounded(blocks: Iterable[tuple[int, DocumentBlock]]) -> Iterator[tuple[int, DocumentBlock]]:
+    """The same documents in blocks of up to `STRIDE_BYTES`, or one document each."""
     for file, block in blocks:
         starts = np.concatenate(([0], block.ends[:-1]))
         first = 0
@@ -164,14 +161,8 @@ def _evenly(
                 positions=block.positions[first:last],
             )
             for bounded in (part,) if end - begin <= MAX_DOCUMENT_BYTES + 1 else _cut(part):
-                if waiting and size + len(bounded.text) > STRIDE_BYTES:
-                    yield _joined(waiting)
-                    waiting, size = [], 0
-                waiting.append((file, bounded))
-                size += len(bounded.text)
+                yield file, bounded
             first = last
-    if waiting:
-        yield _joined(waiting)
 
 
 def _cut(block: DocumentBlock) -> Iterator[DocumentBlock]:
@@ -251,14 +242,5 @@ def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[D
 
 def cut_passages(sentences: list[str], *, words: int) -> Iterator[str]:
     """Runs of whole sentences of at most `words` words; a longer sentence is a passage alone."""
-    waiting: list[str] = []
-    count = 0
-    for sentence in sentences:
-        size = len(sentence.split())
-        if waiting and count + size > words:
-            yield " ".join(waiting)
-            waiting, count = [], 0
-        waiting.append(sentence)
-        count += size
-    if count:
-        yield " ".join(waiting)
+    for group in grouped(sentences, lambda sentence: len(sentence.split()), limit=words):
+        yield " ".join(group)
