@@ -61,7 +61,7 @@ from pipeline.text.splits import (
     heldout_sentences,
 )
 from pipeline.text.texts import TextBlock, read_texts
-from pipeline.tokenizer.pre_tokens import count_pre_tokens
+from pipeline.tokenizer.wordpiece import count_pre_tokens
 
 MAX_ALPHABET = 1000
 """Most characters in the alphabet; words with rarer ones are left out. In a small vocabulary it is

@@ -5,7 +5,8 @@ Out: a flat array of token ids, and the number of ids before given offsets.
 
 BERT's normaliser and pre-tokenizer never look across white space or ASCII punctuation, so the ids
 of a text are the concatenated ids of its pre-tokens, and each distinct pre-token is tokenised once
-and cached. The cache is bounded, private to a worker, and cannot change an id.
+and cached. The cache is bounded, private to a worker, and cannot change an id. Bytes of non-ASCII
+characters count as word bytes: what finds the ids of a pre-token still splits it where it has to.
 
 The loop over the text is C (wordpiece.c) and calls back for two things: the normalisation of a
 character it sees for the first time, and the ids of a pre-token whose characters depend on their
@@ -14,14 +15,17 @@ Without a C compiler, `ArrowWordPiece` does the same at a fraction of the speed.
 """
 
 import ctypes
+import unicodedata
 import weakref
+from collections import Counter
 from functools import cache
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from artifacts.arrays import Offsets, TokenIds, offsets
+from artifacts.arrays import Mask, Offsets, TokenIds, offsets
 from artifacts.runtime.native import address, load
 from artifacts.tables import id_type
 from artifacts.tokenizer import (
@@ -32,7 +36,6 @@ from artifacts.tokenizer import (
     WordPieceTokenizer,
 )
 from pipeline.tokenizer.byte_level import ByteLevel
-from pipeline.tokenizer.pre_tokens import Characters, split_pre_tokens
 
 MAX_ENTRIES = 1 << 19
 """Pre-tokens to cache before clearing; 200 MB of Wikipedia has 554,000 distinct ones."""
@@ -41,11 +44,115 @@ MAX_POOL = 1 << 23
 MAX_CACHED_BYTES = 1 << 12
 """Bytes; longer pre-tokens are not cached, since they hardly ever occur twice."""
 
+SPACE, WORD, ALONE, LEAD = range(4)
+"""Classes of bytes. Those of non-ASCII characters are `WORD`, or `LEAD` if they may begin a
+character that is a word by itself and has to be looked up."""
+
+_KINDS = np.full(256, ALONE, dtype=np.uint8)
+_KINDS[: ord(" ") + 1] = SPACE
+_KINDS[[byte for byte in range(256) if byte >= 0x80 or chr(byte).isalnum()]] = WORD
+_KINDS[[*range(0xE2, 0xEA), 0xEF]] = LEAD
+
+_NONE_ISOLATED = np.zeros(1 << 16, dtype=np.bool_)
+
+_PROBE = "a"
+"""Surrounds a character under test; normalisation leaves it unchanged."""
+
+_OFTEN_ALONE = (range(0x2010, 0x2028), range(0x3000, 0x3040), range(0xFF00, 0xFF66))
+"""Unicode blocks with common punctuation: dashes and quotes, CJK, full width."""
+_UNIFIED_IDEOGRAPHS = range(0x4E00, 0xA000)
+"""Always isolated (reference: tokenization.py:266-284)."""
+
 _DONE, _NEED_CHARACTER, _NEED_PRE_TOKEN, _NEED_ROOM, _NO_MEMORY = range(5)
 """Return values of `wordpiece_encode`."""
 
 _SPARE = 1024
 """Initial room for ids, in addition to one for every three bytes."""
+
+
+def split_pre_tokens(
+    text: bytes, *, lowercase: bool, isolated: Mask = _NONE_ISOLATED
+) -> tuple[Offsets, pa.LargeBinaryArray]:
+    """Where the pre-tokens of `text` begin, and their bytes with the white space after them.
+
+    Lower-cases ASCII letters only. `isolated` are the characters below U+10000 to split off.
+    """
+    kinds = np.frombuffer(text.translate(_KINDS.tobytes()), dtype=np.uint8)
+    begins = kinds != SPACE
+    word = kinds & 1 != 0  # WORD and LEAD
+    begins[1:] &= ~(word[1:] & word[:-1])
+    leads = np.flatnonzero(kinds == LEAD)
+    if len(leads):
+        raw = np.frombuffer(text, dtype=np.uint8)
+        code = (raw[leads].astype(np.int64) & 0x0F) << 12  # all begin three-byte characters
+        code |= (raw[leads + 1].astype(np.int64) & 0x3F) << 6
+        code |= raw[leads + 2] & 0x3F
+        places = leads[isolated[code]]
+        begins[places] = True
+        after = places[places + 3 < len(kinds)] + 3
+        begins[after] = kinds[after] != SPACE
+    starts = np.flatnonzero(begins)
+    buffers = [
+        None,
+        pa.py_buffer(np.append(starts, len(text))),
+        pa.py_buffer(text.lower() if lowercase else text),
+    ]
+    return starts, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(starts), buffers)
+
+
+def count_pre_tokens(text: bytes, *, lowercase: bool) -> Counter[bytes]:
+    """Count the pre-tokens in cleaned `text`."""
+    _, pre_tokens = split_pre_tokens(text, lowercase=lowercase)
+    found, times = pre_tokens.value_counts().flatten()
+    counts: Counter[bytes] = Counter()
+    for pre_token, count in zip(found.to_pylist(), times.to_pylist(), strict=True):
+        counts[pre_token.rstrip()] += count
+    return counts
+
+
+class Characters(dict[int, str]):
+    """How the BERT pipeline of `tokenizers` normalises single characters, as a translation table.
+
+    Maps code points to text, with spaces around characters that are words by themselves. Entries
+    are obtained from `tokenizers` on first use, so that no table of Unicode properties has to agree
+    with its own.
+
+    Characters can be handled one by one because the pipeline never combines two, except that
+    decomposition reorders combining marks. Marks are then stripped; pre-tokens with a mark that is
+    not (a handful of musical and Hangul signs) are passed to `tokenizers` whole.
+    """
+
+    def __init__(self, tokenizer: WordPieceTokenizer) -> None:
+        super().__init__()
+        self._normalizer = tokenizer.backend.normalizer
+        self._pre_tokenizer = tokenizer.backend.pre_tokenizer
+        self.unsafe: set[str] = set()
+        """Characters seen so far whose result depends on their neighbours."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        normalised = self._normalizer.normalize_str(f"{_PROBE}{character}{_PROBE}")
+        pieces = [piece for piece, _ in self._pre_tokenizer.pre_tokenize_str(normalised)]
+        meaning = " ".join(pieces)[1:-1]
+        if character not in meaning and any(map(unicodedata.combining, meaning)):
+            self.unsafe.add(character)
+        self[code] = meaning
+        return meaning
+
+    def words(self, text: str) -> list[str] | None:
+        """The words of a pre-token; None if it must be passed to `tokenizers` whole."""
+        words = text.translate(self).split(" ")
+        if self.unsafe and not self.unsafe.isdisjoint(text):
+            return None
+        return [word for word in words if word]
+
+    def isolated(self) -> Mask:
+        """Which characters below U+10000 are known to be words by themselves."""
+        alone = np.zeros(1 << 16, dtype=np.bool_)
+        alone[list(_UNIFIED_IDEOGRAPHS)] = True
+        for block in _OFTEN_ALONE:
+            alone[[code for code in block if self[code] == f" {chr(code)} "]] = True
+        return alone
 
 
 @cache

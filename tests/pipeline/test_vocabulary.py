@@ -14,7 +14,7 @@ from artifacts.store import Artifact
 from artifacts.tokenizer import SPECIAL_TOKENS
 from pipeline import vocabulary as stage
 from pipeline.readers import input_shards
-from pipeline.tokenizer.pre_tokens import count_pre_tokens
+from pipeline.tokenizer.wordpiece import count_pre_tokens
 from pipeline.vocabulary import count_words, learn_pieces, make_vocabulary
 from tests.pipeline.corpora import (
     INLINE,
