@@ -63,7 +63,8 @@ class _Fp8Affine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, gradient_TO: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, weight = Scaled(*ctx.saved_tensors[:2]), Scaled(*ctx.saved_tensors[2:])
+        saved = ctx.saved_tensors  # read once: a checkpoint recomputes them only once
+        x, weight = Scaled(*saved[:2]), Scaled(*saved[2:])
         gradient = scaled(gradient_TO, torch.float8_e5m2)
         return (
             _product(gradient, _turned(weight)),

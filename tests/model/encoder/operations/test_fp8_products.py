@@ -95,3 +95,16 @@ def test_what_is_kept_for_the_way_back_is_fp8() -> None:
         fp8_affine(x, weight, torch.zeros(64, dtype=torch.bfloat16))
     assert [t.dtype for t in kept if t.dim()] == [E4M3, E4M3]
     assert isinstance(scaled(x, E4M3), Scaled)
+
+
+def test_layers_in_fp8_can_be_checkpointed() -> None:
+    gradients = []
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        model = PretrainingModel(
+            small_config(), VOCABULARY, fp8=True, checkpoint_activations=checkpointed
+        ).bfloat16()
+        model(pack(random_examples(MIXED_LENGTHS)), 1).loss(10, 5).backward()
+        gradients.append([parameter.grad for parameter in model.encoder.layers.parameters()])
+    for kept, recomputed in zip(*gradients, strict=True):
+        assert torch.equal(kept, recomputed)
