@@ -24,7 +24,7 @@ from model.config import EncoderConfig
 from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
 from model.encoder.initialisation import initialise
 from model.encoder.layers.bert import Layer, Pooler
-from model.encoder.layers.embeddings import Embeddings, TokenEmbeddings
+from model.encoder.layers.embeddings import Embeddings
 from model.encoder.layers.lstm import BiLSTM, LstmLayer, Reading
 from model.encoder.layers.modern import ModernLayer, PredictionHead
 from model.encoder.losses import PretrainingSums, hits, masked_lm_loss
@@ -76,12 +76,11 @@ class Encoder(nn.Module):
         self.attention = attention
         self.checkpoint_activations = checkpoint_activations
         self._is_compiled = False
-        self.embeddings: Embeddings | TokenEmbeddings
+        self.embeddings = Embeddings(config, vocabulary_size)
         self.pooler: Pooler | PredictionHead
         self.layer_norm: nn.LayerNorm | None = None
         depth = range(config.num_hidden_layers)
         if config.family == "modern":
-            self.embeddings = TokenEmbeddings(config, vocabulary_size)
             self.layers = nn.ModuleList(
                 ModernLayer(config, is_first=not number) for number in depth
             )
@@ -90,7 +89,6 @@ class Encoder(nn.Module):
             )
             self.pooler = PredictionHead(config)
         else:
-            self.embeddings = Embeddings(config, vocabulary_size)
             self.layers = nn.ModuleList(
                 LstmLayer(config) if config.layer_type == "lstm" else Layer(config, fp8=fp8)
                 for _ in depth

@@ -26,50 +26,34 @@ from model.encoder.operations.residual import layer_norm
 
 
 class Embeddings(nn.Module):
-    """Sum of word, segment and position embeddings, with layer norm and dropout."""
+    """Sum of word, position and segment embeddings, with layer norm and dropout.
 
-    def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
-        super().__init__()
-        width = config.hidden_size
-        self.word_embeddings = nn.Embedding(vocabulary_size, width)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
-        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout_prob = config.hidden_dropout_prob
-
-    def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
-        """[T, H]."""
-        embedded_TH = look_up(
-            (self.word_embeddings.weight, batch.input_ids),
-            (self.position_embeddings.weight, batch.position_ids),
-            (self.token_type_embeddings.weight, batch.token_type_ids),
-        )
-        norm = self.layer_norm
-        normalised_TH = layer_norm(embedded_TH, norm.weight, norm.bias, norm.eps)
-        return dropout(normalised_TH, self.dropout_prob, noise)
-
-
-class TokenEmbeddings(nn.Module):
-    """Embeddings of the modern family: words only, with layer norm without bias.
-
-    With `positions = "learned"`, position embeddings are added.
+    The modern family's have no segments, neither bias nor dropout, and positions only if learned.
     """
 
     def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
         super().__init__()
-        width = config.hidden_size
+        width, is_bert = config.hidden_size, config.family == "bert"
         self.word_embeddings = nn.Embedding(vocabulary_size, width)
         self.position_embeddings: nn.Embedding | None = None
-        if config.positions == "learned":
+        if config.has_position_table:
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
-        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=False)
+        self.token_type_embeddings: nn.Embedding | None = None
+        if is_bert:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=is_bert)
+        self.dropout_prob = config.hidden_dropout_prob if is_bert else 0.0
 
     def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
-        """[T, H]; no dropout."""
+        """[T, H]."""
         tables = [(self.word_embeddings.weight, batch.input_ids)]
         if self.position_embeddings is not None:
             tables.append((self.position_embeddings.weight, batch.position_ids))
-        return layer_norm(look_up(*tables), self.layer_norm.weight, None, self.layer_norm.eps)
+        if self.token_type_embeddings is not None:
+            tables.append((self.token_type_embeddings.weight, batch.token_type_ids))
+        norm = self.layer_norm
+        normalised_TH = layer_norm(look_up(*tables), norm.weight, norm.bias, norm.eps)
+        return dropout(normalised_TH, self.dropout_prob, noise)
 
 
 def look_up(*tables: tuple[Tensor, Tensor]) -> Tensor:
