@@ -237,65 +237,46 @@ def _layer_types(encoder: EncoderConfig) -> list[JsonValue]:
     return [LOCAL if number % every else FULL for number in range(encoder.num_hidden_layers)]
 
 
-_LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.+)")
+_PARAMETER = re.compile(r"(?:encoder\.layers\.(\d+)\.)?(.+)[._]((?:weight|bias).*)")
+"""The number of the layer, if the parameter is in one; the module; weight or bias."""
 
-_BERT_OUTSIDE = {
+_TRANSPOSED = re.compile(r".*\.(query|key|value|intermediate)_weight")
+"""[in, out] here, [out, in] in Hugging Face (see `model/encoder/operations/products.py`)."""
+
+_BERT_MODULES = {
     **{
-        f"encoder.embeddings.{name}.weight": f"bert.embeddings.{name}.weight"
+        f"encoder.embeddings.{name}": f"bert.embeddings.{name}"
         for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
     },
-    "encoder.embeddings.layer_norm.weight": "bert.embeddings.LayerNorm.weight",
-    "encoder.embeddings.layer_norm.bias": "bert.embeddings.LayerNorm.bias",
-    "encoder.pooler.dense.weight": "bert.pooler.dense.weight",
-    "encoder.pooler.dense.bias": "bert.pooler.dense.bias",
-    "masked_lm.transform.weight": "cls.predictions.transform.dense.weight",
-    "masked_lm.transform.bias": "cls.predictions.transform.dense.bias",
-    "masked_lm.layer_norm.weight": "cls.predictions.transform.LayerNorm.weight",
-    "masked_lm.layer_norm.bias": "cls.predictions.transform.LayerNorm.bias",
-    "masked_lm.output_bias": "cls.predictions.bias",
-    "next_sentence.output.weight": "cls.seq_relationship.weight",
-    "next_sentence.output.bias": "cls.seq_relationship.bias",
+    "encoder.embeddings.layer_norm": "bert.embeddings.LayerNorm",
+    "encoder.pooler.dense": "bert.pooler.dense",
+    "masked_lm.transform": "cls.predictions.transform.dense",
+    "masked_lm.layer_norm": "cls.predictions.transform.LayerNorm",
+    "masked_lm.output": "cls.predictions",
+    "next_sentence.output": "cls.seq_relationship",
+    **{f"attention.{part}": f"attention.self.{part}" for part in ("query", "key", "value")},
+    "attention.output": "attention.output.dense",
+    "attention.layer_norm": "attention.output.LayerNorm",
+    "feed_forward.intermediate": "intermediate.dense",
+    "feed_forward.output": "output.dense",
+    "feed_forward.layer_norm": "output.LayerNorm",
+    "lstm": "lstm",  # Hugging Face has no such layer, so our name is kept
 }
 
-_BERT_INSIDE = {
-    **{
-        f"attention.{part}_{kind}": f"attention.self.{part}.{kind}"
-        for part in ("query", "key", "value")
-        for kind in ("weight", "bias")
-    },
-    "attention.output_weight": "attention.output.dense.weight",
-    "attention.output_bias": "attention.output.dense.bias",
-    "attention.layer_norm_weight": "attention.output.LayerNorm.weight",
-    "attention.layer_norm_bias": "attention.output.LayerNorm.bias",
-    "feed_forward.intermediate_weight": "intermediate.dense.weight",
-    "feed_forward.intermediate_bias": "intermediate.dense.bias",
-    "feed_forward.output_weight": "output.dense.weight",
-    "feed_forward.output_bias": "output.dense.bias",
-    "feed_forward.layer_norm_weight": "output.LayerNorm.weight",
-    "feed_forward.layer_norm_bias": "output.LayerNorm.bias",
-    **{
-        f"lstm.{part}_l0": f"lstm.{part}_l0"
-        for part in ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
-    },  # Hugging Face has no such layer, so our names are kept
-}
-
-_MODERN_OUTSIDE = {
-    "encoder.embeddings.position_embeddings.weight": "model.embeddings.position_embeddings.weight",
-    "encoder.embeddings.word_embeddings.weight": "model.embeddings.tok_embeddings.weight",
-    "encoder.embeddings.layer_norm.weight": "model.embeddings.norm.weight",
-    "encoder.layer_norm.weight": "model.final_norm.weight",
-    "encoder.pooler.dense.weight": "head.dense.weight",
-    "encoder.pooler.layer_norm.weight": "head.norm.weight",
-    "masked_lm.output_bias": "decoder.bias",
-}
-
-_MODERN_INSIDE = {
-    "attention.layer_norm_weight": "attn_norm.weight",
-    "attention.projection_weight": "attn.Wqkv.weight",
-    "attention.output_weight": "attn.Wo.weight",
-    "feed_forward.layer_norm_weight": "mlp_norm.weight",
-    "feed_forward.input_weight": "mlp.Wi.weight",
-    "feed_forward.output_weight": "mlp.Wo.weight",
+_MODERN_MODULES = {
+    "encoder.embeddings.position_embeddings": "model.embeddings.position_embeddings",
+    "encoder.embeddings.word_embeddings": "model.embeddings.tok_embeddings",
+    "encoder.embeddings.layer_norm": "model.embeddings.norm",
+    "encoder.layer_norm": "model.final_norm",
+    "encoder.pooler.dense": "head.dense",
+    "encoder.pooler.layer_norm": "head.norm",
+    "masked_lm.output": "decoder",
+    "attention.layer_norm": "attn_norm",
+    "attention.projection": "attn.Wqkv",
+    "attention.output": "attn.Wo",
+    "feed_forward.layer_norm": "mlp_norm",
+    "feed_forward.input": "mlp.Wi",
+    "feed_forward.output": "mlp.Wo",
 }
 
 
@@ -309,11 +290,8 @@ class Layout:
     pretraining: str
     """Its class with the pre-training heads, without that prefix."""
 
-    outside: Mapping[str, str]
-    """Parameters outside the layers, our name to theirs."""
-
-    inside: Mapping[str, str]
-    """Parameters of a layer, our name to theirs."""
+    modules: Mapping[str, str]
+    """Modules, our name to theirs; those of a layer without the layer's name."""
 
     layer: str
     """Prefix of their layers' parameters."""
@@ -336,23 +314,30 @@ class Layout:
     extras: tuple[str, ...] = ()
     """Other tensors in the files that are not weights of the encoder."""
 
+    def name(self, ours: str) -> str:
+        """Hugging Face's name of our parameter, in the class with pre-training heads."""
+        found = _PARAMETER.fullmatch(ours)
+        assert found is not None
+        layer, module, kind = found.groups()
+        name = f"{self.modules[module]}.{kind}"
+        return name if layer is None else f"{self.layer}.{layer}.{name}"
+
     @property
     def word_embeddings(self) -> str:
         """Name of the word embeddings."""
-        return self.outside["encoder.embeddings.word_embeddings.weight"]
+        return self.name("encoder.embeddings.word_embeddings.weight")
 
     @property
     def over_vocabulary(self) -> tuple[str, ...]:
         """Tensors with a row for every word-piece."""
-        return (self.word_embeddings, self.outside["masked_lm.output_bias"], *self.tied)
+        return (self.word_embeddings, self.name("masked_lm.output_bias"), *self.tied)
 
 
 LAYOUTS: Mapping[Family, Layout] = {
     "bert": Layout(
         classes="Bert",
         pretraining="ForPreTraining",
-        outside=_BERT_OUTSIDE,
-        inside=_BERT_INSIDE,
+        modules=_BERT_MODULES,
         layer="bert.encoder.layer",
         bare=("embeddings.", "encoder.", "pooler."),
         prefix="bert.",
@@ -367,8 +352,7 @@ LAYOUTS: Mapping[Family, Layout] = {
     "modern": Layout(
         classes="ModernBert",
         pretraining="ForMaskedLM",
-        outside=_MODERN_OUTSIDE,
-        inside=_MODERN_INSIDE,
+        modules=_MODERN_MODULES,
         layer="model.layers",
         bare=("embeddings.", "layers.", "final_norm."),
         prefix="model.",
@@ -378,17 +362,6 @@ LAYOUTS: Mapping[Family, Layout] = {
     ),
 }
 
-_TRANSPOSED = re.compile(r".*\.(query|key|value|intermediate)_weight")
-"""[in, out] here, [out, in] in Hugging Face (see `model/encoder/operations/products.py`)."""
-
-
-def hugging_face_name(name: str, family: Family = "bert") -> str:
-    """Hugging Face's name of our parameter `name`, in the class with pre-training heads."""
-    layout, layer = LAYOUTS[family], _LAYER.fullmatch(name)
-    if layer is None:
-        return layout.outside[name]
-    return f"{layout.layer}.{layer[1]}.{layout.inside[layer[2]]}"
-
 
 def to_hugging_face(parameters: Mapping[str, Tensor], family: Family = "bert") -> dict[str, Tensor]:
     """`PretrainingModel.state_dict()` under Hugging Face's names and in its orientation.
@@ -396,16 +369,16 @@ def to_hugging_face(parameters: Mapping[str, Tensor], family: Family = "bert") -
     The decoder is not duplicated: Hugging Face ties its weight to the word embeddings, and BERT's
     bias to `cls.predictions.bias`, when loading.
     """
-    return {
-        hugging_face_name(name, family): _turned(name, value) for name, value in parameters.items()
-    }
+    layout = LAYOUTS[family]
+    return {layout.name(name): _turned(name, value) for name, value in parameters.items()}
 
 
 def from_hugging_face(
     tensors: Mapping[str, Tensor], names: Iterable[str], family: Family = "bert"
 ) -> dict[str, Tensor]:
     """The tensors of our parameters `names`; a KeyError carries Hugging Face's missing name."""
-    return {name: _turned(name, tensors[hugging_face_name(name, family)]) for name in names}
+    layout = LAYOUTS[family]
+    return {name: _turned(name, tensors[layout.name(name)]) for name in names}
 
 
 def _turned(name: str, tensor: Tensor) -> Tensor:

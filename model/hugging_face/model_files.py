@@ -33,7 +33,6 @@ from model.hugging_face.layout import (
     Layout,
     from_hugging_face,
     hugging_face_config,
-    hugging_face_name,
     special_ids,
     to_hugging_face,
 )
@@ -230,7 +229,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
                 f"{source.directory}: {name} is {list(tensors[name].shape)}, config.json and "
                 f"tokenizer say {list(parameter.shape)}; the files do not belong together"
             )
-    present = [name for name in ours if hugging_face_name(name, config.family) in tensors]
+    present = [name for name in ours if layout.name(name) in tensors]
     is_next_token = source.read_table(CONFIG).get("cloze_objective") == "next_token"
     return EncoderFiles(
         config=config,
