@@ -33,7 +33,7 @@ from benchmarks.measuring import arguments_of, machine, read_result, write_resul
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import Prefetcher, Share, StepBatch
 from model.data.sources import Inputs, read_inputs, training_source
-from model.encoder.layers import bert
+from model.encoder import bert
 from model.encoder.models import PretrainingModel
 from model.encoder.operations.fp8_products import fp8_affine
 from model.encoder.operations.products import affine

@@ -9,25 +9,31 @@ The encoder is BERT's (Devlin et al. 2019), that of the modern family, or an LST
 heads are as in the reference (run_pretraining.py:240-305). Summing lets the trainer divide by the
 counts of the global batch, so the loss does not depend on how a batch is split (a documented
 departure: the reference averages per replica).
+
+Initial values are also as in the reference: weights truncated normal, biases zero, layer norms one
+and zero. Truncation at two sigma reduces the standard deviation to 0.88 of the nominal one
+(modeling.py:375-377).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
 from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
-from model.encoder.initialisation import initialise
-from model.encoder.layers.bert import Layer, Pooler
-from model.encoder.layers.embeddings import Embeddings
-from model.encoder.layers.lstm import BiLSTM, LstmLayer, Reading
-from model.encoder.layers.modern import ModernLayer, PredictionHead
+from model.encoder.bert import Layer, Pooler
+from model.encoder.embeddings import Embeddings
 from model.encoder.losses import PretrainingSums, hits, masked_lm_loss
+from model.encoder.lstm import BiLSTM, LstmLayer, Reading
+from model.encoder.modern import ModernLayer, PredictionHead
 from model.encoder.operations.activation import activation
 from model.encoder.operations.attention import BACKENDS, backend_name, layer_attention
 from model.encoder.operations.dropout import Noise, dropout, noise_from
@@ -401,3 +407,53 @@ class SentenceModel(nn.Module):
         return functional.normalize(
             self.encoder.pooled(hidden_TH, batch, pooling=self.pooling).float(), dim=-1
         )
+
+
+def initialise(module: nn.Module, config: EncoderConfig) -> None:
+    """Initialise every parameter of `module`, in order of names."""
+    for name, parameter in sorted(module.named_parameters()):
+        initialise_parameter(name, parameter, config)
+
+
+def initialise_parameter(name: str, parameter: Tensor, config: EncoderConfig) -> None:
+    """Initialise one parameter according to its role, given by its name.
+
+    In the modern family, weights that write to the residual stream are scaled down with the number
+    of layers (Warner et al. 2024, A.2).
+    """
+    deviation = config.initializer_range
+    if config.family == "modern" and name.endswith(("output_weight", "pooler.dense.weight")):
+        deviation /= math.sqrt(2 * config.num_hidden_layers)
+    if "bias" in name.rpartition(".")[2]:
+        nn.init.zeros_(parameter)
+    elif "layer_norm" in name:
+        nn.init.ones_(parameter)
+    else:
+        nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Skips the initialisation that torch's modules perform."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """The tensor unchanged if `func` would initialise it."""
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Modules created inside live on the meta device: names and shapes, without values.
+
+    Their initialisation is skipped too: on the meta device, torch imports its compiler for it,
+    which takes seconds.
+    """
+    with torch.device("meta"), _NothingDrawn():
+        yield

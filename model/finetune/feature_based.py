@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from model.config import FeatureConfig
 from model.data.batch import on, ragged_indices
-from model.encoder.layers.lstm import BiLSTM
+from model.encoder.lstm import BiLSTM
 from model.encoder.models import HEAD_DROPOUT, Encoder
 from model.encoder.operations.dropout import dropout, noise_from
 from model.tasks.base import Problem

@@ -26,8 +26,14 @@ from artifacts.manifest import FileEntry, Manifest
 from artifacts.store import Artifact, put_bytes, put_json
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, Objective, TaskConfig
-from model.encoder.initialisation import initialise_parameter, shapes_alone
-from model.encoder.models import Encoder, PretrainingModel, SentenceModel, TaskModel
+from model.encoder.models import (
+    Encoder,
+    PretrainingModel,
+    SentenceModel,
+    TaskModel,
+    initialise_parameter,
+    shapes_alone,
+)
 from model.hugging_face.layout import (
     LAYOUTS,
     Layout,

@@ -25,8 +25,7 @@ from artifacts.store import open_artifact
 from artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from model.config import EncoderConfig
 from model.data.batch import Example, pack
-from model.encoder.initialisation import shapes_alone
-from model.encoder.models import Pooling, PretrainingModel
+from model.encoder.models import Pooling, PretrainingModel, shapes_alone
 from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.hugging_face.source import MODULES, SentenceModules, Source, artifact_source
 from model.tasks.features import batches_by_length, tokens_at_once

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.encoder.layers.embeddings import look_up
+from model.encoder.embeddings import look_up
 from model.encoder.losses import hits, masked_lm_loss
 from model.encoder.operations.grouped_attention import cuts, group_sequences
 from model.encoder.operations.native_kernels import choose_kernels

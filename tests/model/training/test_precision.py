@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from artifacts.errors import UsageError
-from model.encoder.layers.embeddings import look_up
+from model.encoder.embeddings import look_up
 from model.training.precision import Rounded, require_fp8
 
 

@@ -85,8 +85,7 @@ import torch
 import model.evaluation.evaluate, model.finetune.finetune, model.inference.load
 import model.training.pretrain
 from model.config import EncoderConfig, OptimizerConfig
-from model.encoder.initialisation import initialise, shapes_alone
-from model.encoder.models import Encoder, PretrainingModel, TaskModel
+from model.encoder.models import Encoder, PretrainingModel, TaskModel, initialise, shapes_alone
 from model.training.optimizer import build_optimizer
 
 for family in ("bert", "modern"):

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
+from model.encoder import bert, embeddings, modern
 from model.encoder import models as encoder_module
-from model.encoder.layers import bert, embeddings, modern
-from model.encoder.layers.bert import FeedForward, Layer
+from model.encoder.bert import FeedForward, Layer
 from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations import attention as attention_module
 from model.encoder.operations import products
@@ -150,7 +150,7 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
         loss = rounded(batch, step).masked_lm_loss
         loss.backward()
         assert loss.isfinite()
-        assert all(p.grad is not None for p in model.encoder.layers.parameters())
+        assert all(p.grad is not None for p in model.encoder.parameters())
         with torch.no_grad():
             rounded.eval()(batch, None)
         rounded.train()

@@ -105,6 +105,6 @@ def test_layers_in_fp8_can_be_checkpointed() -> None:
             small_config(), VOCABULARY, fp8=True, checkpoint_activations=checkpointed
         ).bfloat16()
         model(pack(random_examples(MIXED_LENGTHS)), 1).loss(10, 5).backward()
-        gradients.append([parameter.grad for parameter in model.encoder.layers.parameters()])
+        gradients.append([parameter.grad for parameter in model.encoder.parameters()])
     for kept, recomputed in zip(*gradients, strict=True):
         assert torch.equal(kept, recomputed)

@@ -15,8 +15,8 @@ import torch
 from artifacts import rng
 from artifacts.errors import UsageError
 from model.data.batch import pack
-from model.encoder.layers.modern import norm_product
 from model.encoder.losses import native_softmax_gradient
+from model.encoder.modern import norm_product
 from model.encoder.operations import native_kernels as native
 from model.encoder.operations import products
 from model.encoder.operations.activation import activate_, activation_gradients, gated_gelu
