@@ -50,7 +50,7 @@ FORBIDDEN = {
 }
 """Libraries that would drag one part's installation into another."""
 
-EXEMPT = {"cloze.inspection.doctor", "model.inference.onnx_export"}
+EXEMPT = {"cloze.inspection.doctor", "model.inference.onnx"}
 """The one looks for a GPU; the other, behind the extra `onnx`, traces classes of transformers."""
 
 

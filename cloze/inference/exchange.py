@@ -79,8 +79,7 @@ def export_model(
     if (graphs.int8 or graphs.sample) and not graphs.onnx:
         raise UsageError("--int8 and --sample apply to ONNX graphs; give --onnx as well")
     if graphs.onnx:
-        from model.inference.onnx_export import export_onnx  # needs the extra `onnx`
-        from model.inference.onnx_model import measured
+        from model.inference.onnx import export_onnx, measured  # needs the extra `onnx`
     if task:
         from model.inference.export import export_task
 
