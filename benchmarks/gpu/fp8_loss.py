@@ -35,8 +35,7 @@ from model.data.micro_batches import Prefetcher, Share, StepBatch
 from model.data.sources import Inputs, read_inputs, training_source
 from model.encoder import bert
 from model.encoder.models import PretrainingModel
-from model.encoder.operations.fp8_products import fp8_affine
-from model.encoder.operations.products import affine
+from model.encoder.operations.products import affine, fp8_affine
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.optimizer import learning_rate

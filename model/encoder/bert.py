@@ -15,11 +15,11 @@ from model.config import EncoderConfig
 from model.encoder.operations.activation import activate_, activation, activation_gradients
 from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout
-from model.encoder.operations.fp8_products import fp8_affine
 from model.encoder.operations.grouped_attention import Attend, GroupedAttention
 from model.encoder.operations.products import (
     affine,
     bias_gradient,
+    fp8_affine,
     product,
     weight_gradient,
 )

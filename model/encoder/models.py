@@ -73,7 +73,7 @@ class Encoder(nn.Module):
     ) -> None:
         """`attention` names a backend; `checkpoint_activations` trades time for memory.
 
-        `fp8` computes the products of the layers in FP8 (fp8_products.py); the encoder must be
+        `fp8` computes the products of the layers in FP8 (products.py); the encoder must be
         bfloat16.
         """
         super().__init__()

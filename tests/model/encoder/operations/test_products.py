@@ -6,7 +6,7 @@ from torch import Tensor
 
 from model.data.batch import pack
 from model.encoder.models import PretrainingModel
-from model.encoder.operations.fp8_products import Scaled, fp8_affine, scaled
+from model.encoder.operations.products import Scaled, fp8_affine, scaled
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,
