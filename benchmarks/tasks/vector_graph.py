@@ -21,7 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import arguments_of, machine, write_result
-from model.inference.passage_index import Vectors, nearest
+from model.inference.passage_index import Vectors, nearest, nearest_in, write_graph
 
 COUNT = 10
 ROWS_AT_ONCE = 50_000
@@ -50,8 +50,6 @@ def write_rows(path: str, seen: Vectors, rows: int) -> None:
 
 def main() -> None:
     """Build the graph, search both ways, compare."""
-    from model.inference.vector_graph import nearest_in, write_graph  # needs the extra `index`
-
     parser = arguments_of(__doc__, output="vector_graph.json")
     parser.add_argument("--vectors", required=True)
     parser.add_argument("--rows", type=int, default=200_000)

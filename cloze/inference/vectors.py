@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
+from importlib.metadata import version
 from itertools import groupby, islice, tee
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -45,12 +46,16 @@ from flows.external_inputs import digest_of_files, digest_of_model
 from flows.workspace import Workspace, writable_workspace
 from model.inference.load import Model, load
 from model.inference.passage_index import (
+    GRAPH,
+    GRAPH_SETTINGS,
     PASSAGES,
     VECTORS,
     Hit,
     Vectors,
     nearest,
+    nearest_in,
     read_passage,
+    write_graph,
     write_index,
     write_vectors,
 )
@@ -234,7 +239,7 @@ def search(
 ) -> Answer | None:
     """Search a folder."""
     if use_index:
-        import_module("model.inference.vector_graph")  # report a missing library early
+        import_module("usearch.index")  # report a missing library early
     if top_k < 1 or words < 1:
         raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
     space = writable_workspace(place.machine().workspace)
@@ -323,12 +328,11 @@ def _scratch(output: str) -> Iterator[str]:
 
 def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
     """Search by the graph of the index's vectors: an existing artifact, or a new one."""
-    from model.inference.vector_graph import GRAPH, SETTINGS, VERSION, nearest_in, write_graph
-
     table = StageTable(
         stage=GRAPH_STAGE,
         format_version=GRAPH_FORMAT_VERSION,
-        config={"usearch": VERSION, **SETTINGS},
+        # Another version of the library builds its own graph.
+        config={"usearch": version("usearch"), **GRAPH_SETTINGS},
         inputs={"vectors": InputRef(digest=index.digest)},
         output="",
     )

@@ -127,7 +127,7 @@ def test_the_nearest_rows_do_not_depend_on_the_block_size(
 
 
 def test_a_graph_of_thousands_finds_the_same_rows_as_an_exact_scan(tmp_path: Path) -> None:
-    vector_graph = pytest.importorskip("model.inference.vector_graph")
+    pytest.importorskip("usearch")
     random = np.random.default_rng(0)
     topics = random.standard_normal((50, 64))
     near = topics[random.integers(0, 50, 4200)] + random.standard_normal((4200, 64))
@@ -135,8 +135,8 @@ def test_a_graph_of_thousands_finds_the_same_rows_as_an_exact_scan(tmp_path: Pat
     matrix, questions = vectors[:4000], vectors[4000:]
     path, graph = str(tmp_path / "m.npy"), str(tmp_path / "m.usearch")
     np.save(path, matrix)
-    assert list(vector_graph.write_graph(path, graph)) == list(range(4000))
-    found = vector_graph.nearest_in(graph, path, questions, count=10)
+    assert list(passage_index.write_graph(path, graph)) == list(range(4000))
+    found = passage_index.nearest_in(graph, path, questions, count=10)
     exact = passage_index.nearest(path, questions, count=10)
     both = [len(set(some) & set(best)) for some, best in zip(rows(found), rows(exact), strict=True)]
     assert np.mean(both) / 10 >= 0.95
@@ -173,7 +173,6 @@ def test_a_missing_index_library_is_one_line_before_anything_is_embedded(
 ) -> None:
     monkeypatch.setitem(sys.modules, "usearch", None)
     monkeypatch.setitem(sys.modules, "usearch.index", None)
-    monkeypatch.delitem(sys.modules, "model.inference.vector_graph", raising=False)
     done = cloze("search", "encoder", "texts", "a", "--index")
     assert done.returncode == 1
     assert done.stderr == "error: usearch is not installed; pip install 'cloze[index]'\n"
