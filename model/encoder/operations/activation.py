@@ -44,11 +44,9 @@ def activation_gradients(gradient_TI: Tensor, kept_TI: Tensor, name: str) -> tup
             gradient_TI, kept_TI, approximate=APPROXIMATION[name]
         )
         return through_TI, through_TI.sum(0)
-    tokens, width = gradient_TI.shape
-    threads = torch.get_num_threads()
-    sums = torch.empty(threads, width)
-    native("gelu_backward", tokens, width, gradient_TI, kept_TI, sums, threads)
-    return gradient_TI, sums.sum(0).to(gradient_TI.dtype)
+    shape = gradient_TI.shape
+    sums_I = native.column_sums("gelu_backward", *shape, gradient_TI, kept_TI, shape=shape[1:])
+    return gradient_TI, sums_I.to(gradient_TI.dtype)
 
 
 def gated_gelu(inner_T2I: Tensor, name: str) -> Tensor:

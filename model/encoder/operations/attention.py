@@ -133,28 +133,17 @@ class FlashAttention:
         missing = -self.width % HEAD_MULTIPLE
         if missing:  # zeros leave the scores unchanged; the extra outputs are dropped
             parts_T3AK = functional.pad(parts_T3AK, (0, missing))
-        query_TAK, key_TAK, value_TAK = parts_T3AK.unbind(1)
-        dropout_prob = self.dropout_prob if noise else 0.0
-        context_TAK = self.attend(query_TAK, key_TAK, value_TAK, dropout_prob)
+        context_TAK = self.attend(parts_T3AK, self.dropout_prob if noise else 0.0)
         if missing:
             context_TAK = context_TAK[..., : self.width]
         return context_TAK if self.reversal is None else context_TAK[self.reversal]
 
-    def attend(
-        self, query_TAK: Tensor, key_TAK: Tensor, value_TAK: Tensor, dropout_prob: float
-    ) -> Tensor:
+    def attend(self, parts_T3AK: Tensor, dropout_prob: float) -> Tensor:
         """Context vectors, [T, A, K]; one-sided attention sees the tokens to the left."""
         context_TAK: Tensor = torch.ops.aten._flash_attention_forward(
-            query_TAK,
-            key_TAK,
-            value_TAK,
-            self.cu_seqlens,
-            self.cu_seqlens,
-            self.max_seqlen,
-            self.max_seqlen,
-            dropout_prob,
-            self.is_causal,
-            False,
+            *parts_T3AK.unbind(1),
+            *(self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen),
+            *(dropout_prob, self.is_causal, False),
             scale=self.width**-0.5,
             window_size_left=self.reach,
             window_size_right=self.reach,
@@ -174,9 +163,7 @@ class VarlenAttention(FlashAttention):
 
         self.varlen_attn = varlen_attn
 
-    def attend(
-        self, query_TAK: Tensor, key_TAK: Tensor, value_TAK: Tensor, dropout_prob: float
-    ) -> Tensor:
+    def attend(self, parts_T3AK: Tensor, dropout_prob: float) -> Tensor:
         """Context vectors, [T, A, K]; one-sided attention sees the tokens to the left."""
         if dropout_prob:
             raise UsageError(
@@ -185,6 +172,7 @@ class VarlenAttention(FlashAttention):
                 "or set it to 0"
             )
         reach = -1 if self.reach is None else self.reach
+        query_TAK, key_TAK, value_TAK = parts_T3AK.unbind(1)
         context_TAK = self.varlen_attn(
             query_TAK,
             key_TAK,

@@ -122,6 +122,11 @@ def draw(
     return Draws(count, limit, scale, noise.stream)
 
 
+def dropping(draws: Draws | None) -> tuple[int, int, float]:
+    """Stream, limit and scale, as native kernels take them; without draws they drop nothing."""
+    return (draws.stream, draws.limit, draws.scale) if draws else (0, 0, 1.0)
+
+
 def keep_(values: Tensor, mask: Tensor) -> Tensor:
     """`values` (contiguous) set to zero in place according to `Draws.mask`, without scaling."""
     integers = _INTEGERS[values.element_size()]

@@ -24,7 +24,7 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch, ladder, on
 from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.dropout import Draws, Noise, draw, keep_
+from model.encoder.operations.dropout import Draws, Noise, draw, dropping, keep_
 from model.encoder.operations.native_kernels import Kernels, kernels
 
 # B sequences, G of them in a group, T tokens, A heads, K width of one head, S longest length of a
@@ -304,10 +304,9 @@ class GroupedAttention:
     ) -> tuple[Tensor | float | None, ...]:
         """The arguments common to the forward and the backward kernel."""
         places = self._places if draws is None else self._drawn_places
-        stream, limit = (draws.stream, draws.limit) if draws else (0, 0)
         return (
             *(places.shape[1], self.heads, self.width, places, len(parts_T3AK)),
-            *(*self.sight, parts_T3AK, *self.rotation, stream, limit, _scale(draws)),
+            *(*self.sight, parts_T3AK, *self.rotation, *dropping(draws)),
         )
 
     @cached_property

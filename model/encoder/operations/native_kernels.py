@@ -90,6 +90,15 @@ class Kernels:
             *[each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
         )
 
+    def column_sums(
+        self, name: str, *arguments: Tensor | float | None, shape: tuple[int, ...]
+    ) -> Tensor:
+        """Call a function whose threads sum columns each on their own; return the sums, float32."""
+        threads = torch.get_num_threads()
+        sums = torch.empty(threads, *shape)
+        self(name, *arguments, sums, threads)
+        return sums.sum(0)
+
 
 def kernels(dtype: torch.dtype = torch.bfloat16) -> Kernels | None:
     """The kernels for tensors of `dtype`; None if unavailable or disabled."""

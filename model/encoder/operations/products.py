@@ -153,10 +153,9 @@ def bias_gradient(dy_TO: Tensor) -> Tensor:
     native = kernels_for(dy_TO)
     if native is None:
         return dy_TO.sum(0)
-    threads = torch.get_num_threads()
-    sums = torch.empty(threads, dy_TO.shape[1])
-    native("column_sums", *dy_TO.shape, dy_TO.contiguous(), sums, threads)
-    return sums.sum(0).to(dy_TO.dtype)
+    shape = dy_TO.shape
+    sums_O = native.column_sums("column_sums", *shape, dy_TO.contiguous(), shape=shape[1:])
+    return sums_O.to(dy_TO.dtype)
 
 
 def transposed(x_TN: Tensor) -> Tensor:

@@ -14,14 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.dropout import Draws, keep_
+from model.encoder.operations.dropout import Draws, dropping, keep_
 from model.encoder.operations.native_kernels import kernels_for
 from model.encoder.operations.products import wide
 
 # T tokens, H width
-
-_NOTHING_DROPPED = (0, 0, 1.0)
-"""Stream, limit and scale without dropout."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,11 @@ def norm_gradients(
     gradient_TH = gradient_TH.contiguous()
     native = kernels_for(gradient_TH, kept.sum_TH)
     if native is None:
-        dx_TH = _norm_input_gradient(gradient_TH, kept, weight_H)
+        weight_H = wide(weight_H)
+        dx_TH = torch.ops.aten.native_layer_norm_backward(
+            *(gradient_TH, kept.sum_TH, weight_H.shape, kept.mean_T, kept.deviation_T),
+            *(weight_H, weight_H, [True, False, False]),
+        )[0]
         return (
             dx_TH if residual_TH is None else dx_TH + residual_TH,
             _norm_weight_gradient(gradient_TH, kept),
@@ -79,14 +80,14 @@ def norm_gradients(
         )
     residual_TH = None if residual_TH is None else residual_TH.contiguous()
     dx_TH = torch.empty_like(gradient_TH)
-    threads = torch.get_num_threads()
-    sums = torch.empty(threads, 2, gradient_TH.shape[1])
-    native(
+    tokens, width = gradient_TH.shape
+    sums_2H = native.column_sums(
         "norm_backward",
-        *(*gradient_TH.shape, gradient_TH, kept.sum_TH, wide(weight_H), kept.mean_T),
-        *(kept.deviation_T, residual_TH, dx_TH, sums, threads),
+        *(tokens, width, gradient_TH, kept.sum_TH, wide(weight_H), kept.mean_T),
+        *(kept.deviation_T, residual_TH, dx_TH),
+        shape=(2, width),
     )
-    dweight_H, dbias_H = sums.sum(0).to(gradient_TH.dtype)
+    dweight_H, dbias_H = sums_2H.to(gradient_TH.dtype)
     return dx_TH, dweight_H, dbias_H
 
 
@@ -103,27 +104,26 @@ class ResidualNorm:
 def residual_norm(
     dense_TH: Tensor,
     residual_TH: Tensor,
-    norm: tuple[Tensor, Tensor, float],
+    parameters: tuple[Tensor, Tensor, float],
     draws: Draws | None,
 ) -> tuple[Tensor, ResidualNorm]:
-    """The output, and the tensors to save. Overwrites `dense_TH`. `norm`: weight, bias, epsilon."""
-    weight_H, bias_H, eps = wide(norm[0]), wide(norm[1]), norm[2]
+    """The output, and the tensors to save. Overwrites `dense_TH`.
+
+    `parameters` of the norm: weight, bias, epsilon.
+    """
+    weight_H, bias_H, eps = parameters
     native = kernels_for(dense_TH, residual_TH)
     if native is None:
         if draws is not None:
             keep_(dense_TH, draws.mask())
         torch.add(residual_TH, dense_TH, alpha=draws.scale if draws else 1.0, out=dense_TH)
-        output, mean, deviation = torch.native_layer_norm(
-            dense_TH, weight_H.shape, weight_H, bias_H, eps
-        )
-        return output, ResidualNorm(dense_TH, mean, deviation)
+        return norm(dense_TH, weight_H, bias_H, eps)
     output = torch.empty_like(dense_TH)
     statistics = torch.empty(2, len(dense_TH))
-    dropping = (draws.stream, draws.limit, draws.scale) if draws else _NOTHING_DROPPED
     native(
         "residual_norm_forward",
-        *(*dense_TH.shape, dense_TH, residual_TH.contiguous(), *dropping),
-        *(weight_H, bias_H, eps, output, *statistics),
+        *(*dense_TH.shape, dense_TH, residual_TH.contiguous(), *dropping(draws)),
+        *(wide(weight_H), wide(bias_H), eps, output, *statistics),
     )
     return output, ResidualNorm(dense_TH, *statistics)
 
@@ -135,38 +135,21 @@ def residual_norm_gradients(
     gradient_TH = gradient_TH.contiguous()
     native = kernels_for(gradient_TH, kept.sum_TH)
     if native is None:
-        residual_TH = _norm_input_gradient(gradient_TH, kept, norm_weight_H)
+        residual_TH, weight_H, bias_H = norm_gradients(gradient_TH, kept, norm_weight_H)
         dense_TH = residual_TH
         if draws is not None:
             dense_TH = keep_(residual_TH * draws.scale, draws.mask())
-        return ResidualGradients(
-            residual_TH,
-            dense_TH,
-            dense_TH.sum(0),
-            _norm_weight_gradient(gradient_TH, kept),
-            gradient_TH.sum(0),
-        )
+        return ResidualGradients(residual_TH, dense_TH, dense_TH.sum(0), weight_H, bias_H)
     tokens, width = gradient_TH.shape
-    threads = torch.get_num_threads()
     residual_TH, dense_TH = torch.empty_like(gradient_TH), torch.empty_like(gradient_TH)
-    sums = torch.empty(threads, 3, width)
-    dropping = (draws.stream, draws.limit, draws.scale) if draws else _NOTHING_DROPPED
-    native(
+    sums_3H = native.column_sums(
         "residual_norm_backward",
-        *(tokens, width, gradient_TH, kept.sum_TH, *dropping, wide(norm_weight_H)),
-        *(kept.mean_T, kept.deviation_T, residual_TH, dense_TH, sums, threads),
+        *(tokens, width, gradient_TH, kept.sum_TH, *dropping(draws), wide(norm_weight_H)),
+        *(kept.mean_T, kept.deviation_T, residual_TH, dense_TH),
+        shape=(3, width),
     )
-    weight_H, bias_H, dense_H = sums.sum(0).to(gradient_TH.dtype)
+    weight_H, bias_H, dense_H = sums_3H.to(gradient_TH.dtype)
     return ResidualGradients(residual_TH, dense_TH, dense_H, weight_H, bias_H)
-
-
-def _norm_input_gradient(gradient_TH: Tensor, kept: ResidualNorm, norm_weight_H: Tensor) -> Tensor:
-    weight_H = wide(norm_weight_H)
-    dx_TH: Tensor = torch.ops.aten.native_layer_norm_backward(
-        *(gradient_TH, kept.sum_TH, weight_H.shape, kept.mean_T, kept.deviation_T),
-        *(weight_H, weight_H, [True, False, False]),
-    )[0]
-    return dx_TH
 
 
 def _norm_weight_gradient(gradient_TH: Tensor, kept: ResidualNorm) -> Tensor:
