@@ -26,7 +26,7 @@ from artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from model.config import EncoderConfig
 from model.data.batch import Example, pack
 from model.encoder.models import Pooling, PretrainingModel, shapes_alone
-from model.hugging_face.model_files import EncoderFiles, read_encoder_files
+from model.hugging_face.model_files import read_encoder_files
 from model.hugging_face.source import MODULES, SentenceModules, Source, artifact_source
 from model.tasks.features import batches_by_length, tokens_at_once
 from model.training.precision import Precision, placed
@@ -247,22 +247,19 @@ def load(
                 )
             location = artifact_source(artifact, folder=found[0].removesuffix(MODULES))
     files = read_encoder_files(location)
-    module = pretraining_model(files, attention=attention)
+    with shapes_alone():
+        module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
+    # Parts that are missing stay zero: what needs them is refused.
+    missing = {
+        name: torch.zeros(parameter.shape)
+        for name, parameter in module.named_parameters()
+        if name not in files.parameters
+    }
+    module.load_state_dict({**missing, **files.parameters}, assign=True)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
     fills_masks = files.has_heads and files.objective == "masked_lm"
     return Model(module, files.tokenizer, fills_masks, files.has_pooler, files.modules)
-
-
-def pretraining_model(files: EncoderFiles, *, attention: str = "auto") -> PretrainingModel:
-    """The module with the files' weights, float32 on the CPU; missing weights are zero."""
-    with shapes_alone():
-        module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
-    parameters = dict(files.parameters)
-    for name, parameter in module.state_dict().items():
-        parameters.setdefault(name, torch.zeros(parameter.shape))
-    module.load_state_dict(parameters, assign=True)
-    return module
 
 
 def _in_windows(

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from artifacts import filesystem
 from artifacts.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,19 +77,16 @@ def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
             file, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
         )
 
-    unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
     count = 0
-    try:
-        with unfinished.open("wb") as file:
+    with filesystem.temporary_beside(str(path)) as temporary:
+        with open(temporary, "wb") as file:
             write_header(file, rows=0)
             for vector in vectors:
                 file.write(vector.astype("<f4", copy=False).tobytes())
                 count += 1
             file.seek(0)
             write_header(file, rows=count)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        os.replace(temporary, path)
     return count
 
 

@@ -87,7 +87,7 @@ def test_invalid_requests_are_one_line_errors(
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert said in line
-    assert not list(Path().glob("*.unfinished*"))
+    assert not [*Path().glob("*.unfinished*"), *Path().glob(".tmp-*")]
 
 
 def test_a_file_among_the_texts_is_read_line_by_line_and_reported(cloze: Cloze, model: str) -> None:

