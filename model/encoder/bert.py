@@ -80,9 +80,7 @@ class SelfAttention(nn.Module):
     def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
         """[T, H]."""
         tokens, width = hidden_TH.shape
-        inside, outside = (
-            (noise.at(SITE_PROBABILITIES), noise.at(SITE_OUTPUT)) if noise else (None, None)
-        )
+        inside, outside = noise and noise.at(SITE_PROBABILITIES), noise and noise.at(SITE_OUTPUT)
         fused = hidden_TH.device.type == "cpu" and not self.fp8
         if fused and isinstance(attend, GroupedAttention):
             return apply(

@@ -20,7 +20,7 @@ from model.data.batch import PackedBatch
 from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Noise, dropout
 from model.encoder.operations.products import wide
-from model.encoder.operations.residual import layer_norm
+from model.encoder.operations.residual import LayerNorm
 
 # T tokens of all sequences, H width, N rows of a table, U of them in use
 
@@ -41,7 +41,7 @@ class Embeddings(nn.Module):
         self.token_type_embeddings: nn.Embedding | None = None
         if is_bert:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
-        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=is_bert)
+        self.layer_norm = LayerNorm(width, eps=config.layer_norm_eps, bias=is_bert)
         self.dropout_prob = config.hidden_dropout_prob if is_bert else 0.0
 
     def forward(self, batch: PackedBatch, noise: Noise | None) -> Tensor:
@@ -51,9 +51,7 @@ class Embeddings(nn.Module):
             tables.append((self.position_embeddings.weight, batch.position_ids))
         if self.token_type_embeddings is not None:
             tables.append((self.token_type_embeddings.weight, batch.token_type_ids))
-        norm = self.layer_norm
-        normalised_TH = layer_norm(look_up(*tables), norm.weight, norm.bias, norm.eps)
-        return dropout(normalised_TH, self.dropout_prob, noise)
+        return dropout(self.layer_norm(look_up(*tables)), self.dropout_prob, noise)
 
 
 def look_up(*tables: tuple[Tensor, Tensor]) -> Tensor:

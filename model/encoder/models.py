@@ -39,7 +39,7 @@ from model.encoder.operations.attention import BACKENDS, backend_name, layer_att
 from model.encoder.operations.dropout import Noise, dropout, noise_from
 from model.encoder.operations.grouped_attention import Attend, attention_kernel
 from model.encoder.operations.products import wide
-from model.encoder.operations.residual import layer_norm
+from model.encoder.operations.residual import LayerNorm
 
 # T tokens of all sequences, P positions among them, M of them masked, B sequences, V vocabulary,
 # H width
@@ -84,15 +84,13 @@ class Encoder(nn.Module):
         self._is_compiled = False
         self.embeddings = Embeddings(config, vocabulary_size)
         self.pooler: Pooler | PredictionHead
-        self.layer_norm: nn.LayerNorm | None = None
+        self.layer_norm: LayerNorm | None = None
         depth = range(config.num_hidden_layers)
         if config.family == "modern":
             self.layers = nn.ModuleList(
                 ModernLayer(config, is_first=not number) for number in depth
             )
-            self.layer_norm = nn.LayerNorm(
-                config.hidden_size, eps=config.layer_norm_eps, bias=False
-            )
+            self.layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=False)
             self.pooler = PredictionHead(config)
         else:
             self.layers = nn.ModuleList(
@@ -172,8 +170,7 @@ class Encoder(nn.Module):
         for number, (layer, mixing) in enumerate(zip(self.layers, mixings, strict=True), start=1):
             states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
         if self.layer_norm is not None:
-            norm = self.layer_norm
-            states[-1] = layer_norm(states[-1], norm.weight, None, norm.eps)
+            states[-1] = self.layer_norm(states[-1])
         return [state[:tokens] for state in states] if batch.tokens > tokens else states
 
     def compile_layers(self) -> None:
@@ -317,16 +314,14 @@ class MaskedLanguageModelHead(nn.Module):
     def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
         super().__init__()
         self.transform = nn.Linear(config.hidden_size, config.hidden_size)
-        self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
         self.activation = config.hidden_act
 
     def transformed(self, hidden_MH: Tensor) -> Tensor:
         """The vectors that are compared with the word embeddings, [M, H]."""
-        dense_MH = activation(self.transform(hidden_MH), self.activation)
-        return layer_norm(
-            dense_MH, self.layer_norm.weight, self.layer_norm.bias, self.layer_norm.eps
-        )
+        normed_MH: Tensor = self.layer_norm(activation(self.transform(hidden_MH), self.activation))
+        return normed_MH
 
 
 class TiedDecoder(nn.Module):

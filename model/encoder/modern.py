@@ -23,7 +23,13 @@ from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
 from model.encoder.operations.grouped_attention import Attend
 from model.encoder.operations.products import product, weight_gradient
-from model.encoder.operations.residual import ResidualNorm, layer_norm, norm, norm_gradients
+from model.encoder.operations.residual import (
+    LayerNorm,
+    ResidualNorm,
+    layer_norm,
+    norm,
+    norm_gradients,
+)
 
 # T tokens of all sequences, P positions among them, H width, A heads, K width of a head, O outputs
 # of a product, I intermediate width
@@ -109,13 +115,13 @@ class PredictionHead(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.dense = nn.Linear(width, width, bias=False)
-        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps, bias=False)
+        self.layer_norm = LayerNorm(width, eps=config.layer_norm_eps, bias=False)
         self.activation = config.hidden_act
 
     def forward(self, hidden_PH: Tensor) -> Tensor:
         """[P, H]."""
-        active_PH = activation(self.dense(hidden_PH), self.activation)
-        return layer_norm(active_PH, self.layer_norm.weight, None, self.layer_norm.eps)
+        normed_PH: Tensor = self.layer_norm(activation(self.dense(hidden_PH), self.activation))
+        return normed_PH
 
 
 def norm_product(

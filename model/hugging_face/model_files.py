@@ -70,16 +70,18 @@ BILSTM = "bilstm."
 names are kept.
 """
 
-_CLASSES = {
-    "classification": "ForSequenceClassification",
-    "pair_classification": "ForSequenceClassification",
-    "multi_label_classification": "ForSequenceClassification",
-    "regression": "ForSequenceClassification",
-    "tagging": "ForTokenClassification",
-    "span": "ForQuestionAnswering",
-    "multiple_choice": "ForMultipleChoice",
-    "retrieval": "Model",
+_OF_TEXTS = ("ForSequenceClassification", "text-classification")
+_KINDS = {
+    "classification": _OF_TEXTS,
+    "pair_classification": _OF_TEXTS,
+    "multi_label_classification": _OF_TEXTS,
+    "regression": _OF_TEXTS,
+    "tagging": ("ForTokenClassification", "token-classification"),
+    "span": ("ForQuestionAnswering", "question-answering"),
+    "multiple_choice": ("ForMultipleChoice", "multiple-choice"),
+    "retrieval": ("Model", "sentence-similarity"),
 }
+"""For each kind of task, the class of `transformers`, and the pipeline's name on its hub."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,12 @@ class SavedTask(GrownConfig):
 
     def architecture(self, family: Family) -> str:
         """The equivalent class of `transformers`."""
-        return LAYOUTS[family].classes + _CLASSES[self.task.kind]
+        return LAYOUTS[family].classes + _KINDS[self.task.kind][0]
+
+    @property
+    def pipeline(self) -> str:
+        """Hugging Face's name for the kind of task."""
+        return _KINDS[self.task.kind][1]
 
     def head(self, family: Family) -> str:
         """Prefix of the head's parameter names in that class."""

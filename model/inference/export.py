@@ -46,18 +46,6 @@ IMPORT_FORMAT_VERSION = 1
 TAG = "- cloze\n"
 """Marks the header of every card written here."""
 
-_PIPELINES = {
-    "classification": "text-classification",
-    "pair_classification": "text-classification",
-    "multi_label_classification": "text-classification",
-    "regression": "text-classification",
-    "tagging": "token-classification",
-    "span": "question-answering",
-    "multiple_choice": "multiple-choice",
-    "retrieval": "sentence-similarity",
-}
-"""The hub's names of the kinds of task."""
-
 FAMILIES: Mapping[Family, str] = {"bert": "BERT", "modern": "ModernBERT"}
 """Names of the architectures."""
 
@@ -238,7 +226,7 @@ def task_card(
     ]
     return _joined(
         [
-            _header(_PIPELINES[task.kind], family, licence=saved.licence),
+            _header(saved.pipeline, family, licence=saved.licence),
             f"# {task.name}\n\nA {family} encoder of {encoder.num_hidden_layers} layers × "
             f"{encoder.hidden_size}, fine-tuned with Cloze ({task.kind.replace('_', ' ')}).",
             _table("Training", recipe),

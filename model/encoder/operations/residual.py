@@ -10,7 +10,7 @@ round mean and deviation to bfloat16.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from model.encoder.operations.autograd import Context, apply
@@ -42,6 +42,14 @@ def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
     weight_H = weight_H.to(x_TH.dtype)
     bias_H = None if bias_H is None else bias_H.to(x_TH.dtype)
     return functional.layer_norm(x_TH, weight_H.shape, weight_H, bias_H, eps)
+
+
+class LayerNorm(nn.LayerNorm):
+    """`layer_norm` as a module."""
+
+    def forward(self, x_TH: Tensor) -> Tensor:
+        """[T, H]."""
+        return layer_norm(x_TH, self.weight, self.bias, self.eps)
 
 
 def norm(

@@ -24,10 +24,9 @@ from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
 from model.data.micro_batches import GpuSource, Prefetcher, Share, StepBatch
 from model.data.sources import heldout_sources, read_inputs, training_source
-from model.encoder import models as encoder_module
 from model.encoder.losses import masked_lm_loss
 from model.encoder.models import PretrainingModel
-from model.encoder.operations import grouped_attention
+from model.encoder.operations import grouped_attention, residual
 from model.encoder.operations.dropout import DeviceNoise, Draws, Noise
 from model.training.checkpoints import Checkpoints, HostCopies
 from model.training.cuda_graphs import StepGraphs, require_graphs
@@ -583,7 +582,7 @@ def test_the_device_refuses_what_was_wrong_before(
     source = GpuSource(trainer.source, CUDA)
     trainer.train_step(source(0), started=0.0, waited=0.0)
     for module, name, fault in (
-        (encoder_module, "layer_norm", norm_of_two_types),
+        (residual, "layer_norm", norm_of_two_types),
         (grouped_attention, "draw", drawn_on_the_cpu),
     ):
         with monkeypatch.context() as seeded, pytest.raises(Refused):
