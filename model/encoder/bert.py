@@ -190,8 +190,7 @@ class _SelfAttention(torch.autograd.Function):
             dense_TH, hidden_TH, (norm_weight_H, norm_bias_H, eps), draws[1]
         )
         ctx.save_for_backward(
-            *(hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept_inside),
-            *(kept.sum_TH, kept.mean_T, kept.deviation_T),
+            hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept_inside, *kept
         )
         ctx.attend, ctx.draws = attend, draws
         return output_TH
@@ -244,8 +243,7 @@ class _FeedForward(torch.autograd.Function):
             dense_TH, hidden_TH, (norm_weight_H, norm_bias_H, eps), draws
         )
         ctx.save_for_backward(
-            *(hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, kept_TI, active_TI),
-            *(kept.sum_TH, kept.mean_T, kept.deviation_T),
+            hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, kept_TI, active_TI, *kept
         )
         ctx.draws, ctx.gelu = draws, gelu
         return output_TH

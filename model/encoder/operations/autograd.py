@@ -15,6 +15,9 @@ class Context(FunctionCtx):
     saved_tensors: tuple[Tensor, ...]
     """The tensors given to `save_for_backward`."""
 
+    needs_input_grad: tuple[bool, ...]
+    """Whether each argument of the forward pass needs a gradient."""
+
 
 def apply(function: type[Function], *arguments: object) -> Tensor:
     """The output of a function with a single output."""

@@ -7,7 +7,7 @@ Layer norm statistics are at least float32. Scale and shift are passed in that d
 round mean and deviation to bfloat16.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,7 @@ from model.encoder.operations.products import wide
 # T tokens, H width
 
 
-@dataclass(frozen=True)
-class ResidualGradients:
+class ResidualGradients(NamedTuple):
     """Gradients at the end of a sub-layer. The first two may share memory."""
 
     residual_TH: Tensor
@@ -32,6 +31,15 @@ class ResidualGradients:
 
     norm_weight_H: Tensor
     norm_bias_H: Tensor
+
+
+class ResidualNorm(NamedTuple):
+    """The tensors saved by a layer norm for its backward pass."""
+
+    sum_TH: Tensor
+    mean_T: Tensor
+    deviation_T: Tensor
+    """Reciprocal of the standard deviation."""
 
 
 def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float) -> Tensor:
@@ -54,7 +62,7 @@ class LayerNorm(nn.LayerNorm):
 
 def norm(
     x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
-) -> tuple[Tensor, "ResidualNorm"]:
+) -> tuple[Tensor, ResidualNorm]:
     """Layer norm and the tensors to save; no autograd."""
     native = kernels_for(x_TH)
     weight_H, bias_H = wide(weight_H), None if bias_H is None else wide(bias_H)
@@ -70,7 +78,7 @@ def norm(
 
 
 def norm_gradients(
-    gradient_TH: Tensor, kept: "ResidualNorm", weight_H: Tensor, residual_TH: Tensor | None = None
+    gradient_TH: Tensor, kept: ResidualNorm, weight_H: Tensor, residual_TH: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `norm`: of x, with `residual_TH` added if given, of its weight and its bias."""
     gradient_TH = gradient_TH.contiguous()
@@ -97,16 +105,6 @@ def norm_gradients(
     )
     dweight_H, dbias_H = sums_2H.to(gradient_TH.dtype)
     return dx_TH, dweight_H, dbias_H
-
-
-@dataclass(frozen=True)
-class ResidualNorm:
-    """The tensors saved by a layer norm for its backward pass."""
-
-    sum_TH: Tensor
-    mean_T: Tensor
-    deviation_T: Tensor
-    """Reciprocal of the standard deviation."""
 
 
 def residual_norm(
@@ -171,22 +169,17 @@ def _norm_weight_gradient(gradient_TH: Tensor, kept: ResidualNorm) -> Tensor:
     return (deviation_1T @ (gradient_TH * kept.sum_TH) - shift_1T @ gradient_TH)[0]
 
 
-class _Context(Context):
-    has_bias: bool
-
-
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context, x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
+        ctx: Context, x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
     ) -> Tensor:
         output_TH, kept = norm(x_TH, weight_H, bias_H, eps)
-        ctx.save_for_backward(weight_H, kept.sum_TH, kept.mean_T, kept.deviation_T)
-        ctx.has_bias = bias_H is not None
+        ctx.save_for_backward(weight_H, *kept)
         return output_TH
 
     @staticmethod
-    def backward(ctx: _Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         weight_H, *kept = ctx.saved_tensors
         dx_TH, dweight_H, dbias_H = norm_gradients(gradient_TH, ResidualNorm(*kept), weight_H)
-        return dx_TH, dweight_H, dbias_H if ctx.has_bias else None, None
+        return dx_TH, dweight_H, dbias_H if ctx.needs_input_grad[2] else None, None

@@ -136,7 +136,7 @@ def test_the_end_of_a_sub_layer_is_that_of_torch(
         choose_kernels(choice)
         output, kept = residual_norm(dense.clone(), residual, norm, draws)
         back = residual_norm_gradients(gradient, kept, norm[0], draws)
-        results[choice] = {"output": output, "sum": kept.sum_TH, **vars(back)}
+        results[choice] = {"output": output, "sum": kept.sum_TH, **back._asdict()}
     for name, expected in results["torch"].items():
         distance = (results["native"][name].float() - expected.float()).norm()
         assert distance < ROUNDING[dtype] * expected.float().norm(), name
