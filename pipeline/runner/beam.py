@@ -136,33 +136,3 @@ def add_job(
             is_grouped = following is not None and following.kind == "group"
             transform.with_output_types(tuple[int, Any] if is_grouped else Any)
         items = items | step.label >> transform
-
-
-__all__ = [
-    "Create",
-    "JobServiceHandle",
-    "Metrics",
-    "MetricsFilter",
-    "Pipeline",
-    "PipelineOptions",
-    "PipelineResult",
-    "PipelineState",
-    "PortableOptions",
-    "PortableResult",
-    "TestOptions",
-    "add_job",
-    "beam_fn_api_pb2_grpc",
-    "beam_job_api_pb2",
-    "beam_job_api_pb2_grpc",
-    "beam_provision_api_pb2",
-    "data_plane",
-    "endpoints_pb2",
-    "environments",
-    "fn_runner",
-    "grpc",
-    "python_urns",
-    "refuse_unknown",
-    "sdk_worker_main",
-    "thread_pool_executor",
-    "worker_handlers",
-]
