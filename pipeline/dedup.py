@@ -54,7 +54,7 @@ from artifacts.store import (
     put_file,
 )
 from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.config.settings import DedupStage, NearDuplicatesConfig, PipelineMachine
+from pipeline.config.settings import DedupStage, NearDuplicatesConfig
 from pipeline.duplicates.near_duplicates import (
     ShingleSets,
     band_keys,
@@ -66,8 +66,8 @@ from pipeline.duplicates.near_duplicates import (
     shingles,
 )
 from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import run_graph, scratch_directory
-from pipeline.runner.graph import Collection, WorkQueue, spread
+from pipeline.runner.execution import Runner, scratch_directory
+from pipeline.runner.graph import WorkQueue, for_each
 from pipeline.text.filters import Reason
 from pipeline.text.splits import HELDOUT_SPLIT, assign_splits, split_names
 from pipeline.text.texts import TextBlock, read_texts
@@ -151,7 +151,6 @@ class Search:
 def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: search every input shard, then write the drop list."""
     stage = parse(DedupStage, table.config, source="stage dedup")
-    machine = parse(PipelineMachine, table.machine, source="stage dedup, machine")
     if not stage.dedup.wanted:
         raise UsageError(
             "[dedup]: nothing to look for; set dedup.near_duplicates = {} or dedup.overlap"
@@ -163,15 +162,9 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     finished = finished_files(table.output, names)
     missing = [shard for shard in shards if candidates_name(shard) not in finished]
     if missing:
+        job = for_each(missing, partial(write_candidates, search=search), label="Search")
         total = sum(shard.megabytes for shard in missing)
-        run_graph(
-            partial(search_graph, shards=missing, search=search),
-            machine=machine,
-            options=options,
-            progress=Progress("dedup", total=total, unit="MB"),
-            megabytes=total,
-            output=table.output,
-        )
+        Runner.of(table, options).run(job, Progress("dedup", total=total, unit="MB"))
     files.require_unchanged()
     with scratch_directory(table.output) as scratch, naming_full_disk(scratch):
         found = CandidateFiles(table.output, names, bands=search.bands, scratch=scratch)
@@ -188,12 +181,6 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     artifact = commit(table, [entry], statistics=statistics)
     clear_work(table.output)
     return artifact
-
-
-def search_graph(queue: WorkQueue, *, shards: list[InputShard], search: Search) -> Collection[str]:
-    """Search every shard; yields the names of the candidate files."""
-    find = partial(write_candidates, search=search, queue=queue)
-    return spread(shards, queue).map("Search", find)
 
 
 def candidates_name(shard: InputShard) -> str:

@@ -8,16 +8,30 @@ Out: `{split}-{length}-{bucket}.arrow` (artifacts/tables.py), with one record ba
 
 No shuffle is needed: the buckets of the tokens artifact are random shares of the corpus already.
 Buckets finished by an interrupted attempt are kept.
+
+Each copy has random numbers of its own and is shuffled with them; nothing depends on which worker
+makes it, or when. A copy is made in blocks of a few thousand examples, so that a block fits into
+the cache and memory does not grow with the bucket. With `pack_documents`, an example holds segments
+of several documents.
 """
 
+import os
 import re
+import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
+from artifacts.arrays import Int64s, Mask, TokenIds, list_array, offsets
 from artifacts.config import parse
+from artifacts.errors import UsageError
+from artifacts.filesystem import naming_full_disk
+from artifacts.manifest import FileEntry
 from artifacts.progress import Progress, say
+from artifacts.rng import draw, stream_seed
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import (
@@ -25,52 +39,89 @@ from artifacts.store import (
     all_finished,
     commit,
     finished_files,
+    open_file,
     open_input,
     put_bytes,
+    put_file,
 )
+from artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_name, examples_schema
 from artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
-from pipeline.config.settings import ExamplesConfig, ExamplesStage, PipelineMachine
-from pipeline.mlm.example_files import Bucket, Recipe, write_bucket
-from pipeline.mlm.statistics import examples_summary
+from pipeline.config.settings import ExamplesConfig, ExamplesStage
+from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
+from pipeline.mlm.pairing import (
+    MASKS,
+    ORDER,
+    Documents,
+    PairingRule,
+    Pairs,
+    pair_segments,
+    read_documents,
+)
+from pipeline.mlm.statistics import ExampleStatistics, count_examples, examples_summary
 from pipeline.readers.documents import MEGABYTE
-from pipeline.runner.execution import run_graph, scratch_directory
-from pipeline.runner.graph import Collection, WorkQueue, spread
+from pipeline.runner.execution import Runner, scratch_directory
+from pipeline.runner.graph import WorkQueue, for_each
 from pipeline.text.splits import TRAIN
 
-TOKENS_NAME = re.compile(r"(?P<split>.+)-(?P<bucket>\d{5,})\.arrow")
+TOKENS_NAME = re.compile(r".+-\d{5,}\.arrow")
+
+BLOCK_ROWS = 2048
+
+# N examples of one document each (segments to pack); E packed examples; M masked tokens
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings that determine the examples of every bucket."""
+
+    seed: int
+    """The run's seed."""
+    config: ExamplesConfig
+    """The stage's configuration."""
+    cls_id: int
+    """Id of [CLS]."""
+    sep_id: int
+    """Id of [SEP]."""
+    mask_id: int
+    """Id of [MASK]."""
+    vocabulary_size: int
+    """Number of word-pieces."""
+    continuation_V: Mask
+    """Which of them continue a word."""
+
+
+Bucket = tuple[FileEntry, dict[int, str]]
+"""A tokens file, and the names of the examples files to make from it, by sequence length."""
 
 
 def make_examples(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: keep finished files, make the rest, write the manifest."""
     stage = parse(ExamplesStage, table.config, source="stage examples")
-    machine = parse(PipelineMachine, table.machine, source="stage examples, machine")
+    runner = Runner.of(table, options)
     tokens = open_input(table, "tokens")
     tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
     buckets = list(buckets_of(tokens, stage.examples))
-    names = [name for bucket in buckets for name in bucket.names]
+    names = [name for _, names in buckets for name in names.values()]
     finished = finished_files(table.output, names)
     if finished:
         say(f"examples: {len(finished)} of {len(names)} files are finished already")
-    unfinished = [left for bucket in buckets if (left := bucket.without(finished)).max_seq_lengths]
+    left = [
+        (entry, {length: name for length, name in names.items() if name not in finished})
+        for entry, names in buckets
+    ]
+    unfinished = [(entry, names) for entry, names in left if names]
     if unfinished:
-        megabytes = sum(bucket.entry.size for bucket in unfinished) / MEGABYTE
+        total = sum(entry.size for entry, _ in unfinished) / MEGABYTE
         with scratch_directory(table.output) as scratch:
-            graph = partial(
-                example_graph,
-                buckets=unfinished,
+            write = partial(
+                write_bucket,
                 recipe=recipe_of(stage, tokenizer),
+                tokens=tokens.directory,
                 output=table.output,
-                scratch=scratch if machine.runner == "local" else "",
+                scratch=scratch if runner.is_local else "",
             )
-            progress = Progress("examples", total=megabytes, unit="MB")
-            run_graph(
-                graph,
-                machine=machine,
-                options=options,
-                progress=progress,
-                megabytes=megabytes,
-                output=table.output,
-            )
+            job = for_each(unfinished, write, label="WriteExamples")
+            runner.run(job, Progress("examples", total=total, unit="MB"))
     entries = all_finished(table.output, names)
     copied = [
         put_bytes(table.output, tokens.read_bytes(name), name=name) for name in tokenizer.files()
@@ -81,14 +132,6 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
         "splits": examples_summary(entries),
     }
     return commit(table, [*entries, *copied], statistics=statistics)
-
-
-def example_graph(
-    queue: WorkQueue, *, buckets: list[Bucket], recipe: Recipe, output: str, scratch: str
-) -> Collection[str]:
-    """A job that writes the examples of each bucket and yields its name."""
-    write = partial(write_bucket, recipe=recipe, output=output, scratch=scratch, queue=queue)
-    return spread(buckets, queue).map("WriteExamples", write)
 
 
 def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> Recipe:
@@ -105,18 +148,202 @@ def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> Recipe:
 
 
 def buckets_of(tokens: Artifact, config: ExamplesConfig) -> Iterator[Bucket]:
-    """Every tokens file as a task; held-out splits get one copy, since only one is read."""
+    """Every tokens file, as a task."""
     for entry in tokens.manifest.files:
-        name = TOKENS_NAME.fullmatch(entry.name)
-        if name:
-            yield Bucket(
-                tokens=tokens.directory,
-                entry=entry.model_copy(update={"statistics": {}}),
-                split=name["split"],
-                number=int(name["bucket"]),
-                max_seq_lengths=config.max_seq_lengths,
-                copies=config.copies if name["split"] == TRAIN else 1,
+        if TOKENS_NAME.fullmatch(entry.name):
+            split, number = _split_and_number(entry)
+            lengths = config.max_seq_lengths
+            names = {length: examples_name(split, length, number) for length in lengths}
+            yield entry.model_copy(update={"statistics": {}}), names
+
+
+def _split_and_number(entry: FileEntry) -> tuple[str, int]:
+    split, _, number = entry.name.removesuffix(".arrow").rpartition("-")
+    return split, int(number)
+
+
+def write_bucket(
+    bucket: Bucket, *, recipe: Recipe, tokens: str, output: str, scratch: str, queue: WorkQueue
+) -> str:
+    """Make the bucket's files and put them into `output`; returns the name of the tokens file.
+
+    `tokens` is the directory of the tokens artifact. `scratch` is a local directory shared with the
+    launcher; if empty, the worker uses its own. Held-out splits get one copy, since only one is
+    read.
+    """
+    entry, names = bucket
+    split, number = _split_and_number(entry)
+    copies = recipe.config.copies if split == TRAIN else 1
+    schema = examples_schema(recipe.vocabulary_size, packed=recipe.config.pack_documents)
+    masking = recipe.config.masking.of(split)
+    recipe = replace(recipe, config=recipe.config.model_copy(update={"masking": masking}))
+    with tempfile.TemporaryDirectory(dir=scratch or None) as here, naming_full_disk(here):
+        documents = read_documents(open_file(tokens, entry, scratch=here))
+        for length, name in names.items():
+            path = os.path.join(here, name)
+            made = copies_of(documents, recipe, max_seq_length=length, copies=copies)
+            counts = []
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                for batch, statistics in made:
+                    writer.write_batch(batch)
+                    counts.append(statistics)
+            facts = {
+                "split": split,
+                "max_seq_length": length,
+                "bucket": number,
+                "copies": [copy.rows for copy in counts],
+                **asdict(sum(counts, ExampleStatistics())),
+            }
+            rows = sum(copy.rows for copy in counts)
+            put_file(output, path, name=name, rows=rows, statistics=facts)
+    queue.report(MB=entry.size / MEGABYTE, documents=documents.count)
+    return entry.name
+
+
+def copies_of(
+    documents: Documents, recipe: Recipe, *, max_seq_length: int, copies: int
+) -> Iterator[tuple[pa.RecordBatch, ExampleStatistics]]:
+    """The record batches of one examples file, one per copy, with their counts."""
+    config = recipe.config
+    pairing = PairingRule(max_seq_length, config.short_seq_prob, config.second_segment)
+    masking = MaskingRule(
+        config=config.masking,
+        max_seq_length=max_seq_length,
+        mask_id=recipe.mask_id,
+        vocabulary_size=recipe.vocabulary_size,
+        continuation_V=recipe.continuation_V,
+    )
+    # append [CLS] and [SEP] to the bucket's ids, where `gather` takes them from
+    frame = np.array([recipe.cls_id, recipe.sep_id], dtype=documents.token_ids_T.dtype)
+    framed_ids = np.concatenate([documents.token_ids_T, frame])
+    for copy in range(copies):
+        start = stream_seed(recipe.seed, "examples", max_seq_length, copy)
+        pairs = pair_segments(documents, rule=pairing, start=start)
+        if int((pairs.a_length_N + pairs.b_length_N + 3).sum()) >= 1 << 31:
+            raise UsageError(
+                f"a bucket yields more than {1 << 31:,} tokens, more than an Arrow list can hold; "
+                "raise the number of buckets of the tokens stage"
             )
+        shuffled = pairs.rows(np.argsort(draw(pairs.stream_N, ORDER), kind="stable"))
+        if config.pack_documents:
+            order_N, counts_E = fill_examples(shuffled.a_length_N + 2, max_seq_length)
+            shuffled = shuffled.rows(order_N)
+        batch, masks = _record_batch(shuffled, framed_ids, rule=masking)
+        if config.pack_documents:
+            batch = packed(batch, counts_E)
+        yield batch, count_examples(batch, pairs.cut_N, masks, max_seq_length=max_seq_length)
+
+
+def _record_batch(
+    pairs: Pairs, framed_ids: TokenIds, *, rule: MaskingRule
+) -> tuple[pa.RecordBatch, list[Masks]]:
+    """The masked examples of one copy, and the masks of each block."""
+    streams_N = draw(pairs.stream_N, MASKS)
+    # so that an empty bucket has arrays of the right types
+    nothing = np.zeros(0, dtype=np.int64)
+    ids, lengths = [framed_ids[:0]], [nothing]
+    masked: list[Masks] = []
+    for begin in range(0, pairs.count, BLOCK_ROWS):
+        rows = slice(begin, begin + BLOCK_ROWS)
+        block = gather(pairs, rows, framed_ids)
+        masked.append(mask_tokens(block, streams_N[rows], rule=rule))
+        ids.append(block.input_ids)
+        lengths.append(block.lengths_N)
+    lengths_N = np.concatenate(lengths)
+    masked_ends_N = np.cumsum(np.concatenate([nothing, *(part.counts_N for part in masked)]))
+    positions_M = [np.zeros(0, dtype=np.uint16), *(part.positions_M for part in masked)]
+    original_M = [framed_ids[:0], *(part.original_ids_M for part in masked)]
+    schema = examples_schema(rule.vocabulary_size)
+    columns = [
+        list_array(np.concatenate(ids), np.cumsum(lengths_N), schema.field(0).type),
+        pa.array((pairs.a_length_N + 2).astype(np.uint16)),
+        list_array(np.concatenate(positions_M), masked_ends_N, schema.field(2).type),
+        list_array(np.concatenate(original_M), masked_ends_N, schema.field(3).type),
+        pa.array(pairs.label_N),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema), masked
+
+
+def gather(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
+    """Assemble [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B."""
+    a_length_N, b_length_N = pairs.a_length_N[rows], pairs.b_length_N[rows]
+    cls_place = len(framed_ids) - 2
+    pieces_N5 = np.ones((len(a_length_N), 5), dtype=np.int64)
+    pieces_N5[:, 1] = a_length_N
+    pieces_N5[:, 3] = b_length_N
+    pieces_N5[:, 4] = b_length_N > 0
+    sources_N5 = np.full_like(pieces_N5, cls_place + 1)
+    sources_N5[:, 0] = cls_place
+    sources_N5[:, 1] = pairs.a_start_N[rows]
+    sources_N5[:, 3] = pairs.b_start_N[rows]
+    piece_ends = np.cumsum(pieces_N5.ravel())
+    # a token's source is its own position plus the shift of its piece
+    shifts = sources_N5.ravel() - piece_ends + pieces_N5.ravel()
+    places = np.repeat(shifts, pieces_N5.ravel())
+    places += np.arange(len(places))
+    return Block(
+        input_ids=framed_ids.take(places, mode="clip"),
+        offsets_N1=np.concatenate([[0], piece_ends[4::5]]),
+        a_length_N=a_length_N,
+        b_length_N=b_length_N,
+    )
+
+
+def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64s]:
+    """Pack segments into examples: their order, (N,), and the number per example, (E,).
+
+    Best-fit decreasing (Johnson 1974; Krell et al. 2022 for BERT): longest first, each segment goes
+    to the example with the least sufficient room. Segments are not cut, so a document that fits
+    into an example is never split; short segments fill the room that long ones leave. An example
+    takes the place of its longest segment, so random order stays random.
+    """
+    longest_first_N = np.argsort(-lengths_N, kind="stable")
+    example_of: list[int] = []
+    examples_with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
+    # an integer as the set of free lengths: after a shift, its lowest set bit is the best fit
+    rooms = 0
+    examples = 0
+    for length in lengths_N[longest_first_N].tolist():
+        enough = rooms >> length
+        if enough:
+            room = length + (enough & -enough).bit_length() - 1
+            example = examples_with_room[room].pop()
+            if not examples_with_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, example = max_seq_length, examples
+            examples += 1
+        example_of.append(example)
+        left = room - length
+        if not examples_with_room[left]:
+            rooms |= 1 << left
+        examples_with_room[left].append(example)
+    example_N = np.array(example_of, dtype=np.int64)
+    _, first_E = np.unique(example_N, return_index=True)
+    rank_E = np.argsort(np.argsort(longest_first_N[first_E]))
+    rank_N = rank_E[example_N]
+    return longest_first_N[np.argsort(rank_N, kind="stable")], np.bincount(rank_N)
+
+
+def packed(batch: pa.RecordBatch, counts_E: Int64s) -> pa.RecordBatch:
+    """Merge `counts_E` consecutive rows into one each, and add the document lengths."""
+    rows_E1 = offsets(counts_E)
+    ids, positions, originals = (batch.column(index) for index in (0, 2, 3))
+    starts_N1, masked_starts_N1 = (lists.offsets.to_numpy() for lists in (ids, positions))
+    starts_E1 = starts_N1[rows_E1]
+    before_N = starts_N1[:-1] - np.repeat(starts_E1[:-1], counts_E)
+    moved_M = positions.values.to_numpy() + np.repeat(before_N, np.diff(masked_starts_N1))
+    masked_ends_E = masked_starts_N1[rows_E1[1:]]
+    schema = batch.schema.append(DOCUMENT_LENGTHS_FIELD)
+    columns = [
+        list_array(ids.values.to_numpy(), starts_E1[1:], ids.type),
+        pa.array(np.diff(starts_E1).astype(np.uint16)),
+        list_array(moved_M.astype(np.uint16), masked_ends_E, positions.type),
+        list_array(originals.values.to_numpy(), masked_ends_E, originals.type),
+        batch.column(4).take(pa.array(rows_E1[:-1])),
+        list_array(np.diff(starts_N1).astype(np.uint32), rows_E1[1:], schema.field(5).type),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,11 @@ from artifacts.store import (
     put_json,
 )
 from artifacts.tokenizer import read_tokenizer_json
-from pipeline.config.settings import PipelineMachine, TokensStage
+from pipeline.config.settings import TokensStage
 from pipeline.duplicates.drop_list import with_drop_list
 from pipeline.mlm.statistics import tokens_summary
 from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import run_graph, work_directory
+from pipeline.runner.execution import Runner, work_directory
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.shuffle.buckets import (
     BucketGroup,
@@ -70,16 +70,15 @@ ShuffleBackend = LocalSpill | BeamGroupByKey
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: keep finished parts, make the rest, write the manifest."""
     stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
-    machine = parse(PipelineMachine, table.machine, source="stage tokens, machine")
+    runner = Runner.of(table, options)
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()
-    local = machine.runner == "local"
-    with work_directory(table.output, workers_here=local) as scratch:
+    with work_directory(table.output, workers_here=runner.is_local) as scratch:
         job = tokens_job(table, stage, scratch=scratch)
-        backend = choose_backend(shards, job=job, machine=machine)
-        _run_what_is_missing(shards, backend, job=job, machine=machine, options=options)
+        backend = choose_backend(shards, job=job, runner=runner)
+        _run_what_is_missing(shards, backend, job=job, runner=runner)
         files.require_unchanged()
-        groups = bucket_groups(backend, job)
+        groups = bucket_groups(backend.smallest(), job)
         if not groups:
             counts = backend.counts()
             reasons = ", ".join(f"{count} {name}" for name, count in sorted(counts.dropped.items()))
@@ -110,24 +109,18 @@ def tokens_job(table: StageTable, stage: TokensStage, *, scratch: str = "") -> T
 
 
 def choose_backend(
-    shards: Sequence[InputShard], *, job: TokensJob, machine: PipelineMachine
+    shards: Sequence[InputShard], *, job: TokensJob, runner: Runner
 ) -> ShuffleBackend:
     """Spill files for workers on this machine, the engine's shuffle for workers elsewhere."""
-    if machine.runner == "local":
+    if runner.is_local:
         return LocalSpill(job, job.scratch, tuple(shard.name for shard in shards))
     return BeamGroupByKey(job, filesystem.join(job.output, WORK), shards=len(shards))
 
 
 def _run_what_is_missing(
-    shards: list[InputShard],
-    backend: ShuffleBackend,
-    *,
-    job: TokensJob,
-    machine: PipelineMachine,
-    options: list[str],
+    shards: list[InputShard], backend: ShuffleBackend, *, job: TokensJob, runner: Runner
 ) -> None:
     """Run the job for what earlier attempts did not finish."""
-    megabytes = sum(shard.megabytes for shard in shards)
     missing = backend.unfinished(shards)
     if missing:
         if len(missing) < len(shards):
@@ -137,7 +130,7 @@ def _run_what_is_missing(
         total = sum(shard.megabytes for shard in missing)
         progress = Progress("tokens", total=total, unit="MB")
     else:
-        every = bucket_groups(backend, job)
+        every = bucket_groups(backend.smallest(), job)
         groups = unfinished_groups(every, job)
         done = len(every) - len(groups)
         say(
@@ -148,14 +141,8 @@ def _run_what_is_missing(
             return
         buckets = sum(len(group.buckets) for group in groups)
         progress = Progress("tokens", total=buckets, unit="buckets")
-    run_graph(
-        partial(backend.graph, missing),
-        machine=machine,
-        options=options,
-        progress=progress,
-        megabytes=megabytes,
-        output=job.output,
-    )
+    megabytes = sum(shard.megabytes for shard in shards)
+    runner.run(partial(backend.graph, missing), progress, megabytes=megabytes)
 
 
 def _commit(
@@ -181,7 +168,7 @@ def _commit(
     by_split: dict[str, list[FileEntry]] = {}
     for entry in entries:
         by_split.setdefault(entry.statistics["split"], []).append(entry)
-    share, rule = job.stage.corpus.heldout_share, division_of(backend, job).rule
+    share, rule = job.stage.corpus.heldout_share, division_of(backend.smallest(), job).rule
     if share and by_split.keys() == {TRAIN}:
         say(
             "warning: documents of one sentence cannot be split, so there is no held-out text to "

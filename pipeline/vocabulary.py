@@ -46,11 +46,11 @@ from artifacts.tokenizer import (
     bert_pipeline,
     read_vocabulary,
 )
-from pipeline.config.settings import CorpusConfig, PipelineMachine, VocabularyStage
+from pipeline.config.settings import CorpusConfig, VocabularyStage
 from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import run_graph, scratch_directory
-from pipeline.runner.graph import Collection, WorkQueue, spread
+from pipeline.runner.execution import Runner, scratch_directory
+from pipeline.runner.graph import WorkQueue, for_each
 from pipeline.text.filters import Reason
 from pipeline.text.splits import (
     FEWEST_DOCUMENTS,
@@ -92,28 +92,14 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
                 "preparing a corpus supports vocab.txt with vocabulary.lowercase only"
             )
     else:
-        machine = parse(PipelineMachine, table.machine, source="stage vocabulary, machine")
         with scratch_directory(table.output) as scratch:
-            paths = _sample(stage, machine, options=options, output=table.output, scratch=scratch)
+            paths = _sample(stage, Runner.of(table, options), scratch=scratch)
             tokenizer = learn(paths, stage)
     return commit(
         table,
         [put_bytes(table.output, file, name=name) for name, file in tokenizer.files().items()],
         statistics={"tokenizer_digest": tokenizer.digest, "vocabulary_size": tokenizer.size},
     )
-
-
-def candidates_graph(
-    queue: WorkQueue,
-    *,
-    shards: list[InputShard],
-    stage: VocabularyStage,
-    limit: int,
-    directory: str,
-) -> Collection[int]:
-    """A job that writes the candidates of all shards and yields numbers of documents."""
-    sample = partial(sample_shard, stage=stage, limit=limit, directory=directory, queue=queue)
-    return spread(shards, queue).map("Sample", sample)
 
 
 def sample_shard(
@@ -158,32 +144,20 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     return WordPieceTokenizer(tuple(learn_pieces(words, size=config.size)), config.lowercase)
 
 
-def _sample(
-    stage: VocabularyStage,
-    machine: PipelineMachine,
-    *,
-    options: list[str],
-    output: str,
-    scratch: str,
-) -> list[str]:
+def _sample(stage: VocabularyStage, runner: Runner, *, scratch: str) -> list[str]:
     """Local paths of files of candidates, with enough text or all there is."""
+    output = runner.output
     files = CorpusFiles(stage.corpus, output)
     shards = files.shards()
     wanted = stage.vocabulary.sample_bytes
     limit = sample_limit(wanted, sum(shard.size for shard in shards))
-    local = machine.runner == "local" and filesystem.is_local(output)
-    directory = scratch if local else filesystem.join(output, WORK)
+    is_local = runner.is_local and filesystem.is_local(output)
+    directory = scratch if is_local else filesystem.join(output, WORK)
     paths = [os.path.join(scratch, f"{shard.name}.arrow") for shard in shards]
     while True:
-        total = sum(shard.megabytes for shard in shards)
-        run_graph(
-            partial(candidates_graph, shards=shards, stage=stage, limit=limit, directory=directory),
-            machine=machine,
-            options=options,
-            progress=Progress("vocabulary", total=total, unit="MB"),
-            megabytes=total,
-            output=output,
-        )
+        sample = partial(sample_shard, stage=stage, limit=limit, directory=directory)
+        progress = Progress("vocabulary", sum(shard.megabytes for shard in shards), unit="MB")
+        runner.run(for_each(shards, sample, label="Sample"), progress)
         for path in paths if directory != scratch else ():
             filesystem.fetch_file(filesystem.join(directory, os.path.basename(path)), path)
         if limit >> 64 or candidate_bytes(paths) >= wanted:

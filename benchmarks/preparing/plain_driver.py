@@ -9,6 +9,7 @@ program, from start to end, is the stage without Beam.
 
 import multiprocessing
 import sys
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from artifacts.progress import Progress
 from artifacts.runtime.program import run_program
-from pipeline.config.settings import PipelineMachine
-from pipeline.runner.graph import Build, Step, Worker, WorkQueue
+from pipeline.runner.execution import Runner
+from pipeline.runner.graph import Build, Step, WorkQueue
 
-_steps: list[Step] = []
-"""In a worker process: the step that it runs."""
+_functions: list[Callable[[Any], Iterable[Any]]] = []
+"""In a worker process: the function of the step that it runs."""
 
 
 def done(step: Step, items: list[Any], *, workers: int) -> list[Any]:
@@ -43,16 +45,11 @@ def done(step: Step, items: list[Any], *, workers: int) -> list[Any]:
 
 
 def _begin(step: Step) -> None:
-    if isinstance(step.function, Worker):
-        step.function.setup()
-    _steps.append(step)
+    _functions.append(step.ready())
 
 
 def _work(item: Any) -> list[Any]:
-    step = _steps[-1]
-    assert step.function
-    made = step.function(item)
-    return [made] if step.kind == "map" else list(made)
+    return list(_functions[-1](item))
 
 
 def main() -> NoReturn:
@@ -60,12 +57,12 @@ def main() -> NoReturn:
     stage = sys.argv[1]
     module = vars(import_module(f"pipeline.{stage}"))
 
-    def run_graph(build: Build, *, machine: PipelineMachine, **_: object) -> None:
+    def run(runner: Runner, build: Build, progress: Progress, **_: object) -> None:
         items: list[Any] = [None]
         for step in build(WorkQueue()).steps:  # without a folder every item is a share of its own
-            items = done(step, items, workers=machine.workers)
+            items = done(step, items, workers=runner.machine.workers)
 
-    module["run_graph"] = run_graph
+    Runner.run = run  # type: ignore[assignment,method-assign]
     run_program(module[f"make_{stage}"], sys.argv[2:])
 
 

@@ -326,13 +326,9 @@ def _truncated(
     label_N = np.where(b_length_N > 0, chunks.other_N, NOT_ASKED).astype(np.int8)
     if rule.second_segment == "sentence_order":
         swap_N = chunks.other_N
-        a_start_N, b_start_N = (
-            np.where(swap_N, b_start_N, a_start_N),
-            np.where(swap_N, a_start_N, b_start_N),
-        )
-        a_length_N, b_length_N = (
-            np.where(swap_N, b_length_N, a_length_N),
-            np.where(swap_N, a_length_N, b_length_N),
+        a_start_N, b_start_N = np.where(swap_N, (b_start_N, a_start_N), (a_start_N, b_start_N))
+        a_length_N, b_length_N = np.where(
+            swap_N, (b_length_N, a_length_N), (a_length_N, b_length_N)
         )
     cut_a_N, cut_b_N = tokens_to_cut(a_length_N, b_length_N, max_tokens=rule.max_tokens)
     return Pairs(

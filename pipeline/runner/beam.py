@@ -54,13 +54,13 @@ from apache_beam.runners.portability.portable_runner import PipelineResult as Po
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from apache_beam.runners.worker import data_plane, sdk_worker_main, statesampler
 from apache_beam.transforms import environments
-from apache_beam.transforms.core import Create, DoFn, FlatMap, GroupByKey, Impulse, Map, ParDo
+from apache_beam.transforms.core import Create, DoFn, GroupByKey, Impulse, ParDo
 from apache_beam.transforms.ptransform import PTransform
 from apache_beam.utils import thread_pool_executor
 from apache_beam.utils.counters import CounterFactory
 
 from artifacts.errors import UsageError
-from pipeline.runner.graph import Collection, Step, Worker
+from pipeline.runner.graph import Collection, Step
 
 
 class _StateSampler(statesampler.StateSampler):
@@ -94,19 +94,19 @@ for _name in _left_out:
     del sys.modules[_name]
 
 
-class _CallWorker(DoFn):
-    """A `Worker` as a Beam `DoFn`."""
+class _RunStep(DoFn):
+    """A step as a Beam `DoFn`."""
 
-    def __init__(self, worker: Worker[Any, Any]) -> None:
-        self._worker = worker
+    def __init__(self, step: Step) -> None:
+        self._step = step
 
     def setup(self) -> None:
         """Called once per worker."""
-        self._worker.setup()
+        self._function = self._step.ready()
 
     def process(self, item: Any) -> Iterable[Any]:
         """Called once per item."""
-        return self._worker(item)
+        return self._function(item)
 
 
 def add_job(
@@ -124,14 +124,8 @@ def add_job(
     finished = Step("Finished", "map", lambda _: (0, 0))
     steps = (*before, *job.steps, finished, Step("Consume", "group"))
     items: PCollection[Any] = pipeline | "Start" >> (start or Impulse())
-    transform: PTransform[Any, Any]
     for step, following in zip_longest(steps, steps[1:]):
-        if step.function is None:
-            transform = GroupByKey()
-        elif isinstance(step.function, Worker):
-            transform = ParDo(_CallWorker(step.function))
-        else:
-            transform = Map(step.function) if step.kind == "map" else FlatMap(step.function)
+        transform: Any = ParDo(_RunStep(step)) if step.function else GroupByKey()
         if step.function:  # Beam must know that the input of a group is pairs
             is_grouped = following is not None and following.kind == "group"
             transform.with_output_types(tuple[int, Any] if is_grouped else Any)

@@ -1,6 +1,6 @@
 """Running a job, on this machine or on the engine that the machine file names.
 
-In:  a function that builds the job; the machine; the directory of the unfinished artifact.
+In:  a stage's table; a function that builds the job.
 Out: the files that the job's functions put into the artifact. Also the local directories for files
      in progress: on the artifact's own disk, so that finishing a file is a rename.
 
@@ -20,19 +20,21 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from artifacts import filesystem
+from artifacts.config import parse
 from artifacts.errors import ClozeError
 from artifacts.progress import Progress, say
+from artifacts.stage import StageTable
 from artifacts.store import WORK
 from pipeline.config.settings import PipelineMachine
 from pipeline.runner.graph import (
     Build,
     Collection,
     ReportReader,
-    Worker,
     WorkQueue,
     job_error,
     stalled,
@@ -50,49 +52,66 @@ SCRATCH_PREFIX = "scratch"
 POLL_SECONDS = 0.5
 
 
-def run_graph(
-    build: Build,
-    *,
-    machine: PipelineMachine,
-    options: Sequence[str],
-    progress: Progress,
-    megabytes: float = math.inf,
-    output: str = "",
-) -> None:
-    """Run the job that `build` describes to completion; it reads `megabytes`.
+@dataclass(frozen=True)
+class Runner:
+    """Runs the jobs of a stage."""
 
-    `output` is the unfinished artifact, where the job of a remote engine is recorded.
+    machine: PipelineMachine
+    """Where they run."""
+    options: Sequence[str]
+    """Beam options."""
+    output: str
+    """The unfinished artifact, where the job of a remote engine is recorded."""
 
-    Local jobs report through `progress` and leave no process behind, however they end. Unless
-    `worker_mode` is `inline`, a job that reports nothing for `machine.stall_timeout` seconds is
-    stopped. Raises `JobFailed`, or the `ClozeError` that a worker raised; an option unknown to Beam
-    is a `UsageError`.
-    """
-    if machine.runner != "local":
-        from pipeline.runner.engine_job import run_on_engine  # imports Beam
+    @classmethod
+    def of(cls, table: StageTable, options: Sequence[str]) -> "Runner":
+        """The runner for the stage of `table`."""
+        machine = parse(PipelineMachine, table.machine, source=f"stage {table.stage}, machine")
+        return cls(machine, options, table.output)
 
-        run_on_engine(build, machine=machine, options=options, progress=progress, output=output)
-        return
-    if options:
-        from pipeline.runner.beam import refuse_unknown
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers are on this machine."""
+        return self.machine.runner == "local"
 
-        refuse_unknown(options)
-    alone = machine.workers == 1 or megabytes <= INLINE_MEGABYTES
-    inline = machine.worker_mode == "inline" or (machine.worker_mode == "auto" and alone)
-    short = len(tempfile.gettempdir()) < LONGEST_DIRECTORY
-    directory = tempfile.gettempdir() if short else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=directory) as scratch:
-        queue = WorkQueue(scratch, workers=1 if inline else machine.workers)
-        open(queue.reports, "wb").close()
-        reader = ReportReader(queue.reports, progress)
-        job = build(queue)
-        if inline:
-            watched = machine.worker_mode == "auto"  # nobody hurries a person with a debugger
-            run_inline(job, reader, machine.stall_timeout if watched else math.inf)
+    def run(self, build: Build, progress: Progress, *, megabytes: float | None = None) -> None:
+        """Run the job that `build` describes to completion.
+
+        It reads `megabytes`, by default the total of `progress`. Local jobs report through
+        `progress` and leave no process behind, however they end. Unless `worker_mode` is `inline`,
+        a job that reports nothing for `machine.stall_timeout` seconds is stopped. Raises
+        `JobFailed`, or the `ClozeError` that a worker raised; an option unknown to Beam is a
+        `UsageError`.
+        """
+        machine, options = self.machine, self.options
+        if not self.is_local:
+            from pipeline.runner.engine_job import run_on_engine  # imports Beam
+
+            run_on_engine(
+                build, machine=machine, options=options, progress=progress, output=self.output
+            )
             return
-        from pipeline.runner.local_runner import run_supervised
+        if options:
+            from pipeline.runner.beam import refuse_unknown
 
-        run_supervised(job, machine=machine, options=options, reader=reader, scratch=scratch)
+            refuse_unknown(options)
+        size = progress.total if megabytes is None else megabytes
+        alone = machine.workers == 1 or size <= INLINE_MEGABYTES
+        inline = machine.worker_mode == "inline" or (machine.worker_mode == "auto" and alone)
+        short = len(tempfile.gettempdir()) < LONGEST_DIRECTORY
+        directory = tempfile.gettempdir() if short else "/tmp"
+        with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=directory) as scratch:
+            queue = WorkQueue(scratch, workers=1 if inline else machine.workers)
+            open(queue.reports, "wb").close()
+            reader = ReportReader(queue.reports, progress)
+            job = build(queue)
+            if inline:
+                watched = machine.worker_mode == "auto"  # nobody hurries a person with a debugger
+                run_inline(job, reader, machine.stall_timeout if watched else math.inf)
+                return
+            from pipeline.runner.local_runner import run_supervised
+
+            run_supervised(job, machine=machine, options=options, reader=reader, scratch=scratch)
 
 
 def run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float) -> None:
@@ -106,11 +125,8 @@ def run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float)
                     for key, value in items:
                         groups.setdefault(key, []).append(value)
                     items = groups.items()
-                    continue
-                if isinstance(step.function, Worker):
-                    step.function.setup()
-                made = map(step.function, items)
-                items = made if step.kind == "map" else chain.from_iterable(made)
+                else:
+                    items = chain.from_iterable(map(step.ready(), items))
             for _ in items:
                 pass
         except ClozeError:

@@ -15,10 +15,10 @@ appended to one file, which the operating system writes atomically.
 
 import os
 import re
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
@@ -26,18 +26,6 @@ from artifacts.progress import Progress
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-
-
-class Worker(ABC, Generic[Item, Made]):
-    """A function of one item with per-worker setup."""
-
-    @abstractmethod
-    def setup(self) -> None:
-        """Prepare this worker; called once per worker process or thread."""
-
-    @abstractmethod
-    def __call__(self, item: Item) -> Iterable[Made]:
-        """Process one item."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +38,15 @@ class Step:
 
     label: str
     kind: Literal["map", "flat_map", "group"]
-    function: Callable[[Any], Any] | None = None
+    function: Callable[..., Any] | None = None
+    setup: Callable[[], Any] | None = None
+    """Called once per worker process or thread; `function` takes the result before the item."""
+
+    def ready(self) -> Callable[[Any], Iterable[Any]]:
+        """Set up this worker; returns the function from an item to the items it becomes."""
+        assert self.function
+        function = partial(self.function, self.setup()) if self.setup else self.function
+        return function if self.kind == "flat_map" else lambda item: [function(item)]
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,14 @@ class Collection(Generic[Item]):
         return Collection((*self.steps, Step(label, "map", function)))
 
     def flat_map(
-        self, label: str, function: Callable[[Item], Iterable[Made]]
+        self,
+        label: str,
+        function: Callable[..., Iterable[Made]],
+        *,
+        setup: Callable[[], Any] | None = None,
     ) -> "Collection[Made]":
-        """Apply `function`, which may be a `Worker`, and flatten the results."""
-        return Collection((*self.steps, Step(label, "flat_map", function)))
+        """Apply `function`, after each worker's `setup`, and flatten the results."""
+        return Collection((*self.steps, Step(label, "flat_map", function, setup)))
 
     def group(self, label: str) -> "Collection[tuple[int, Iterable[Any]]]":
         """Group (key, value) pairs by key."""
@@ -124,6 +124,11 @@ def spread(tasks: Sequence[Item], queue: WorkQueue) -> Collection[Item]:
     """`tasks` as a collection, distributed over all workers."""
     whole = Collection[Sequence[Item]]((Step("Tasks", "map", lambda _: tasks),))
     return share_out(whole, queue, label="Share")
+
+
+def for_each(tasks: Sequence[Item], function: Callable[..., object], *, label: str) -> Build:
+    """A job that calls `function` with each task, and with the queue as `queue`."""
+    return lambda queue: spread(tasks, queue).map(label, partial(function, queue=queue))
 
 
 def share_out(

@@ -4,11 +4,22 @@ In:  input shards.
 Out: the buckets' tokens files (buckets.py), written by the workers that gather them; for every few
      shards, a list of the documents dropped early, and counts.
 
-It is a single job: the shards are counted, one step writes the plan (shuffle_plan.py), the shards
-are read again and their documents keyed by bucket, and the worker that gathers a key writes that
-bucket's file. No key holds more than a bucket, and nothing is stored in between. The engine may
-execute a bundle twice and deliver values in any order; so rows are sorted by content within a
-bucket, and files are replaced atomically.
+It is a single job: the shards are counted, one step writes the plan, the shards are read again and
+their documents keyed by bucket, and the worker that gathers a key writes that bucket's file. No key
+holds more than a bucket, and nothing is stored in between. The engine may execute a bundle twice
+and deliver values in any order; so rows are sorted by content within a bucket, and files are
+replaced atomically.
+
+The number of buckets depends on the texts alone (buckets.py), so all texts are read once before the
+shuffle. The vocabulary stage's pass cannot serve: the vocabulary may be given, and only the
+vocabulary determines which documents have no tokens. Each document is sent to one key, that of its
+split and bucket. Identities of documents in splits that take precedence (`stronger_splits`,
+pipeline/text/splits.py) are also sent to the buckets that must not contain them. All documents of a
+small split are known by then, and only possible duplicates are sent to it.
+
+A text that occurs in very many shards would be gathered that often in one bucket. Each shard drops
+its own duplicates; a text that is long enough, or in enough shards, to fill a bucket is found by a
+sample weighted by size, and only one shard known to contain it, its carrier, sends its tokens.
 
 A shard of 100 MB has barely one document for each bucket of a large corpus, and an Arrow stream of
 one row has 1.5 KB of schema and padding. So documents travel as bytes: a row takes 43 plus its
@@ -19,11 +30,12 @@ another row brings the tokens of the same document.
 import json
 import math
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import cached_property, lru_cache, partial
+from itertools import groupby, pairwise
 from tempfile import TemporaryDirectory
 from typing import cast
 
@@ -32,7 +44,9 @@ import pyarrow as pa
 
 from artifacts import filesystem
 from artifacts.arrays import (
+    Int64s,
     Mask,
+    UInt64s,
     digest_array,
     digest_bytes,
     digest_halves,
@@ -42,28 +56,26 @@ from artifacts.arrays import (
     offsets,
 )
 from artifacts.errors import IntegrityError
+from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type, ipc_bytes
 from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.input_shards import InputShard, shards_from_json, shards_to_json
-from pipeline.runner.graph import Collection, Step, Worker, WorkQueue, gather, share_out
+from pipeline.runner.graph import Collection, Step, WorkQueue, gather, share_out
 from pipeline.shuffle.buckets import (
     EMPTY,
     MINIMUM_VALUES,
     BucketAccount,
+    BucketGroup,
+    BucketRange,
     Cardinality,
     TokensJob,
+    bucket_groups,
     put_account,
+    smallest_of,
     unfinished_groups,
     write_bucket,
 )
 from pipeline.shuffle.dropped import DocumentCounts
-from pipeline.shuffle.shuffle_plan import (
-    Identity,
-    ShufflePlan,
-    carriers,
-    sampled,
-    smallest_of,
-)
 from pipeline.shuffle.sorted_runs import IDENTITY, KEY, ShardTokenizer, deduplicate, sort_run
 from pipeline.text.filters import Reason
 from pipeline.text.splits import assign_splits, stronger_splits
@@ -75,6 +87,10 @@ SHARDS_PER_ACCOUNT = 32
 PLAN, SHARDS = "shuffle_plan.json", "shards.json"
 """Files in the stage's work folder: the facts that determine the plan; the shards, of which there
 may be too many for an engine's job description."""
+
+SAMPLED_BYTES = 4 << 20
+"""Bytes of text per sampled document. A text whose copies add up to 32 MB is found with 99.7 %
+probability, one that adds up to a bucket's 64 MB almost certainly."""
 
 _LARGEST_KEY = (1 << 64) - 1
 
@@ -96,11 +112,87 @@ ROW_BYTES = _ROW.itemsize
 
 _PLAIN = ("source", "file", "position", "text_bytes", "split")
 
+Identity = tuple[int, bytes]
+"""A split and a digest."""
 
 Sample = tuple[Identity, str]
+"""A document and its shard."""
 
 PlanPart = tuple[tuple[Cardinality, ...], dict[Identity, str]]
 """The smallest documents by split, or carriers, from some of the shards."""
+
+
+@dataclass(frozen=True)
+class ShufflePlan:
+    """The facts that determine a plan, small for any corpus, and what follows from them."""
+
+    job: TokensJob
+    smallest: tuple[Cardinality, ...]
+    """The documents with the smallest digests, by split."""
+    carriers: Mapping[Identity, str]
+    """The shard that sends the tokens of a frequent text."""
+
+    @cached_property
+    def groups(self) -> list[BucketGroup]:
+        """The groups of buckets, the same wherever they are computed."""
+        return bucket_groups(self.smallest, self.job)
+
+    @cached_property
+    def buckets(self) -> list[tuple[int, BucketRange]]:
+        """All buckets, each with the index of its group; a bucket's index here is its key."""
+        return [
+            (place, bucket) for place, group in enumerate(self.groups) for bucket in group.buckets
+        ]
+
+    def deliveries(self, keys_D: UInt64s, splits_D: Int64s) -> tuple[Int64s, Int64s, Mask]:
+        """The destinations of documents, by the first halves of their digests and their splits.
+
+        For each of N deliveries, sorted by bucket: the number of the bucket, the document's row,
+        and whether it belongs to the bucket and is not only for comparison. A row may be sent to
+        several buckets.
+        """
+        none = np.zeros(0, dtype=np.int64)
+        keys, rows, own, base = [none], [none], [none > 0], 0
+        for _, family in groupby(self.groups, key=lambda group: group.split):
+            buckets = [bucket for group in family for bucket in group.buckets]
+            every = buckets[0]
+            stronger = stronger_splits(every.splits[0], count=self.job.splits)
+            inside_D = keys_D >= np.uint64(every.first)
+            if not every.end >> 64:
+                inside_D &= keys_D < np.uint64(every.end)
+            wanted_D = inside_D & np.isin(splits_D, [*every.splits, *stronger])
+            known = [self.smallest[split].keys_D for split in every.splits]
+            if max(map(len, known)) < MINIMUM_VALUES:  # all known: send only possible duplicates
+                wanted_D &= np.isin(keys_D, np.concatenate(known))
+            found = np.flatnonzero(wanted_D)
+            shift = np.uint64(64 - every.bits)
+            numbers = (keys_D[found] >> shift).astype(np.int64) if every.bits else 0 * found
+            keys.append(base + numbers)
+            rows.append(found)
+            own.append(np.isin(splits_D[found], every.splits))
+            base += len(buckets)
+        keys_N = np.concatenate(keys)
+        order = np.argsort(keys_N, kind="stable")
+        return keys_N[order], np.concatenate(rows)[order], np.concatenate(own)[order]
+
+    def to_json(self) -> bytes:
+        """Serialise the facts."""
+        smallest = [[found.keys_D.tolist(), found.bytes_D.tolist()] for found in self.smallest]
+        carriers = [[split, digest.hex(), by] for (split, digest), by in self.carriers.items()]
+        return json.dumps({"smallest": smallest, "carriers": carriers}).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes, job: TokensJob) -> "ShufflePlan":
+        """The inverse of `to_json`."""
+        table = json.loads(content)
+        return cls(
+            job,
+            tuple(
+                Cardinality(np.array(keys, dtype=np.uint64), np.array(sizes, dtype=np.int64))
+                for keys, sizes in table["smallest"]
+            ),
+            {(split, bytes.fromhex(digest)): by for split, digest, by in table["carriers"]},
+        )
 
 
 @dataclass(frozen=True)
@@ -122,12 +214,10 @@ class BeamGroupByKey:
 
     def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
         """Count, plan, send each document to its bucket's key, write each bucket there."""
-        path = filesystem.join(self.directory, SHARDS)
-        filesystem.write_bytes(path, shards_to_json(shards))
+        filesystem.write_bytes(filesystem.join(self.directory, SHARDS), shards_to_json(shards))
         done: frozenset[int] = frozenset()
-        planned = Collection[Sequence[InputShard]](
-            (Step("Planned", "map", partial(read_shards, path=path)),)
-        )
+        planned = Collection[Sequence[InputShard]]((Step("Planned", "map", self.read_shards),))
+        setup = partial(ShardTokenizer, self.job)
         if filesystem.exists(filesystem.join(self.directory, PLAN)):
             groups = self.plan().groups
             left = set(unfinished_groups(groups, self.job))
@@ -135,25 +225,28 @@ class BeamGroupByKey:
         else:
             counted = share_out(planned, queue, label="Share")
             merge = math.isqrt(len(shards)) + 1
-            found = counted.flat_map("Count", _Count(self, merge)).group("Merge")
-            parts = found.map("MergeCounts", partial(merge_counts, keys=merge))
-            write = partial(write_plan, backend=self, path=path)
-            planned = gather(parts, label="Plan").map("WritePlan", write)
-        scattered = share_out(planned, queue, label="Shards").flat_map(
-            "Tokenize", _Scatter(self, done, queue)
-        )
-        written = scattered.group("Shuffle").flat_map(
-            "WriteBuckets", partial(write_buckets, backend=self)
-        )
+            count = partial(count_shard, backend=self, keys=merge)
+            found = counted.flat_map("Count", count, setup=setup).group("Merge")
+            merged = partial(merge_counts, keys=merge, splits=self.job.splits)
+            parts = gather(found.map("MergeCounts", merged), label="Plan")
+            planned = parts.map("WritePlan", partial(write_plan, backend=self))
+        send = partial(send_shard, backend=self, done=done, queue=queue)
+        sent = share_out(planned, queue, label="Shards").flat_map("Tokenize", send, setup=setup)
+        write = partial(write_buckets, backend=self)
+        written = sent.group("Shuffle").flat_map("WriteBuckets", write)
         return written.group("Account").map("WriteAccounts", partial(write_account, backend=self))
 
     def plan(self) -> ShufflePlan:
         """The plan that the job wrote."""
         return _read_plan(self)
 
-    def cardinality(self, split: int) -> Cardinality:
-        """The estimate for a split, from all shards."""
-        return self.plan().cardinality(split)
+    def smallest(self) -> tuple[Cardinality, ...]:
+        """The documents with the smallest digests, by split."""
+        return self.plan().smallest
+
+    def read_shards(self, _: object = None) -> list[InputShard]:
+        """All shards, from the file `SHARDS`."""
+        return shards_from_json(filesystem.read_bytes(filesystem.join(self.directory, SHARDS)))
 
     @property
     def accounts(self) -> int:
@@ -190,74 +283,72 @@ class BeamGroupByKey:
             yield each_fetched(scratch)
 
 
-class _Count(Worker[InputShard, tuple[int, object]]):
-    """Emit a shard's smallest digests, under a key below `keys`, and its sample.
+def count_shard(
+    tokenizer: ShardTokenizer, shard: InputShard, *, backend: BeamGroupByKey, keys: int
+) -> Iterator[tuple[int, object]]:
+    """A shard's smallest digests, under a key below `keys`, and its sample.
 
-    Samples are keyed by the first byte of their digest, starting at `keys`.
+    Samples are keyed by the first byte of their digest, starting at `keys`. Only documents that may
+    be among the smallest are tokenised.
     """
-
-    def __init__(self, backend: BeamGroupByKey, keys: int) -> None:
-        self._job = backend.job
-        self._keys = keys
-
-    def setup(self) -> None:
-        """Build the tokenizer, once per worker."""
-        self._tokenizer = ShardTokenizer(self._job)
-
-    def __call__(self, shard: InputShard) -> Iterator[tuple[int, object]]:
-        """Read the shard; tokenise only documents that may be among the smallest."""
-        corpus, cleaning = self._job.stage.corpus, self._job.stage.cleaning
-        smallest = [EMPTY] * self._job.splits
-        for number, block in enumerate(read_texts(shard, corpus=corpus, cleaning=cleaning)):
-            digests_D2, bytes_D = block.digests_D2, np.diff(block.ends_D, prepend=0)
-            splits_D = assign_splits(
-                block.digests_D2, source=block.source, corpus=corpus, seed=self._job.stage.seed
-            )
-            kept_D = block.reasons_D == Reason.KEPT
-            for row in np.flatnonzero(kept_D & sampled(digests_D2, bytes_D, shard.name, number)):
-                digest = block.digests[row].tobytes()
-                yield self._keys + digest[0], ((int(splits_D[row]), digest), shard.name)
-            # a document with a larger key is not among the smallest of its split
-            last = np.array(
-                [
-                    found.keys_D[-1] if len(found.keys_D) == MINIMUM_VALUES else _LARGEST_KEY
-                    for found in smallest
-                ],
-                dtype=np.uint64,
-            )
-            documents = self._tokenizer.documents(
-                block.select(kept_D & (digests_D2[:, 0] <= last[splits_D]))
-            )
-            kept = documents.filter(pa.array(documents["reason"].to_numpy() == Reason.KEPT))
-            for split in range(self._job.splits):
-                rows = kept.filter(pa.array(kept["split"].to_numpy() == split))
-                sizes_D = rows["text_bytes"].to_numpy().astype(np.int64)
-                smallest[split] += Cardinality(rows[KEY].to_numpy(), sizes_D)
-        yield int(shard.name[:8], 16) % self._keys, tuple(smallest)
+    stage, splits = backend.job.stage, backend.job.splits
+    smallest = [EMPTY] * splits
+    blocks = read_texts(shard, corpus=stage.corpus, cleaning=stage.cleaning)
+    for number, block in enumerate(blocks):
+        digests_D2, bytes_D = block.digests_D2, np.diff(block.ends_D, prepend=0)
+        splits_D = assign_splits(
+            digests_D2, source=block.source, corpus=stage.corpus, seed=stage.seed
+        )
+        kept_D = block.reasons_D == Reason.KEPT
+        for row in np.flatnonzero(kept_D & sampled(digests_D2, bytes_D, shard.name, number)):
+            digest = block.digests[row].tobytes()
+            yield keys + digest[0], ((int(splits_D[row]), digest), shard.name)
+        # a document with a larger key is not among the smallest of its split
+        last = np.array(
+            [
+                found.keys_D[-1] if len(found.keys_D) == MINIMUM_VALUES else _LARGEST_KEY
+                for found in smallest
+            ],
+            dtype=np.uint64,
+        )
+        possible_D = kept_D & (digests_D2[:, 0] <= last[splits_D])
+        documents = tokenizer.documents(block.select(possible_D))
+        kept = documents.filter(pa.array(documents["reason"].to_numpy() == Reason.KEPT))
+        for split in range(splits):
+            rows = kept.filter(pa.array(kept["split"].to_numpy() == split))
+            smallest[split] += Cardinality.of(rows)
+    yield int(shard.name[:8], 16) % keys, tuple(smallest)
 
 
-def merge_counts(gathered: tuple[int, Iterable[object]], *, keys: int) -> PlanPart:
+def sampled(digests_D2: UInt64s, bytes_D: Int64s, *purpose: str | int) -> Mask:
+    """Which documents of a block are sampled; `purpose` identifies the block."""
+    draws_D = high_half(document_streams(digests_D2, stream_seed(0, "frequent", *purpose)))
+    return draws_D < np.minimum(bytes_D * 2.0**32 / SAMPLED_BYTES, 2.0**32)
+
+
+def carriers(samples: Iterable[tuple[Identity, str]]) -> dict[Identity, str]:
+    """The texts that were sampled more than once, each with the first shard that contains it."""
+    shards: dict[Identity, list[str]] = defaultdict(list)
+    for identity, shard in samples:
+        shards[identity].append(shard)
+    return {identity: min(names) for identity, names in shards.items() if len(names) > 1}
+
+
+def merge_counts(gathered: tuple[int, Iterable[object]], *, keys: int, splits: int) -> PlanPart:
     """Merge the counts or samples gathered under one key."""
     key, values = gathered
     if key < keys:
-        return smallest_of(cast(Iterable[Sequence[Cardinality]], values)), {}
+        return smallest_of(cast(Iterable[Sequence[Cardinality]], values), splits=splits), {}
     return (), carriers(cast(Iterable[Sample], values))
 
 
-def write_plan(
-    parts: Sequence[PlanPart], *, backend: BeamGroupByKey, path: str
-) -> Sequence[InputShard]:
+def write_plan(parts: Sequence[PlanPart], *, backend: BeamGroupByKey) -> list[InputShard]:
     """Write the facts that determine the plan; returns the shards."""
-    smallest = smallest_of(found for found, _ in parts if found)
+    smallest = smallest_of((found for found, _ in parts if found), splits=backend.job.splits)
     frequent = {identity: by for _, found in parts for identity, by in found.items()}
     plan = ShufflePlan(backend.job, smallest, dict(sorted(frequent.items())))
     filesystem.write_bytes(filesystem.join(backend.directory, PLAN), plan.to_json())
-    return read_shards(None, path=path)
-
-
-def read_shards(_: object, *, path: str) -> Sequence[InputShard]:
-    """All shards, from the file `SHARDS`."""
-    return shards_from_json(filesystem.read_bytes(path))
+    return backend.read_shards()
 
 
 @lru_cache(maxsize=1)
@@ -266,59 +357,54 @@ def _read_plan(backend: BeamGroupByKey) -> ShufflePlan:
     return ShufflePlan.from_json(filesystem.read_bytes(path), backend.job)
 
 
-class _Scatter(Worker[InputShard, tuple[int, object]]):
-    """Emit a shard's documents as pairs of bucket number and bytes.
+@lru_cache(maxsize=1)
+def _shard_numbers(backend: BeamGroupByKey) -> dict[str, int]:
+    return {shard.name: number for number, shard in enumerate(backend.read_shards())}
+
+
+def send_shard(
+    tokenizer: ShardTokenizer,
+    shard: InputShard,
+    *,
+    backend: BeamGroupByKey,
+    done: frozenset[int],
+    queue: WorkQueue,
+) -> Iterator[tuple[int, object]]:
+    """A shard's documents as pairs of bucket number and bytes, without buckets of `done` groups.
 
     The numbers after the last bucket carry its counts and dropped documents. The first shard sends
     an empty value to every bucket, so that empty buckets get their files, too.
     """
-
-    def __init__(self, backend: BeamGroupByKey, done: frozenset[int], queue: WorkQueue) -> None:
-        self._backend = backend
-        self._done = done
-        self._queue = queue
-
-    def setup(self) -> None:
-        """Build the tokenizer and number the shards, once per worker."""
-        self._tokenizer = ShardTokenizer(self._backend.job)
-        shards = read_shards(None, path=filesystem.join(self._backend.directory, SHARDS))
-        self._places = {shard.name: place for place, shard in enumerate(shards)}
-
-    def __call__(self, shard: InputShard) -> Iterator[tuple[int, object]]:
-        """Send the documents of one shard."""
-        plan = self._backend.plan()
-        place = self._places[shard.name]
-        account = place // SHARDS_PER_ACCOUNT
-        if place == 0:
-            yield from ((key, b"") for key in range(len(plan)) if self._is_wanted(plan, key))
-        sent: set[Identity] = set()  # frequent texts that this shard has already sent
-        documents = 0
-        for table in self._tokenizer.tables(shard):
-            run = sort_run(table, splits=self._backend.job.splits)
-            documents += run.counts.documents
-            yield len(plan) + account, (run.counts, ipc_bytes(run.dropped))
-            splits_D = np.repeat(np.arange(len(run.by_split)), [*map(len, run.by_split)])
-            rows = pa.concat_tables(run.by_split)
-            rows = rows.append_column("split", pa.array(splits_D.astype(np.uint8)))
-            # the tokens of a frequent text are sent once, by one shard
-            sends_D = np.ones(len(rows), dtype=np.bool_)
-            digests = digest_bytes(rows["document_digest"]) if plan.carriers else ()
-            for row, digest in enumerate(digests):
-                identity = int(splits_D[row]), digest.tobytes()
-                if carrier := plan.carriers.get(identity):
-                    sends_D[row] = carrier == shard.name and identity not in sent
-                    sent.add(identity)
-            keys_N, rows_N, own_N = plan.deliveries(rows[KEY].to_numpy(), splits_D)
-            ends = [*np.flatnonzero(np.diff(keys_N)) + 1, len(keys_N)]
-            packed = pack(rows.take(pa.array(rows_N)), own_N & sends_D[rows_N], ends)
-            for end, blob in zip(ends if len(keys_N) else (), packed, strict=False):
-                key = int(keys_N[end - 1])
-                if self._is_wanted(plan, key):
-                    yield key, blob
-        self._queue.report(MB=shard.megabytes, documents=documents)
-
-    def _is_wanted(self, plan: ShufflePlan, key: int) -> bool:
-        return plan.bucket(key)[0] not in self._done
+    plan, number = backend.plan(), _shard_numbers(backend)[shard.name]
+    wanted = [place not in done for place, _ in plan.buckets]
+    if number == 0:
+        yield from ((key, b"") for key, is_wanted in enumerate(wanted) if is_wanted)
+    sent: set[Identity] = set()  # frequent texts that this shard has already sent
+    documents = 0
+    for table in tokenizer.tables(shard):
+        run = sort_run(table, splits=backend.job.splits)
+        documents += run.counts.documents
+        account = len(plan.buckets) + number // SHARDS_PER_ACCOUNT
+        yield account, (run.counts, ipc_bytes(run.dropped))
+        splits_D = np.repeat(np.arange(len(run.by_split)), [*map(len, run.by_split)])
+        rows = pa.concat_tables(run.by_split)
+        rows = rows.append_column("split", pa.array(splits_D.astype(np.uint8)))
+        # the tokens of a frequent text are sent once, by one shard
+        sends_D = np.ones(len(rows), dtype=np.bool_)
+        digests = digest_bytes(rows["document_digest"]) if plan.carriers else ()
+        for row, digest in enumerate(digests):
+            identity = int(splits_D[row]), digest.tobytes()
+            if carrier := plan.carriers.get(identity):
+                sends_D[row] = carrier == shard.name and identity not in sent
+                sent.add(identity)
+        keys_N, rows_N, own_N = plan.deliveries(rows[KEY].to_numpy(), splits_D)
+        ends = [*np.flatnonzero(np.diff(keys_N)) + 1, len(keys_N)]
+        packed = pack(rows.take(pa.array(rows_N)), own_N & sends_D[rows_N], ends)
+        for end, blob in zip(ends if len(keys_N) else (), packed, strict=False):
+            key = int(keys_N[end - 1])
+            if wanted[key]:
+                yield key, blob
+    queue.report(MB=shard.megabytes, documents=documents)
 
 
 def write_buckets(
@@ -327,15 +413,15 @@ def write_buckets(
     """Write a bucket and yield its account, or write the documents dropped by some shards."""
     key, values = gathered
     plan, job = backend.plan(), backend.job
-    if key >= len(plan):
-        number, early = key - len(plan), cast(Iterable[tuple[DocumentCounts, bytes]], values)
-        counts, lists = zip(*early, strict=True)
+    if key >= len(plan.buckets):
+        number = key - len(plan.buckets)
+        counts, lists = zip(*cast(Iterable[tuple[DocumentCounts, bytes]], values), strict=True)
         rows = pa.concat_tables([pa.ipc.open_file(content).read_all() for content in lists])
         filesystem.write_bytes(backend.list_path(number), ipc_bytes(rows))
         total = json.dumps(asdict(sum(counts, DocumentCounts()))).encode()
         filesystem.write_bytes(backend.account_path(number), total)
         return
-    place, bucket = plan.bucket(key)
+    place, bucket = plan.buckets[key]
     packed = (blob for blob in cast(Iterable[bytes], values) if blob)
     rows = unpack(packed, vocabulary_size=job.vocabulary_size)
     splits_D = rows["split"].to_numpy()

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import chain
 from operator import add
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +85,11 @@ class Cardinality:
     keys_D: UInt64s
     bytes_D: Int64s
 
+    @classmethod
+    def of(cls, rows: pa.RecordBatch) -> "Cardinality":
+        """The documents of `rows`; if they are not ascending and distinct, add it to `EMPTY`."""
+        return cls(rows["key"].to_numpy(), rows["text_bytes"].to_numpy().astype(np.int64))
+
     def __add__(self, other: "Cardinality") -> "Cardinality":
         keys_D = np.concatenate((self.keys_D, other.keys_D))
         bytes_D = np.concatenate((self.bytes_D, other.bytes_D))
@@ -109,6 +114,14 @@ def bucket_bits(documents: float, text_bytes: float) -> int:
 
 
 EMPTY = Cardinality(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
+
+
+def smallest_of(parts: Iterable[Sequence[Cardinality]], *, splits: int) -> tuple[Cardinality, ...]:
+    """Merge the estimates of all parts, by split."""
+    smallest = (EMPTY,) * splits
+    for part in parts:
+        smallest = tuple(map(add, smallest, part))
+    return smallest
 
 
 @dataclass(frozen=True)
@@ -181,39 +194,28 @@ class BucketGroup:
         return [tokens_name(self.split, bucket.number) for bucket in self.buckets]
 
 
-class Cardinalities(Protocol):
-    """A source of cardinality estimates."""
+def bucket_groups(smallest: Sequence[Cardinality], job: TokensJob) -> list[BucketGroup]:
+    """The buckets of all splits, in groups; empty splits have none.
 
-    def cardinality(self, split: int) -> Cardinality:
-        """The estimate for a split."""
-
-
-def bucket_groups(backend: Cardinalities, job: TokensJob) -> list[BucketGroup]:
-    """The buckets of all splits, in groups; empty splits have none."""
-    names = split_names(job.stage.corpus)
-    found = [backend.cardinality(split) for split in range(len(names))]
-    division = division_of(backend, job)
+    smallest: the documents with the smallest digests, by split.
+    """
+    by_split = [
+        list(_groups(name, BucketRange((split,), 0, 0), smallest[split]))
+        for split, name in enumerate(split_names(job.stage.corpus))
+    ]
+    named = chain.from_iterable(by_split[HELDOUT_SPLIT + 1 :])
+    division = division_of(smallest, job)
     if division.rule == "draw":
-        every = [
-            _groups(name, BucketRange((split,), 0, 0), found[split])
-            for split, name in enumerate(names)
-        ]
-        return list(chain.from_iterable(every))
+        return [*by_split[TRAIN_SPLIT], *by_split[HELDOUT_SPLIT], *named]
     both = BucketRange((TRAIN_SPLIT, HELDOUT_SPLIT), 0, 0)
-    drawn = found[TRAIN_SPLIT] + found[HELDOUT_SPLIT]
+    drawn = smallest[TRAIN_SPLIT] + smallest[HELDOUT_SPLIT]
+    heldout, trained = replace(both, end=division.border), replace(both, first=division.border)
     if division.rule == "tails":
         tails = BucketGroup(HELDOUT, 0, (both,), "tail")
-        groups = [tails, *_groups(TRAIN, both, drawn, part="head")]
-    else:
-        heldout = replace(both, end=division.border)
-        trained = replace(both, first=division.border)
-        if division.rule == "smallest":
-            groups = [BucketGroup(HELDOUT, 0, (heldout,)), *_groups(TRAIN, trained, drawn)]
-        else:
-            groups = [BucketGroup(TRAIN, 0, (trained,)), *_groups(HELDOUT, heldout, drawn)]
-    for split, name in list(enumerate(names))[HELDOUT_SPLIT + 1 :]:
-        groups += _groups(name, BucketRange((split,), 0, 0), found[split])
-    return groups
+        return [tails, *_groups(TRAIN, both, drawn, part="head"), *named]
+    if division.rule == "smallest":
+        return [BucketGroup(HELDOUT, 0, (heldout,)), *_groups(TRAIN, trained, drawn), *named]
+    return [BucketGroup(TRAIN, 0, (trained,)), *_groups(HELDOUT, heldout, drawn), *named]
 
 
 def unfinished_groups(groups: Sequence[BucketGroup], job: TokensJob) -> list[BucketGroup]:
@@ -222,11 +224,11 @@ def unfinished_groups(groups: Sequence[BucketGroup], job: TokensJob) -> list[Buc
     return [group for group in groups if group.counts_name not in finished]
 
 
-def division_of(backend: Cardinalities, job: TokensJob) -> Division:
+def division_of(smallest: Sequence[Cardinality], job: TokensJob) -> Division:
     """How `train` and `heldout` are divided; documents on the drop list do not count."""
     listed = read_drop_list(job.stage.cleaning.drop_list).digests_D2[:, 0]
-    keys = (backend.cardinality(split).keys_D for split in (TRAIN_SPLIT, HELDOUT_SPLIT))
-    trained_D, drawn_D = (np.setdiff1d(keys_D, listed) for keys_D in keys)
+    trained, drawn = smallest[TRAIN_SPLIT], smallest[HELDOUT_SPLIT]
+    trained_D, drawn_D = (np.setdiff1d(found.keys_D, listed) for found in (trained, drawn))
     return divide(trained_D, drawn_D, job.stage.corpus)
 
 

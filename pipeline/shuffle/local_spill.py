@@ -27,9 +27,8 @@ from artifacts.errors import IntegrityError
 from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
 from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.input_shards import InputShard
-from pipeline.runner.graph import Collection, Worker, WorkQueue, gather, share_out, spread
+from pipeline.runner.graph import Collection, WorkQueue, gather, share_out, spread
 from pipeline.shuffle.buckets import (
-    EMPTY,
     MINIMUM_VALUES,
     BucketGroup,
     BucketRange,
@@ -37,6 +36,7 @@ from pipeline.shuffle.buckets import (
     TokensJob,
     bucket_groups,
     put_account,
+    smallest_of,
     unfinished_groups,
     write_bucket,
 )
@@ -70,13 +70,14 @@ class LocalSpill:
         """Write the runs of `shards`, then the unfinished groups of buckets."""
         write = partial(write_group, spill=self, queue=queue)
         if not shards:
-            groups = unfinished_groups(bucket_groups(self, self.job), self.job)
+            groups = unfinished_groups(bucket_groups(self.smallest(), self.job), self.job)
             return spread(groups, queue).map("WriteBuckets", write)
-        runs = gather(
-            spread(shards, queue).flat_map("WriteRuns", _WriteRuns(self, queue)), label="Runs"
-        )
+        write_each = partial(write_runs, spill=self, queue=queue)
+        setup = partial(ShardTokenizer, self.job)
+        written = spread(shards, queue).flat_map("WriteRuns", write_each, setup=setup)
+        runs = gather(written, label="Runs")
         every: Collection[Sequence[BucketGroup]] = runs.map(
-            "Groups", lambda _: bucket_groups(self, self.job)
+            "Groups", lambda _: bucket_groups(self.smallest(), self.job)
         )
         return share_out(every, queue, label="Groups").map("WriteBuckets", write)
 
@@ -84,14 +85,13 @@ class LocalSpill:
         """Counts over all shards."""
         return sum((counts for _, counts in _indexes(self)), DocumentCounts())
 
-    def cardinality(self, split: int) -> Cardinality:
-        """The estimate for a split, from the smallest digests of all runs."""
-        found = EMPTY
-        for path in _paths(self):
-            smallest = open_run(path)[split].slice(0, MINIMUM_VALUES)
-            sizes_D = smallest["text_bytes"].to_numpy().astype(np.int64)
-            found += Cardinality(smallest[KEY].to_numpy(), sizes_D)
-        return found
+    def smallest(self) -> tuple[Cardinality, ...]:
+        """The documents with the smallest digests, by split, from all runs."""
+        runs = (
+            [Cardinality.of(batch.slice(0, MINIMUM_VALUES)) for batch in open_run(path)]
+            for path in _paths(self)
+        )
+        return smallest_of(runs, splits=self.job.splits)
 
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
@@ -100,33 +100,23 @@ class LocalSpill:
         yield (_dropped_path(os.path.join(self.directory, name)) for name in names)
 
 
-class _WriteRuns(Worker[InputShard, str]):
-    """Write the runs and the index of an input shard; yields its name."""
-
-    def __init__(self, spill: LocalSpill, queue: WorkQueue) -> None:
-        self._spill = spill
-        self._queue = queue
-
-    def setup(self) -> None:
-        """Build the tokenizer, once per worker."""
-        self._tokenizer = ShardTokenizer(self._spill.job)
-
-    def __call__(self, shard: InputShard) -> Iterator[str]:
-        """Process one shard."""
-        directory, splits = self._spill.directory, self._spill.job.splits
-        runs: list[str] = []
-        counts = DocumentCounts()
-        with naming_full_disk(directory):
-            for table in self._tokenizer.tables(shard):
-                run = sort_run(table, splits=splits)
-                runs.append(f"{shard.name}-{len(runs)}.arrow")
-                path = os.path.join(directory, runs[-1])
-                _write_arrow(path, run.by_split[0].schema, run.by_split)
-                _write_arrow(_dropped_path(path), ROWS_SCHEMA, [run.dropped])
-                counts += run.counts
-            write_index(_index_path(directory, shard.name), runs, counts)
-        self._queue.report(MB=shard.megabytes, documents=counts.documents)
-        yield shard.name
+def write_runs(
+    tokenizer: ShardTokenizer, shard: InputShard, *, spill: LocalSpill, queue: WorkQueue
+) -> list[str]:
+    """Write the runs and the index of an input shard; returns the names of the runs."""
+    runs: list[str] = []
+    counts = DocumentCounts()
+    with naming_full_disk(spill.directory):
+        for table in tokenizer.tables(shard):
+            run = sort_run(table, splits=spill.job.splits)
+            runs.append(f"{shard.name}-{len(runs)}.arrow")
+            path = os.path.join(spill.directory, runs[-1])
+            _write_arrow(path, run.by_split[0].schema, run.by_split)
+            _write_arrow(_dropped_path(path), ROWS_SCHEMA, [run.dropped])
+            counts += run.counts
+        write_index(_index_path(spill.directory, shard.name), runs, counts)
+    queue.report(MB=shard.megabytes, documents=counts.documents)
+    return runs
 
 
 def write_group(group: BucketGroup, *, spill: LocalSpill, queue: WorkQueue) -> str:

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.readers.input_shards import MAX_SHARD_BYTES
-from pipeline.shuffle.beam_group_by_key import ROW_BYTES
+from pipeline.shuffle.beam_group_by_key import ROW_BYTES, SAMPLED_BYTES
 from pipeline.shuffle.buckets import MINIMUM_VALUES, bucket_bits
-from pipeline.shuffle.shuffle_plan import SAMPLED_BYTES
 
 PACKED_RATIO = 0.467
 """Bytes of ids and sentence lengths per byte of text, without `ROW_BYTES`: measured on 136 MB of

@@ -20,8 +20,7 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.stage import write_stage_table
 from artifacts.tables import examples_schema
 from artifacts.tokenizer import SPECIAL_TOKENS
-from pipeline.examples import make_examples
-from pipeline.mlm.example_files import fill_examples
+from pipeline.examples import fill_examples, make_examples
 from tests.pipeline.corpora import everything_twice
 from tests.pipeline.synthetic_tokens import (
     examples_table,

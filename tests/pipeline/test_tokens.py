@@ -23,7 +23,7 @@ from artifacts.tables import tokens_schema
 from pipeline import tokens
 from pipeline.readers import input_shards
 from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import buckets, shuffle_plan, sorted_runs
+from pipeline.shuffle import buckets, sorted_runs
 from pipeline.shuffle import local_spill as spill
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.tokens import make_tokens
@@ -329,7 +329,7 @@ def drop_list_artifact(directory: Path, digests: list[bytes]) -> Artifact:
     return commit(stage, [entry])
 
 
-def engine_shuffle(shards: Any, *, job: Any, machine: Any) -> BeamGroupByKey:
+def engine_shuffle(shards: Any, *, job: Any, runner: Any) -> BeamGroupByKey:
     """The shuffle backend of a remote engine."""
     return BeamGroupByKey(replace(job, scratch=""), f"{job.output}/work", len(shards))
 
@@ -394,7 +394,7 @@ class TestSameBytes:
         found = run(tmp_path / "out", [paragraphs], vocabulary, heldout_share=0.1)
         assert found.digest == golden
 
-    @pytest.mark.parametrize("sampled", [1, 300, shuffle_plan.SAMPLED_BYTES])
+    @pytest.mark.parametrize("sampled", [1, 300, shuffle.SAMPLED_BYTES])
     def test_through_the_shuffle_of_an_engine(
         self,
         golden: str,
@@ -407,7 +407,7 @@ class TestSameBytes:
         """Also if all or some of the repeated texts count as frequent."""
         monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
         monkeypatch.setattr(sorted_runs, "RUN_TOKENS", 2000)
-        monkeypatch.setattr(shuffle_plan, "SAMPLED_BYTES", sampled)
+        monkeypatch.setattr(shuffle, "SAMPLED_BYTES", sampled)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
 

@@ -16,7 +16,7 @@ from scipy.stats import chi2_contingency
 
 from artifacts.tokenizer import read_vocab_txt
 from pipeline.config.settings import ExamplesConfig, MaskingConfig
-from pipeline.mlm.example_files import Recipe, copies_of
+from pipeline.examples import Recipe, copies_of
 from pipeline.mlm.pairing import documents_of
 from pipeline.mlm.statistics import ExampleStatistics
 from tests.pipeline.mlm.plain_reference import (

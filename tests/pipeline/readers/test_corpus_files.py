@@ -10,10 +10,10 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import find_files
 from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact
-from pipeline import tokens
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
 from pipeline.readers.input_shards import READERS, CorpusFiles, input_shards
+from pipeline.runner.execution import Runner
 from pipeline.tokens import make_tokens
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 
@@ -25,13 +25,13 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 def while_it_runs(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     """Run a function between the start of a stage and its first read."""
-    run_graph = tokens.run_graph
+    run = Runner.run
 
     def changed(*arguments: object, **options: object) -> None:
         change()
-        run_graph(*arguments, **options)  # type: ignore[arg-type]
+        run(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tokens, "run_graph", changed)
+    monkeypatch.setattr(Runner, "run", changed)
 
 
 def test_a_file_written_to_while_tokens_are_made_ends_the_stage_and_is_never_stored(

@@ -2,15 +2,16 @@
 
 import importlib.util
 import os
+from functools import partial
 
 import pytest
 
 from artifacts.progress import Progress
 from pipeline.config.settings import ExamplesConfig, ExamplesStage, PipelineMachine
-from pipeline.examples import buckets_of, example_graph, recipe_of
+from pipeline.examples import buckets_of, recipe_of, write_bucket
 from pipeline.runner.beam import Pipeline, add_job
-from pipeline.runner.execution import run_graph
-from pipeline.runner.graph import JobFailed, WorkQueue
+from pipeline.runner.execution import Runner
+from pipeline.runner.graph import JobFailed, WorkQueue, for_each
 from tests.pipeline.synthetic_tokens import (
     random_documents,
     small_tokenizer,
@@ -25,17 +26,11 @@ JOB_SERVER = os.environ.get("FLINK_JOB_SERVER_JAR", "")
 def build_of(tokens, tokenizer, output):
     stage = ExamplesStage(seed=1, examples=ExamplesConfig(max_seq_lengths=(64,), copies=2))
     buckets = list(buckets_of(tokens, stage.examples))
-
-    def build(queue):
-        return example_graph(
-            queue,
-            buckets=buckets,
-            recipe=recipe_of(stage, tokenizer),
-            output=str(output),
-            scratch="",
-        )
-
-    return build
+    recipe = recipe_of(stage, tokenizer)
+    write = partial(
+        write_bucket, recipe=recipe, tokens=tokens.directory, output=str(output), scratch=""
+    )
+    return for_each(buckets, write, label="WriteExamples")
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +62,8 @@ def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
 @pytest.mark.skipif(not DATAFLOW, reason="apache-beam[gcp] is not installed")
 def test_dataflow_translates_the_graph_offline(tokens, tokenizer):
     with pytest.raises(JobFailed, match="the graph was translated; nothing was submitted"):
-        run_graph(
-            build_of(tokens, tokenizer, "gs://bucket/examples"),
-            machine=PipelineMachine(runner="DataflowRunner"),
+        Runner(
+            PipelineMachine(runner="DataflowRunner"),
             options=[
                 "--dry_run=True",
                 "--no_auth",
@@ -80,7 +74,10 @@ def test_dataflow_translates_the_graph_offline(tokens, tokenizer):
                 "--sdk_container_image=image",
                 "--sdk_location=container",
             ],
-            progress=Progress("examples", total=1, unit="MB"),
+            output="",
+        ).run(
+            build_of(tokens, tokenizer, "gs://bucket/examples"),
+            Progress("examples", total=1, unit="MB"),
         )
 
 
@@ -94,11 +91,9 @@ def test_flink_makes_the_same_files(tokens, tokenizer, tmp_path):
         "--environment_type=LOOPBACK",
     ]
     for name, machine, given in (("local", local, []), ("flink", flink, options)):
-        run_graph(
+        Runner(machine, options=given, output="").run(
             build_of(tokens, tokenizer, tmp_path / name),
-            machine=machine,
-            options=given,
-            progress=Progress("examples", total=1, unit="MB"),
+            Progress("examples", total=1, unit="MB"),
         )
     names = [sorted(p.name for p in (tmp_path / n).glob("*.arrow")) for n in ("local", "flink")]
     assert names[0] == names[1]

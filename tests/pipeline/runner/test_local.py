@@ -16,7 +16,7 @@ from artifacts.errors import IntegrityError
 from artifacts.progress import Progress
 from pipeline.config.settings import PipelineMachine
 from pipeline.runner import execution
-from pipeline.runner.execution import run_graph
+from pipeline.runner.execution import Runner
 from pipeline.runner.graph import (
     Collection,
     JobFailed,
@@ -93,7 +93,7 @@ def run(function, *, mode: str, stall_timeout: float = 60.0) -> Progress:
         return spread(range(UNITS), queue).map("Work", bound)
 
     machine = PipelineMachine(workers=2, worker_mode=mode, stall_timeout=stall_timeout)
-    run_graph(build, machine=machine, options=[], progress=progress)
+    Runner(machine, options=[], output="").run(build, progress)
     return progress
 
 
@@ -133,7 +133,7 @@ def test_what_all_workers_have_made_is_gathered_and_shared_out_again(mode, tmp_p
 
     machine = PipelineMachine(workers=2, worker_mode=mode)
     progress = Progress("test", total=UNITS * 1.5, unit="MB")
-    run_graph(build, machine=machine, options=[], progress=progress)
+    Runner(machine, options=[], output="").run(build, progress)
     assert progress.done == UNITS * 1.5
     checked = sorted(int(path.stem) for path in tmp_path.glob("*.checked"))
     assert checked == list(range(UNITS))
@@ -220,14 +220,12 @@ STALLS = """
 import time
 from artifacts.progress import Progress
 from pipeline.config.settings import PipelineMachine
-from pipeline.runner.execution import run_graph
+from pipeline.runner.execution import Runner
 from pipeline.runner.graph import spread
 
-run_graph(
+Runner(PipelineMachine(workers=1, stall_timeout=0.1), options=[], output="").run(
     lambda queue: spread([60], queue).map("Sleep", time.sleep),
-    machine=PipelineMachine(workers=1, stall_timeout=0.1),
-    options=[],
-    progress=Progress("test", total=1, unit="MB"),
+    Progress("test", total=1, unit="MB"),
 )
 """
 
@@ -249,13 +247,8 @@ def test_workers_are_started_only_where_there_is_enough_for_them(
     def build(queue: WorkQueue) -> Collection[int]:
         return spread(range(UNITS), queue).map("Note", partial(note_process, folder=tmp_path))
 
-    run_graph(
-        build,
-        machine=PipelineMachine(workers=workers),
-        options=[],
-        progress=Progress("test", total=1, unit="MB"),
-        megabytes=megabytes,
-    )
+    runner = Runner(PipelineMachine(workers=workers), options=[], output="")
+    runner.run(build, Progress("test", total=1, unit="MB"), megabytes=megabytes)
     here = (tmp_path / str(os.getpid())).exists()
     assert here != has_workers
 
@@ -269,9 +262,9 @@ def test_the_sockets_of_a_job_are_its_users_alone(tmp_path):
     def build(queue: WorkQueue) -> Collection[int]:
         return spread(range(UNITS), queue).map("Note", partial(note_mode, queue=queue))
 
-    machine = PipelineMachine(workers=2)
+    machine = PipelineMachine(workers=2, worker_mode="processes")
     progress = Progress("test", total=1, unit="MB")
-    run_graph(build, machine=machine, options=[], progress=progress)
+    Runner(machine, options=[], output="").run(build, progress)
 
 
 def note_mode(unit: int, *, queue: WorkQueue) -> int:

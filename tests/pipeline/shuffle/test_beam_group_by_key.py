@@ -12,18 +12,17 @@ from artifacts.config import parse
 from artifacts.progress import Progress
 from pipeline import tokens
 from pipeline.config.settings import DedupStage, PipelineMachine, TokensStage
-from pipeline.dedup import Search, search_graph
+from pipeline.dedup import Search, write_candidates
 from pipeline.readers import input_shards as input_shards_module
 from pipeline.readers.input_shards import input_shards
 from pipeline.runner.beam import Pipeline, add_job
-from pipeline.runner.execution import run_graph
-from pipeline.runner.graph import JobFailed, WorkQueue
+from pipeline.runner.execution import Runner
+from pipeline.runner.graph import JobFailed, WorkQueue, for_each
 from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import buckets, shuffle_plan
-from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, pack, unpack
+from pipeline.shuffle import buckets
+from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, ShufflePlan, pack, unpack
 from pipeline.shuffle.buckets import Cardinality
-from pipeline.shuffle.shuffle_plan import ShufflePlan
-from pipeline.vocabulary import candidates_graph
+from pipeline.vocabulary import sample_shard
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
@@ -49,22 +48,20 @@ def builds(tmp_path: Path):
     stage = parse(TokensStage, table.config, source="test")
     work = input_shards(stage.corpus)
     job = tokens.tokens_job(table, stage)
-    remote = PipelineMachine(runner="DataflowRunner")
-    backend = tokens.choose_backend(work, job=job, machine=remote)
+    remote = Runner(PipelineMachine(runner="DataflowRunner"), options=[], output="")
+    backend = tokens.choose_backend(work, job=job, runner=remote)
     assert isinstance(backend, BeamGroupByKey)
     wanted = {"near_duplicates": {}}
     stage_of_dedup = DedupStage.model_validate({**table.config, "dedup": wanted})
     search = Search(stage_of_dedup, "gs://bucket/dedup")
     return {
         "tokens": partial(backend.graph, work),
-        "vocabulary": partial(
-            candidates_graph,
-            shards=work,
-            stage=stage,
-            limit=1 << 64,
-            directory="gs://bucket/work",
+        "vocabulary": for_each(
+            work,
+            partial(sample_shard, stage=stage, limit=1 << 64, directory="gs://bucket/work"),
+            label="Sample",
         ),
-        "dedup": partial(search_graph, shards=work, search=search),
+        "dedup": for_each(work, partial(write_candidates, search=search), label="Search"),
     }
 
 
@@ -81,12 +78,8 @@ def test_the_graph_is_a_chain(builds, stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_dataflow_translates_the_graph_offline(builds, stage: str) -> None:
     with pytest.raises(JobFailed, match="the graph was translated; nothing was submitted"):
-        run_graph(
-            builds[stage],
-            machine=PipelineMachine(runner="DataflowRunner"),
-            options=DRY_RUN,
-            progress=Progress(stage, total=1, unit="MB"),
-        )
+        remote = Runner(PipelineMachine(runner="DataflowRunner"), options=DRY_RUN, output="")
+        remote.run(builds[stage], Progress(stage, total=1, unit="MB"))
 
 
 TEXTS = documents(2, 2_000)
@@ -117,7 +110,7 @@ def test_no_key_gathers_more_than_some_buckets_of_a_skewed_corpus(
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 8_000)
     monkeypatch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 40)
     monkeypatch.setattr(input_shards_module, "BLOCK_BYTES", 6_000)
-    monkeypatch.setattr(shuffle_plan, "SAMPLED_BYTES", 500)  # always samples the frequent text
+    monkeypatch.setattr(shuffle, "SAMPLED_BYTES", 500)  # always samples the frequent text
     sources = []
     for name, (texts, files, options) in corpus.items():
         for number in range(files):
@@ -131,11 +124,11 @@ def test_no_key_gathers_more_than_some_buckets_of_a_skewed_corpus(
 
     def measured(values, *, backend):
         key, blobs = values[0], list(values[1])
-        if key < len(backend.plan()):
+        if key < len(backend.plan().buckets):
             gathered.append(sum(map(len, blobs)))
         return write((key, blobs), backend=backend)
 
-    def engine_shuffle(shards, *, job, machine):
+    def engine_shuffle(shards, *, job, runner):
         return BeamGroupByKey(job, f"{job.output}/work", len(shards))
 
     monkeypatch.setattr(shuffle, "write_buckets", measured)
