@@ -1,7 +1,7 @@
 """Stage `dedup`: near-duplicates and documents that overlap with evaluation data.
 
 In:  the corpus; evaluation data for the overlap search.
-Out: `drop.arrow`, a drop list (pipeline/duplicates/drop_list.py): the digest of each document to
+Out: `drop.arrow`, a drop list (pipeline/duplicates.py): the digest of each document to
      drop, the reason, and the digest of the document kept instead.
 
     python -P -m pipeline.dedup --config TABLE.json [engine options]
@@ -55,7 +55,7 @@ from artifacts.store import (
 )
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import DedupStage, NearDuplicatesConfig
-from pipeline.duplicates.near_duplicates import (
+from pipeline.duplicates import (
     ShingleSets,
     band_keys,
     bands_for,

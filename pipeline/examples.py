@@ -187,15 +187,15 @@ def write_bucket(
                 for batch, statistics in made:
                     writer.write_batch(batch)
                     counts.append(statistics)
+            total = sum(counts, ExampleStatistics())
             facts = {
                 "split": split,
                 "max_seq_length": length,
                 "bucket": number,
                 "copies": [copy.rows for copy in counts],
-                **asdict(sum(counts, ExampleStatistics())),
+                **asdict(total),
             }
-            rows = sum(copy.rows for copy in counts)
-            put_file(output, path, name=name, rows=rows, statistics=facts)
+            put_file(output, path, name=name, rows=total.rows, statistics=facts)
     queue.report(MB=entry.size / MEGABYTE, documents=documents.count)
     return entry.name
 

@@ -8,14 +8,25 @@ Out: `{split}-{bucket}.arrow` (artifacts/tables.py), the tokenizer, token_counts
 
 One job in two halves: input shards become runs sorted by digest; ranges of digests, collected from
 all runs, become buckets. Finished parts of an interrupted attempt are kept.
+
+The list of dropped documents, with digest, source, path, position and reason of each, contains file
+names, so it is a record and not part of the artifact's content, which must not depend on how files
+are named. A summary of a few lines gives an example and a remedy for each reason.
 """
 
+import os
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from artifacts import filesystem
+from artifacts.arrays import offsets
 from artifacts.config import parse
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import FileEntry
@@ -31,11 +42,13 @@ from artifacts.store import (
     open_artifact,
     open_input,
     put_bytes,
+    put_file,
     put_json,
 )
+from artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.settings import TokensStage
-from pipeline.duplicates.drop_list import with_drop_list
+from pipeline.duplicates import with_drop_list
 from pipeline.mlm.statistics import tokens_summary
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import Runner, work_directory
@@ -49,8 +62,9 @@ from pipeline.shuffle.buckets import (
     occurrences,
     unfinished_groups,
 )
-from pipeline.shuffle.dropped import account, put_dropped
 from pipeline.shuffle.local_spill import LocalSpill
+from pipeline.shuffle.sorted_runs import DocumentCounts
+from pipeline.text.filters import RULES, Reason
 from pipeline.text.splits import TRAIN
 
 HELD_OUT_OF_FEW = {
@@ -62,9 +76,33 @@ HELD_OUT_OF_FEW = {
 }
 """Messages for corpora of few documents, by the `Division` rule applied."""
 
+REMEDIES = {
+    Reason.EMPTY: "nothing is left after cleaning",
+    Reason.NOT_TEXT: "too many bytes are not UTF-8: convert them (iconv -f latin1 -t utf-8), or "
+    "raise cleaning.max_replacement_share",
+    Reason.BINARY_FILE: "the file is not text: convert it",
+    Reason.BAD_FILE: 'unreadable parts of a file, as set by corpus.on_bad_file; with "fail" the '
+    "stage stops and reports the error",
+    Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
+    Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
+    Reason.DUPLICATE: "the same text came earlier",
+    Reason.HELD_OUT: "the same text is held out",
+}
+"""Cause and remedy by reason; the other reasons have settings (`filters.RULES`)."""
+
+
+_REASONS = pa.array([reason.name.lower() for reason in Reason])
 
 ShuffleBackend = LocalSpill | BeamGroupByKey
 """Brings the documents of input shards into buckets."""
+
+
+class Dropped(NamedTuple):
+    """The documents dropped for one reason."""
+
+    documents: int
+    example: str
+    """The first of them: file and position."""
 
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
@@ -203,6 +241,68 @@ def _commit(
             "dropped": {reason: found.documents for reason, found in dropped.items()},
         },
     )
+
+
+def put_dropped(
+    lists: Iterable[str], files: Sequence[Sequence[str]], *, output: str, scratch: str
+) -> tuple[FileEntry, dict[str, Dropped]]:
+    """Merge the intermediate lists into one file; returns its entry, and the counts by reason.
+
+    `files` are the paths of each source's files, to which the lists refer by number.
+    """
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    local = os.path.join(scratch, DROPPED_NAME)
+    with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, DROPPED_SCHEMA) as writer:
+        for listed in _with_names(lists, files):
+            writer.write_batch(listed)
+            reasons = listed["reason"].to_pylist()
+            counts.update(reasons)
+            for reason in set(reasons) - examples.keys():
+                first = reasons.index(reason)
+                examples[reason] = f"{listed['path'][first]} at {listed['position'][first]}"
+    dropped = {reason: Dropped(counts[reason], examples[reason]) for reason in sorted(counts)}
+    return put_file(output, local, name=DROPPED_NAME, rows=counts.total()), dropped
+
+
+def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropped]) -> list[str]:
+    """A summary of the documents read: `kept` by split, `dropped` by reason."""
+    splits = ", ".join(f"{count:,} {split}" for split, count in kept.items())
+    lines = [f"{read.documents:,} documents read, {sum(kept.values()):,} kept: {splits}"]
+    settings = {reason: f"cleaning.{setting}" for reason, setting, _ in RULES}
+    for name, (count, example) in sorted(dropped.items(), key=lambda item: -item[1].documents):
+        reason = Reason[name.upper()]
+        why = REMEDIES.get(reason) or f"by {settings[reason]}"
+        lines.append(f"{count:,} dropped as {name}, {why}; for example {example}")
+    if read.converted:
+        lines.append(
+            f"{read.converted:,} from files in another encoding than UTF-8, detected from their "
+            "bytes; if cloze inspect shows wrong characters, convert the files (iconv)"
+        )
+    if read.damaged:
+        lines.append(
+            f"{read.damaged:,} with bytes that are not UTF-8; in kept documents they are replaced "
+            "by U+FFFD"
+        )
+    return lines
+
+
+def _with_names(lists: Iterable[str], files: Sequence[Sequence[str]]) -> Iterator[pa.RecordBatch]:
+    """The rows of the intermediate lists, with paths and reasons by name."""
+    paths = pa.array([path for of_source in files for path in of_source], pa.string())
+    first = offsets(np.array([len(of_source) for of_source in files]))
+    for path in lists:
+        with pa.memory_map(path) as file:
+            for batch in filter(len, pa.ipc.open_file(file).read_all().to_batches()):
+                numbers = first[batch["source"].to_numpy()] + batch["file"].to_numpy()
+                columns = [
+                    batch["document_digest"],
+                    batch["source"],
+                    paths.take(pa.array(numbers)),
+                    batch["position"],
+                    _REASONS.take(batch["reason"]),
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=DROPPED_SCHEMA)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from artifacts.tokenizer import (
     read_vocabulary,
 )
 from pipeline.config.settings import CorpusConfig, VocabularyStage
-from pipeline.duplicates.drop_list import DropList, read_drop_list, with_drop_list
+from pipeline.duplicates import DropList, read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import Runner, scratch_directory
 from pipeline.runner.graph import WorkQueue, for_each
@@ -127,12 +127,10 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     config = stage.vocabulary
     pre_tokens: Counter[bytes] = Counter()
     drop_list = read_drop_list(stage.cleaning.drop_list)
-    for text in draw_sample(
-        paths,
-        wanted_bytes=config.sample_bytes,
-        drop_list=drop_list,
-        corpus=stage.corpus,
-    ):
+    sample = draw_sample(
+        paths, wanted_bytes=config.sample_bytes, drop_list=drop_list, corpus=stage.corpus
+    )
+    for text in sample:
         pre_tokens.update(count_pre_tokens(text, lowercase=config.lowercase))
     if not pre_tokens:
         raise UsageError(

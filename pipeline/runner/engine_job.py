@@ -104,15 +104,15 @@ def run_on_engine(
             pipeline = Pipeline(options=beam_options)
         except ValueError as error:  # no such runner, or contradictory options
             raise UsageError(f"{machine.runner}: {error}") from error
-        before = [Step("Started", "map", partial(_started, path=record.sign))] if output else []
+        started = Step("Started", "map", partial(_started, path=record.sign))
         job = build(EngineQueue())
         try:
             if is_dask:
                 first = Step("First", "flat_map", lambda element: [] if element else [None])
-                add_job(job, pipeline, first, *before, start=Create(range(partitions)))
+                add_job(job, pipeline, first, started, start=Create(range(partitions)))
                 result = submit_to_dask(pipeline)
             else:
-                add_job(job, pipeline, *before)
+                add_job(job, pipeline, started)
                 result = pipeline.run()
         except grpc.FutureTimeoutError as error:
             raise JobFailed(
@@ -147,7 +147,7 @@ class JobRecord:
     """Which job of which service is making an artifact; kept in the artifact's work folder."""
 
     output: str
-    """The unfinished artifact; nothing is recorded if it is empty."""
+    """The unfinished artifact."""
     runner: str
     """As named in the machine file."""
     endpoint: str | None
@@ -166,19 +166,18 @@ class JobRecord:
     def write(self, result: PipelineResult) -> None:
         """Record the job, unless there is none or it ends with this process."""
         job = _job_id(result)
-        if self.output and job and self.endpoint != "embed":
+        if job and self.endpoint != "embed":
             content = {"runner": self.runner, "endpoint": self.endpoint, "job": job}
             filesystem.write_bytes(self.path, json.dumps(content).encode())
 
     def forget(self) -> None:
         """Remove the record: the job has ended, or a new one replaces it."""
-        if self.output:
-            filesystem.remove(self.path)
-            filesystem.remove(self.sign)
+        filesystem.remove(self.path)
+        filesystem.remove(self.sign)
 
     def found_again(self) -> PipelineResult | None:
         """The job that an earlier launcher submitted, if it is running or has succeeded."""
-        if not self.output or not filesystem.exists(self.path):
+        if not filesystem.exists(self.path):
             return None
         noted = json.loads(filesystem.read_bytes(self.path))
         job, endpoint = noted["job"], noted["endpoint"]
@@ -219,7 +218,7 @@ class _Watch:
         listener.start()
         began = spoke = time.monotonic()
         seen: dict[str, float] = {}
-        running = not self.record.output
+        running = False
         failures = 0
         while True:
             try:
@@ -327,16 +326,14 @@ class DaskResult(PipelineResult):
     @property
     def state(self) -> str:
         """The state by Beam's names."""
+        states = {
+            "error": PipelineState.FAILED,
+            "cancelled": PipelineState.CANCELLED,  # by someone else, or the scheduler is gone
+            "lost": PipelineState.CANCELLED,
+            "pending": PipelineState.RUNNING,
+        }
         found = {future.status for future in self._futures}
-        for status, state in (
-            ("error", PipelineState.FAILED),
-            ("cancelled", PipelineState.CANCELLED),  # by someone else, or the scheduler is gone
-            ("lost", PipelineState.CANCELLED),
-            ("pending", PipelineState.RUNNING),
-        ):
-            if status in found:
-                return str(state)
-        return str(PipelineState.DONE)
+        return str(next((states[name] for name in states if name in found), PipelineState.DONE))
 
     def cancel(self) -> str:
         """Cancel the futures; tasks that have started finish, and their results are discarded."""

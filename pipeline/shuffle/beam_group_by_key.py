@@ -58,7 +58,6 @@ from artifacts.arrays import (
 from artifacts.errors import IntegrityError
 from artifacts.rng import document_streams, high_half, stream_seed
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type, ipc_bytes
-from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.input_shards import InputShard, shards_from_json, shards_to_json
 from pipeline.runner.graph import Collection, Step, WorkQueue, gather, share_out
 from pipeline.shuffle.buckets import (
@@ -75,8 +74,14 @@ from pipeline.shuffle.buckets import (
     unfinished_groups,
     write_bucket,
 )
-from pipeline.shuffle.dropped import DocumentCounts
-from pipeline.shuffle.sorted_runs import IDENTITY, KEY, ShardTokenizer, deduplicate, sort_run
+from pipeline.shuffle.sorted_runs import (
+    IDENTITY,
+    KEY,
+    DocumentCounts,
+    ShardTokenizer,
+    deduplicate,
+    sort_run,
+)
 from pipeline.text.filters import Reason
 from pipeline.text.splits import assign_splits, stronger_splits
 from pipeline.text.texts import read_texts
@@ -430,8 +435,7 @@ def write_buckets(
         rows.filter(pa.array(splits_D == split)).select(IDENTITY)
         for split in stronger_splits(bucket.splits[0], count=job.splits)
     ]
-    drop_list = read_drop_list(job.stage.cleaning.drop_list)
-    kept, lost = deduplicate(own, stronger, drop_list=drop_list)
+    kept, lost = deduplicate(own, stronger, drop_list=job.stage.cleaning.drop_list)
     kept = _with_tokens(kept, own, of=f"bucket {bucket.number} of {plan.groups[place].split}")
     account = write_bucket(kept, lost, group=plan.groups[place], bucket=bucket, job=job)
     yield place, account

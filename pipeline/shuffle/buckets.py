@@ -29,7 +29,6 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from artifacts import filesystem
 from artifacts.arrays import Int64s, UInt64s, list_values
@@ -37,7 +36,7 @@ from artifacts.filesystem import naming_full_disk
 from artifacts.store import WORK, all_finished, finished_file, finished_files, put_bytes, put_file
 from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
 from pipeline.config.settings import TokensStage
-from pipeline.duplicates.drop_list import read_drop_list
+from pipeline.duplicates import read_drop_list
 from pipeline.mlm.statistics import count_tokens
 from pipeline.text.splits import (
     HELDOUT,
@@ -253,7 +252,7 @@ class BucketAccount:
     counts_V: Int64s
     """How often each id occurs."""
     dropped: pa.Table
-    """The dropped documents, rows of `dropped.ROWS_SCHEMA`."""
+    """The dropped documents, rows of `sorted_runs.ROWS_SCHEMA`."""
 
     def __add__(self, other: "BucketAccount") -> "BucketAccount":
         dropped = pa.concat_tables((self.dropped, other.dropped))
@@ -279,14 +278,7 @@ def write_bucket(
             "token_ids": rows["token_ids"],
             "sentence_lengths": rows["sentence_lengths"],
         }
-        schema = tokens_schema(job.vocabulary_size)
-        cast = [
-            columns[field.name]
-            if columns[field.name].type == field.type
-            else pc.cast(columns[field.name], field.type)
-            for field in schema
-        ]
-        table = pa.Table.from_arrays(cast, schema=schema)
+        table = pa.table(columns).cast(tokens_schema(job.vocabulary_size))
         statistics = count_tokens(
             table,
             text_bytes=int(rows["text_bytes"].to_numpy().sum()),

@@ -25,7 +25,6 @@ import pyarrow as pa
 from artifacts import filesystem
 from artifacts.errors import IntegrityError
 from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
-from pipeline.duplicates.drop_list import read_drop_list
 from pipeline.readers.input_shards import InputShard
 from pipeline.runner.graph import Collection, WorkQueue, gather, share_out, spread
 from pipeline.shuffle.buckets import (
@@ -40,8 +39,15 @@ from pipeline.shuffle.buckets import (
     unfinished_groups,
     write_bucket,
 )
-from pipeline.shuffle.dropped import ROWS_SCHEMA, DocumentCounts
-from pipeline.shuffle.sorted_runs import IDENTITY, KEY, ShardTokenizer, deduplicate, sort_run
+from pipeline.shuffle.sorted_runs import (
+    IDENTITY,
+    KEY,
+    ROWS_SCHEMA,
+    DocumentCounts,
+    ShardTokenizer,
+    deduplicate,
+    sort_run,
+)
 from pipeline.text.splits import stronger_splits
 
 
@@ -83,21 +89,20 @@ class LocalSpill:
 
     def counts(self) -> DocumentCounts:
         """Counts over all shards."""
-        return sum((counts for _, counts in _indexes(self)), DocumentCounts())
+        return _runs(self)[1]
 
     def smallest(self) -> tuple[Cardinality, ...]:
         """The documents with the smallest digests, by split, from all runs."""
         runs = (
             [Cardinality.of(batch.slice(0, MINIMUM_VALUES)) for batch in open_run(path)]
-            for path in _paths(self)
+            for path in _runs(self)[0]
         )
         return smallest_of(runs, splits=self.job.splits)
 
     @contextmanager
     def dropped(self) -> Iterator[Iterator[str]]:
         """The lists written next to the runs."""
-        names = (run for runs, counts in _indexes(self) if counts.dropped for run in runs)
-        yield (_dropped_path(os.path.join(self.directory, name)) for name in names)
+        yield map(_dropped_path, _runs(self)[0])
 
 
 def write_runs(
@@ -121,8 +126,8 @@ def write_runs(
 
 def write_group(group: BucketGroup, *, spill: LocalSpill, queue: WorkQueue) -> str:
     """Write the buckets of a group with its list of dropped documents and its counts."""
-    job, runs, accounts = spill.job, _paths(spill), []
-    drop_list = read_drop_list(job.stage.cleaning.drop_list)
+    job, (runs, _), accounts = spill.job, _runs(spill), []
+    drop_list = job.stage.cleaning.drop_list
     for bucket in group.buckets:
         own = _rows(runs, bucket, bucket.splits)
         stronger = [
@@ -163,8 +168,8 @@ def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa
 
 
 @lru_cache(maxsize=2)
-def _indexes(spill: LocalSpill) -> list[tuple[list[str], DocumentCounts]]:
-    """Runs and counts of all shards, cached because every bucket needs them."""
+def _runs(spill: LocalSpill) -> tuple[list[str], DocumentCounts]:
+    """Paths of all runs and counts over all shards, cached because every bucket needs them."""
     found = [(name, _read_index(spill.directory, name)) for name in spill.shards]
     missing = [name for name, index in found if index is None]
     if missing:
@@ -172,14 +177,9 @@ def _indexes(spill: LocalSpill) -> list[tuple[list[str], DocumentCounts]]:
             f"{_index_path(spill.directory, missing[0])}: missing after the job; "
             "run the stage again, and change nothing in the workspace meanwhile"
         )
-    return [index for _, index in found if index]
-
-
-@lru_cache(maxsize=2)
-def _paths(spill: LocalSpill) -> tuple[str, ...]:
-    return tuple(
-        os.path.join(spill.directory, name) for runs, _ in _indexes(spill) for name in runs
-    )
+    indexes = [index for _, index in found if index]
+    paths = [os.path.join(spill.directory, name) for names, _ in indexes for name in names]
+    return paths, sum((counts for _, counts in indexes), DocumentCounts())
 
 
 def _read_index(directory: str, name: str) -> tuple[list[str], DocumentCounts] | None:

@@ -7,7 +7,7 @@ Out: tables of tokenised documents of bounded size, each sorted by digest and de
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +25,11 @@ from artifacts.arrays import (
 from artifacts.store import open_artifact
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
 from artifacts.tokenizer import read_tokenizer_json
-from pipeline.duplicates.drop_list import DropList
+from pipeline.duplicates import read_drop_list
 from pipeline.readers.input_shards import InputShard
 from pipeline.shuffle.buckets import TokensJob
-from pipeline.shuffle.dropped import DocumentCounts, dropped_rows
 from pipeline.text.cleaning import LINE_FEED
-from pipeline.text.filters import Reason
+from pipeline.text.filters import Reason, Reasons
 from pipeline.text.splits import assign_splits
 from pipeline.text.texts import TextBlock, read_texts
 from pipeline.tokenizer.byte_level import with_spaces
@@ -48,6 +47,18 @@ PASSING = ("split", "reason", "damaged", "converted")
 
 RUN_TOKENS = 1 << 24
 """Approximate number of tokens in a run, which a worker holds in memory, sorts and writes."""
+
+
+ROWS_SCHEMA = pa.schema(
+    [
+        pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
+        pa.field("source", pa.uint16()),
+        pa.field("file", pa.uint32()),
+        pa.field("position", pa.int64()),
+        pa.field("reason", pa.uint8()),
+    ]
+)
+"""Schema of the intermediate lists, which refer to files and reasons by number."""
 
 
 def document_schema(vocabulary_size: int) -> pa.Schema:
@@ -129,6 +140,28 @@ class ShardTokenizer:
 
 
 @dataclass(frozen=True)
+class DocumentCounts:
+    """Counts of documents read, which can be added up."""
+
+    documents: int = 0
+    damaged: int = 0
+    """Documents with bytes that are not UTF-8, kept or not."""
+    converted: int = 0
+    """Documents from files detected to be in another encoding."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Documents dropped so far, by reason."""
+
+    def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
+        dropped = Counter(self.dropped) + Counter(other.dropped)
+        return DocumentCounts(
+            self.documents + other.documents,
+            self.damaged + other.damaged,
+            self.converted + other.converted,
+            dict(dropped),
+        )
+
+
+@dataclass(frozen=True)
 class SortedRun:
     """Documents sorted by digest and deduplicated within each split; and those dropped."""
 
@@ -138,6 +171,13 @@ class SortedRun:
     """Rows of `ROWS_SCHEMA`."""
     counts: DocumentCounts
     """Counts over all documents of the run."""
+
+
+def dropped_rows(documents: pa.Table, which: Int64s, reasons: Reasons) -> pa.Table:
+    """The rows `which` of `documents` as an intermediate list."""
+    names = [name for name in ROWS_SCHEMA.names if name != "reason"]
+    rows = documents.select(names).take(pa.array(which))
+    return rows.append_column("reason", pa.array(reasons)).cast(ROWS_SCHEMA)
 
 
 def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
@@ -167,12 +207,13 @@ def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
 
 
 def deduplicate(
-    own: pa.Table, stronger: Sequence[pa.Table], *, drop_list: DropList
+    own: pa.Table, stronger: Sequence[pa.Table], *, drop_list: str
 ) -> tuple[pa.Table, pa.Table]:
     """A bucket's documents sorted by digest, each once; and the dropped ones.
 
     own: the bucket's rows, in any order. stronger: for each split that takes precedence over this
-    one, strongest first, the identities of the rows in the same range of digests.
+    one, strongest first, the identities of the rows in the same range of digests. drop_list: the
+    directory of a drop list, or empty.
     """
     identity = pa.concat_tables([*stronger, own.select(IDENTITY)]).combine_chunks()
     strength = np.repeat(np.arange(len(stronger) + 1), [*map(len, stronger), len(own)])
@@ -183,7 +224,7 @@ def deduplicate(
     first = is_first_of_equals(digests_D2[order])
     winners = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
     reasons = np.full(len(order), Reason.KEPT, dtype=np.uint8)
-    reasons[drop_list.holds(digests_D2[order])] = Reason.DROP_LIST
+    reasons[read_drop_list(drop_list).holds(digests_D2[order])] = Reason.DROP_LIST
     reasons[winners != order] = Reason.DUPLICATE
     reasons[strength[winners] < strength[order]] = Reason.HELD_OUT
     ours = strength[order] == len(stronger)

@@ -27,6 +27,7 @@ from pipeline.shuffle import buckets, sorted_runs
 from pipeline.shuffle import local_spill as spill
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from pipeline.tokens import make_tokens
+from tests.conftest import PROJECT, cloze
 from tests.object_store import faulty_store
 from tests.pipeline.corpora import (
     documents,
@@ -677,3 +678,31 @@ def test_buckets_hold_at_least_five_hundred_documents_where_there_are_enough(
     sizes = [e.rows for e in artifact.manifest.files if e.name.startswith("train-")]
     assert len(sizes) == 8
     assert min(sizes) >= 500
+
+
+LATIN_1 = "Dès Noël où un zéphyr haï me vêt de glaçons würmiens, ".encode("latin-1") * 20
+LATIN_1 = bytes(byte for byte in LATIN_1 if byte >= 0x80) * 3 + LATIN_1
+
+
+def test_prepare_ends_with_an_account_of_what_was_read_kept_and_dropped(tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number, text in enumerate(documents(1, 30)):
+        (folder / f"{number:02}.txt").write_text(text)
+    (folder / "30.txt").write_text(documents(1, 1)[0])
+    (folder / "empty.txt").write_text(" \n")
+    (folder / "old.txt").write_bytes(LATIN_1)
+    (folder / "one bad byte.txt").write_bytes(b"A long enough text with one \xff byte in it.")
+    done = cloze(
+        *("tokens", str(PROJECT / "configs" / "text_folder.toml"), "--workspace", str(tmp_path)),
+        *("--set", f"corpus.sources.0.path='{folder}'", "--set", "vocabulary.size=300"),
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "tokens: " in line]
+    account = "\n".join(re.sub(r".*tokens: ", "", line) for line in lines)
+    assert re.search(r"34 documents read, 31 kept: .*\d+ heldout", account)
+    duplicate = r"1 dropped as duplicate, the same text came earlier; for example .*30\.txt at 0"
+    assert re.search(duplicate, account)
+    assert re.search(r"1 dropped as empty, nothing is left .*empty\.txt at 0", account)
+    assert re.search(r"1 dropped as not_text, too many bytes .*iconv.*old\.txt at 0", account)
+    assert "2 with bytes that are not UTF-8" in account

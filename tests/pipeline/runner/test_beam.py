@@ -60,7 +60,7 @@ def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
 
 
 @pytest.mark.skipif(not DATAFLOW, reason="apache-beam[gcp] is not installed")
-def test_dataflow_translates_the_graph_offline(tokens, tokenizer):
+def test_dataflow_translates_the_graph_offline(tokens, tokenizer, tmp_path):
     with pytest.raises(JobFailed, match="the graph was translated; nothing was submitted"):
         Runner(
             PipelineMachine(runner="DataflowRunner"),
@@ -74,7 +74,7 @@ def test_dataflow_translates_the_graph_offline(tokens, tokenizer):
                 "--sdk_container_image=image",
                 "--sdk_location=container",
             ],
-            output="",
+            output=str(tmp_path),
         ).run(
             build_of(tokens, tokenizer, "gs://bucket/examples"),
             Progress("examples", total=1, unit="MB"),
@@ -91,7 +91,7 @@ def test_flink_makes_the_same_files(tokens, tokenizer, tmp_path):
         "--environment_type=LOOPBACK",
     ]
     for name, machine, given in (("local", local, []), ("flink", flink, options)):
-        Runner(machine, options=given, output="").run(
+        Runner(machine, options=given, output=str(tmp_path / name)).run(
             build_of(tokens, tokenizer, tmp_path / name),
             Progress("examples", total=1, unit="MB"),
         )

@@ -76,9 +76,11 @@ def test_the_graph_is_a_chain(builds, stage: str) -> None:
 
 @pytest.mark.skipif(not DATAFLOW, reason="apache-beam[gcp] is not installed")
 @pytest.mark.parametrize("stage", STAGES)
-def test_dataflow_translates_the_graph_offline(builds, stage: str) -> None:
+def test_dataflow_translates_the_graph_offline(builds, stage: str, tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="the graph was translated; nothing was submitted"):
-        remote = Runner(PipelineMachine(runner="DataflowRunner"), options=DRY_RUN, output="")
+        remote = Runner(
+            PipelineMachine(runner="DataflowRunner"), options=DRY_RUN, output=str(tmp_path)
+        )
         remote.run(builds[stage], Progress(stage, total=1, unit="MB"))
 
 

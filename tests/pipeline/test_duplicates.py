@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline import duplicates
 from pipeline.config.settings import NearDuplicatesConfig
-from pipeline.duplicates import near_duplicates
-from pipeline.duplicates.near_duplicates import (
+from pipeline.duplicates import (
     Shingles,
     ShingleSets,
     band_keys,
@@ -93,7 +93,7 @@ def test_as_many_pairs_agree_in_a_band_as_their_similarity_says() -> None:
 
 
 def test_of_a_crowd_those_that_agree_most_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_duplicates, "MAX_COMPARISONS", 3)
+    monkeypatch.setattr(duplicates, "MAX_COMPARISONS", 3)
     crowd = [set(range(number * 100, number * 100 + 100)) for number in range(50)]
     documents = [*crowd, crowd[30] - {3000}]
     numbers = np.arange(len(documents))
