@@ -31,9 +31,9 @@ VICTIMS = {
 }
 """Who is killed in each stage."""
 
-GENERATION = {"flow": -1, "supervisor": 0, "program": 1, "trainer": 1, "Beam worker": 4}
+GENERATION = {"flow": -1, "supervisor": 0, "program": 1, "trainer": 1, "Beam worker": 3}
 """How many births after the supervisor: a lone trainer is its stage's program; a Beam worker is a
-child of a helper, which is one of the runner, which is one of the program."""
+child of the runner, which is one of the program."""
 
 
 def all_gone(pids: list[int]) -> None:

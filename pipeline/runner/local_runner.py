@@ -9,9 +9,9 @@ runs in a forked child with all workers below it. The launcher stays free of Bea
 the child, and ends the whole process tree whatever happens. If the launcher is killed, the tree
 dies with it (artifacts/runtime/processes.py).
 
-*Workers.* Beam's own worker processes are fresh interpreters, which cost seconds per job. A helper,
-forked before any gRPC channel exists (gRPC does not survive a fork), forks each worker within
-milliseconds. A worker lives as long as the connection that requested it.
+*Workers.* Beam's own worker processes are fresh interpreters, which cost seconds per job. Here they
+are forked within milliseconds, before any gRPC channel exists (gRPC does not survive a fork), and
+wait for Beam to start them. A worker lives as long as its connection.
 
 *Sockets.* Beam binds its services to all addresses (`[::]`) without authentication, and one of them
 serves any file that the user may read. Here they listen on Unix sockets in the job's own directory,
@@ -31,7 +31,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 from urllib.parse import quote
@@ -178,25 +177,21 @@ def run_and_exit(
     """In the forked child: run the job, report how it ended, and exit."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    directory = tempfile.gettempdir()
+    SocketServer.directory = tempfile.gettempdir()
+    worker_handlers.GrpcServer = SocketServer  # type: ignore[misc,assignment]
 
     def send(**event: str) -> None:
         os.write(events, json.dumps(event).encode() + b"\n")
 
     try:
-        SocketServer.directory = directory
-        worker_handlers.GrpcServer = SocketServer  # type: ignore[misc,assignment]
-        if machine.worker_mode == "threads":
-            _run_pipeline(job, environments.EmbeddedPythonGrpcEnvironment.default(), flags=flags)
-        else:
-            with PreforkedWorkers(
-                directory,
+        environment: environments.Environment = environments.EmbeddedPythonGrpcEnvironment.default()
+        if machine.worker_mode != "threads":
+            fork_workers(
+                machine.workers,
                 on_death=lambda pid, cause: send(event="worker died", pid=str(pid), cause=cause),
-            ) as workers:
-                environment = environments.SubprocessSDKEnvironment.from_command_string(
-                    workers.address
-                )
-                _run_pipeline(job, environment, flags=flags)
+            )
+            environment = environments.SubprocessSDKEnvironment.from_command_string("forked")
+        _run_pipeline(job, environment, flags=flags)
         send(event="done")
     except ClozeError as error:
         send(event="failed", kind=type(error).__name__, text=str(error))
@@ -280,21 +275,23 @@ class WorkerThread(_OnSockets, worker_handlers.EmbeddedGrpcWorkerHandler):
 
 @worker_handlers.WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)
 class ForkedWorker(_OnSockets):
-    """A worker forked by the helper, whose address is the environment's payload."""
+    """A worker process forked by `fork_workers`."""
+
+    waiting: ClassVar[list[socket.socket]] = []
+    """Connections to the workers that are not started yet."""
 
     def __init__(
         self,
-        payload: bytes,
+        _: bytes,
         state: worker_handlers.StateServicer,
         provision: fn_runner.ExtendedProvisionInfo,
         server: SocketServer,
     ) -> None:
         super().__init__(state, provision, server)
-        self._address = os.fsdecode(payload)
-        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection = self.waiting.pop()
 
     def start_worker(self) -> None:
-        """Request a worker with the environment variables that Beam's harness reads."""
+        """Send a worker the environment variables that Beam's harness reads."""
         control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
         options = self.provision_info.provision_info.pipeline_options
         environment = {
@@ -302,7 +299,6 @@ class ForkedWorker(_OnSockets):
             "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
             "PIPELINE_OPTIONS": json_format.MessageToJson(options),
         }
-        self._connection.connect(self._address)
         self._connection.sendall(json.dumps(environment).encode() + b"\n")
 
     def stop_worker(self) -> None:
@@ -311,83 +307,30 @@ class ForkedWorker(_OnSockets):
             self._connection.recv(1)
 
 
-class PreforkedWorkers:
-    """The helper process, which listens at the Unix socket `address` inside the `with` block."""
-
-    def __init__(self, directory: str, *, on_death: OnDeath) -> None:
-        self._on_death = on_death
-        self._ending = False
-        self.address = os.path.join(directory, "workers")
-
-    def __enter__(self) -> "PreforkedWorkers":
-        """Fork the helper, and watch it from a thread."""
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self.address)
-        listener.listen()
-        runner = os.getpid()
-        self._helper = os.fork()
-        if not self._helper:
+def fork_workers(count: int, *, on_death: OnDeath) -> None:
+    """Fork workers for Beam to start, and watch them from a thread."""
+    runner = os.getpid()
+    for _ in range(count):
+        connection, client = socket.socketpair()
+        if not os.fork():
             die_with_parent(runner)
-            serve_workers(listener, self._on_death)
-        listener.close()
+            for inherited in (connection, *ForkedWorker.waiting):
+                inherited.close()
+            run_worker(client)
+        client.close()
+        ForkedWorker.waiting.append(connection)
 
-        def wait_for_helper() -> None:
-            _, status = os.waitpid(self._helper, 0)
-            if not self._ending:
-                self._on_death(self._helper, _cause(os.waitstatus_to_exitcode(status)))
+    def watch_workers() -> None:
+        for _ in range(count):
+            worker, status = os.waitpid(-1, 0)
+            if code := os.waitstatus_to_exitcode(status):
+                on_death(worker, signal.Signals(-code).name if code < 0 else f"exit code {code}")
 
-        self._waiting = threading.Thread(target=wait_for_helper, daemon=True)
-        self._waiting.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the helper; the workers end with their connections."""
-        self._ending = True
-        os.kill(self._helper, signal.SIGKILL)
-        self._waiting.join()
-        os.unlink(self.address)
-
-
-def serve_workers(listener: socket.socket, on_death: OnDeath) -> NoReturn:
-    """The helper: fork a worker per connection, and notify its client when the worker exits."""
-    helper = os.getpid()
-    clients: dict[int, socket.socket] = {}
-    deaths, deaths_out = socket.socketpair()
-    deaths_out.setblocking(False)
-    signal.set_wakeup_fd(deaths_out.fileno())
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        readable, _, _ = select.select([listener, deaths], [], [])
-        if deaths in readable:
-            deaths.recv(1 << 10)
-            while clients:
-                worker, status = os.waitpid(-1, os.WNOHANG)
-                if not worker:
-                    break
-                code = os.waitstatus_to_exitcode(status)
-                if code:
-                    on_death(worker, _cause(code))
-                # the client may be gone; workers forked later hold its connection open as well
-                with clients.pop(worker) as client, suppress(BrokenPipeError):
-                    client.sendall(b"\0")
-        if listener in readable:
-            client, _ = listener.accept()
-            worker = os.fork()
-            if not worker:
-                die_with_parent(helper)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                signal.set_wakeup_fd(-1)
-                listener.close()
-                run_worker(client)
-            clients[worker] = client
-
-
-def _cause(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    threading.Thread(target=watch_workers, daemon=True).start()
 
 
 def run_worker(client: socket.socket) -> NoReturn:
-    """A worker: Beam's harness, in the environment that its client sent."""
+    """A worker: Beam's harness, in the environment that the runner sends to `client`."""
     with client.makefile() as request:
         os.environ.update(json.loads(request.readline()))
 

@@ -56,17 +56,9 @@ def kill_worker(unit: int) -> int:
     return unit
 
 
-def kill_helper(unit: int) -> int:
-    if unit == 3:
-        os.kill(os.getppid(), signal.SIGKILL)
-    return unit
-
-
 def kill_runner(unit: int) -> int:
     if unit == 3:
-        helper = psutil.Process().parent()
-        assert helper
-        os.kill(helper.ppid(), signal.SIGKILL)
+        os.kill(os.getppid(), signal.SIGKILL)
     return unit
 
 
@@ -141,7 +133,7 @@ def test_what_all_workers_have_made_is_gathered_and_shared_out_again(mode, tmp_p
 
 @pytest.mark.parametrize(
     ("kill", "victim"),
-    [(kill_worker, "worker"), (kill_helper, "worker"), (kill_runner, "job's process")],
+    [(kill_worker, "worker"), (kill_runner, "job's process")],
 )
 def test_whoever_is_killed_there_is_a_clear_error_no_hang_and_nothing_left(
     kill, victim, capfd, tmp_path, monkeypatch
@@ -193,15 +185,15 @@ def test_an_error_inside_a_traceback_is_recognised():
 
 
 def ports() -> set[str]:
-    """Ports on which this process, its parent and its grandparent listen."""
-    parents = [parent for parent in psutil.Process().parents()[:2] if parent.pid > 1]
+    """Ports on which this process and its parent listen."""
+    parents = [parent for parent in psutil.Process().parents()[:1] if parent.pid > 1]
     family = [psutil.Process(), *parents]
     sockets = [one for process in family for one in process.net_connections("tcp")]
     return {str(one.laddr) for one in sockets if one.status == psutil.CONN_LISTEN}
 
 
 def note_ports(unit: int, *, folder: str, known: set[str], queue: WorkQueue) -> int:
-    """Record the ports of this worker, its helper and its runner."""
+    """Record the ports of this worker and its runner."""
     Path(folder, str(unit)).write_text(" ".join(sorted(ports() - known)))
     return unit
 
@@ -269,6 +261,6 @@ def test_the_sockets_of_a_job_are_its_users_alone(tmp_path):
 
 def note_mode(unit: int, *, queue: WorkQueue) -> int:
     directory = Path(queue.directory)
-    assert {"control", "data", "state", "workers"} <= {path.name for path in directory.iterdir()}
+    assert {"control", "data", "state"} <= {path.name for path in directory.iterdir()}
     assert directory.stat().st_mode & 0o777 == 0o700
     return unit
