@@ -214,8 +214,8 @@ def _commit(
         )
     elif said := HELD_OUT_OF_FEW.get(rule):
         say(f"tokens: {said.format(share=share)}")
-    with backend.dropped() as early, tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
-        lists = chain(early, dropped_lists(groups, job.output, scratch=local))
+    with tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
+        lists = chain(backend.dropped(local), dropped_lists(groups, job.output, scratch=local))
         listed, dropped = put_dropped(lists, files.paths, output=job.output, scratch=local)
     kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
     lost = sum(found.documents for found in dropped.values())

@@ -89,9 +89,6 @@ SERVER_OPTIONS = (
 )
 """The options of Beam's own server: messages of any size, and clients that ping every 20 s."""
 
-OnDeath = Callable[[int, str], None]
-"""Called with the process id of a worker that died, and the cause."""
-
 
 def run_supervised(
     job: Collection[Any],
@@ -307,8 +304,11 @@ class ForkedWorker(_OnSockets):
             self._connection.recv(1)
 
 
-def fork_workers(count: int, *, on_death: OnDeath) -> None:
-    """Fork workers for Beam to start, and watch them from a thread."""
+def fork_workers(count: int, *, on_death: Callable[[int, str], None]) -> None:
+    """Fork workers for Beam to start, and watch them from a thread.
+
+    `on_death` is called with the process id of a worker that died, and the cause.
+    """
     runner = os.getpid()
     for _ in range(count):
         connection, client = socket.socketpair()

@@ -32,11 +32,9 @@ import math
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import groupby, pairwise
-from tempfile import TemporaryDirectory
 from typing import cast
 
 import numpy as np
@@ -274,18 +272,12 @@ class BeamGroupByKey:
         for number in range(self.accounts):
             yield DocumentCounts(**json.loads(filesystem.read_bytes(self.account_path(number))))
 
-    @contextmanager
-    def dropped(self) -> Iterator[Iterator[str]]:
-        """The lists of documents dropped by shards, fetched one at a time."""
-
-        def each_fetched(scratch: str) -> Iterator[str]:
-            for number, counts in enumerate(self._counts()):
-                if counts.dropped:
-                    with filesystem.brought_here(self.list_path(number), scratch) as path:
-                        yield path
-
-        with TemporaryDirectory(dir=self.job.scratch or None) as scratch:
-            yield each_fetched(scratch)
+    def dropped(self, scratch: str) -> Iterator[str]:
+        """The lists of documents dropped by shards, fetched to `scratch` one at a time."""
+        for number, counts in enumerate(self._counts()):
+            if counts.dropped:
+                with filesystem.brought_here(self.list_path(number), scratch) as path:
+                    yield path
 
 
 def count_shard(

@@ -22,7 +22,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
 from itertools import chain
 from operator import add
 from typing import Literal
@@ -247,16 +246,12 @@ def _groups(
 
 @dataclass(frozen=True)
 class BucketAccount:
-    """Counts and dropped documents of written buckets; merged by addition."""
+    """Counts and dropped documents of a bucket that was written."""
 
     counts_V: Int64s
     """How often each id occurs."""
     dropped: pa.Table
     """The dropped documents, rows of `sorted_runs.ROWS_SCHEMA`."""
-
-    def __add__(self, other: "BucketAccount") -> "BucketAccount":
-        dropped = pa.concat_tables((self.dropped, other.dropped))
-        return BucketAccount(self.counts_V + other.counts_V, dropped)
 
 
 def write_bucket(
@@ -296,10 +291,11 @@ def write_bucket(
 
 def put_account(group: BucketGroup, accounts: Iterable[BucketAccount], *, job: TokensJob) -> str:
     """Put the merged accounts of a group into the artifact; returns the name of the counts file."""
-    whole = reduce(add, accounts)
-    dropped = whole.dropped
+    every = list(accounts)
+    dropped = pa.concat_tables([account.dropped for account in every])
+    counts_V = np.sum([account.counts_V for account in every], axis=0)
     put_bytes(job.output, ipc_bytes(dropped), name=group.dropped_name, rows=len(dropped))
-    put_bytes(job.output, whole.counts_V.tobytes(), name=group.counts_name)
+    put_bytes(job.output, counts_V.tobytes(), name=group.counts_name)
     return group.counts_name
 
 

@@ -15,7 +15,6 @@ Only names pass through Beam, whose local runner holds everything that does in m
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 
@@ -99,10 +98,9 @@ class LocalSpill:
         )
         return smallest_of(runs, splits=self.job.splits)
 
-    @contextmanager
-    def dropped(self) -> Iterator[Iterator[str]]:
+    def dropped(self, _: str) -> Iterator[str]:
         """The lists written next to the runs."""
-        yield map(_dropped_path, _runs(self)[0])
+        return map(_dropped_path, _runs(self)[0])
 
 
 def write_runs(
