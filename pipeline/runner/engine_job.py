@@ -94,64 +94,70 @@ def run_on_engine(
     """
     name = DASK_RUNNER if machine.runner == "DaskRunner" else machine.runner
     beam_options = PipelineOptions([f"--runner={name}", *options])
-    record = JobRecord(output, machine.runner, beam_options.view_as(PortableOptions).job_endpoint)
-    result = record.found_again()
+    job = EngineJob(machine, beam_options, progress, output)
+    result = job.found_again()
     if result is None:
-        record.forget()
+        job.forget()
         is_dask = name == DASK_RUNNER
         partitions = dask_partitions(options) if is_dask else 0
         try:
             pipeline = Pipeline(options=beam_options)
         except ValueError as error:  # no such runner, or contradictory options
             raise UsageError(f"{machine.runner}: {error}") from error
-        started = Step("Started", "map", partial(_started, path=record.sign))
-        job = build(EngineQueue())
+        started = Step("Started", "map", partial(_started, path=job.sign))
+        steps = build(EngineQueue())
         try:
             if is_dask:
                 first = Step("First", "flat_map", lambda element: [] if element else [None])
-                add_job(job, pipeline, first, started, start=Create(range(partitions)))
+                add_job(steps, pipeline, first, started, start=Create(range(partitions)))
                 result = submit_to_dask(pipeline)
             else:
-                add_job(job, pipeline, started)
+                add_job(steps, pipeline, started)
                 result = pipeline.run()
         except grpc.FutureTimeoutError as error:
             raise JobFailed(
-                f"{machine.runner}: no job service answers at {record.endpoint}; "
+                f"{machine.runner}: no job service answers at {job.endpoint}; "
                 "start it, or correct job_endpoint in [pipeline.options]"
             ) from error
         dry = beam_options.view_as(TestOptions).dry_run
         if dry or not getattr(result, "has_job", True):  # Dataflow: no job for a template
             raise JobFailed(f"{machine.runner}: the graph was translated; nothing was submitted")
-        record.write(result)
-    watch = _Watch(machine, beam_options, progress, record)
+        job.record(result)
     try:
-        state = watch.until_finished(result)
+        state = job.until_finished(result)
     except BaseException as error:
         # an unattended job would keep running and cost money
         if not isinstance(error, ServiceSilent):
             say(f"{machine.runner}: cancelling the job")
             result.cancel()
-            record.forget()
+            job.forget()
         raise
-    record.forget()
+    job.forget()
     if state != PipelineState.DONE:
-        raise result.error() if isinstance(result, DaskResult) else watch.error(state)
+        raise result.error() if isinstance(result, DaskResult) else job.error(state)
 
 
 class ServiceSilent(JobFailed):
     """The job service no longer answers; the job may still be running."""
 
 
-@dataclass(frozen=True)
-class JobRecord:
-    """Which job of which service is making an artifact; kept in the artifact's work folder."""
+@dataclass
+class EngineJob:
+    """A job on an engine; the artifact's work folder records which one of which service."""
 
+    machine: PipelineMachine
+    options: PipelineOptions
+    progress: Progress
     output: str
     """The unfinished artifact."""
-    runner: str
-    """As named in the machine file."""
-    endpoint: str | None
-    """Address of the job service; `embed` is one inside this process, which ends with it."""
+    messages: list[str] = field(default_factory=list)
+    """Errors reported by the job service."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Address of the job service; `embed` is one inside this process, which ends with it."""
+        found: str | None = self.options.view_as(PortableOptions).job_endpoint
+        return found
 
     @property
     def path(self) -> str:
@@ -163,11 +169,11 @@ class JobRecord:
         """The file that the first worker creates."""
         return filesystem.join(self.output, f"{WORK}/engine_started")
 
-    def write(self, result: PipelineResult) -> None:
+    def record(self, result: PipelineResult) -> None:
         """Record the job, unless there is none or it ends with this process."""
         job = _job_id(result)
         if job and self.endpoint != "embed":
-            content = {"runner": self.runner, "endpoint": self.endpoint, "job": job}
+            content = {"runner": self.machine.runner, "endpoint": self.endpoint, "job": job}
             filesystem.write_bytes(self.path, json.dumps(content).encode())
 
     def forget(self) -> None:
@@ -179,7 +185,7 @@ class JobRecord:
         """The job that an earlier launcher submitted, if it is running or has succeeded."""
         if not filesystem.exists(self.path):
             return None
-        noted = json.loads(filesystem.read_bytes(self.path))
+        runner, noted = self.machine.runner, json.loads(filesystem.read_bytes(self.path))
         job, endpoint = noted["job"], noted["endpoint"]
         if not endpoint:
             say(
@@ -192,25 +198,15 @@ class JobRecord:
         try:
             state = result.state
         except grpc.RpcError:
-            say(f"{self.runner}: {endpoint} no longer knows job {job}; submitting a new one")
+            say(
+                f"{self.machine.runner}: {endpoint} no longer knows job {job}; submitting a new one"
+            )
             return None
         if state in (PipelineState.FAILED, PipelineState.CANCELLED, PipelineState.CANCELLING):
-            say(f"{self.runner}: job {job} at {endpoint} is {state}; submitting a new one")
+            say(f"{runner}: job {job} at {endpoint} is {state}; submitting a new one")
             return None
-        say(f"{self.runner}: job {job} at {endpoint} found again, {state}")
+        say(f"{runner}: job {job} at {endpoint} found again, {state}")
         return result
-
-
-@dataclass
-class _Watch:
-    """Follows a job until it ends."""
-
-    machine: PipelineMachine
-    options: PipelineOptions
-    progress: Progress
-    record: JobRecord
-    messages: list[str] = field(default_factory=list)
-    """Errors reported by the job service."""
 
     def until_finished(self, result: PipelineResult) -> str:
         """Wait for the job; returns its final state."""
@@ -229,7 +225,7 @@ class _Watch:
                 failures += 1
                 if failures > UNANSWERED_POLLS:
                     raise ServiceSilent(
-                        f"{self._job(result)}: the job service at {self.record.endpoint} does not "
+                        f"{self._job(result)}: the job service at {self.endpoint} does not "
                         "answer; the job may still be running, run the same command to find it"
                     ) from error
                 time.sleep(POLL_SECONDS)
@@ -238,7 +234,7 @@ class _Watch:
                 listener.join(LAST_WORDS_SECONDS)
                 return str(state)
             now = time.monotonic()
-            running = running or bool(seen) or filesystem.exists(self.record.sign)
+            running = running or bool(seen) or filesystem.exists(self.sign)
             if not running and now - began > self.machine.start_timeout:
                 portable = self.options.view_as(PortableOptions)
                 kind, where = portable.environment_type, portable.environment_config
@@ -246,7 +242,7 @@ class _Watch:
                 raise JobFailed(
                     f"{self._job(result)}: cancelled, because no worker ({workers}) started within "
                     f"{self.machine.start_timeout:.0f} s; start them and check that they can reach "
-                    f"{self.record.output}, or raise pipeline.start_timeout"
+                    f"{self.output}, or raise pipeline.start_timeout"
                 )
             if noted:
                 spoke = now
