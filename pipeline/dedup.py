@@ -1,7 +1,7 @@
 """Stage `dedup`: near-duplicates and documents that overlap with evaluation data.
 
 In:  the corpus; evaluation data for the overlap search.
-Out: `drop.arrow`, a drop list (pipeline/duplicates.py): the digest of each document to
+Out: `drop.arrow`, a drop list (pipeline/text/duplicates.py): the digest of each document to
      drop, the reason, and the digest of the document kept instead.
 
     python -P -m pipeline.dedup --config TABLE.json [engine options]
@@ -55,7 +55,10 @@ from artifacts.store import (
 )
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import DedupStage, NearDuplicatesConfig
-from pipeline.duplicates import (
+from pipeline.readers.input_shards import CorpusFiles, InputShard
+from pipeline.runner.execution import Runner, scratch_directory
+from pipeline.runner.graph import WorkQueue, for_each
+from pipeline.text.duplicates import (
     ShingleSets,
     band_keys,
     bands_for,
@@ -65,9 +68,6 @@ from pipeline.duplicates import (
     sharing,
     shingles,
 )
-from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import Runner, scratch_directory
-from pipeline.runner.graph import WorkQueue, for_each
 from pipeline.text.filters import Reason
 from pipeline.text.splits import HELDOUT_SPLIT, assign_splits, split_names
 from pipeline.text.texts import TextBlock, read_texts

@@ -48,7 +48,6 @@ from artifacts.store import (
 from artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA
 from artifacts.tokenizer import read_tokenizer_json
 from pipeline.config.settings import TokensStage
-from pipeline.duplicates import with_drop_list
 from pipeline.mlm.statistics import tokens_summary
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import Runner, work_directory
@@ -64,6 +63,7 @@ from pipeline.shuffle.buckets import (
 )
 from pipeline.shuffle.local_spill import LocalSpill
 from pipeline.shuffle.sorted_runs import DocumentCounts
+from pipeline.text.duplicates import with_drop_list
 from pipeline.text.filters import RULES, Reason
 from pipeline.text.splits import TRAIN
 

@@ -47,10 +47,10 @@ from artifacts.tokenizer import (
     read_vocabulary,
 )
 from pipeline.config.settings import CorpusConfig, VocabularyStage
-from pipeline.duplicates import DropList, read_drop_list, with_drop_list
 from pipeline.readers.input_shards import CorpusFiles, InputShard
 from pipeline.runner.execution import Runner, scratch_directory
 from pipeline.runner.graph import WorkQueue, for_each
+from pipeline.text.duplicates import DropList, read_drop_list, with_drop_list
 from pipeline.text.filters import Reason
 from pipeline.text.splits import (
     FEWEST_DOCUMENTS,

@@ -35,8 +35,8 @@ from artifacts.filesystem import naming_full_disk
 from artifacts.store import WORK, all_finished, finished_file, finished_files, put_bytes, put_file
 from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
 from pipeline.config.settings import TokensStage
-from pipeline.duplicates import read_drop_list
 from pipeline.mlm.statistics import count_tokens
+from pipeline.text.duplicates import read_drop_list
 from pipeline.text.splits import (
     HELDOUT,
     HELDOUT_SPLIT,

@@ -25,10 +25,10 @@ from artifacts.arrays import (
 from artifacts.store import open_artifact
 from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
 from artifacts.tokenizer import read_tokenizer_json
-from pipeline.duplicates import read_drop_list
 from pipeline.readers.input_shards import InputShard
 from pipeline.shuffle.buckets import TokensJob
 from pipeline.text.cleaning import LINE_FEED
+from pipeline.text.duplicates import read_drop_list
 from pipeline.text.filters import Reason, Reasons
 from pipeline.text.splits import assign_splits
 from pipeline.text.texts import TextBlock, read_texts

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import duplicates
 from pipeline.config.settings import NearDuplicatesConfig
-from pipeline.duplicates import (
+from pipeline.text import duplicates
+from pipeline.text.duplicates import (
     Shingles,
     ShingleSets,
     band_keys,
