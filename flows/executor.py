@@ -28,6 +28,7 @@ from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact
 from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
+from flows.inventory import Found, look_up, remove_damage
 from flows.job import (
     JobResult,
     StageFailed,
@@ -36,11 +37,8 @@ from flows.job import (
     program_argv,
     run_job,
 )
-from flows.launchers.local import LocalJob
-from flows.launchers.warm import WarmProcess
-from flows.locks.on_disk import Holder, holder_of, leased, locked
-from flows.locks.on_store import leased_on_store
-from flows.reuse import Found, look_up, remove_damage
+from flows.launchers.local import LocalJob, WarmProcess
+from flows.locks import Holder, holder_of, leased, leased_on_store, locked
 from flows.stages import Stage, chain, stage_table, up_to
 from flows.workspace import (
     REPORT_FILES,

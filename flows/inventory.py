@@ -1,7 +1,10 @@
-"""The contents of the store: its entries, the ancestors of an artifact, and garbage.
+"""The contents of the store: a stage's artifact, all entries, ancestors, and garbage.
 
-In:  a workspace or its store.
-Out: `StoreEntry`, finished or not; ancestors by stage; `Garbage` with its size, and its removal.
+In:  a stage table; a workspace or its store.
+Out: `Found`, the verified artifact of a table, or its damage; `StoreEntry`, finished
+     or not; ancestors by stage; `Garbage` with its size, and its removal.
+
+Damaged files can be removed, so that a stage that works file by file makes only those again.
 
 A run refers to the artifacts in its record, to those its stage tables would make (unfinished work
 that can be resumed), and to everything those were made from. In a finished artifact, files that
@@ -12,14 +15,65 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from artifacts import filesystem
-from artifacts.errors import ClozeError, UsageError
-from artifacts.manifest import MANIFEST_NAME, Manifest, parse_manifest
-from artifacts.stage import read_stage_table
-from artifacts.store import FINISHED, Artifact, Store
+from artifacts.digests import cached_digest_of_file
+from artifacts.errors import ClozeError, IntegrityError, UsageError
+from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
+from artifacts.stage import StageTable, read_stage_table
+from artifacts.store import FINISHED, Artifact, Store, finished_record
 from flows.workspace import Workspace, find_record, list_runs
 
 IMPORTED = "import"
 """Stage name of imported models (`cloze import`), which are kept though no run refers to them."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the store holds under a table's key."""
+
+    artifact: Artifact | None
+    """The verified artifact, if it is intact."""
+    damage: str = ""
+    """How it is damaged; empty if it is intact or missing."""
+    damaged: tuple[FileEntry, ...] = ()
+    """The files that differ from the manifest."""
+
+
+def look_up(table: StageTable) -> Found:
+    """Find the artifact of `table` and verify every byte (on object stores, every file's size)."""
+    source = filesystem.join(table.output, MANIFEST_NAME)
+    try:
+        manifest = parse_manifest(filesystem.read_bytes(source), source=source)
+    except FileNotFoundError:
+        return Found(None)
+    except IntegrityError as error:
+        return Found(None, str(error))
+    damages: list[tuple[FileEntry, str]] = []
+    for entry in (*manifest.files, *manifest.records):
+        path = filesystem.join(table.output, entry.stored_name)
+        size = filesystem.size_of(path)
+        if size is None:
+            damages.append((entry, f"{entry.name} is missing"))
+        elif size != entry.size:
+            damages.append((entry, f"{entry.name} has {size} bytes instead of {entry.size}"))
+        elif filesystem.is_local(path):
+            digest = cached_digest_of_file(filesystem.local_path(path))
+            if digest != entry.sha256:
+                found = f"sha256 {digest[:12]} instead of {entry.sha256[:12]}"
+                damages.append((entry, f"{entry.name} has {found}"))
+    if damages:
+        listed = ", ".join(damage for _, damage in damages)
+        return Found(None, f"{table.output}: {listed}", tuple(entry for entry, _ in damages))
+    return Found(Artifact(table.output, manifest))
+
+
+def remove_damage(directory: str, found: Found) -> None:
+    """Remove the manifest and the damaged files; intact ones stay for the next attempt."""
+    filesystem.remove(filesystem.join(directory, MANIFEST_NAME))
+    for entry in found.damaged:
+        filesystem.remove(finished_record(directory, entry.name))
+        filesystem.remove(filesystem.join(directory, entry.stored_name))
+    if not found.damaged:
+        filesystem.remove(directory)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from flows.config import MachineConfig
 from flows.events import OutputLog, emit
 from flows.launchers.kubernetes import KubernetesLauncher
 from flows.launchers.launcher import Launcher
-from flows.launchers.local import LocalLauncher
+from flows.launchers.local import LocalLauncher, WarmProcess
 from flows.launchers.slurm import SlurmLauncher
-from flows.launchers.warm import WarmProcess
 
 POLL_SECONDS = 0.05
 MEMORY_SECONDS = 1.0

@@ -14,8 +14,7 @@ from pydantic import JsonValue
 from artifacts.config import Config, flat
 from artifacts.store import Artifact, Store
 from flows.config import RunConfig
-from flows.inventory import store_entries
-from flows.reuse import look_up
+from flows.inventory import look_up, store_entries
 from flows.stages import chain, keyed_config, stage_table, up_to
 from flows.workspace import Workspace
 

@@ -33,7 +33,7 @@ from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import located
 from artifacts.progress import clock
 from artifacts.store import Artifact, Store, open_artifact
-from flows.locks.on_disk import holder_of
+from flows.locks import holder_of
 
 ARTIFACTS = "artifacts"
 RECORD_NAME = "run.json"

@@ -14,7 +14,7 @@ from cloze.execution.run import tracked_by_prefect
 from cloze.options import TARGET, ConfigPath, Target
 from flows.ablation.result import AblationResult, cell, lede
 from flows.ablation.rows import Table
-from flows.locks.on_disk import locked
+from flows.locks import locked
 from flows.workspace import writable_workspace
 
 Tables = Annotated[

@@ -30,7 +30,7 @@ from urllib.error import HTTPError, URLError
 from artifacts.errors import ClozeError, DiskFull, UsageError
 from artifacts.progress import say
 from flows.launchers.local import LocalLauncher
-from flows.locks.on_disk import leased
+from flows.locks import leased
 from flows.workspace import Workspace
 
 

@@ -18,7 +18,6 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from artifacts.summary import Summary
-from flows.report import learning_curve as learning
 from flows.report import plots, units, wording
 from flows.report.charts import Line, LineChart, line_chart
 
@@ -59,7 +58,6 @@ def render(summary: Summary) -> str:
         style=style(),
         words=wording,
         plots=plots,
-        learning=learning,
         headline=summary.headline,
         steps={step.stage: step for step in steps},
         contents=[(anchor, name) for anchor, name, present in sections if present],
@@ -131,7 +129,7 @@ def comparison_page(
 ) -> str:
     """The complete page; `rows` starts with a header, and each row with a name, then the runs."""
     courses = {
-        name: course for name, one in summaries.items() if (course := learning.heldout_course(one))
+        name: course for name, one in summaries.items() if (course := plots.heldout_course(one))
     }
     charts = []
     for name, own in courses.items():  # in front of all others, on the same axes

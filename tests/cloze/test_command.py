@@ -105,7 +105,7 @@ def test_a_second_run_of_the_same_name_names_the_first_ones_process(
     source = """
 import sys
 from pathlib import Path
-from flows.locks.on_disk import locked
+from flows.locks import locked
 with locked(Path("runs").resolve(), run="try"):
     print("held", flush=True)
     sys.stdin.read()

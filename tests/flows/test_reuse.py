@@ -11,8 +11,8 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.stage import StageTable, read_stage_table
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
+from flows.inventory import look_up
 from flows.job import JobResult
-from flows.reuse import look_up
 from flows.workspace import workspace
 
 

@@ -10,7 +10,7 @@ import pytest
 from artifacts.errors import IntegrityError, UsageError
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
-from flows.locks.on_disk import locked
+from flows.locks import locked
 from flows.workspace import (
     RunRecord,
     StageRecord,

@@ -14,8 +14,8 @@ from artifacts.results import (
 )
 from artifacts.summary import Pretraining, Summary
 from flows.report.charts import below
-from flows.report.learning_curve import crossing, plateau
 from flows.report.page import to_toml
+from flows.report.plots import crossing, plateau
 from flows.report.units import (
     THIN,
     duration,

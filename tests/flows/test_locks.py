@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import UsageError
-from flows.locks.on_disk import Holder, holder_of, leased, locked, locked_alone
+from flows.locks import Holder, holder_of, leased, locked, locked_alone
 from tests.waiting import wait_for
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from flows.locks.on_disk import leased, locked, locked_alone
+from flows.locks import leased, locked, locked_alone
 folder = Path(sys.argv[1])
 with {held}:
     print("held", flush=True)

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from artifacts.runtime.processes import ProcessId, descendants
-from flows.launchers import warm
+from flows.launchers import local
 from flows.launchers.launcher import LOST
-from flows.launchers.local import LocalJob, LocalLauncher
-from flows.launchers.warm import MODULES, PYTHON, WarmProcess
+from flows.launchers.local import MODULES, PYTHON, LocalJob, LocalLauncher, WarmProcess
+from tests.conftest import PROJECT
 from tests.waiting import wait_for
 
 PROGRAM = """
@@ -58,7 +58,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmProcess]:
-    monkeypatch.setattr(warm, "MODULES", (*MODULES, "prepared"))
+    monkeypatch.setattr(local, "MODULES", (*MODULES, "prepared"))
     process = WarmProcess()
     yield process
     process.close()
@@ -72,7 +72,7 @@ def launchers(
     """A launcher that starts programs, and one that forks them."""
     (tmp_path / "prepared.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
-    environment = {"PYTHONPATH": str(tmp_path), "SAID": "so"}
+    environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}", "SAID": "so"}
     started, forked = (
         LocalLauncher(grace=1.0, environment=environment, warm=process) for process in (None, forks)
     )
@@ -109,7 +109,7 @@ def asleep(launcher: LocalLauncher, job: Path) -> tuple[psutil.Process, psutil.P
 def warm_process() -> psutil.Process:
     """The only child of this process."""
     (found,) = (
-        one for one in psutil.Process().children() if "flows.launchers.warm" in one.cmdline()
+        one for one in psutil.Process().children() if "flows.launchers.local" in one.cmdline()
     )
     return found
 
@@ -235,17 +235,16 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     owner = f"""
 import sys, time
 from pathlib import Path
-from flows.launchers import warm
-from flows.launchers.local import LocalLauncher
-warm.MODULES = ("prepared",)
-launcher = LocalLauncher(grace=1.0, warm=warm.WarmProcess())
+from flows.launchers import local
+local.MODULES = ("prepared",)
+launcher = local.LocalLauncher(grace=1.0, warm=local.WarmProcess())
 launcher.start({program("sleep", 300)}, job=Path("job"))
 time.sleep(300)
 """
     with subprocess.Popen(
         [sys.executable, "-P", "-c", owner],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}"},
     ) as running:
         log = tmp_path / "job" / "log"
         wait_for(lambda: log.exists() and "err" in log.read_text())

@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from artifacts import filesystem
-from flows.locks import on_store
-from flows.locks.on_disk import LEASES, Holder
-from flows.locks.on_store import Lease, leased_on_store
+from flows import locks
+from flows.locks import LEASES, Holder, Lease, leased_on_store
 from tests.waiting import wait_for
 
 ARTIFACT = "tokens-k"
@@ -25,8 +25,8 @@ THEIRS = Holder(run="theirs", pid=7, host="elsewhere", since="2026-11-24 12:00:0
 def store(monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty object store, where leases time out after a third of a second."""
     for name in ("BEAT_SECONDS", "LOOK_SECONDS", "SETTLE_SECONDS"):
-        monkeypatch.setattr(on_store, name, 0.02)
-    monkeypatch.setattr(on_store, "SILENT_SECONDS", 0.3)
+        monkeypatch.setattr(locks, name, 0.02)
+    monkeypatch.setattr(locks, "SILENT_SECONDS", 0.3)
     return f"memory://{uuid.uuid4().hex}"
 
 
@@ -56,7 +56,7 @@ def test_another_machines_lease_is_waited_for_and_says_for_whom(store: str, tmp_
     with leased_on_store(store, ARTIFACT, run="first", local=place(tmp_path), waiting=told.append):
         thread.start()
         wait_for(lambda: told, what="a word about the holder")
-        assert not have.wait(3 * on_store.SILENT_SECONDS), "its heart has beaten"
+        assert not have.wait(3 * locks.SILENT_SECONDS), "its heart has beaten"
     thread.join()
     assert have.is_set()
     assert [one.run for one in told] == ["first"]
@@ -73,7 +73,7 @@ def test_who_has_fallen_silent_is_succeeded_and_named(store: str, tmp_path: Path
 def test_a_killed_run_of_this_disk_is_not_waited_for(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_store, "SILENT_SECONDS", 1e9)
+    monkeypatch.setattr(locks, "SILENT_SECONDS", 1e9)
     with leased_on_store(store, ARTIFACT, run="ours", local=place(tmp_path), waiting=print):
         own = (place(tmp_path) / LEASES / "place").read_text()
     put(store, Lease(holder=THEIRS, place=own, attempt="x"), number=2)
@@ -103,7 +103,7 @@ def test_a_lease_whose_answer_was_lost_is_ours(
         return create(path, content)  # as if the call were repeated
 
     monkeypatch.setattr(filesystem, "create", lost)
-    monkeypatch.setattr(on_store, "SILENT_SECONDS", 1e9)
+    monkeypatch.setattr(locks, "SILENT_SECONDS", 1e9)
     with leased_on_store(store, ARTIFACT, run="ours", local=place(tmp_path), waiting=print):
         assert filesystem.list_names(f"{store}/{LEASES}/{ARTIFACT}") == ["000001"]
 
@@ -253,10 +253,9 @@ def test_whatever_the_dice_kill_one_at_a_time_makes_it_and_somebody_does(
 
     for name, call in take_turns(world, conditional):
         monkeypatch.setattr(MemoryFileSystem, name, call)
-    monkeypatch.setattr(on_store, "threading", threads_of(world))
-    monkeypatch.setattr(
-        on_store, "time", SimpleNamespace(sleep=world.sleep, monotonic=lambda: world.now)
-    )
+    monkeypatch.setattr(locks, "threading", threads_of(world))
+    passing = {"sleep": world.sleep, "monotonic": lambda: world.now, "strftime": time.strftime}
+    monkeypatch.setattr(locks, "time", SimpleNamespace(**passing))
     names = [f"machine-{number}" for number in range(dice.randint(2, 5))]
     failures: list[BaseException] = []
 
