@@ -6,11 +6,11 @@ Out: frozen tables, of which each stage is given its part.
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from artifacts.config import Config, StageConfig
+from artifacts.config import Config, StageConfig, flat
 from flows.launchers.kubernetes import KubernetesConfig
 from flows.launchers.slurm import SlurmConfig
 from model.config import (
@@ -37,10 +37,7 @@ from pipeline.config.settings import (
 RESERVED_NAMES = ("artifacts", "prefect")
 """Folders of a workspace, whose names no run may have."""
 
-WITH_A_CORPUS = (
-    *("cleaning", "dedup", "vocabulary", "examples"),
-    *("encoder", "pretrain", "evaluate"),
-)
+WITH_A_CORPUS = ("cleaning", "dedup", "vocabulary", "examples", "encoder", "pretrain", "evaluate")
 """Tables that only apply to a run with a corpus."""
 
 
@@ -52,16 +49,18 @@ _PASSWORD = re.compile(
 """A URL with credentials, such as a signed URL."""
 
 
-def _without_passwords(value: JsonValue, place: str = "") -> None:
-    """Refuse URLs with credentials: configurations are written into records and stage tables."""
-    if isinstance(value, str) and _PASSWORD.match(value):
-        raise ValueError(
-            f"{place}: a URL with a password or token, which would be written into run.json and "
-            "stage tables; move it to ~/.config/fsspec or an FSSPEC_… variable"
-        )
-    if isinstance(value, dict | list):
-        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            _without_passwords(inner, f"{place}.{name}" if place else str(name))
+class RecordedConfig(Config):
+    """A configuration that is written into records and stage tables."""
+
+    @model_validator(mode="after")
+    def _no_password(self) -> Self:
+        for place, value in flat(self.model_dump(mode="json")).items():
+            if isinstance(value, str) and _PASSWORD.match(value):
+                raise ValueError(
+                    f"{place}: a URL with a password or token, which would be written into "
+                    "run.json and stage tables; move it to ~/.config/fsspec or an FSSPEC_… variable"
+                )
+        return self
 
 
 class TaskRunConfig(TaskConfig):
@@ -111,7 +110,7 @@ class ReportConfig(Config):
     separated by `|`: `"array|matrix"`. Empty: predictions are shown without a score."""
 
 
-class RunConfig(Config):
+class RunConfig(RecordedConfig):
     """The complete configuration of a run; the defaults are the paper's."""
 
     former_names: ClassVar[Mapping[str, str]] = {"unwanted": "dedup"}
@@ -160,12 +159,7 @@ class RunConfig(Config):
     """The report."""
 
     @model_validator(mode="after")
-    def _no_password(self) -> "RunConfig":
-        _without_passwords(self.model_dump(mode="json"))
-        return self
-
-    @model_validator(mode="after")
-    def _corpus_or_encoder(self) -> "RunConfig":
+    def _documents_or_encoder(self) -> "RunConfig":
         if self.corpus and self.finetune.encoder:
             raise ValueError(
                 "finetune.encoder names a pre-trained encoder, but [corpus] is for training one; "
@@ -187,10 +181,6 @@ class RunConfig(Config):
             raise ValueError(
                 "cleaning.drop_list names a drop list, but [dedup] makes another; remove one"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _answers_fit_the_sentences(self) -> "RunConfig":
         answers, sentences = len(self.report.answers), len(self.evaluate.masked_sentences)
         if answers not in (0, sentences):
             raise ValueError(
@@ -204,13 +194,13 @@ class RunConfig(Config):
         if not self.corpus:
             return self
         prepared = self.examples.max_seq_lengths
-        for phase in self.pretrain.phases:
-            if phase.max_seq_length not in prepared:
-                raise ValueError(
-                    f"pretrain.phases uses length {phase.max_seq_length}, but examples."
-                    f"max_seq_lengths is {', '.join(map(str, prepared))}; make them agree"
-                )
         wanted = [("pretrain.phases", phase.max_seq_length) for phase in self.pretrain.phases]
+        for place, length in wanted:
+            if length not in prepared:
+                raise ValueError(
+                    f"{place} uses length {length}, but examples.max_seq_lengths is "
+                    f"{', '.join(map(str, prepared))}; make them agree"
+                )
         wanted += [(f"task {task.name}", task.max_seq_length) for task in self.finetune.tasks]
         place, longest = max(wanted, key=lambda one: one[1])
         positions = self.encoder.max_position_embeddings
@@ -262,55 +252,48 @@ class RunConfig(Config):
         return self.corpus
 
     @model_validator(mode="after")
+    def _encoder_can_be_trained(self) -> "RunConfig":
+        encoder, recipe = self.encoder, self.pretrain
+        if recipe.objective == "next_token":
+            if encoder.attention_direction == "bidirectional":
+                raise ValueError(
+                    'pretrain.objective = "next_token" with a bidirectional encoder, which sees '
+                    'the tokens to predict: set encoder.attention_direction = "left_to_right"'
+                )
+            if self.examples.masking.mask_share or self.examples.masking.random_share:
+                raise ValueError(
+                    'pretrain.objective = "next_token" needs unmasked text: set '
+                    "examples.masking.mask_share = 0 and random_share = 0"
+                )
+        if encoder.layer_type == "lstm" and self.finetune.tasks and self.finetune.fine_tuning:
+            raise ValueError(
+                'encoder.layer_type = "lstm" only provides features, like ELMo: set '
+                "finetune.fine_tuning = false and give [[finetune.features]]"
+            )
+        if encoder.family == "modern":
+            if recipe.next_sentence_loss or self.examples.second_segment != "none":
+                raise ValueError(
+                    'encoder.family = "modern" has no segments and no next-sentence head: set '
+                    'examples.second_segment = "none" and pretrain.next_sentence_loss = false'
+                )
+            if recipe.objective != "masked_lm":
+                raise ValueError(f'objective = "{recipe.objective}" is for family = "bert"')
+        return self
+
+    @model_validator(mode="after")
     def _fp8_fits(self) -> "RunConfig":
-        wide = {name: getattr(self.encoder, name) for name in ("hidden_size", "intermediate_size")}
-        for name, size in wide.items() if self.pretrain.precision == "fp8" else ():
+        if self.pretrain.precision != "fp8":
+            return self
+        for name in ("hidden_size", "intermediate_size"):
+            size = getattr(self.encoder, name)
             if size % FP8_MULTIPLE:
                 raise ValueError(
                     f'pretrain.precision = "fp8" with encoder.{name} = {size}: FP8 products need '
                     f'multiples of {FP8_MULTIPLE}; use "bf16"'
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _next_tokens_are_original_and_unseen(self) -> "RunConfig":
-        if self.pretrain.objective != "next_token":
-            return self
-        if self.encoder.attention_direction == "bidirectional":
-            raise ValueError(
-                'pretrain.objective = "next_token" with a bidirectional encoder, which sees the '
-                'tokens to predict: set encoder.attention_direction = "left_to_right"'
-            )
-        if self.examples.masking.mask_share or self.examples.masking.random_share:
-            raise ValueError(
-                'pretrain.objective = "next_token" needs unmasked text: set '
-                "examples.masking.mask_share = 0 and random_share = 0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _lstms_give_features(self) -> "RunConfig":
-        if self.encoder.layer_type == "lstm" and self.finetune.tasks and self.finetune.fine_tuning:
-            raise ValueError(
-                'encoder.layer_type = "lstm" only provides features, like ELMo: set '
-                "finetune.fine_tuning = false and give [[finetune.features]]"
-            )
-        if self.encoder.layer_type == "lstm" and self.pretrain.precision == "fp8":
+        if self.encoder.layer_type == "lstm":
             raise ValueError('pretrain.precision = "fp8" does not support LSTMs; use "bf16"')
-        return self
-
-    @model_validator(mode="after")
-    def _modern_encoders_have_one_loss(self) -> "RunConfig":
-        if self.encoder.family == "bert" or not self.corpus:
-            return self
-        if self.pretrain.next_sentence_loss or self.examples.second_segment != "none":
-            raise ValueError(
-                'encoder.family = "modern" has no segments and no next-sentence head: set '
-                'examples.second_segment = "none" and pretrain.next_sentence_loss = false'
-            )
-        if self.pretrain.objective != "masked_lm":
-            raise ValueError(f'objective = "{self.pretrain.objective}" is for family = "bert"')
-        if self.pretrain.precision == "fp8":
+        if self.encoder.family == "modern":
             raise ValueError(
                 'pretrain.precision = "fp8" is for encoder.family = "bert"; use "bf16"'
             )
@@ -387,7 +370,7 @@ class RatesConfig(Config):
     """Price of Dataflow's shuffle in US dollars per gigabyte (same page)."""
 
 
-class MachineConfig(Config):
+class MachineConfig(RecordedConfig):
     """Where a run executes; nothing here changes a result."""
 
     workspace: str = "runs"
@@ -410,11 +393,6 @@ class MachineConfig(Config):
 
     rates: RatesConfig = RatesConfig()
     """Speeds and prices for the estimates of `cloze plan`."""
-
-    @model_validator(mode="after")
-    def _no_password(self) -> "MachineConfig":
-        _without_passwords(self.model_dump(mode="json"))
-        return self
 
 
 THIS_MACHINE = MachineConfig()

@@ -8,8 +8,9 @@ Nothing is read twice: digests of local files are cached by size, mtime and inod
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import metadata
+from typing import TypeVar
 
 import fsspec
 
@@ -27,9 +28,20 @@ CHECKSUM_FIELDS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
 """Names under which object stores report the checksum of a file's content."""
 
 
+Value = TypeVar("Value")
+
+
+def given(values: Mapping[str, Value]) -> dict[str, Value]:
+    """The `values` that are not empty."""
+    return {name: value for name, value in values.items() if value}
+
+
 @dataclass(frozen=True)
 class ExternalInput:
-    """The external input of one role: configuration fields and the locations they name."""
+    """The external input of one role: configuration fields and the locations they name.
+
+    Empty fields name no location, and are left out.
+    """
 
     files: Mapping[str, str] = field(default_factory=dict)
     """Files, folders, globs and URLs, for example `{"corpus.sources.0.path": "texts/"}`."""
@@ -46,6 +58,13 @@ class ExternalInput:
     folders: Mapping[str, str] = field(default_factory=dict)
     """Locations whose contents are not read: a prefix of file names (a task's folder) or a missing
     test file."""
+
+    def __post_init__(self) -> None:
+        for kind in fields(self):
+            object.__setattr__(self, kind.name, given(getattr(self, kind.name)))
+
+    def __bool__(self) -> bool:
+        return bool(self.places or self.packages)
 
     @property
     def places(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from artifacts.filesystem import is_local, located
 from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, Store
 from flows.config import ReportStage, RunConfig
-from flows.external_inputs import ExternalInput, digest_of_model
+from flows.external_inputs import ExternalInput, digest_of_model, given
 from model.config import (
     DATASETS_PREFIX,
     EvaluateStage,
@@ -39,6 +39,9 @@ from pipeline.config.settings import (
 
 PREPARE = ("vocabulary", "tokens", "examples")
 """The stages that turn documents into examples."""
+
+EVALUATED = ("examples", "tokens", "finetune")
+"""The stages whose artifacts the evaluation reads, besides the encoder, if the run has them."""
 
 
 @dataclass(frozen=True)
@@ -66,33 +69,24 @@ class Stage:
 
 def chain(run: RunConfig) -> tuple[Stage, ...]:
     """The stages of `run`, each after those that make its inputs."""
-    trained = bool(run.corpus)
-    encoder = {"encoder": "pretrain"} if trained else {}
-    finished = {} if trained else {"encoder": run.finetune.encoder}
+    encoder = {"encoder": "pretrain"} if run.corpus else {}
     stages = _pretraining(run, run.corpus) if run.corpus else []
-    stages += _finetuning(run, encoder, finished)
+    stages += _finetuning(run, encoder)
+    made = [stage.name for stage in stages]
     reference = {task.name: task.published for task in run.finetune.tasks if task.published}
-    evaluated = {
-        **({"examples": "examples", "tokens": "tokens"} if trained else {}),
-        **({"finetune": "finetune"} if run.finetune.tasks else {}),
-    }
-    initial = {"init": run.pretrain.init} if trained and run.pretrain.init else {}
     heldout = {"evaluate.heldout_examples": run.evaluate.heldout_examples}
-    stages.append(
-        Stage(
-            EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=reference),
-            inputs={**encoder, **evaluated},
-            models={**finished, **initial},
-            external=(
-                {"heldout": ExternalInput(artifacts=heldout)}
-                if run.evaluate.heldout_examples
-                else {}
-            ),
-        )
+    evaluate = Stage(
+        EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=reference),
+        inputs={**encoder, **{name: name for name in EVALUATED if name in made}},
+        models=given({"encoder": run.finetune.encoder, "init": run.pretrain.init}),
+        external=given({"heldout": ExternalInput(artifacts=heldout)}),
     )
-    report = ReportStage(name=run.name, report=run.report)
-    inputs = {stage.name: stage.name for stage in stages}
-    return (*stages, Stage(report, inputs=inputs, models=finished))
+    report = Stage(
+        ReportStage(name=run.name, report=run.report),
+        inputs={name: name for name in (*made, evaluate.name)},
+        models=given({"encoder": run.finetune.encoder}),
+    )
+    return (*stages, evaluate, report)
 
 
 def up_to(stages: Sequence[Stage], wanted: Sequence[str]) -> tuple[Stage, ...]:
@@ -157,30 +151,27 @@ def _table(
 
 def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
     """The stages from the corpus to the encoder."""
-    documents = _documents(corpus)
-    if run.cleaning.drop_list:
-        drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
-        documents["drop_list"] = ExternalInput(artifacts=drop_list)
+    drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
+    documents = given({**_documents(corpus), "drop_list": ExternalInput(artifacts=drop_list)})
     common = {"seed": run.seed, "corpus": corpus, "cleaning": run.cleaning}
     dedup = {"drop_list": "dedup"} if run.dedup.wanted else {}
     stages = []
     if run.dedup.wanted:
         sets = enumerate(run.dedup.overlap.paths if run.dedup.overlap else ())
         files = {f"dedup.overlap.paths.{index}": path for index, path in sets}
-        evaluation = {"evaluation sets": ExternalInput(files=files)} if files else {}
+        evaluation = given({"evaluation sets": ExternalInput(files=files)})
         config = DedupStage(**common, dedup=run.dedup)
         stages.append(Stage(config, external={**documents, **evaluation}))
-    given = {"vocabulary": ExternalInput(files={"vocabulary.path": run.vocabulary.path})}
-    recipe, continued = run.pretrain, run.pretrain.continue_from
-    if continued:  # the finished run has already used the initial encoder
+    vocabulary = {"vocabulary.path": run.vocabulary.path}
+    recipe = run.pretrain
+    if recipe.continue_from:  # the finished run has already used the initial encoder
         recipe = recipe.model_copy(update={"init": ""})
-    init = {"init": ExternalInput(models={"pretrain.init": recipe.init})}
     return [
         *stages,
         Stage(
             VocabularyStage(**common, vocabulary=run.vocabulary),
             inputs=dedup,
-            external={**documents, **(given if run.vocabulary.path else {})},
+            external=given({**documents, "vocabulary": ExternalInput(files=vocabulary)}),
         ),
         Stage(
             TokensStage(**common), inputs={"vocabulary": "vocabulary", **dedup}, external=documents
@@ -193,34 +184,24 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
                 pretrain=recipe,
             ),
             inputs={"examples": "examples"},
-            models={"continued": continued} if continued else {},
-            external=init if recipe.init else {},
+            models=given({"continued": recipe.continue_from}),
+            external=given({"init": ExternalInput(models={"pretrain.init": recipe.init})}),
         ),
     ]
 
 
 def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
     """The corpus as an external input."""
-    sources = dict(enumerate(corpus.sources))
+    sources = {f"corpus.sources.{index}": source for index, source in enumerate(corpus.sources)}
     return {
         "corpus": ExternalInput(
-            files={
-                f"corpus.sources.{index}.path": source.path
-                for index, source in sources.items()
-                if source.path
-            },
-            packages={
-                f"corpus.sources.{index}.packages": source.packages
-                for index, source in sources.items()
-                if source.packages
-            },
+            files={f"{place}.path": source.path for place, source in sources.items()},
+            packages={f"{place}.packages": source.packages for place, source in sources.items()},
         )
     }
 
 
-def _finetuning(
-    run: RunConfig, encoder: Mapping[str, str], models: Mapping[str, str]
-) -> list[Stage]:
+def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
     """The fine-tuning stage, and the stages that make its data."""
     stages = []
     if run.finetune.tasks and run.labels:
@@ -240,17 +221,19 @@ def _finetuning(
         stages.append(Stage(pairs, external=_documents(run.pairs_corpus)))
     if not run.finetune.tasks:
         return stages
-    made = {"labels": stages[-1].name} if stages else {}
-    data = {
+    external = {
         f"task {task.name}": task_data(task, f"finetune.tasks.{index}")
         for index, task in enumerate(run.finetune.tasks)
     }
-    external = {role: files for role, files in data.items() if files.places}
-    if second := run.finetune.second_encoder:
-        external["second_encoder"] = ExternalInput(models={"finetune.second_encoder": second})
-    finetune = FinetuneStage(finetune=run.finetune)  # drops the fields that only the run has
-    stages.append(Stage(finetune, inputs={**encoder, **made}, models=models, external=external))
-    return stages
+    second = {"finetune.second_encoder": run.finetune.second_encoder}
+    external["second_encoder"] = ExternalInput(models=second)
+    finetune = Stage(
+        FinetuneStage(finetune=run.finetune),  # drops the fields that only the run has
+        inputs={**encoder, **({"labels": stages[-1].name} if stages else {})},
+        models=given({"encoder": run.finetune.encoder}),
+        external=given(external),
+    )
+    return [*stages, finetune]
 
 
 def task_data(task: TaskConfig, place: str) -> ExternalInput:
@@ -265,7 +248,7 @@ def task_data(task: TaskConfig, place: str) -> ExternalInput:
         for part, path in named.items()
         if path and not path.startswith(DATASETS_PREFIX)
     }
-    folders = {f"{place}.folder": task.folder} if task.folder else {}
+    folders = {f"{place}.folder": task.folder}
     if task.glue:  # the unlabelled test files are often missing
         needed = (f"{place}.train", f"{place}.dev")
         folders |= {

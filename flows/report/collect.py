@@ -13,9 +13,8 @@ import math
 import os
 import statistics
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from typing import TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 from pydantic import JsonValue
@@ -255,40 +254,30 @@ def collect_examples(manifest: Manifest) -> tuple[ExampleSet, ...]:
     return tuple(found)
 
 
-class MetricsRow(TypedDict):
-    """A line of `metrics.jsonl`: means over the steps since the previous line."""
+def training_clock(rows: Sequence[Mapping[str, float]]) -> Callable[[int], dict[str, float]]:
+    """Training time and tokens up to any step, and its rates, as fields of a `TrainingPoint`.
 
-    step: int
-    step_seconds: float
-    tokens_per_s: float
-    learning_rate: float
+    `rows` are the lines of `metrics.jsonl`: means over the steps since the previous line.
+    """
+    steps = [0, *(int(row["step"]) for row in rows)]
+    windows = [after - before for before, after in pairwise(steps)]
+    seconds = [count * row["step_seconds"] for count, row in zip(windows, rows, strict=True)]
+    tokens = [time * row["tokens_per_s"] for time, row in zip(seconds, rows, strict=True)]
+    totals = [list(accumulate(spent, initial=0.0)) for spent in (seconds, tokens)]
 
-
-class Clock:
-    """Training time and tokens at any step, accumulated over the logged windows."""
-
-    def __init__(self, rows: Sequence[MetricsRow]) -> None:
-        self.rows = rows
-        self.steps = [0, *(row["step"] for row in rows)]
-        windows = [
-            (row["step"] - before) * row["step_seconds"]
-            for before, row in zip(self.steps, rows, strict=False)
-        ]
-        tokens = [window * row["tokens_per_s"] for window, row in zip(windows, rows, strict=True)]
-        self.seconds = list(accumulate(windows, initial=0.0))
-        self.tokens = list(accumulate(tokens, initial=0.0))
-
-    def at(self, step: int) -> dict[str, float]:
-        """The values known at `step`, as fields of a `TrainingPoint`."""
-        if not self.rows:
+    def at(step: int) -> dict[str, float]:
+        if not rows:
             return {}
-        row = self.rows[min(bisect_left(self.steps, step, lo=1), len(self.rows)) - 1]
+        row = rows[min(bisect_left(steps, step, lo=1), len(rows)) - 1]
+        elapsed, seen = (float(np.interp(step, steps, total)) for total in totals)
         return {
-            "seconds": float(np.interp(step, self.steps, self.seconds)),
-            "tokens": round(float(np.interp(step, self.steps, self.tokens))),
+            "seconds": elapsed,
+            "tokens": round(seen),
             "learning_rate": row["learning_rate"],
             "tokens_per_second": row["tokens_per_s"],
         }
+
+    return at
 
 
 def collect_pretraining(pretrain: Artifact) -> Pretraining:
@@ -322,16 +311,17 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
         )
         point = points.get(step, TrainingPoint(step=step))
         points[step] = point.model_copy(update={"heldout": {HELDOUT: evaluated}})
-    clock = Clock(metrics)
+    clock = training_clock(metrics)
+    last = clock(metrics[-1]["step"]) if metrics else {}
     phases = tuple((phase["max_seq_length"], phase["share"]) for phase in recipe["phases"])
     for step, point in points.items():
         length = length_at(step, phases=phases, steps=recipe["steps"])
-        points[step] = point.model_copy(update={**clock.at(step), "max_seq_length": length})
+        points[step] = point.model_copy(update={**clock(step), "max_seq_length": length})
     return Pretraining(
         steps=recipe["steps"],
         batch_size=recipe["batch_size"],
-        tokens=round(clock.tokens[-1]) if metrics else None,
-        seconds=clock.seconds[-1] if metrics else None,
+        tokens=round(last["tokens"]) if last else None,
+        seconds=last.get("seconds"),
         device=manifest.execution.get("device", ""),
         ranks=manifest.execution.get("ranks"),
         phases=phases,
@@ -342,12 +332,8 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
 
 def length_at(step: int, *, phases: Sequence[tuple[int, float]], steps: int) -> int:
     """The sequence length of step `step`, counted from 1."""
-    reached = 0.0
-    for length, share in phases:
-        reached += share
-        if step <= round(reached * steps):
-            return length
-    return phases[-1][0]
+    ends = [round(end * steps) for end in accumulate(share for _, share in phases)]
+    return phases[min(bisect_left(ends, step), len(phases) - 1)][0]
 
 
 def collect_sentences(evaluated: Artifact, report: ReportConfig) -> tuple[FilledSentence, ...]:

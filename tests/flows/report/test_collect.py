@@ -12,12 +12,12 @@ from artifacts.summary import Summary
 from flows.report import wording as words
 from flows.report.__main__ import make_report
 from flows.report.collect import (
-    Clock,
     collect,
     entropy,
     length_at,
     powers_of_two,
     rank_frequency,
+    training_clock,
 )
 from flows.report.page import render
 from flows.report.plots import companions, learning_curve, story
@@ -198,12 +198,11 @@ def test_ranks_are_told_from_first_to_last() -> None:
 
 
 def test_the_clock_adds_up_windows() -> None:
-    clock = Clock(METRICS)
-    assert clock.seconds == [0.0, 60.0, 90.0]
-    assert clock.tokens == [0.0, 60_000.0, 120_000.0]
-    assert clock.at(3)["seconds"] == 75.0
-    assert clock.at(3)["tokens_per_second"] == 2000.0
-    assert Clock([]).at(3) == {}
+    clock = training_clock(METRICS)
+    assert [clock(step)["seconds"] for step in (0, 2, 3, 4)] == [0.0, 60.0, 75.0, 90.0]
+    assert [clock(step)["tokens"] for step in (0, 2, 4)] == [0, 60_000, 120_000]
+    assert clock(3)["tokens_per_second"] == 2000.0
+    assert training_clock([])(3) == {}
 
 
 def test_a_step_has_the_length_of_its_phase() -> None:
