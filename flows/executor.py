@@ -29,14 +29,7 @@ from artifacts.store import Artifact
 from flows.config import MachineConfig, ReportConfig, RunConfig
 from flows.events import PROGRESS, emit
 from flows.inventory import Found, look_up, remove_damage
-from flows.job import (
-    JobResult,
-    StageFailed,
-    is_worth_retrying,
-    launcher_for,
-    program_argv,
-    run_job,
-)
+from flows.job import JobResult, StageFailed, is_worth_retrying, launcher_for, program_argv, run_job
 from flows.launchers.local import LocalJob, WarmProcess
 from flows.locks import Holder, holder_of, leased, leased_on_store, locked
 from flows.stages import Stage, chain, stage_table, up_to

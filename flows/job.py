@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,7 +181,7 @@ class Follower:
         self.name = folder.name
         self.log = folder / "log"
         self.peak_memory = 0
-        self._tail = Tail(self.log, offset=self.log.stat().st_size if self.log.exists() else 0)
+        self._new_lines = tail(self.log, offset=self.log.stat().st_size if self.log.exists() else 0)
         self._output = OutputLog(folder.name)
         self._last_output = time.monotonic()
         self._measured_next = 0.0
@@ -191,7 +191,7 @@ class Follower:
     def read(self) -> None:
         """Log new lines, remember the last error, and sample the memory at intervals."""
         now = time.monotonic()
-        for line in self._tail.lines():
+        for line in next(self._new_lines):
             self._last_output, self._last_line = now, line
             if line.startswith("error: "):
                 self._error = line.removeprefix("error: ")
@@ -227,25 +227,20 @@ class Follower:
         )
 
 
-class Tail:
-    """Reads a growing file, each time from where the last read ended."""
+def tail(path: Path, *, offset: int = 0) -> Iterator[list[str]]:
+    """At each step the lines of a growing file that were completed since the last step.
 
-    def __init__(self, path: Path, *, offset: int = 0) -> None:
-        self.path = path
-        self.offset = offset
-        self._rest = b""
-
-    def lines(self) -> list[str]:
-        """The lines completed since the last call; a bare carriage return also ends a line."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self.offset)
-                new = file.read()
-        except FileNotFoundError:
-            return []
-        self.offset += len(new)
-        *complete, self._rest = (self._rest + new).replace(b"\r", b"\n").split(b"\n")
-        return [line.decode("utf-8", "replace") for line in complete if line.strip()]
+    A bare carriage return also ends a line; empty lines are left out.
+    """
+    rest = b""
+    while True:
+        new = b""
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            file.seek(offset)
+            new = file.read()
+        offset += len(new)
+        *complete, rest = (rest + new).replace(b"\r", b"\n").split(b"\n")
+        yield [line.decode("utf-8", "replace") for line in complete if line.strip()]
 
 
 def tree_pss(root: int) -> int:

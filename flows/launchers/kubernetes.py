@@ -16,13 +16,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from string import Template
 from typing import TypedDict, cast
 
 from pydantic import Field
 
 from artifacts.config import Config
 from artifacts.errors import ClozeError, UsageError
-from flows.launchers.launcher import LOST, Job, identity, supervisor_argv
+from flows.launchers.launcher import LOST, Job, identity, packaged, supervisor_argv
 
 QUERY_SECONDS = 5.0
 """Seconds between queries to the cluster; the file with the exit code is always checked."""
@@ -30,15 +31,8 @@ QUERY_SECONDS = 5.0
 POD_GRACE_SECONDS = 30.0
 """Added to the program's grace period before the kubelet kills the pod."""
 
-SCRIPT = """\
-job={job}
-rm -f "$job/exit" "$job/attempt"
-code=0
-{supervisor} --exit-name attempt -- {program} || code=$?
-# terminated from outside: the Job starts another pod
-[ "$code" -eq 143 ] || mv "$job/attempt" "$job/exit"
-exit "$code"
-"""
+MANIFEST = "kubernetes.json.template"
+SCRIPT = "kubernetes.sh.template"
 
 
 class KubernetesConfig(Config):
@@ -109,13 +103,9 @@ class KubernetesLauncher:
             self.cancel(job)
         job.mkdir(parents=True, exist_ok=True)
         (job / "exit").unlink(missing_ok=True)
-        created = KubernetesJob(
-            name=f"cloze-{job.name}-{identity(argv)[:8]}", identity=identity(argv)
-        )
-        created.write(job)
-        self._kubectl(
-            "apply", "-f", "-", given=json.dumps(self.manifest(created.name, argv, job=job))
-        )
+        name = f"cloze-{job.name}-{identity(argv)[:8]}"
+        KubernetesJob(name=name, identity=identity(argv)).write(job)
+        self._kubectl("apply", "-f", "-", given=json.dumps(self.manifest(name, argv, job=job)))
 
     def poll(self, job: Path) -> int | None:
         """The exit code; None while the Job exists and has not failed."""
@@ -146,67 +136,27 @@ class KubernetesLauncher:
 
     def manifest(self, name: str, argv: Sequence[str], *, job: Path) -> dict[str, object]:
         """The Job's manifest."""
-        labels = {"app": "cloze", "cloze-stage": job.name}
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": name, "namespace": self.config.namespace, "labels": labels},
-            "spec": {
-                "backoffLimit": 6,
-                "podFailurePolicy": {
-                    "rules": [
-                        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
-                        {
-                            "action": "FailJob",
-                            "onExitCodes": {
-                                "containerName": "program",
-                                "operator": "In",
-                                "values": [1, 2],
-                            },
-                        },
-                    ]
-                },
-                "template": {"metadata": {"labels": labels}, "spec": self._pod(argv, job=job)},
-            },
-        }
-
-    def _pod(self, argv: Sequence[str], *, job: Path) -> dict[str, object]:
         config = self.config
-        resources = {"cpu": config.cpu, "memory": config.memory}
         devices = {"nvidia.com/gpu": str(config.gpus)} if config.gpus else {}
-        container = {
-            "name": "program",
+        values = {
+            "name": name,
+            "namespace": config.namespace,
+            "labels": {"app": "cloze", "cloze-stage": job.name},
+            "grace": round(self.grace + POD_GRACE_SECONDS),
             "image": config.image,
             "command": ["sh", "-c", self.script(argv, job=job)],
-            "env": [{"name": "PYTHONSAFEPATH", "value": "1"}],
-            "resources": {
-                "requests": {**resources, **devices},
-                "limits": {"memory": config.memory, **devices},
-            },
-            "securityContext": {
-                "allowPrivilegeEscalation": False,
-                "capabilities": {"drop": ["ALL"]},
-            },
-            "volumeMounts": [
-                {"name": "workspace", "mountPath": config.mount},
-                {"name": "shared-memory", "mountPath": "/dev/shm"},
-            ],
+            "requests": {"cpu": config.cpu, "memory": config.memory, **devices},
+            "limits": {"memory": config.memory, **devices},
+            "mount": config.mount,
+            "claim": config.claim,
         }
-        return {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": round(self.grace + POD_GRACE_SECONDS),
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001},
-            "containers": [container],
-            "volumes": [
-                {"name": "workspace", "persistentVolumeClaim": {"claimName": config.claim}},
-                {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
-            ],
-        }
+        encoded = {place: json.dumps(value) for place, value in values.items()}
+        return dict(json.loads(Template(packaged(MANIFEST)).substitute(encoded)))
 
     def script(self, argv: Sequence[str], *, job: Path) -> str:
         """The pod's shell script, which uses the image's `python`."""
         program = ["python" if word == sys.executable else word for word in argv]
-        return SCRIPT.format(
+        return packaged(SCRIPT).format(
             job=shlex.quote(str(job)),
             supervisor=shlex.join(supervisor_argv(job, grace=self.grace, python="python")),
             program=shlex.join(program),

@@ -10,6 +10,7 @@ find its job again, and another process can cancel it.
 import os
 import sys
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -58,6 +59,11 @@ def supervisor_argv(job: Path, *, grace: float, python: str = sys.executable) ->
     """The command of a supervisor, to be followed by its other options, `--` and the program."""
     options = ("--job", str(job), "--grace", str(grace))
     return (python, "-P", "-m", "flows.launchers.supervisor", *options)
+
+
+def packaged(name: str) -> str:
+    """The content of a file of this folder: a script or manifest with places to fill in."""
+    return resources.files("flows.launchers").joinpath(name).read_text("utf-8")
 
 
 def child_environment() -> dict[str, str]:

@@ -23,6 +23,7 @@ from flows.launchers.launcher import (
     Job,
     child_environment,
     identity,
+    packaged,
     supervisor_argv,
 )
 
@@ -34,27 +35,7 @@ VANISHED_SECONDS = 60.0
 
 PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
 
-SCRIPT = """\
-#!/bin/bash
-{setup}
-job={job}
-attempt="attempt-$SLURM_JOB_ID"
-rm -f "$job/exit" "$job/$attempt"
-{nodes}{supervisor} --exit-name "$attempt" -- {program} &
-supervisor=$!
-trap 'kill -TERM "$supervisor"' TERM
-# a signal ends the wait, not the supervisor
-while kill -0 "$supervisor" 2>/dev/null; do
-    wait "$supervisor"
-    code=$?
-done
-if [ "$code" -eq 143 ] && [ ! -e "$job/cancelled" ]; then
-    scontrol requeue "$SLURM_JOB_ID"
-    exit 0
-fi
-mv "$job/$attempt" "$job/exit"
-exit "$code"
-"""
+SCRIPT = "slurm.sh.template"
 
 SEVERAL_NODES = """\
 hosts="$job/hosts-$SLURM_JOB_ID"
@@ -126,8 +107,7 @@ class SlurmLauncher:
         )
         answer = _run("sbatch", "--parsable", *ours, *self.config.options, str(job / "batch.sh"))
         slurm_id = answer.strip().partition(";")[0]
-        submitted = SlurmJob(slurm_id=slurm_id, identity=identity(argv))
-        submitted.write(job)
+        SlurmJob(slurm_id=slurm_id, identity=identity(argv)).write(job)
 
     def poll(self, job: Path) -> int | None:
         """The exit code; None while the job is queued or running."""
@@ -161,7 +141,7 @@ class SlurmLauncher:
         """The batch script."""
         several = self.config.nodes > 1
         spread = ("srun", "--kill-on-bad-exit=1", "bash", "-c", ON_EVERY_NODE, "node")
-        return SCRIPT.format(
+        return packaged(SCRIPT).format(
             setup=self.config.setup,
             job=shlex.quote(str(job)),
             nodes=SEVERAL_NODES.format(slots=self.ranks) if several else "",

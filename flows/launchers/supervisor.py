@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from artifacts.runtime.processes import Child, adopt_orphans, end, family, start
@@ -25,33 +24,6 @@ INTERVAL = 0.1
 """Seconds between checks of the owner; the child's exit is noticed immediately."""
 LEFTOVER_GRACE = 5.0
 """Maximum seconds from SIGTERM to SIGKILL for processes that a finished program leaves behind."""
-
-
-class Supervisor:
-    """Waits for a child program, or ends it."""
-
-    def __init__(self, child: Child, *, grace: float, owner: int | None) -> None:
-        self.child = child
-        self.grace = grace
-        self.owner = owner
-        self.cancelled = False
-
-    def run(self) -> int:
-        """Wait for the child and its descendants to end; returns the child's exit code."""
-        while self.child.poll() is None and not self.cancelled:
-            if self.owner is not None and os.getppid() != self.owner:
-                self.cancelled = True
-            with suppress(subprocess.TimeoutExpired):
-                self.child.wait(INTERVAL)
-        if self.child.poll() is None:
-            end(family(self.child.pid), grace=self.grace)
-        code = self.child.wait()
-        end(family(os.getpid())[1:], grace=min(self.grace, LEFTOVER_GRACE))
-        return code
-
-    def cancel(self, signum: int, frame: FrameType | None) -> None:
-        """Signal handler that requests the end of the program."""
-        self.cancelled = True
 
 
 def supervise(
@@ -74,10 +46,18 @@ def supervise(
     adopt_orphans()
     with open(arguments.job / "log", "ab") as log:
         child = begin(arguments.argv, log)
-    supervisor = Supervisor(child, grace=arguments.grace, owner=arguments.owner)
+    cancelled: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, supervisor.cancel)
-    code = supervisor.run()
+        signal.signal(signum, lambda received, _: cancelled.append(received))
+    while child.poll() is None and not cancelled:
+        if arguments.owner is not None and os.getppid() != arguments.owner:
+            break
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(INTERVAL)
+    if child.poll() is None:
+        end(family(child.pid), grace=arguments.grace)
+    code = child.wait()
+    end(family(os.getpid())[1:], grace=min(arguments.grace, LEFTOVER_GRACE))
     written = arguments.job / ".exit"
     with suppress(OSError):  # if the disk is full, the launcher uses our own exit code
         written.write_text(f"{code}\n")

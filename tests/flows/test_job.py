@@ -15,11 +15,11 @@ from flows.events import OutputLog
 from flows.job import (
     JobResult,
     StageFailed,
-    Tail,
     begin_attempt,
     end_attempt,
     program_argv,
     run_job,
+    tail,
     tree_pss,
 )
 from flows.launchers.local import LocalJob, LocalLauncher
@@ -158,26 +158,26 @@ def test_a_killed_attempt_lasted_until_the_last_line_of_its_program(tmp_path: Pa
 
 def test_each_line_comes_once_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    tail = Tail(path)
-    assert tail.lines() == []
+    lines = tail(path)
+    assert next(lines) == []
     path.write_bytes(b"one\ntw")
-    assert tail.lines() == ["one"]
+    assert next(lines) == ["one"]
     with path.open("ab") as file:
         file.write(b"o\n\nthree\n")
-    assert tail.lines() == ["two", "three"]
-    assert tail.lines() == []
+    assert next(lines) == ["two", "three"]
+    assert next(lines) == []
 
 
 def test_a_carriage_return_ends_a_line_too(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"10 %\r20 %\r\n")
-    assert Tail(tmp_path / "log").lines() == ["10 %", "20 %"]
+    assert next(tail(tmp_path / "log")) == ["10 %", "20 %"]
 
 
 def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"\xff\xfe\n")
-    assert Tail(tmp_path / "log").lines() == ["\ufffd\ufffd"]
+    assert next(tail(tmp_path / "log")) == ["\ufffd\ufffd"]
 
 
 def test_reading_can_begin_where_an_earlier_attempt_ended(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"old\nnew\n")
-    assert Tail(tmp_path / "log", offset=4).lines() == ["new"]
+    assert next(tail(tmp_path / "log", offset=4)) == ["new"]
